@@ -1,0 +1,284 @@
+//! What can go wrong with files, folders and dialects.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::tensors::DType;
+
+/// The result of this crate's functions.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A checkpoint could not be read, written, fetched or accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file system refused.
+    #[error("cannot {action} `{}`: {cause}", .path.display())]
+    Io {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The operating system's reason.
+        cause: io::Error,
+    },
+    /// A JSON file does not parse.
+    #[error("`{}` is not valid JSON: {cause}", .path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The parser's reason, with line and column.
+        cause: serde_json::Error,
+    },
+    /// A folder lacks a file it must have, or holds something else under its name.
+    #[error("`{}`: {reason}", .path.display())]
+    Folder {
+        /// The folder or file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A safetensors file is truncated or malformed.
+    #[error("`{}` is not a valid safetensors file: {reason}", .path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The shard index names files or tensors that cannot be used.
+    #[error("shard index `{}`: {reason}", .path.display())]
+    Index {
+        /// The index file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor is stored twice.
+    #[error("tensor `{name}` is in both `{}` and `{}`", .first.display(), .second.display())]
+    Duplicate {
+        /// The tensor.
+        name: String,
+        /// The file that was read first.
+        first: PathBuf,
+        /// The file that repeats it.
+        second: PathBuf,
+    },
+    /// A tensor was asked for that is not there.
+    #[error("tensor `{name}` is not in `{}`", .path.display())]
+    NoTensor {
+        /// The tensor.
+        name: String,
+        /// The folder or file.
+        path: PathBuf,
+    },
+    /// The names of the tensors are not those expected.
+    #[error("`{}`: {}", .path.display(), differences(.missing, .unexpected))]
+    Names {
+        /// The folder or file.
+        path: PathBuf,
+        /// Required names that are absent.
+        missing: Vec<String>,
+        /// Present names that nothing asks for.
+        unexpected: Vec<String>,
+    },
+    /// A tensor has another shape than expected.
+    #[error("tensor `{name}` in `{}`: expected {expected:?}, got {got:?}", .path.display())]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// The shape asked for.
+        expected: Vec<usize>,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// A tensor has another element type than expected.
+    #[error("tensor `{name}` in `{}`: expected {expected}, got {got}", .path.display())]
+    ElementType {
+        /// The tensor.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// The types that would do.
+        expected: String,
+        /// The type found.
+        got: DType,
+    },
+    /// A tensor's values cannot be what they are meant to be.
+    #[error("tensor `{name}` in `{}`: {reason}", .path.display())]
+    Values {
+        /// The tensor.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the values.
+        reason: String,
+    },
+    /// A tensor in memory is inconsistent or cannot be converted.
+    #[error("tensor `{name}`: {reason}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key of a JSON file has a value that cannot be used.
+    #[error("`{}`: key `{key}`: expected {expected}, got {got}", .path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The key, with dots between levels.
+        key: String,
+        /// What would do.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// A layout that this dialect cannot write.
+    #[error("cannot write an {dialect} folder: `{field}`: expected {expected}, got {got}")]
+    Layout {
+        /// The dialect.
+        dialect: &'static str,
+        /// The field of the layout.
+        field: &'static str,
+        /// What would do.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// Neither a folder nor the id of a hub model.
+    #[error("no model folder at `{}`, and `{model}` is not a hub id of the form `org/name`", .tried.display())]
+    NoModel {
+        /// What was asked for.
+        model: String,
+        /// The path that was looked at.
+        tried: PathBuf,
+    },
+    /// The hub cannot be reached.
+    #[error(
+        "no folder `{model}` here, and `{endpoint}` cannot be reached to download it: {reason}; without a network, point \
+         `[target] model` at a folder that holds config.json, tokenizer.json, tokenizer_config.json and the safetensors weights"
+    )]
+    Unreachable {
+        /// What was asked for.
+        model: String,
+        /// The hub's address.
+        endpoint: String,
+        /// The transport's reason.
+        reason: String,
+    },
+    /// The hub has no such model, revision or file.
+    #[error(
+        "no folder `{model}` here, and `{endpoint}` has no `{file}` of `{model}` at revision `{revision}`: {reason}"
+    )]
+    NotOnHub {
+        /// What was asked for.
+        model: String,
+        /// The hub's address.
+        endpoint: String,
+        /// The revision that was asked for.
+        revision: String,
+        /// The file that was asked for.
+        file: String,
+        /// What the hub says.
+        reason: String,
+    },
+    /// The hub wants a token, or another one.
+    #[error(
+        "`{endpoint}` refuses access to `{model}` (http {status}, {token}): it is private, gated or does not exist; accept its \
+         terms on its page and set `HF_TOKEN` to a token that may read it"
+    )]
+    Refused {
+        /// What was asked for.
+        model: String,
+        /// The hub's address.
+        endpoint: String,
+        /// 401 or 403.
+        status: u16,
+        /// Whether a token was sent.
+        token: &'static str,
+    },
+    /// A download failed for another reason.
+    #[error("cannot download `{file}` of `{model}`: {reason}")]
+    Download {
+        /// What was asked for.
+        model: String,
+        /// The file.
+        file: String,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Turns an I/O error into one that says what was attempted, and where.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_path_buf();
+        move |cause| Error::Io {
+            action,
+            path,
+            cause,
+        }
+    }
+}
+
+const LISTED: usize = 10;
+
+fn differences(missing: &[String], unexpected: &[String]) -> String {
+    [("missing", missing), ("unexpected", unexpected)]
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(what, names)| format!("{what} tensors: {}", listed(names)))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// The first names, quoted, and how many more there are.
+fn listed(names: &[String]) -> String {
+    let quoted: Vec<_> = names
+        .iter()
+        .take(LISTED)
+        .map(|name| format!("`{name}`"))
+        .collect();
+    let list = quoted.join(", ");
+    match names.len().saturating_sub(LISTED) {
+        0 => list,
+        more => format!("{list} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_error_reads_as_the_conventions_say() {
+        let error = Error::Shape {
+            name: "fc.weight".into(),
+            path: "a/model.safetensors".into(),
+            expected: vec![4096, 12288],
+            got: vec![4096, 8192],
+        };
+        assert_eq!(
+            error.to_string(),
+            "tensor `fc.weight` in `a/model.safetensors`: expected [4096, 12288], got [4096, 8192]"
+        );
+    }
+
+    #[test]
+    fn long_lists_of_names_end_in_a_count() {
+        let names: Vec<_> = (0..13).map(|i| format!("t{i}")).collect();
+        let error = Error::Names {
+            path: "a".into(),
+            missing: names,
+            unexpected: vec!["x".into()],
+        };
+        let text = error.to_string();
+        assert!(text.starts_with("`a`: missing tensors: `t0`, `t1`, "));
+        assert!(
+            text.ends_with("`t9` and 3 more; unexpected tensors: `x`"),
+            "{text}"
+        );
+    }
+}

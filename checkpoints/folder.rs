@@ -1,0 +1,270 @@
+//! A model as a folder: `config.json` and safetensors weights, in one file or in shards.
+
+mod index;
+mod weights;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::tensors::{DType, NamedTensor, floats};
+use crate::{Error, Result, hash, json};
+
+pub(crate) use index::shard_files;
+use weights::WeightFile;
+pub use write::write_folder;
+
+/// The name of the configuration.
+pub const CONFIG: &str = "config.json";
+/// The name of the defaults for sampling.
+pub const GENERATION_CONFIG: &str = "generation_config.json";
+/// The name of weights in one file.
+pub const WEIGHTS: &str = "model.safetensors";
+/// The name of the list of shards.
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// What a header says about a tensor.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    /// The name in the file.
+    pub name: String,
+    /// The size along each axis.
+    pub shape: Vec<usize>,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// The file that holds it.
+    pub file: PathBuf,
+    range: Range<usize>,
+}
+
+/// An opened model folder: its configuration is read, its weights are mapped and their headers checked.
+#[derive(Debug)]
+pub struct ModelFolder {
+    path: PathBuf,
+    config: Value,
+    config_bytes: Vec<u8>,
+    generation_config: Option<Value>,
+    files: BTreeMap<PathBuf, WeightFile>,
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+impl ModelFolder {
+    /// Opens a folder. Nothing of the weights but their headers is read yet.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        if !path.is_dir() {
+            let reason = "no such model folder".to_string();
+            return Err(Error::Folder {
+                path: path.to_path_buf(),
+                reason,
+            });
+        }
+        let config_bytes = json::read_bytes(&path.join(CONFIG))?;
+        let mut folder = ModelFolder {
+            path: path.to_path_buf(),
+            config: json::parse(&path.join(CONFIG), &config_bytes)?,
+            config_bytes,
+            generation_config: None,
+            files: BTreeMap::new(),
+            tensors: BTreeMap::new(),
+        };
+        let generation_config = path.join(GENERATION_CONFIG);
+        if generation_config.exists() {
+            folder.generation_config = Some(json::read(&generation_config)?);
+        }
+        folder.open_weights()?;
+        Ok(folder)
+    }
+
+    fn open_weights(&mut self) -> Result<()> {
+        let single = self.path.join(WEIGHTS);
+        let index = self.path.join(INDEX);
+        if single.exists() {
+            return self.add_file(&single);
+        }
+        if !index.exists() {
+            let reason = format!(
+                "holds neither `{WEIGHTS}` nor `{INDEX}`; other formats of weights are not read"
+            );
+            return Err(Error::Folder {
+                path: self.path.clone(),
+                reason,
+            });
+        }
+        let weight_map = index::read(&index)?;
+        let shards: BTreeSet<&String> = weight_map.values().collect();
+        for shard in shards {
+            let file = self.path.join(shard);
+            if !file.exists() {
+                let reason = format!("shard `{shard}` is not in the folder");
+                return Err(Error::Index {
+                    path: index,
+                    reason,
+                });
+            }
+            self.add_file(&file)?;
+        }
+        for (name, shard) in &weight_map {
+            if self
+                .tensors
+                .get(name)
+                .is_none_or(|info| info.file != self.path.join(shard))
+            {
+                let reason = format!("tensor `{name}` is not in shard `{shard}`");
+                return Err(Error::Index {
+                    path: index,
+                    reason,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, path: &Path) -> Result<()> {
+        let (file, tensors) = WeightFile::open(path)?;
+        for info in tensors {
+            if let Some(first) = self.tensors.get(&info.name) {
+                let (name, first) = (info.name, first.file.clone());
+                return Err(Error::Duplicate {
+                    name,
+                    first,
+                    second: path.to_path_buf(),
+                });
+            }
+            self.tensors.insert(info.name.clone(), info);
+        }
+        self.files.insert(path.to_path_buf(), file);
+        Ok(())
+    }
+
+    /// The folder's path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The contents of `config.json`.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// The contents of `generation_config.json`, if there is one.
+    pub fn generation_config(&self) -> Option<&Value> {
+        self.generation_config.as_ref()
+    }
+
+    /// Every tensor, by name in alphabetical order.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.values()
+    }
+
+    /// What the header says about one tensor.
+    pub fn info(&self, name: &str) -> Result<&TensorInfo> {
+        self.tensors.get(name).ok_or_else(|| Error::NoTensor {
+            name: name.to_string(),
+            path: self.path.clone(),
+        })
+    }
+
+    /// Reads a tensor as it is stored.
+    pub fn read(&self, name: &str) -> Result<NamedTensor> {
+        let info = self.info(name)?;
+        Ok(NamedTensor {
+            name: name.to_string(),
+            shape: info.shape.clone(),
+            dtype: info.dtype,
+            bytes: self.bytes(info).to_vec(),
+        })
+    }
+
+    /// Reads a tensor of the shape `expected`.
+    pub fn read_bytes(&self, name: &str, expected: &[usize]) -> Result<(DType, Vec<u8>)> {
+        let info = self.info_of_shape(name, expected)?;
+        Ok((info.dtype, self.bytes(info).to_vec()))
+    }
+
+    /// Reads a float tensor of the shape `expected` as 32-bit floats.
+    pub fn read_f32(&self, name: &str, expected: &[usize]) -> Result<Vec<f32>> {
+        let info = self.info_of_shape(name, expected)?;
+        floats(info.dtype, self.bytes(info)).ok_or_else(|| Error::ElementType {
+            name: name.to_string(),
+            path: info.file.clone(),
+            expected: "F32, F16 or BF16".to_string(),
+            got: info.dtype,
+        })
+    }
+
+    fn info_of_shape(&self, name: &str, expected: &[usize]) -> Result<&TensorInfo> {
+        let info = self.info(name)?;
+        if info.shape == expected {
+            return Ok(info);
+        }
+        Err(Error::Shape {
+            name: name.to_string(),
+            path: info.file.clone(),
+            expected: expected.to_vec(),
+            got: info.shape.clone(),
+        })
+    }
+
+    fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        self.files[&info.file].bytes(info.range.clone())
+    }
+
+    /// Checks that every required tensor is there, and no other than the required and the optional ones.
+    pub fn check_names(&self, required: &[String], optional: &[String]) -> Result<()> {
+        let known: BTreeSet<&String> = required.iter().chain(optional).collect();
+        let missing: Vec<_> = required
+            .iter()
+            .filter(|name| !self.tensors.contains_key(*name))
+            .cloned()
+            .collect();
+        let unexpected: Vec<_> = self
+            .tensors
+            .keys()
+            .filter(|name| !known.contains(name))
+            .cloned()
+            .collect();
+        if missing.is_empty() && unexpected.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Names {
+            path: self.path.clone(),
+            missing,
+            unexpected,
+        })
+    }
+
+    /// The digest of the configuration and of every file of weights, with their names, in alphabetical order.
+    pub fn sha256(&self) -> String {
+        let weights = self.files.iter().map(|(path, file)| {
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            (name, file.whole())
+        });
+        hash::sha256_parts(std::iter::once((CONFIG, &self.config_bytes[..])).chain(weights))
+    }
+}
+
+/// Reads every tensor of one safetensors file, by name in alphabetical order.
+pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor>> {
+    let (file, tensors) = WeightFile::open(path)?;
+    let mut tensors: Vec<_> = tensors
+        .into_iter()
+        .map(|info| NamedTensor {
+            bytes: file.bytes(info.range).to_vec(),
+            name: info.name,
+            shape: info.shape,
+            dtype: info.dtype,
+        })
+        .collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(tensors)
+}
+
+#[cfg(test)]
+mod tests;

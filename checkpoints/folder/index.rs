@@ -1,0 +1,64 @@
+//! The list of shards, `model.safetensors.index.json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+use serde_json::Value;
+
+use crate::{Error, Result, json};
+
+/// Which shard holds which tensor. Every shard is a plain file name: nothing outside the folder can be named.
+pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {
+    let index = json::read(path)?;
+    let invalid = |reason: String| Error::Index {
+        path: path.to_path_buf(),
+        reason,
+    };
+    let Some(map) = index.get("weight_map").and_then(Value::as_object) else {
+        return Err(invalid(
+            "key `weight_map`: expected a table of tensor names and file names".to_string(),
+        ));
+    };
+    let mut shards = BTreeMap::new();
+    for (name, shard) in map {
+        let Some(shard) = shard.as_str() else {
+            return Err(invalid(format!(
+                "tensor `{name}`: expected a file name, got `{shard}`"
+            )));
+        };
+        if !is_plain_name(shard) || !shard.ends_with(".safetensors") {
+            return Err(invalid(format!(
+                "tensor `{name}`: expected the name of a .safetensors file in the same folder, got `{shard}`"
+            )));
+        }
+        shards.insert(name.clone(), shard.to_string());
+    }
+    Ok(shards)
+}
+
+/// The shards that an index names, in alphabetical order.
+pub(crate) fn shard_files(path: &Path) -> Result<BTreeSet<String>> {
+    Ok(read(path)?.into_values().collect())
+}
+
+/// Whether a name stays in the folder it is joined to.
+pub(super) fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let one = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
+    one && parts.next().is_none() && !name.contains(['/', '\\', ':', '\0'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_stay_in_the_folder() {
+        assert!(is_plain_name("model-00001-of-00002.safetensors"));
+        for name in [
+            "", ".", "..", "../x", "/x", "a/b", "a/", "./a", "a\\b", "c:x", "a\0",
+        ] {
+            assert!(!is_plain_name(name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! One safetensors file, mapped into memory.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+use memmap2::Mmap;
+use safetensors::tensor::Metadata;
+
+use super::TensorInfo;
+use crate::tensors::DType;
+use crate::{Error, Result};
+
+/// Bytes of the field that holds the header's length.
+const LENGTH: usize = 8;
+/// Above a hundred times what the largest shards in use need, and small enough to parse without a second thought.
+const MAX_HEADER: usize = 32 << 20;
+
+/// A mapped file whose header accounts for every byte behind it.
+#[derive(Debug)]
+pub(super) struct WeightFile {
+    map: Mmap,
+    start: usize,
+}
+
+impl WeightFile {
+    /// Maps a file and checks its header. Ranges in the returned descriptions lie inside the file.
+    pub(super) fn open(path: &Path) -> Result<(Self, Vec<TensorInfo>)> {
+        let map = map(path)?;
+        let invalid = |reason: String| Error::Safetensors {
+            path: path.to_path_buf(),
+            reason,
+        };
+        let header = header(&map).map_err(invalid)?;
+        let start = LENGTH + header.len();
+        let metadata: Metadata =
+            serde_json::from_slice(header).map_err(|error| invalid(format!("header: {error}")))?;
+        let (expected, got) = (metadata.data_len(), map.len() - start);
+        if expected != got {
+            return Err(invalid(format!(
+                "expected {expected} bytes of tensors after the header, got {got}"
+            )));
+        }
+        let mut tensors = Vec::new();
+        for (name, entry) in metadata.tensors() {
+            let stored = entry.dtype.to_string();
+            let dtype = DType::from_name(&stored).ok_or_else(|| {
+                invalid(format!(
+                    "tensor `{name}` has the type `{stored}`, which is not supported"
+                ))
+            })?;
+            tensors.push(TensorInfo {
+                name,
+                shape: entry.shape.clone(),
+                dtype,
+                file: path.to_path_buf(),
+                range: entry.data_offsets.0..entry.data_offsets.1,
+            });
+        }
+        Ok((WeightFile { map, start }, tensors))
+    }
+
+    /// The bytes of one tensor.
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.map[self.start..][range]
+    }
+
+    /// The whole file.
+    pub(super) fn whole(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+fn map(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    let metadata = file.metadata().map_err(Error::io("open", path))?;
+    if !metadata.is_file() {
+        let reason = "not a regular file".to_string();
+        return Err(Error::Safetensors {
+            path: path.to_path_buf(),
+            reason,
+        });
+    }
+    #[expect(
+        unsafe_code,
+        reason = "weights are larger than memory allows to copy; this program replaces files, it never rewrites them"
+    )]
+    // SAFETY: the map is read-only, and every writer in this crate renames a new file into place, which leaves a mapped one as it is.
+    let map = unsafe { Mmap::map(&file) };
+    map.map_err(Error::io("map", path))
+}
+
+/// The JSON header of a file, or why there is none. Its length is checked before anything is read or allocated.
+fn header(file: &[u8]) -> std::result::Result<&[u8], String> {
+    let Some((length, rest)) = file.split_first_chunk::<LENGTH>() else {
+        return Err(format!(
+            "expected at least {LENGTH} bytes, got {}",
+            file.len()
+        ));
+    };
+    let length = u64::from_le_bytes(*length);
+    let within = usize::try_from(length)
+        .ok()
+        .filter(|&length| length <= MAX_HEADER);
+    let Some(length) = within else {
+        return Err(format!(
+            "expected a header of at most {MAX_HEADER} bytes, got {length}"
+        ));
+    };
+    rest.get(..length)
+        .ok_or_else(|| format!("expected a header of {length} bytes, got {}", rest.len()))
+}

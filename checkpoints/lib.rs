@@ -1,0 +1,20 @@
+//! Model folders in and out, engine dialects, and the state a run resumes from.
+//!
+//! Tensors here are names, shapes and bytes: no numeric back end is involved. Everything that is written appears under
+//! its name complete or not at all, and everything that is read is checked before a tensor leaves this crate.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod atomic;
+pub mod eagle3;
+mod error;
+pub mod folder;
+pub mod hash;
+pub mod hub;
+mod json;
+pub mod state;
+pub mod tensors;
+
+pub use error::{Error, Result};
+pub use folder::{ModelFolder, TensorInfo, write_folder};
+pub use hub::{HubOptions, resolve};
+pub use tensors::{DType, NamedTensor, write_safetensors};

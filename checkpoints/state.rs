@@ -1,0 +1,350 @@
+//! The state a run resumes from: one folder per saved step.
+//!
+//! `step-00000100/` holds `state.json` and one safetensors file per group of tensors (`weights`, `optimizer`). It is filled
+//! under another name and renamed when it is complete and on the disk, and removed in the same way, so that a folder with
+//! a step's name is a whole checkpoint whenever the process may be killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::folder::read_safetensors;
+use crate::hash::sha256_file;
+use crate::tensors::{NamedTensor, write_safetensors};
+use crate::{Error, Result, atomic, json as json_file};
+
+const STATE: &str = "state.json";
+const VERSION: u64 = 1;
+const PREFIX: &str = "step-";
+
+/// A complete checkpoint on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SavedState {
+    /// Optimiser steps done when it was saved.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+/// What a checkpoint holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunState {
+    /// Optimiser steps done when it was saved.
+    pub step: u64,
+    /// The caller's own state: seeds, data position, schedule.
+    pub state: Value,
+    /// The tensors by group.
+    pub tensors: BTreeMap<String, Vec<NamedTensor>>,
+}
+
+/// Saves a checkpoint in the folder `dir` of a run. Each group of tensors becomes one file, named after the group.
+///
+/// Leftovers of a writer that was killed are removed first.
+pub fn save_state(
+    dir: &Path,
+    step: u64,
+    state: &Value,
+    tensors: &[(&str, &[NamedTensor])],
+) -> Result<PathBuf> {
+    fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
+    clean(dir)?;
+    let folder = dir.join(format!("{PREFIX}{step:08}"));
+    let partial = atomic::start_dir(&folder)?;
+    let saved =
+        fill(&partial, step, state, tensors).and_then(|()| atomic::replace_dir(&partial, &folder));
+    if let Err(error) = saved {
+        // The first error is the one to report; what stays is removed by the next save.
+        let _ = atomic::remove_dir(&partial);
+        return Err(error);
+    }
+    Ok(folder)
+}
+
+fn fill(
+    partial: &Path,
+    step: u64,
+    state: &Value,
+    tensors: &[(&str, &[NamedTensor])],
+) -> Result<()> {
+    let mut files = BTreeMap::new();
+    for (group, tensors) in tensors {
+        let path = group_file(partial, group)?;
+        write_safetensors(&path, tensors, &BTreeMap::new())?;
+        files.insert(*group, sha256_file(&path)?);
+    }
+    let contents = json!({"version": VERSION, "step": step, "files": files, "state": state});
+    atomic::write_file(&partial.join(STATE), &json_file::to_bytes(&contents))
+}
+
+/// Groups are words, so that no name in a damaged `state.json` leads out of the folder.
+fn group_file(folder: &Path, group: &str) -> Result<PathBuf> {
+    let word = !group.is_empty()
+        && group
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if !word {
+        let reason = format!("`{group}`: expected a group name of letters, digits and `_`");
+        return Err(Error::Folder {
+            path: folder.to_path_buf(),
+            reason,
+        });
+    }
+    Ok(folder.join(format!("{group}.safetensors")))
+}
+
+/// The checkpoints in a run's folder by step, oldest first. A folder that is not there has none.
+pub fn list(dir: &Path) -> Result<Vec<SavedState>> {
+    let mut saved = Vec::new();
+    for (name, path) in entries(dir)? {
+        if let Some(step) = step_of(&name).filter(|_| path.is_dir()) {
+            saved.push(SavedState { step, path });
+        }
+    }
+    saved.sort();
+    Ok(saved)
+}
+
+/// The checkpoint of the highest step.
+pub fn latest(dir: &Path) -> Result<Option<SavedState>> {
+    Ok(list(dir)?.pop())
+}
+
+/// Reads a checkpoint, and checks that its files are the ones that were saved.
+pub fn load(folder: &Path) -> Result<RunState> {
+    let path = folder.join(STATE);
+    let mut contents = json_file::read(&path)?;
+    let expect = |key: &str, expected: &str| Error::Key {
+        path: path.clone(),
+        key: key.to_string(),
+        expected: expected.to_string(),
+        got: contents
+            .get(key)
+            .map_or("nothing".to_string(), |value| format!("`{value}`")),
+    };
+    if contents["version"] != VERSION {
+        return Err(expect("version", &format!("`{VERSION}`")));
+    }
+    let step = contents["step"]
+        .as_u64()
+        .ok_or_else(|| expect("step", "a step"))?;
+    let files = contents["files"]
+        .as_object()
+        .ok_or_else(|| expect("files", "a table of digests"))?;
+    let mut tensors = BTreeMap::new();
+    for (group, digest) in files {
+        let file = group_file(folder, group)?;
+        if *digest != sha256_file(&file)? {
+            let reason = "its contents changed after it was saved".to_string();
+            return Err(Error::Folder { path: file, reason });
+        }
+        tensors.insert(group.clone(), read_safetensors(&file)?);
+    }
+    let state = contents["state"].take();
+    Ok(RunState {
+        step,
+        state,
+        tensors,
+    })
+}
+
+/// Removes all checkpoints but the last `keep_last` and those of the steps in `keep`. Returns the steps that were removed.
+pub fn prune(dir: &Path, keep_last: usize, keep: &[u64]) -> Result<Vec<u64>> {
+    let mut saved = list(dir)?;
+    saved.truncate(saved.len().saturating_sub(keep_last));
+    let keep: BTreeSet<_> = keep.iter().collect();
+    let mut removed = Vec::new();
+    for SavedState { step, path } in saved {
+        if keep.contains(&step) {
+            continue;
+        }
+        let partial = atomic::partial_path(&path);
+        fs::rename(&path, &partial).map_err(Error::io("remove", &path))?;
+        atomic::remove_dir(&partial)?;
+        removed.push(step);
+    }
+    Ok(removed)
+}
+
+/// Removes what a killed writer left, and gives a checkpoint its name back that was being replaced.
+fn clean(dir: &Path) -> Result<()> {
+    for (name, path) in entries(dir)? {
+        let Some((stem, suffix)) = name.rsplit_once('.') else {
+            continue;
+        };
+        if step_of(stem).is_none() {
+            continue;
+        }
+        match suffix {
+            "partial" => atomic::remove_dir(&path)?,
+            "old" => atomic::recover_dir(&dir.join(stem))?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX)?;
+    let plain = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let entry = entry.map_err(Error::io("list", dir))?;
+        if let Ok(name) = entry.file_name().into_string() {
+            entries.push((name, entry.path()));
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(value: f32) -> Vec<NamedTensor> {
+        vec![NamedTensor::from_f32("w", [2], vec![value, f32::NAN])]
+    }
+
+    fn save(dir: &Path, step: u64) -> PathBuf {
+        let tensors = weights(step as f32);
+        save_state(
+            dir,
+            step,
+            &json!({"position": step}),
+            &[("weights", &tensors), ("optimizer", &[])],
+        )
+        .unwrap()
+    }
+
+    fn steps(dir: &Path) -> Vec<u64> {
+        list(dir)
+            .unwrap()
+            .into_iter()
+            .map(|saved| saved.step)
+            .collect()
+    }
+
+    #[test]
+    fn a_saved_state_is_loaded_bit_for_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), 100);
+        assert!(path.ends_with("step-00000100"));
+        let loaded = load(&latest(folder.path()).unwrap().unwrap().path).unwrap();
+        assert_eq!(
+            (loaded.step, &loaded.state),
+            (100, &json!({"position": 100}))
+        );
+        assert_eq!(loaded.tensors["weights"][0].bytes, weights(100.0)[0].bytes);
+        assert!(loaded.tensors["optimizer"].is_empty());
+    }
+
+    #[test]
+    fn a_run_that_never_saved_has_no_latest() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(latest(&folder.path().join("absent")).unwrap(), None);
+    }
+
+    #[test]
+    fn the_latest_is_the_highest_step_not_the_last_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for step in [200, 99_999_999, 100_000_000, 3] {
+            save(folder.path(), step);
+        }
+        assert_eq!(steps(folder.path()), [3, 200, 99_999_999, 100_000_000]);
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_never_listed_and_removed_by_the_next_save() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        save(dir, 100);
+        let partial = dir.join("step-00000200.partial");
+        fs::create_dir(&partial).unwrap();
+        fs::write(partial.join("weights.safetensors"), "half").unwrap();
+        fs::write(dir.join("notes.partial"), "not ours").unwrap();
+        assert_eq!(steps(dir), [100]);
+        save(dir, 300);
+        assert_eq!(steps(dir), [100, 300]);
+        assert!(!partial.exists() && dir.join("notes.partial").exists());
+    }
+
+    #[test]
+    fn a_save_cut_off_while_replacing_keeps_the_old_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let path = save(dir, 100);
+        fs::rename(&path, atomic::old_path(&path)).unwrap();
+        save(dir, 200);
+        assert_eq!(steps(dir), [100, 200]);
+        assert_eq!(load(&path).unwrap().step, 100);
+    }
+
+    #[test]
+    fn saving_a_step_again_replaces_it() {
+        let folder = tempfile::tempdir().unwrap();
+        save(folder.path(), 100);
+        let path = save_state(folder.path(), 100, &json!({"again": true}), &[]).unwrap();
+        assert_eq!(load(&path).unwrap().state, json!({"again": true}));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_changed_or_missing_file_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), 100);
+        let file = path.join("weights.safetensors");
+        let mut bytes = fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&file, bytes).unwrap();
+        let error = load(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("weights.safetensors") && error.contains("changed"),
+            "{error}"
+        );
+        fs::remove_file(&file).unwrap();
+        assert!(
+            load(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("weights.safetensors")
+        );
+    }
+
+    #[test]
+    fn a_state_file_cannot_lead_out_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), 100);
+        fs::write(
+            path.join(STATE),
+            r#"{"version":1,"step":1,"files":{"../x":""},"state":{}}"#,
+        )
+        .unwrap();
+        assert!(load(&path).unwrap_err().to_string().contains("`../x`"));
+        fs::write(path.join(STATE), r#"{"version":2}"#).unwrap();
+        assert!(
+            load(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("key `version`: expected `1`, got `2`")
+        );
+    }
+
+    #[test]
+    fn pruning_keeps_the_last_and_the_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for step in [100, 200, 300, 400, 500] {
+            save(folder.path(), step);
+        }
+        assert_eq!(prune(folder.path(), 2, &[100, 7]).unwrap(), [200, 300]);
+        assert_eq!(steps(folder.path()), [100, 400, 500]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+}

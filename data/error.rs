@@ -1,0 +1,295 @@
+//! What can go wrong between a conversation and a batch of tokens.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What failed, where, what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or folder could not be read or written.
+    #[error("`{}`: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+
+    /// A row of a dataset is not one of the accepted shapes.
+    #[error("{location}: expected {expected}, found {found}")]
+    Row {
+        /// File and line or row.
+        location: String,
+        /// The accepted shape.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+
+    /// A dataset without a single row, or a folder without a file that could hold one.
+    #[error("`{}`: the dataset is empty: expected {expected}", path.display())]
+    EmptyDataset {
+        /// The file or folder.
+        path: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+    },
+
+    /// A file of a dataset or model folder cannot be understood as a whole.
+    #[error("`{}`: expected {expected}, found {found}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The accepted contents.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+
+    /// A row was read, but could not be turned into tokens.
+    #[error("{location}: {source}")]
+    At {
+        /// File and line or row.
+        location: String,
+        /// What failed there.
+        source: Box<Error>,
+    },
+
+    /// The tokenizer refused a text or a training corpus.
+    #[error("tokenizer: {message}")]
+    Tokenizer {
+        /// What the tokenizer said.
+        message: String,
+    },
+
+    /// The chat template does not compile.
+    #[error("chat template line {line}: {message}")]
+    TemplateSyntax {
+        /// Line of the template, from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+
+    /// The chat template failed on a conversation, or refused it with `raise_exception`.
+    #[error("chat template: {message}")]
+    TemplateRender {
+        /// What is wrong, or what the template says.
+        message: String,
+    },
+
+    /// The chat template did not come to an end.
+    #[error(
+        "chat template: stopped after {limit} instructions: it loops without end on this conversation"
+    )]
+    TemplateEndless {
+        /// How many instructions it was allowed.
+        limit: u64,
+    },
+
+    /// The assistant's part of a conversation cannot be found in its rendering.
+    #[error(
+        "message {message} (assistant): its text cannot be located in the rendered conversation: {reason}; \
+         a template with `{{% generation %}}` blocks says where it is"
+    )]
+    TurnNotFound {
+        /// Index of the message, from 0.
+        message: usize,
+        /// What does not fit.
+        reason: &'static str,
+    },
+
+    /// A token id that the target does not have.
+    #[error(
+        "{location}: token {token} is outside the target's vocabulary of {vocab}: the tokenizer is not the target's"
+    )]
+    TokenOutsideVocabulary {
+        /// File and line or row.
+        location: String,
+        /// The first such token.
+        token: u32,
+        /// The target's vocabulary size.
+        vocab: usize,
+    },
+
+    /// Preparation left nothing to train on.
+    #[error("no sample is left of {read} read: {reasons}")]
+    NothingKept {
+        /// Rows read.
+        read: u64,
+        /// How many were left out, and why.
+        reasons: String,
+    },
+
+    /// A shard or its index could not be written.
+    #[error("could not write `{}`: {source}", path.display())]
+    Write {
+        /// The file under the name it would have got.
+        path: PathBuf,
+        /// What the operating system or the format said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A shard or its index could not be read.
+    #[error("could not read `{}`: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system or the format said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A shard or its index is not what was written: cut short, altered or of another version.
+    #[error("`{}`: {what}: expected {expected}, found {found}", path.display())]
+    Altered {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What was written.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+
+    /// Stored features were computed from something else.
+    #[error("`{}`: `{key}`: expected {expected}, found {found}", path.display())]
+    FeatureHeader {
+        /// The index of the features.
+        path: PathBuf,
+        /// The first key that differs.
+        key: &'static str,
+        /// What is needed.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+
+    /// Stored features whose computation has not come to its end.
+    #[error("`{}`: the features are unfinished: {samples} samples are there", folder.display())]
+    FeaturesUnfinished {
+        /// Their folder.
+        folder: PathBuf,
+        /// Samples in finished shards.
+        samples: u64,
+    },
+
+    /// Nothing was handed to a shard writer.
+    #[error("`{}`: no sample to write", folder.display())]
+    NoSamples {
+        /// The folder that stays empty.
+        folder: PathBuf,
+    },
+
+    /// The parts of a sample do not fit together.
+    #[error("sample {sample}: {what}: expected {expected}, found {found}")]
+    Sample {
+        /// Its number, from 0.
+        sample: u64,
+        /// The part.
+        what: &'static str,
+        /// What would fit.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+
+    /// A packing without room for anything.
+    #[error(
+        "packing: expected at least one row of at least one token, found {rows} rows of {row_length}"
+    )]
+    EmptyPacking {
+        /// Rows of a batch.
+        rows: usize,
+        /// Tokens of a row.
+        row_length: usize,
+    },
+
+    /// A draft vocabulary that the target's vocabulary or the counts do not allow.
+    #[error("draft vocabulary: {what}: expected {expected}, found {found}")]
+    Vocabulary {
+        /// What is wrong.
+        what: String,
+        /// What would be right.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn write(
+        path: &Path,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Write {
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    pub(crate) fn read(
+        path: &Path,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Read {
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    pub(crate) fn altered(
+        path: &Path,
+        what: &'static str,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Self {
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Self::Altered {
+            path: path.to_owned(),
+            what,
+            expected,
+            found,
+        }
+    }
+
+    pub(crate) fn sample(
+        sample: u64,
+        what: &'static str,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Self {
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Self::Sample {
+            sample,
+            what,
+            expected,
+            found,
+        }
+    }
+
+    pub(crate) fn vocabulary(
+        what: impl Display,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Self {
+        let (what, expected, found) = (what.to_string(), expected.to_string(), found.to_string());
+        Self::Vocabulary {
+            what,
+            expected,
+            found,
+        }
+    }
+
+    /// Wraps an operating-system error with the path it happened at.
+    pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
+        move |source| Self::Io {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Reading stored features where they lie on disk, through a memory map.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::buffer::{Buffer, ScalarBuffer};
+use arrow::datatypes::{ArrowPrimitiveType, Schema, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow::error::ArrowError;
+use arrow::ipc::convert::try_fb_to_schema;
+use arrow::ipc::reader::{FileDecoder, read_footer_length};
+use arrow::ipc::root_as_footer;
+use memmap2::Mmap;
+
+use super::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
+use crate::durable::{self, Written};
+use crate::error::{Error, Result};
+use crate::tokens::fields_line;
+
+/// Length of the footer's length and the closing magic at the end of an Arrow IPC file.
+const TRAILER: usize = 10;
+
+/// Where one sample's columns lie in the map of its shard.
+struct MappedSample {
+    tokens: ScalarBuffer<u32>,
+    loss_mask: ScalarBuffer<u8>,
+    captured: ScalarBuffer<u16>,
+    last: ScalarBuffer<u16>,
+}
+
+/// Every sample of a folder of features; the numbers stay on disk until they are read.
+pub struct FeatureShards {
+    path: PathBuf,
+    index: FeatureIndex,
+    samples: Vec<MappedSample>,
+}
+
+impl FeatureShards {
+    /// Maps a folder that [`FeatureWriter`](super::FeatureWriter) finished, reading each shard once to refuse any that is
+    /// not what was written.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let index = FeatureIndex::read(folder)?;
+        if !index.complete {
+            return Err(Error::FeaturesUnfinished {
+                folder: folder.to_owned(),
+                samples: index.samples(),
+            });
+        }
+        let mut samples = Vec::new();
+        for shard in &index.shards {
+            let path = folder.join(&shard.file);
+            durable::verify(
+                &path,
+                &Written {
+                    sha256: shard.sha256.clone(),
+                    bytes: shard.bytes,
+                },
+            )?;
+            let (before, mut tokens) = (samples.len(), 0);
+            for sample in map_shard(&path, &index.header, shard.first)? {
+                tokens += sample.tokens.len() as u64;
+                samples.push(sample);
+            }
+            require_count(
+                &path,
+                "rows",
+                shard.samples,
+                (samples.len() - before) as u64,
+            )?;
+            require_count(&path, "tokens", shard.tokens, tokens)?;
+        }
+        Ok(Self {
+            path: folder.join(INDEX),
+            index,
+            samples,
+        })
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The sample of this number.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many.
+    pub fn get(&self, sample: usize) -> StoredSample<'_> {
+        self.samples[sample].view()
+    }
+
+    /// Tokens of each sample.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.samples
+            .iter()
+            .map(|sample| sample.tokens.len())
+            .collect()
+    }
+
+    /// What the features were computed from.
+    pub fn header(&self) -> &FeatureHeader {
+        &self.index.header
+    }
+
+    /// Fails, naming the first key, where the features were computed from something else.
+    pub fn require(&self, expected: &FeatureHeader) -> Result<()> {
+        expected.require(&self.index.header, &self.path)
+    }
+
+    /// One hash over every sample in order.
+    pub fn fingerprint(&self) -> String {
+        durable::fingerprint(
+            self.index
+                .shards
+                .iter()
+                .map(|shard: &FeatureShard| shard.sha256.as_str()),
+        )
+    }
+}
+
+impl fmt::Debug for FeatureShards {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("FeatureShards")
+            .field("path", &self.path)
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MappedSample {
+    fn view(&self) -> StoredSample<'_> {
+        StoredSample {
+            tokens: &self.tokens,
+            loss_mask: &self.loss_mask,
+            captured: &self.captured,
+            last: &self.last,
+        }
+    }
+}
+
+fn require_count(path: &Path, what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected != found {
+        return Err(Error::altered(path, what, expected, found));
+    }
+    Ok(())
+}
+
+/// Refuses columns or metadata other than those the header calls for.
+fn require_schema(path: &Path, header: &FeatureHeader, schema: &Schema) -> Result<()> {
+    let expected = header.schema();
+    if schema.fields() != expected.fields() {
+        return Err(Error::altered(
+            path,
+            "columns",
+            fields_line(&expected),
+            fields_line(schema),
+        ));
+    }
+    if schema.metadata() != expected.metadata() {
+        let (expected, found) = (expected.metadata(), schema.metadata());
+        return Err(Error::altered(
+            path,
+            "metadata",
+            format!("{expected:?}"),
+            format!("{found:?}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Finds every row of a shard, the first of which is the sample numbered `first`.
+fn map_shard(path: &Path, header: &FeatureHeader, first: u64) -> Result<Vec<MappedSample>> {
+    let invalid = |source: ArrowError| Error::read(path, source);
+    let malformed = || invalid(ArrowError::IpcError("not an Arrow IPC file".to_owned()));
+    let file = File::open(path).map_err(|source| Error::read(path, source))?;
+    let buffer = map_file(&file).map_err(|source| Error::read(path, source))?;
+
+    let trailer_start = buffer.len().checked_sub(TRAILER).ok_or_else(malformed)?;
+    let trailer = buffer[trailer_start..]
+        .try_into()
+        .map_err(|_| malformed())?;
+    let footer_length = read_footer_length(trailer).map_err(invalid)?;
+    let footer_start = trailer_start
+        .checked_sub(footer_length)
+        .ok_or_else(malformed)?;
+    let footer = root_as_footer(&buffer[footer_start..trailer_start]).map_err(|_| malformed())?;
+    let schema = try_fb_to_schema(footer.schema().ok_or_else(malformed)?).map_err(invalid)?;
+    require_schema(path, header, &schema)?;
+
+    // Alignment is required: a misaligned buffer would be copied into memory without a word.
+    let decoder = FileDecoder::new(Arc::new(schema), footer.version()).with_require_alignment(true);
+    let mut samples = Vec::new();
+    for block in footer.recordBatches().iter().flatten() {
+        let start = usize::try_from(block.offset()).map_err(|_| malformed())?;
+        let metadata = usize::try_from(block.metaDataLength()).map_err(|_| malformed())?;
+        let body = usize::try_from(block.bodyLength()).map_err(|_| malformed())?;
+        let length = metadata.checked_add(body).ok_or_else(malformed)?;
+        if start
+            .checked_add(length)
+            .is_none_or(|end| end > buffer.len())
+        {
+            return Err(malformed());
+        }
+        let data = buffer.slice_with_length(start, length);
+        let batch = decoder
+            .read_record_batch(block, &data)
+            .map_err(invalid)?
+            .ok_or_else(malformed)?;
+        for row in 0..batch.num_rows() {
+            let number = first + samples.len() as u64;
+            samples.push(
+                map_row(&batch, row, header, number).map_err(|source| Error::read(path, source))?,
+            );
+        }
+    }
+    Ok(samples)
+}
+
+/// Finds one row of a batch, which must be the sample of this number.
+fn map_row(
+    batch: &RecordBatch,
+    row: usize,
+    header: &FeatureHeader,
+    number: u64,
+) -> Result<MappedSample> {
+    let found = batch.column(0).as_primitive::<UInt64Type>().value(row);
+    if found != number {
+        return Err(Error::sample(number, "number", number, found));
+    }
+    let sample = MappedSample {
+        tokens: list_values::<UInt32Type>(batch.column(1), row),
+        loss_mask: list_values::<UInt8Type>(batch.column(2), row),
+        captured: list_values::<UInt16Type>(batch.column(3), row),
+        last: list_values::<UInt16Type>(batch.column(4), row),
+    };
+    header.require_lengths(number, &sample.view())?;
+    Ok(sample)
+}
+
+/// One row of a list column, still in the map.
+fn list_values<T: ArrowPrimitiveType>(column: &ArrayRef, row: usize) -> ScalarBuffer<T::Native> {
+    column
+        .as_list::<i32>()
+        .value(row)
+        .as_primitive::<T>()
+        .values()
+        .clone()
+}
+
+/// The content of a file as a buffer backed by its memory map.
+#[expect(
+    unsafe_code,
+    reason = "a memory map cannot be made without; this is the only one"
+)]
+fn map_file(file: &File) -> std::io::Result<Buffer> {
+    // SAFETY: shards are renamed into place whole and never written again by this program. Whoever truncates one
+    // while it is mapped takes the process down, as with any memory map.
+    let map = Arc::new(unsafe { Mmap::map(file)? });
+    let start = NonNull::from(&map[..]).cast::<u8>();
+    let length = map.len();
+    // SAFETY: the map is valid for `length` bytes from `start` for as long as the buffer owns it.
+    Ok(unsafe { Buffer::from_custom_allocation(start, length, map) })
+}

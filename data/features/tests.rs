@@ -1,0 +1,229 @@
+use std::fs;
+
+use super::*;
+
+/// A sample with its numbers made from its own number.
+struct Owned {
+    tokens: Vec<u32>,
+    loss_mask: Vec<u8>,
+    captured: Vec<u16>,
+    last: Vec<u16>,
+}
+
+impl Owned {
+    fn new(number: usize) -> Self {
+        let seq = 1 + number % 4;
+        Self {
+            tokens: (0..seq).map(|at| (number * 10 + at) as u32).collect(),
+            loss_mask: (0..seq).map(|at| (at % 2) as u8).collect(),
+            captured: (0..seq * 2 * 3)
+                .map(|at| (number * 100 + at) as u16)
+                .collect(),
+            last: (0..seq * 3).map(|at| (number * 1000 + at) as u16).collect(),
+        }
+    }
+
+    fn view(&self) -> StoredSample<'_> {
+        StoredSample {
+            tokens: &self.tokens,
+            loss_mask: &self.loss_mask,
+            captured: &self.captured,
+            last: &self.last,
+        }
+    }
+}
+
+fn header() -> FeatureHeader {
+    FeatureHeader {
+        target_sha256: "aa".to_owned(),
+        captured_layers: vec![1, 4],
+        d_model: 3,
+        tokens_fingerprint: "bb".to_owned(),
+    }
+}
+
+fn write(folder: &Path, samples: std::ops::Range<usize>) -> FeatureWriter {
+    let mut writer = FeatureWriter::open(folder, header(), 3).unwrap();
+    for number in samples {
+        assert_eq!(writer.next_sample(), number as u64);
+        writer.push(&Owned::new(number).view()).unwrap();
+    }
+    writer
+}
+
+fn assert_samples(folder: &Path, count: usize) {
+    let shards = FeatureShards::open(folder).unwrap();
+    assert_eq!(shards.len(), count);
+    for number in 0..count {
+        assert_eq!(shards.get(number), Owned::new(number).view());
+    }
+}
+
+fn open_error(folder: &Path) -> String {
+    FeatureShards::open(folder).unwrap_err().to_string()
+}
+
+#[test]
+fn features_come_back_as_they_went_in_across_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..8).finish().unwrap();
+    assert_samples(folder.path(), 8);
+    let shards = FeatureShards::open(folder.path()).unwrap();
+    assert_eq!(shards.lengths(), [1, 2, 3, 4, 1, 2, 3, 4]);
+    assert_eq!(shards.header(), &header());
+    assert!(folder.path().join("features-00002.arrow").exists());
+}
+
+#[test]
+fn a_killed_run_goes_on_without_losing_or_repeating_a_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    // Killed with two samples in an unfinished shard: nothing of the writer's own clean-up runs.
+    std::mem::forget(write(folder.path(), 0..5));
+    assert!(folder.path().join("features-00001.arrow.tmp").exists());
+    assert!(open_error(folder.path()).contains("unfinished"));
+    // Killed between the rename of a shard and its line in the index.
+    let shard = folder.path().join("features-00000.arrow");
+    fs::copy(&shard, folder.path().join("features-00001.arrow")).unwrap();
+
+    let writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
+    assert_eq!(writer.next_sample(), 3);
+    assert!(!folder.path().join("features-00001.arrow.tmp").exists());
+    drop(writer);
+    write(folder.path(), 3..7).finish().unwrap();
+    assert_samples(folder.path(), 7);
+
+    let whole = tempfile::tempdir().unwrap();
+    write(whole.path(), 0..7).finish().unwrap();
+    let fingerprint = |folder: &Path| FeatureShards::open(folder).unwrap().fingerprint();
+    assert_eq!(fingerprint(whole.path()), fingerprint(folder.path()));
+}
+
+#[test]
+fn another_header_is_refused_by_key() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..3).finish().unwrap();
+    let other = FeatureHeader {
+        captured_layers: vec![1, 5],
+        ..header()
+    };
+    let message = FeatureWriter::open(folder.path(), other.clone(), 3)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        message.contains("`captured_layers`: expected [1, 5], found [1, 4]"),
+        "{message}"
+    );
+    let shards = FeatureShards::open(folder.path()).unwrap();
+    assert_eq!(shards.require(&other).unwrap_err().to_string(), message);
+    shards.require(&header()).unwrap();
+}
+
+#[test]
+fn a_truncated_or_altered_shard_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..6).finish().unwrap();
+    let path = folder.path().join("features-00001.arrow");
+    let content = fs::read(&path).unwrap();
+    fs::write(&path, &content[..content.len() / 2]).unwrap();
+    let expected = format!(
+        "bytes: expected {}, found {}",
+        content.len(),
+        content.len() / 2
+    );
+    let message = open_error(folder.path());
+    assert!(
+        message.contains("features-00001.arrow") && message.contains(&expected),
+        "{message}"
+    );
+    let message = FeatureWriter::open(folder.path(), header(), 3)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        message.contains("features-00001.arrow") && message.contains(&expected),
+        "{message}"
+    );
+
+    let mut altered = content.clone();
+    altered[content.len() / 2] ^= 1;
+    fs::write(&path, &altered).unwrap();
+    let message = open_error(folder.path());
+    assert!(
+        message.contains("features-00001.arrow") && message.contains("sha256: expected"),
+        "{message}"
+    );
+
+    fs::remove_file(&path).unwrap();
+    assert!(open_error(folder.path()).contains("features-00001.arrow"));
+}
+
+#[test]
+fn features_of_the_wrong_size_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = write(folder.path(), 0..1);
+    let sample = Owned::new(1);
+    let short = StoredSample {
+        captured: &sample.captured[1..],
+        ..sample.view()
+    };
+    let message = writer.push(&short).unwrap_err().to_string();
+    assert!(
+        message.contains("sample 1: captured features: expected 12, found 11"),
+        "{message}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = write(folder.path(), 0..3);
+    let path = folder.path().join("features-00001.arrow");
+    std::os::unix::fs::symlink("/dev/full", durable::temporary_path(&path)).unwrap();
+    let message = (3..6)
+        .find_map(|number| writer.push(&Owned::new(number).view()).err())
+        .unwrap()
+        .to_string();
+    assert!(
+        message.contains("features-00001.arrow") && message.contains("No space left"),
+        "{message}"
+    );
+    assert_eq!(writer.next_sample(), 3);
+    drop(writer);
+    assert!(!path.exists() && !durable::temporary_path(&path).exists());
+}
+
+#[test]
+fn disk_estimates_count_two_bytes_for_every_number() {
+    assert_eq!(disk_bytes(10, 3, 8), 10 * (4 * 8 * 2 + 5));
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = FeatureWriter::open(
+        folder.path(),
+        FeatureHeader {
+            d_model: 256,
+            ..header()
+        },
+        3,
+    )
+    .unwrap();
+    let (tokens, loss_mask, numbers) = (vec![0; 100], vec![0; 100], vec![0; 100 * 256 * 2]);
+    let last = &numbers[..100 * 256];
+    writer
+        .push(&StoredSample {
+            tokens: &tokens,
+            loss_mask: &loss_mask,
+            captured: &numbers,
+            last,
+        })
+        .unwrap();
+    writer.finish().unwrap();
+    let written = fs::metadata(folder.path().join("features-00000.arrow"))
+        .unwrap()
+        .len() as f64;
+    let estimate = disk_bytes(100, 2, 256) as f64;
+    assert!(
+        (written / estimate - 1.0).abs() < 0.03,
+        "{written} {estimate}"
+    );
+}

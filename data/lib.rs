@@ -1,0 +1,25 @@
+//! Conversations, chat templates, tokens, loss masks, packing, shards and draft vocabularies.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod conversation;
+mod durable;
+pub mod error;
+pub mod features;
+mod generation;
+mod jinja;
+mod json_text;
+pub mod lint;
+pub mod mask;
+pub mod packing;
+pub mod prepare;
+pub mod rows;
+pub mod synthetic;
+mod table;
+pub mod template;
+pub mod tokenizer;
+pub mod tokens;
+mod turns;
+pub mod vocabulary;
+
+pub use conversation::{Conversation, Message, Row, Sample};
+pub use error::{Error, Result};

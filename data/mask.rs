@@ -1,0 +1,273 @@
+//! Conversations as tokens with a loss mask over what the assistant said.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::conversation::{Conversation, Message, Sample};
+use crate::error::Result;
+use crate::template::{ChatTemplate, Generation, Rendered};
+use crate::tokenizer::Tokenizer;
+use crate::turns::Conversed;
+
+/// Which tokens a drafter is trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Masking {
+    /// What the assistant said, with the token that ends each turn.
+    #[default]
+    Assistant,
+    /// The last of the assistant's turns.
+    LastTurn,
+    /// Every token, as PARD does.
+    All,
+}
+
+/// Renders and tokenises a conversation and marks the tokens to train on.
+///
+/// The assistant's part is what the template's `{% generation %}` blocks contain; without such blocks it is each
+/// turn from the generation prompt to the token that ends it. The text is tokenised once, as a whole, and a token is
+/// in the mask when it shares a byte with that part. This is `return_assistant_tokens_mask` of `transformers`, but
+/// for a block that ends inside a character of several tokens, of which `transformers` takes only the first.
+pub fn tokenize(
+    conversation: &Conversation,
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    masking: Masking,
+) -> Result<Sample> {
+    let rendered = template.render_marked(&conversation.messages, Generation::None)?;
+    let encoding = tokenizer.encode(&rendered.text)?;
+    let loss_mask = match masking {
+        Masking::All => vec![true; encoding.ids.len()],
+        Masking::Assistant | Masking::LastTurn => {
+            let spans = assistant_spans(
+                &conversation.messages,
+                &rendered,
+                template,
+                tokenizer,
+                masking,
+            )?;
+            overlapping(&encoding.offsets, &spans)
+        }
+    };
+    Ok(Sample {
+        tokens: encoding.ids,
+        loss_mask,
+    })
+}
+
+/// The tokens of a conversation up to its last assistant turn, where the target is to answer.
+///
+/// A conversation that ends with another role is taken whole: its answer is still to come.
+pub fn prompt(
+    conversation: &Conversation,
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
+    let mut messages = conversation.messages.as_slice();
+    if let Some((last, before)) = messages.split_last()
+        && last.is_assistant()
+    {
+        messages = before;
+    }
+    Ok(tokenizer
+        .encode(&template.render(messages, Generation::Prompt)?)?
+        .ids)
+}
+
+/// The bytes of a rendering that the assistant wrote, in order.
+fn assistant_spans(
+    messages: &[Message],
+    rendered: &Rendered,
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    masking: Masking,
+) -> Result<Vec<Range<usize>>> {
+    let Some(last) = messages.iter().rposition(Message::is_assistant) else {
+        return Ok(Vec::new());
+    };
+    if let Some(spans) = &rendered.spans {
+        // A turn can have several blocks, so those of the turns before the last one are counted.
+        let earlier = match masking {
+            Masking::LastTurn => {
+                match template.render_marked(&messages[..last], Generation::None) {
+                    Ok(before) => before.spans.map_or(0, |spans| spans.len()),
+                    Err(_) => spans.len().saturating_sub(1),
+                }
+            }
+            Masking::Assistant | Masking::All => 0,
+        };
+        return Ok(spans.get(earlier..).unwrap_or_default().to_vec());
+    }
+    let conversed = Conversed {
+        messages,
+        text: &rendered.text,
+        template,
+        tokenizer,
+    };
+    let first = if masking == Masking::LastTurn {
+        last
+    } else {
+        0
+    };
+    (first..=last)
+        .filter(|&index| messages[index].is_assistant())
+        .map(|index| conversed.turn(index))
+        .collect()
+}
+
+/// For each token whether it shares a byte with a span.
+fn overlapping(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
+    let mut mask = vec![false; offsets.len()];
+    for span in spans.iter().filter(|span| !span.is_empty()) {
+        for (trained, token) in mask.iter_mut().zip(offsets) {
+            *trained |= token.start < span.end && token.end > span.start;
+        }
+    }
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::tests::CHATML;
+    use crate::tokenizer::Special;
+    use crate::tokenizer::tests::small;
+    use std::path::Path;
+
+    const MARKED: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}\
+        {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}\n\n\
+        {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    fn dialogue() -> Conversation {
+        let turns = [
+            ("user", "one"),
+            ("assistant", "the cat"),
+            ("user", "two"),
+            ("assistant", "é ran"),
+        ];
+        Conversation {
+            messages: turns
+                .map(|(role, content)| Message::new(role, content))
+                .to_vec(),
+        }
+    }
+
+    /// The text that is trained on, runs of it separated by a bar.
+    fn trained(source: &str, masking: Masking) -> String {
+        let (template, tokenizer) = (
+            ChatTemplate::from_source(source, None, None).unwrap(),
+            small(),
+        );
+        let sample = tokenize(&dialogue(), &template, &tokenizer, masking).unwrap();
+        let runs = sample
+            .loss_mask
+            .chunk_by(|one, two| one == two)
+            .scan(0, |start, run| {
+                let tokens = &sample.tokens[*start..*start + run.len()];
+                *start += run.len();
+                Some(run[0].then(|| tokenizer.decode(tokens, Special::Keep).unwrap()))
+            });
+        runs.flatten().collect::<Vec<_>>().join("|")
+    }
+
+    #[test]
+    fn masks_cover_answers_and_their_end_tokens_with_and_without_blocks() {
+        for source in [CHATML, MARKED] {
+            assert_eq!(
+                trained(source, Masking::Assistant),
+                "the cat<|im_end|>|é ran<|im_end|>"
+            );
+            assert_eq!(trained(source, Masking::LastTurn), "é ran<|im_end|>");
+        }
+        assert!(trained(CHATML, Masking::All).starts_with("<|im_start|>user\none"));
+    }
+
+    #[test]
+    fn a_token_counts_when_it_shares_a_byte_with_a_span() {
+        let offsets = [0..2, 2..4, 4..5, 5..9, 5..9, 9..10];
+        let mask = overlapping(&offsets, &[3..3, 3..5, 6..7]);
+        assert_eq!(mask, [false, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn a_prompt_ends_where_the_assistant_begins() {
+        let (template, tokenizer) = (
+            ChatTemplate::from_source(CHATML, None, None).unwrap(),
+            small(),
+        );
+        let text = |conversation: &Conversation| {
+            tokenizer
+                .decode(
+                    &prompt(conversation, &template, &tokenizer).unwrap(),
+                    Special::Keep,
+                )
+                .unwrap()
+        };
+        let mut conversation = dialogue();
+        let whole = text(&conversation);
+        assert!(
+            whole.ends_with("user\ntwo<|im_end|>\n<|im_start|>assistant\n"),
+            "{whole}"
+        );
+        conversation.messages.pop();
+        assert_eq!(text(&conversation), whole);
+    }
+
+    #[test]
+    fn renderings_tokens_and_masks_are_those_of_transformers() {
+        let golden = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
+        let tokenizer = Tokenizer::from_folder(&golden.join("chat_tokenizer")).unwrap();
+        let text = std::fs::read_to_string(golden.join("chat_masks.json")).unwrap();
+        let data: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let (mut masks, mut prompts) = (0, 0);
+        for row in data["rows"].as_array().unwrap() {
+            let name = row["name"].as_str().unwrap();
+            let source = data["templates"][row["template"].as_str().unwrap()]["source"]
+                .as_str()
+                .unwrap();
+            let template = ChatTemplate::from_source(
+                source,
+                row["bos_token"].as_str(),
+                row["eos_token"].as_str(),
+            )
+            .unwrap();
+            let template = match row["variables"].as_object() {
+                Some(variables) => template.with_variables(variables.clone()),
+                None => template,
+            };
+            let messages: Vec<Message> = serde_json::from_value(row["messages"].clone()).unwrap();
+            let generation = match row["add_generation_prompt"].as_bool().unwrap() {
+                true => Generation::Prompt,
+                false => Generation::None,
+            };
+            let rendered = template.render(&messages, generation).unwrap();
+            assert_eq!(rendered, row["rendered"].as_str().unwrap(), "{name}");
+            let Some(ids) = row["ids"].as_array() else {
+                prompts += 1;
+                continue;
+            };
+            let sample = tokenize(
+                &Conversation { messages },
+                &template,
+                &tokenizer,
+                Masking::Assistant,
+            )
+            .unwrap();
+            let ids: Vec<u32> = ids.iter().map(|id| id.as_u64().unwrap() as u32).collect();
+            assert_eq!(sample.tokens, ids, "{name}");
+            let mask: Vec<bool> = row["mask"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|bit| bit == 1)
+                .collect();
+            assert_eq!(sample.loss_mask, mask, "{name}: {rendered}");
+            masks += 1;
+        }
+        assert!(
+            masks >= 60 && prompts >= 10,
+            "{masks} masks and {prompts} prompts"
+        );
+    }
+}

@@ -1,0 +1,449 @@
+//! Turns the rows of a dataset into samples fit for training, and counts everything it leaves out.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::conversation::{Row, Sample};
+use crate::error::{Error, Result};
+use crate::mask::{self, Masking};
+use crate::rows::{LocatedRow, Location};
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+
+/// Places a category of a report names.
+const EXAMPLES: usize = 5;
+
+/// What happens to a sample that is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlong {
+    /// It is left out.
+    Drop,
+    /// Its end is cut off.
+    #[default]
+    Truncate,
+}
+
+/// What happens to a sample with the tokens and mask of an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Duplicates {
+    /// It is kept and counted.
+    #[default]
+    Keep,
+    /// It is left out.
+    Drop,
+}
+
+/// What a sample must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrepareSettings {
+    /// Tokens a sample may have.
+    pub max_length: usize,
+    /// What happens to longer ones.
+    pub overlong: Overlong,
+    /// Which tokens are trained on.
+    pub masking: Masking,
+    /// Samples with fewer trained tokens are left out.
+    pub min_trained_tokens: usize,
+    /// What happens to repeated samples.
+    pub duplicates: Duplicates,
+    /// Vocabulary size of the target; a token id beyond it is an error.
+    pub vocab: usize,
+}
+
+/// How many samples something happened to, and where the first few of them stand.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Category {
+    /// How many.
+    pub count: u64,
+    /// Places of the first few.
+    pub examples: Vec<String>,
+}
+
+impl Category {
+    /// Counts one more.
+    pub(crate) fn add(&mut self, place: impl fmt::Display) {
+        self.count += 1;
+        if self.examples.len() < EXAMPLES {
+            self.examples.push(place.to_string());
+        }
+    }
+}
+
+/// What became of every row: `read` is `kept` and all that was left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrepareReport {
+    /// Rows read.
+    pub read: u64,
+    /// Samples kept.
+    pub kept: u64,
+    /// Kept samples whose end was cut off.
+    pub truncated: Category,
+    /// Left out: longer than allowed.
+    pub overlong: Category,
+    /// Left out: too few trained tokens (after cutting).
+    pub untrained: Category,
+    /// Samples equal to an earlier one.
+    pub duplicates: Category,
+    /// Of these, how many were left out.
+    pub duplicates_dropped: u64,
+    /// Tokens kept.
+    pub tokens: u64,
+    /// Of these, how many are trained on.
+    pub trained_tokens: u64,
+}
+
+impl fmt::Display for PrepareReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} of {} samples kept", self.kept, self.read)?;
+        let share = 100.0 * self.trained_tokens as f64 / self.tokens.max(1) as f64;
+        write!(
+            f,
+            "{} tokens, {} of them trained on ({share:.1} %)",
+            self.tokens, self.trained_tokens
+        )?;
+        for (what, category) in [
+            ("cut to the maximum length", &self.truncated),
+            ("left out, too long", &self.overlong),
+            ("left out, too few trained tokens", &self.untrained),
+            ("equal to an earlier sample", &self.duplicates),
+        ] {
+            if category.count > 0 {
+                write!(
+                    f,
+                    "\n{} {what}: {}",
+                    category.count,
+                    category.examples.join(", ")
+                )?;
+            }
+        }
+        if self.duplicates_dropped > 0 {
+            write!(f, "\n{} of these left out", self.duplicates_dropped)?;
+        }
+        Ok(())
+    }
+}
+
+/// How a row becomes a sample.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Preparation<'a> {
+    pub(crate) template: Option<&'a ChatTemplate>,
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) settings: &'a PrepareSettings,
+}
+
+impl Preparation<'_> {
+    /// The tokens and mask of a row, of any length, with ids that the target has.
+    pub(crate) fn sample(&self, location: &Location, row: &Row) -> Result<Sample> {
+        let sample = match (row, self.template) {
+            (Row::Tokens(sample), _) => remasked(sample, self.settings.masking),
+            (Row::Conversation(conversation), Some(template)) => mask::tokenize(
+                conversation,
+                template,
+                self.tokenizer,
+                self.settings.masking,
+            )
+            .map_err(|source| Error::At {
+                location: location.to_string(),
+                source: Box::new(source),
+            })?,
+            (Row::Conversation(_), None) => {
+                return Err(Error::Row {
+                    location: location.to_string(),
+                    expected: "tokens, because the target has no chat template".to_owned(),
+                    found: "messages".to_owned(),
+                });
+            }
+        };
+        let vocab = self.settings.vocab;
+        match sample.tokens.iter().find(|&&token| token as usize >= vocab) {
+            Some(&token) => Err(Error::TokenOutsideVocabulary {
+                location: location.to_string(),
+                token,
+                vocab,
+            }),
+            None => Ok(sample),
+        }
+    }
+}
+
+/// A sample that came with its mask: the last turn is the last run of trained tokens.
+fn remasked(sample: &Sample, masking: Masking) -> Sample {
+    let mut sample = sample.clone();
+    let mask = &mut sample.loss_mask;
+    match masking {
+        Masking::Assistant => {}
+        Masking::All => mask.fill(true),
+        Masking::LastTurn => {
+            let end = mask
+                .iter()
+                .rposition(|&trained| trained)
+                .map_or(0, |last| last + 1);
+            let start = mask[..end]
+                .iter()
+                .rposition(|&trained| !trained)
+                .map_or(0, |before| before + 1);
+            mask[..start].fill(false);
+        }
+    }
+    sample
+}
+
+/// A digest by which equal samples are recognised.
+pub(crate) fn digest(sample: &Sample) -> u128 {
+    let mut hash = Sha256::new();
+    for (token, trained) in sample.tokens.iter().zip(&sample.loss_mask) {
+        hash.update(token.to_le_bytes());
+        hash.update([u8::from(*trained)]);
+    }
+    first_bytes(&hash.finalize())
+}
+
+/// The first 16 bytes of a SHA-256, enough to tell samples apart.
+pub(crate) fn first_bytes(hash: &[u8]) -> u128 {
+    hash.iter()
+        .take(16)
+        .fold(0, |value, byte| value << 8 | u128::from(*byte))
+}
+
+/// Passes every sample worth training on to `sink`, in order, and says what became of the others.
+///
+/// Conversations need a template; rows of tokens do not. A row that cannot be read or rendered is an error, and so is
+/// a dataset of which nothing is left.
+pub fn prepare(
+    rows: impl IntoIterator<Item = Result<LocatedRow>>,
+    template: Option<&ChatTemplate>,
+    tokenizer: &Tokenizer,
+    settings: &PrepareSettings,
+    sink: &mut dyn FnMut(Sample) -> Result<()>,
+) -> Result<PrepareReport> {
+    let preparation = Preparation {
+        template,
+        tokenizer,
+        settings,
+    };
+    let mut report = PrepareReport::default();
+    let mut seen = HashSet::new();
+    for row in rows {
+        let (location, row) = row?;
+        report.read += 1;
+        let mut sample = preparation.sample(&location, &row)?;
+        let overlong = sample.tokens.len() > settings.max_length;
+        if overlong {
+            if settings.overlong == Overlong::Drop {
+                report.overlong.add(&location);
+                continue;
+            }
+            sample.tokens.truncate(settings.max_length);
+            sample.loss_mask.truncate(settings.max_length);
+        }
+        let trained = sample.trained_tokens();
+        if trained < settings.min_trained_tokens {
+            report.untrained.add(&location);
+            continue;
+        }
+        if !seen.insert(digest(&sample)) {
+            report.duplicates.add(&location);
+            if settings.duplicates == Duplicates::Drop {
+                report.duplicates_dropped += 1;
+                continue;
+            }
+        }
+        if overlong {
+            report.truncated.add(&location);
+        }
+        report.kept += 1;
+        report.tokens += sample.tokens.len() as u64;
+        report.trained_tokens += trained as u64;
+        sink(sample)?;
+    }
+    if report.kept == 0 {
+        return Err(nothing_kept(&report));
+    }
+    Ok(report)
+}
+
+fn nothing_kept(report: &PrepareReport) -> Error {
+    Error::NothingKept {
+        read: report.read,
+        reasons: format!(
+            "{} too long, {} with too few trained tokens",
+            report.overlong.count, report.untrained.count
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::{Conversation, Message};
+    use crate::template::tests::CHATML;
+    use crate::tokenizer::tests::small;
+
+    fn settings() -> PrepareSettings {
+        PrepareSettings {
+            max_length: 6,
+            overlong: Overlong::Drop,
+            masking: Masking::Assistant,
+            min_trained_tokens: 1,
+            duplicates: Duplicates::Keep,
+            vocab: 320,
+        }
+    }
+
+    fn tokens(tokens: &[u32], mask: &[u8]) -> Row {
+        Row::Tokens(Sample {
+            tokens: tokens.to_vec(),
+            loss_mask: mask.iter().map(|&bit| bit == 1).collect(),
+        })
+    }
+
+    fn run(rows: Vec<Row>, settings: &PrepareSettings) -> Result<(Vec<Sample>, PrepareReport)> {
+        let mut samples = Vec::new();
+        let rows = rows
+            .into_iter()
+            .zip(1..)
+            .map(|(row, at)| Ok((Location::new("rows.jsonl", at), row)));
+        let report = prepare(rows, None, &small(), settings, &mut |sample| {
+            samples.push(sample);
+            Ok(())
+        })?;
+        Ok((samples, report))
+    }
+
+    fn mixed() -> Vec<Row> {
+        vec![
+            tokens(&[1, 2, 3], &[0, 1, 1]),
+            tokens(&[1, 2, 3, 4, 5, 6, 7], &[0, 0, 1, 0, 1, 1, 1]),
+            tokens(&[9, 9], &[0, 0]),
+            tokens(&[1, 2, 3], &[0, 1, 1]),
+            tokens(&[1, 2, 3, 4, 5, 6, 7], &[0, 0, 0, 0, 0, 0, 1]),
+        ]
+    }
+
+    #[test]
+    fn every_row_is_kept_or_counted_with_its_place() {
+        let (samples, report) = run(mixed(), &settings()).unwrap();
+        assert_eq!((report.read, report.kept, samples.len()), (5, 2, 2));
+        assert_eq!((report.tokens, report.trained_tokens), (6, 4));
+        assert_eq!(
+            report.overlong.examples,
+            ["`rows.jsonl` row 2", "`rows.jsonl` row 5"]
+        );
+        assert_eq!(report.untrained.examples, ["`rows.jsonl` row 3"]);
+        assert_eq!((report.duplicates.count, report.duplicates_dropped), (1, 0));
+        assert!(report.to_string().contains("2 of 5 samples kept"));
+    }
+
+    #[test]
+    fn truncation_keeps_the_beginning_and_may_leave_nothing_to_train() {
+        let settings = PrepareSettings {
+            overlong: Overlong::Truncate,
+            duplicates: Duplicates::Drop,
+            ..settings()
+        };
+        let (samples, report) = run(mixed(), &settings).unwrap();
+        assert_eq!(samples[1].tokens, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            (report.kept, report.truncated.count, report.untrained.count),
+            (2, 1, 2)
+        );
+        assert_eq!((report.overlong.count, report.duplicates_dropped), (0, 1));
+    }
+
+    #[test]
+    fn masking_applies_to_rows_of_tokens_too() {
+        let row = tokens(&[1, 2, 3, 4, 5], &[1, 1, 0, 1, 0]);
+        let mask = |masking| {
+            let (samples, _) = run(
+                vec![row.clone()],
+                &PrepareSettings {
+                    masking,
+                    ..settings()
+                },
+            )
+            .unwrap();
+            samples[0]
+                .loss_mask
+                .iter()
+                .map(|&trained| u8::from(trained))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(mask(Masking::Assistant), [1, 1, 0, 1, 0]);
+        assert_eq!(mask(Masking::LastTurn), [0, 0, 0, 1, 0]);
+        assert_eq!(mask(Masking::All), [1; 5]);
+    }
+
+    #[test]
+    fn a_token_the_target_lacks_is_an_error() {
+        let error = run(vec![tokens(&[1, 320], &[1, 1])], &settings())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with(
+                "`rows.jsonl` row 1: token 320 is outside the target's vocabulary of 320"
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nothing_left_is_an_error_that_says_why() {
+        let error = run(vec![tokens(&[1], &[0])], &settings())
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "no sample is left of 1 read: 0 too long, 1 with too few trained tokens"
+        );
+    }
+
+    #[test]
+    fn conversations_are_rendered_and_failures_say_where() {
+        let rows = |content: &str| {
+            let messages = vec![
+                Message::new("user", "the"),
+                Message::new("assistant", content),
+            ];
+            [Ok((
+                Location::new("chat.jsonl", 7),
+                Row::Conversation(Conversation { messages }),
+            ))]
+        };
+        let settings = PrepareSettings {
+            max_length: 100,
+            ..settings()
+        };
+        let tokenizer = small();
+        let run = |template: Option<&str>| {
+            let template =
+                template.map(|source| ChatTemplate::from_source(source, None, None).unwrap());
+            prepare(
+                rows("cat"),
+                template.as_ref(),
+                &tokenizer,
+                &settings,
+                &mut |_| Ok(()),
+            )
+        };
+        let report = run(Some(CHATML)).unwrap();
+        assert!(report.trained_tokens >= 2 && report.trained_tokens < report.tokens);
+        let refused = run(Some("{{ raise_exception('no') }}"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.starts_with("`chat.jsonl` row 7: chat template: "),
+            "{refused}"
+        );
+        assert!(
+            run(None)
+                .unwrap_err()
+                .to_string()
+                .contains("no chat template")
+        );
+    }
+}

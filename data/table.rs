@@ -1,0 +1,284 @@
+//! The rows of Parquet files as JSON, so that one reader understands them and JSON lines.
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{
+    DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
+    UInt16Type, UInt32Type, UInt64Type,
+};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use serde_json::{Map, Value};
+
+use crate::conversation::KEYS;
+use crate::error::{Error, Result};
+use crate::rows::Location;
+
+/// Rows decoded at a time: bounds the memory of reading.
+const BATCH_ROWS: usize = 256;
+
+/// An open Parquet file, decoded a few rows at a time.
+pub(crate) struct Table {
+    batches: ParquetRecordBatchReader,
+    batch: Option<(RecordBatch, usize)>,
+}
+
+impl Table {
+    /// Opens the columns a row is read from.
+    pub(crate) fn open(path: &Path, file: File) -> Result<Self> {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(file)
+            .map_err(|error| unreadable_table(path, &error))?;
+        let names: Vec<String> = builder
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.name().clone())
+            .collect();
+        let wanted: Vec<usize> = (0..names.len())
+            .filter(|&root| KEYS.contains(&names[root].as_str()))
+            .collect();
+        if wanted.is_empty() {
+            return Err(Error::File {
+                path: path.to_path_buf(),
+                expected: "a column `messages`, `conversations`, `input_ids` or `tokens`"
+                    .to_owned(),
+                found: format!("the columns `{}`", names.join("`, `")),
+            });
+        }
+        let projection = ProjectionMask::roots(builder.parquet_schema(), wanted);
+        let batches = builder
+            .with_projection(projection)
+            .with_batch_size(BATCH_ROWS)
+            .build()
+            .map_err(|error| unreadable_table(path, &error))?;
+        Ok(Self {
+            batches,
+            batch: None,
+        })
+    }
+
+    /// The next row, and its number in `location`; none at the end.
+    pub(crate) fn next_row(&mut self, location: &mut Location) -> Option<Result<Value>> {
+        loop {
+            if let Some((rows, at)) = &mut self.batch
+                && *at < rows.num_rows()
+            {
+                location.row += 1;
+                let mut fields = Map::new();
+                for (field, column) in rows.schema().fields().iter().zip(rows.columns()) {
+                    match cell(column, *at) {
+                        Ok(value) => fields.insert(field.name().clone(), value),
+                        Err(kind) => {
+                            return Some(Err(Error::File {
+                                path: location.file.to_path_buf(),
+                                expected: format!(
+                                    "column `{}` of texts, numbers, lists and structs",
+                                    field.name()
+                                ),
+                                found: kind.to_string(),
+                            }));
+                        }
+                    };
+                }
+                *at += 1;
+                return Some(Ok(Value::Object(fields)));
+            }
+            match self.batches.next()? {
+                Ok(rows) => self.batch = Some((rows, 0)),
+                Err(error) => return Some(Err(unreadable_table(&location.file, &error))),
+            }
+        }
+    }
+}
+
+fn unreadable_table(path: &Path, error: &impl fmt::Display) -> Error {
+    Error::File {
+        path: path.to_path_buf(),
+        expected: "a readable Parquet file".to_owned(),
+        found: error.to_string(),
+    }
+}
+
+/// One cell of a table as JSON; an error is the type that has no such form.
+fn cell(column: &dyn Array, row: usize) -> std::result::Result<Value, DataType> {
+    if column.is_null(row) {
+        return Ok(Value::Null);
+    }
+    let list = |items: Arc<dyn Array>| {
+        (0..items.len())
+            .map(|item| cell(&items, item))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    Ok(match column.data_type() {
+        DataType::Null => Value::Null,
+        DataType::Boolean => column.as_boolean().value(row).into(),
+        DataType::Int8 => column.as_primitive::<Int8Type>().value(row).into(),
+        DataType::Int16 => column.as_primitive::<Int16Type>().value(row).into(),
+        DataType::Int32 => column.as_primitive::<Int32Type>().value(row).into(),
+        DataType::Int64 => column.as_primitive::<Int64Type>().value(row).into(),
+        DataType::UInt8 => column.as_primitive::<UInt8Type>().value(row).into(),
+        DataType::UInt16 => column.as_primitive::<UInt16Type>().value(row).into(),
+        DataType::UInt32 => column.as_primitive::<UInt32Type>().value(row).into(),
+        DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
+        DataType::Float32 => column.as_primitive::<Float32Type>().value(row).into(),
+        DataType::Float64 => column.as_primitive::<Float64Type>().value(row).into(),
+        DataType::Utf8 => column.as_string::<i32>().value(row).into(),
+        DataType::LargeUtf8 => column.as_string::<i64>().value(row).into(),
+        DataType::Utf8View => column.as_string_view().value(row).into(),
+        DataType::List(_) => Value::Array(list(column.as_list::<i32>().value(row))?),
+        DataType::LargeList(_) => Value::Array(list(column.as_list::<i64>().value(row))?),
+        DataType::FixedSizeList(..) => Value::Array(list(column.as_fixed_size_list().value(row))?),
+        DataType::Struct(fields) => {
+            let columns = column.as_struct().columns();
+            let mut object = Map::new();
+            for (field, column) in fields.iter().zip(columns) {
+                object.insert(field.name().clone(), cell(column, row)?);
+            }
+            Value::Object(object)
+        }
+        other => return Err(other.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::{Conversation, Message, Row, Sample};
+    use crate::rows::{LocatedRow, read_rows};
+    use arrow::array::{ArrayRef, BooleanArray, Int64Array, ListArray, StringArray, StructArray};
+    use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
+    use arrow::datatypes::{Field, Schema};
+    use parquet::arrow::ArrowWriter;
+
+    fn list(items: ArrayRef, lengths: &[usize]) -> ArrayRef {
+        let field = Arc::new(Field::new("item", items.data_type().clone(), true));
+        Arc::new(ListArray::new(
+            field,
+            OffsetBuffer::from_lengths(lengths.iter().copied()),
+            items,
+            None,
+        ))
+    }
+
+    fn write_table(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+        let fields: Vec<Field> = columns
+            .iter()
+            .map(|(name, column)| Field::new(*name, column.data_type().clone(), true))
+            .collect();
+        let schema = Arc::new(Schema::new(fields));
+        let columns = columns.into_iter().map(|(_, column)| column).collect();
+        let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+        let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), schema, None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn a_table_of_messages_reads_like_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = |texts: &[Option<&str>]| Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+        let field = |name: &str| Arc::new(Field::new(name, DataType::Utf8, true));
+        let messages = StructArray::new(
+            vec![field("role"), field("content"), field("reasoning_content")].into(),
+            vec![
+                text(&[Some("user"), Some("assistant"), Some("user")]),
+                text(&[Some("q"), Some("a"), Some("q2")]),
+                text(&[None, Some("why"), None]),
+            ],
+            None,
+        );
+        let file = folder.path().join("rows.parquet");
+        write_table(
+            &file,
+            vec![
+                ("score", Arc::new(Int64Array::from(vec![1, 2]))),
+                ("messages", list(Arc::new(messages), &[2, 1])),
+            ],
+        );
+        let rows: Vec<LocatedRow> = read_rows(&file).unwrap().collect::<Result<_>>().unwrap();
+        let mut answer = Message::new("assistant", "a");
+        answer
+            .extra
+            .insert("reasoning_content".into(), "why".into());
+        assert_eq!(
+            rows,
+            [
+                (
+                    Location::new(&file, 1),
+                    Row::Conversation(Conversation {
+                        messages: vec![Message::new("user", "q"), answer]
+                    })
+                ),
+                (
+                    Location::new(&file, 2),
+                    Row::Conversation(Conversation {
+                        messages: vec![Message::new("user", "q2")]
+                    })
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_table_of_tokens_reads_masks_and_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let numbers = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as ArrayRef;
+        let masks = BooleanArray::from(vec![false, true]);
+        let item = Arc::new(Field::new("item", DataType::Boolean, true));
+        let masks = ListArray::new(
+            item,
+            OffsetBuffer::new(ScalarBuffer::from(vec![0, 2, 2])),
+            Arc::new(masks),
+            Some(NullBuffer::from(vec![true, false])),
+        );
+        write_table(
+            &file,
+            vec![
+                ("input_ids", list(numbers(vec![3, 4, 5, 6]), &[2, 2])),
+                ("labels", list(numbers(vec![-100, -100, 5, -100]), &[2, 2])),
+                ("loss_mask", Arc::new(masks)),
+            ],
+        );
+        let rows: Vec<Row> = read_rows(&file)
+            .unwrap()
+            .map(|row| row.unwrap().1)
+            .collect();
+        let sample = |tokens: [u32; 2], mask: [bool; 2]| {
+            Row::Tokens(Sample {
+                tokens: tokens.to_vec(),
+                loss_mask: mask.to_vec(),
+            })
+        };
+        assert_eq!(
+            rows,
+            [sample([3, 4], [false, true]), sample([5, 6], [true, false])]
+        );
+    }
+
+    #[test]
+    fn a_table_without_a_known_column_lists_its_columns() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        write_table(
+            &file,
+            vec![("prompt", Arc::new(StringArray::from(vec!["x"])))],
+        );
+        let rows: Vec<_> = read_rows(&file).unwrap().collect();
+        let message = rows[0].as_ref().unwrap_err().to_string();
+        assert!(message.ends_with("found the columns `prompt`"), "{message}");
+        assert_eq!(rows.len(), 1);
+        std::fs::write(&file, "PAR1 cut off").unwrap();
+        let message = read_rows(&file)
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("a readable Parquet file"), "{message}");
+    }
+}

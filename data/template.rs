@@ -1,0 +1,359 @@
+//! Chat templates: Jinja sources of model folders, rendered as `transformers` renders them.
+
+use std::ops::Range;
+use std::path::Path;
+
+use minijinja::value::Value;
+use minijinja::{Environment, Error as JinjaError, ErrorKind};
+use serde_json::Map;
+
+use crate::conversation::Message;
+use crate::error::{Error, Result};
+use crate::generation;
+use crate::jinja::{FUEL, environment};
+use crate::tokenizer::{read_config, special_token};
+
+/// The name the template is compiled under; it has no extension, so nothing is escaped for HTML.
+const NAME: &str = "chat";
+const FILE: &str = "chat_template.jinja";
+const CONFIG: &str = "tokenizer_config.json";
+
+/// Whether a rendering ends with the opening of an assistant turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// It does: the target would go on by writing its answer.
+    Prompt,
+    /// It ends with the last message.
+    None,
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text.
+    pub text: String,
+    /// Byte ranges inside `{% generation %}` blocks; none where the template has no such blocks.
+    pub spans: Option<Vec<Range<usize>>>,
+}
+
+/// A compiled chat template and what it needs to know of the target.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+    marks_generation: bool,
+    variables: Map<String, serde_json::Value>,
+}
+
+impl ChatTemplate {
+    /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        let config = read_config(folder)?;
+        let path = folder.join(FILE);
+        let source = match std::fs::read_to_string(&path) {
+            Ok(source) => source,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                source_in_config(folder, &config)?
+            }
+            Err(error) => return Err(Error::io(&path)(error)),
+        };
+        let (bos, eos) = (
+            special_token(&config, "bos_token"),
+            special_token(&config, "eos_token"),
+        );
+        Self::from_source(&source, bos.as_deref(), eos.as_deref())
+    }
+
+    /// Compiles a template; the tokens are what it sees as `bos_token` and `eos_token`.
+    pub fn from_source(
+        source: &str,
+        bos_token: Option<&str>,
+        eos_token: Option<&str>,
+    ) -> Result<Self> {
+        let (rewritten, marks_generation) = generation::rewrite(source);
+        let mut environment = environment();
+        environment
+            .add_template_owned(NAME, rewritten)
+            .map_err(|error| Error::TemplateSyntax {
+                line: error.line().unwrap_or(0),
+                message: message(&error),
+            })?;
+        let mut variables = Map::new();
+        for (name, token) in [("bos_token", bos_token), ("eos_token", eos_token)] {
+            if let Some(token) = token {
+                variables.insert(name.to_owned(), token.into());
+            }
+        }
+        Ok(Self {
+            environment,
+            source: source.to_owned(),
+            marks_generation,
+            variables,
+        })
+    }
+
+    /// Sets variables the template reads beside the messages, such as `enable_thinking`.
+    #[must_use]
+    pub fn with_variables(mut self, variables: Map<String, serde_json::Value>) -> Self {
+        self.variables.extend(variables);
+        self
+    }
+
+    /// The source, to be hashed or stored beside what was made with it.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether `{% generation %}` blocks say which part the assistant wrote.
+    pub fn marks_generation(&self) -> bool {
+        self.marks_generation
+    }
+
+    /// The text of a conversation.
+    pub fn render(&self, messages: &[Message], generation: Generation) -> Result<String> {
+        self.render_marked(messages, generation)
+            .map(|rendered| rendered.text)
+    }
+
+    /// The text of a conversation and where the template says the assistant wrote it.
+    pub fn render_marked(&self, messages: &[Message], generation: Generation) -> Result<Rendered> {
+        let variables = serde_json::to_string(&self.variables).map_err(unserialisable)?;
+        let conversation = serde_json::to_string(messages).map_err(unserialisable)?;
+        let marks = generation::marks([self.source.as_str(), &variables, &conversation])
+            .ok_or_else(|| {
+                refused("the conversation uses every private-use character".to_owned())
+            })?;
+        let context = minijinja::context! {
+            messages,
+            tools => Value::from(()),
+            documents => Value::from(()),
+            add_generation_prompt => generation == Generation::Prompt,
+            generation_start__ => marks.0.to_string(),
+            generation_end__ => marks.1.to_string(),
+            ..Value::from_serialize(&self.variables)
+        };
+        let template = self
+            .environment
+            .get_template(NAME)
+            .map_err(|error| failed(&error))?;
+        let text = template.render(context).map_err(|error| failed(&error))?;
+        let (text, spans) = generation::unmark(&text, marks).ok_or_else(|| {
+            refused("its `generation` blocks are nested or cut in the output".to_owned())
+        })?;
+        let spans = self.marks_generation.then_some(spans);
+        Ok(Rendered { text, spans })
+    }
+}
+
+/// `chat_template` of `tokenizer_config.json`: a text, or a list of named ones of which `default` counts.
+fn source_in_config(folder: &Path, config: &serde_json::Value) -> Result<String> {
+    let template = &config["chat_template"];
+    let named = || {
+        let default = template
+            .as_array()?
+            .iter()
+            .find(|entry| entry["name"] == "default")?;
+        default["template"].as_str()
+    };
+    template.as_str().or_else(named).map(str::to_owned).ok_or_else(|| Error::File {
+        path: folder.join(CONFIG),
+        expected: format!("`chat_template` as a text or a list with one named `default`, or `{FILE}` beside it"),
+        found: if template.is_null() { "neither" } else { "another form" }.to_owned(),
+    })
+}
+
+fn message(error: &JinjaError) -> String {
+    error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned)
+}
+
+fn failed(error: &JinjaError) -> Error {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return Error::TemplateEndless { limit: FUEL };
+    }
+    match error.line() {
+        Some(line) => refused(format!("line {line}: {}", message(error))),
+        None => refused(message(error)),
+    }
+}
+
+fn refused(message: String) -> Error {
+    Error::TemplateRender { message }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "passed to `map_err`")]
+fn unserialisable(error: serde_json::Error) -> Error {
+    refused(error.to_string())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// ChatML without generation blocks.
+    pub(crate) const CHATML: &str = "\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+    fn template(source: &str) -> ChatTemplate {
+        ChatTemplate::from_source(source, Some("<s>"), None).unwrap()
+    }
+
+    fn rendered(source: &str, messages: &[Message]) -> Rendered {
+        template(source)
+            .render_marked(messages, Generation::None)
+            .unwrap()
+    }
+
+    fn refusal(source: &str) -> String {
+        template(source)
+            .render(&[Message::new("user", "u")], Generation::None)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn chatml_renders_turns_and_the_generation_prompt() {
+        let messages = [Message::new("user", "hi"), Message::new("assistant", " yo")];
+        let chatml = template(CHATML);
+        let turns = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n yo<|im_end|>\n";
+        assert_eq!(chatml.render(&messages, Generation::None).unwrap(), turns);
+        assert_eq!(
+            chatml.render(&messages[..1], Generation::Prompt).unwrap(),
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        );
+        assert_eq!(
+            chatml
+                .render_marked(&messages, Generation::None)
+                .unwrap()
+                .spans,
+            None
+        );
+    }
+
+    #[test]
+    fn python_methods_and_values_look_like_python() {
+        let mut message = Message::new("user", "  a</think>b\n");
+        message.extra.insert(
+            "tool_calls".into(),
+            json!([{"b": 1, "a": "é<&>\"\n", "c": [], "d": {"x": null}}]),
+        );
+        let source = "{{ messages[0].content.split('</think>')[-1].strip() }}|{{ messages[0]['content'].startswith(' ') }}|\
+                      {{ tools }}|{{ missing }}|{{ bos_token }}{{ eos_token }}|{{ messages[0].tool_calls | tojson }}|\
+                      {% for key, value in messages[0].items() %}{{ key }} {% endfor %}|\
+                      {% for i in range(5) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}\
+                      {{ i }}{% endfor %}";
+        assert_eq!(
+            rendered(source, &[message]).text,
+            "b|True|None||<s>|[{\"b\": 1, \"a\": \"é<&>\\\"\\n\", \"c\": [], \"d\": {\"x\": null}}]|\
+             role content tool_calls |02"
+        );
+    }
+
+    #[test]
+    fn generation_blocks_give_the_assistants_bytes_and_keep_whitespace_control() {
+        let source = "\
+{% for message in messages %}
+    {%- if message.role == 'assistant' %}
+        [A] {% generation -%}   {{ message.content }}<end>{% endgeneration %}
+
+    {%- else %}
+        [U] {{ message.content }}
+    {%- endif %}
+{%- endfor %}";
+        let messages = [
+            Message::new("user", "é"),
+            Message::new("assistant", "yes"),
+            Message::new("assistant", ""),
+        ];
+        let marked = rendered(source, &messages);
+        let plain = source
+            .replace("{% generation -%}   ", "")
+            .replace("{% endgeneration %}", "");
+        assert_eq!(marked.text, rendered(&plain, &messages).text);
+        let spans: Vec<&str> = marked
+            .spans
+            .unwrap()
+            .into_iter()
+            .map(|span| &marked.text[span])
+            .collect();
+        assert_eq!(spans, ["yes<end>", "<end>"]);
+    }
+
+    #[test]
+    fn private_use_characters_in_a_message_are_ordinary_text() {
+        let source =
+            "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
+        let nasty = "\u{e000}a\u{e001}\u{e001}";
+        let marked = rendered(source, &[Message::new("assistant", nasty)]);
+        assert_eq!(marked.text, nasty);
+        assert_eq!(&marked.text[marked.spans.unwrap()[0].clone()], nasty);
+    }
+
+    #[test]
+    fn variables_reach_the_template() {
+        let variables = json!({"enable_thinking": false});
+        let template = template("{{ enable_thinking }}")
+            .with_variables(variables.as_object().unwrap().clone());
+        assert_eq!(template.render(&[], Generation::None).unwrap(), "False");
+    }
+
+    #[test]
+    fn failures_say_what_is_wrong() {
+        let syntax = ChatTemplate::from_source("a\n{% if %}", None, None)
+            .unwrap_err()
+            .to_string();
+        assert!(syntax.starts_with("chat template line 2: "), "{syntax}");
+        let unclosed = ChatTemplate::from_source("{% generation %}", None, None)
+            .unwrap_err()
+            .to_string();
+        assert!(unclosed.starts_with("chat template line 1: "), "{unclosed}");
+        assert_eq!(
+            refusal("{{ raise_exception('no users') }}"),
+            "chat template: line 1: it refuses the conversation: no users"
+        );
+        assert!(refusal("{{ messages }}").contains("`tojson`"));
+        let nested = "{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}";
+        assert!(refusal(nested).contains("nested"));
+    }
+
+    #[test]
+    fn a_template_that_loops_is_stopped() {
+        let three = "{% for a in range(9000) %}{% for b in range(9000) %}{% set c = a %}{% endfor %}{% endfor %}";
+        let message = refusal(three);
+        assert!(message.contains("loops without end"), "{message}");
+    }
+
+    #[test]
+    fn the_folder_says_which_template() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = ChatTemplate::from_folder(folder.path())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("chat_template") && message.ends_with("found neither"),
+            "{message}"
+        );
+        let config = |value: serde_json::Value| {
+            std::fs::write(folder.path().join(CONFIG), value.to_string()).unwrap()
+        };
+        let text = || {
+            ChatTemplate::from_folder(folder.path())
+                .unwrap()
+                .render(&[], Generation::None)
+                .unwrap()
+        };
+        config(json!({"chat_template": "one{{ eos_token }}", "eos_token": {"content": "</s>"}}));
+        assert_eq!(text(), "one</s>");
+        let named =
+            json!([{"name": "tool_use", "template": "no"}, {"name": "default", "template": "two"}]);
+        config(json!({ "chat_template": named }));
+        assert_eq!(text(), "two");
+        std::fs::write(folder.path().join(FILE), "three").unwrap();
+        assert_eq!(text(), "three");
+    }
+}

@@ -1,0 +1,402 @@
+//! Token shards: tokenised conversations with their loss masks, as checksummed Parquet files.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, ListArray, RecordBatch, UInt8Array, UInt32Array};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Schema, UInt8Type, UInt32Type};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use serde::{Deserialize, Serialize};
+
+use crate::conversation::Sample;
+use crate::durable::{self, TEMPORARY, Written};
+use crate::error::{Error, Result};
+
+const INDEX: &str = "tokens.json";
+const VERSION: u32 = 1;
+
+/// A sample of a token shard, borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleView<'a> {
+    /// Token ids of the target's tokenizer.
+    pub tokens: &'a [u32],
+    /// One per token: 1 where the token is trained on, else 0.
+    pub loss_mask: &'a [u8],
+}
+
+/// One shard's line in `tokens.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenShard {
+    /// File name within the folder.
+    pub file: String,
+    /// Samples held.
+    pub samples: usize,
+    /// Tokens held.
+    pub tokens: u64,
+    /// Tokens in the loss mask.
+    pub trained_tokens: u64,
+    /// Length of the file.
+    pub bytes: u64,
+    /// Hexadecimal SHA-256 of the file.
+    pub sha256: String,
+}
+
+/// `tokens.json`: what the folder holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenIndex {
+    /// Format version.
+    pub version: u32,
+    /// Samples of all shards.
+    pub samples: usize,
+    /// Tokens of all shards.
+    pub tokens: u64,
+    /// Tokens in the loss masks of all shards.
+    pub trained_tokens: u64,
+    /// The shards in order.
+    pub shards: Vec<TokenShard>,
+    /// What the writer's caller wished to keep: tokenizer, template, settings.
+    pub extra: serde_json::Map<String, serde_json::Value>,
+}
+
+impl TokenIndex {
+    /// One hash over every sample in order.
+    pub fn fingerprint(&self) -> String {
+        durable::fingerprint(self.shards.iter().map(|shard| shard.sha256.as_str()))
+    }
+}
+
+/// Samples in memory: one flat vector of tokens, one of masks, and where each sample ends.
+#[derive(Debug, Default)]
+struct Columns {
+    tokens: Vec<u32>,
+    loss_mask: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Columns {
+    fn get(&self, sample: usize) -> SampleView<'_> {
+        let start = if sample == 0 {
+            0
+        } else {
+            self.ends[sample - 1]
+        };
+        let range = start..self.ends[sample];
+        SampleView {
+            tokens: &self.tokens[range.clone()],
+            loss_mask: &self.loss_mask[range],
+        }
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        self.ends
+            .iter()
+            .zip(starts)
+            .map(|(end, start)| end - start)
+            .collect()
+    }
+
+    fn trained_tokens(&self) -> u64 {
+        self.loss_mask
+            .iter()
+            .filter(|&&trained| trained != 0)
+            .count() as u64
+    }
+
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.loss_mask.clear();
+        self.ends.clear();
+    }
+
+    fn to_parquet(&self) -> std::result::Result<Vec<u8>, parquet::errors::ParquetError> {
+        let offsets = OffsetBuffer::<i32>::from_lengths(self.lengths());
+        let list = |values: ArrayRef| -> ArrayRef {
+            let item = Arc::new(Field::new_list_field(values.data_type().clone(), false));
+            Arc::new(ListArray::new(item, offsets.clone(), values, None))
+        };
+        let tokens = list(Arc::new(UInt32Array::from(self.tokens.clone())));
+        let loss_mask = list(Arc::new(UInt8Array::from(self.loss_mask.clone())));
+        let batch = RecordBatch::try_new(schema(), vec![tokens, loss_mask])?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties))?;
+        writer.write(&batch)?;
+        writer.into_inner()
+    }
+
+    /// Appends the rows of a shard already known to be whole.
+    fn append_parquet(&mut self, path: &Path) -> Result<()> {
+        let file = File::open(path).map_err(|source| Error::read(path, source))?;
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file)
+            .and_then(|builder| builder.with_batch_size(4096).build())
+            .map_err(|source| Error::read(path, source))?;
+        for batch in reader {
+            let batch = batch.map_err(|source| Error::read(path, source))?;
+            let found = batch.schema();
+            if found.fields() != schema().fields() {
+                return Err(Error::altered(
+                    path,
+                    "columns",
+                    fields_line(&schema()),
+                    fields_line(&found),
+                ));
+            }
+            let tokens = batch.column(0).as_list::<i32>();
+            let loss_mask = batch.column(1).as_list::<i32>();
+            if tokens.offsets().lengths().ne(loss_mask.offsets().lengths()) {
+                return Err(Error::altered(
+                    path,
+                    "rows",
+                    "a mask as long as its tokens",
+                    "one that is not",
+                ));
+            }
+            let span = |list: &ListArray| {
+                let offsets = list.value_offsets();
+                offsets[0] as usize..offsets[list.len()] as usize
+            };
+            let values = tokens.values().as_primitive::<UInt32Type>().values();
+            self.tokens.extend_from_slice(&values[span(tokens)]);
+            let values = loss_mask.values().as_primitive::<UInt8Type>().values();
+            self.loss_mask.extend_from_slice(&values[span(loss_mask)]);
+            let mut end = self.ends.last().copied().unwrap_or(0);
+            for length in tokens.offsets().lengths() {
+                end += length;
+                self.ends.push(end);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names and types of a schema on one line.
+pub(crate) fn fields_line(schema: &Schema) -> String {
+    let fields: Vec<String> = schema
+        .fields()
+        .iter()
+        .map(|field| format!("{}: {}", field.name(), field.data_type()))
+        .collect();
+    fields.join(", ")
+}
+
+fn schema() -> Arc<Schema> {
+    let list = |name: &str, item: DataType| {
+        Field::new_list(name, Field::new_list_field(item, false), false)
+    };
+    Arc::new(Schema::new(vec![
+        list("tokens", DataType::UInt32),
+        list("loss_mask", DataType::UInt8),
+    ]))
+}
+
+fn shard_name(shard: usize) -> String {
+    format!("tokens-{shard:05}.parquet")
+}
+
+/// Writes samples to `tokens-*.parquet` and, once all are there, `tokens.json`.
+#[derive(Debug)]
+pub struct TokenWriter {
+    folder: PathBuf,
+    tokens_per_shard: usize,
+    pending: Columns,
+    shards: Vec<TokenShard>,
+}
+
+impl TokenWriter {
+    /// Starts afresh in a folder, removing the token shards of an earlier run; a shard is closed once it holds
+    /// `tokens_per_shard` tokens.
+    pub fn create(folder: impl AsRef<Path>, tokens_per_shard: usize) -> Result<Self> {
+        let folder = folder.as_ref().to_owned();
+        fs::create_dir_all(&folder).map_err(|source| Error::write(&folder, source))?;
+        // The index goes first: without it what is left does not open.
+        durable::remove_files(&folder, |name| name == INDEX)?;
+        durable::remove_files(&folder, |name| {
+            let whole = name.strip_suffix(TEMPORARY).unwrap_or(name);
+            whole == INDEX || (whole.starts_with("tokens-") && whole.ends_with(".parquet"))
+        })?;
+        // Lists carry 32-bit offsets.
+        let tokens_per_shard = tokens_per_shard.clamp(1, 1 << 29);
+        Ok(Self {
+            folder,
+            tokens_per_shard,
+            pending: Columns::default(),
+            shards: Vec::new(),
+        })
+    }
+
+    /// Adds one sample.
+    pub fn push(&mut self, sample: &Sample) -> Result<()> {
+        let number =
+            self.shards.iter().map(|shard| shard.samples).sum::<usize>() + self.pending.ends.len();
+        if sample.tokens.is_empty() {
+            return Err(Error::sample(number as u64, "tokens", "at least one", 0));
+        }
+        if sample.tokens.len() != sample.loss_mask.len() {
+            return Err(Error::sample(
+                number as u64,
+                "loss mask",
+                sample.tokens.len(),
+                sample.loss_mask.len(),
+            ));
+        }
+        self.pending.tokens.extend_from_slice(&sample.tokens);
+        self.pending
+            .loss_mask
+            .extend(sample.loss_mask.iter().map(|&trained| u8::from(trained)));
+        self.pending.ends.push(self.pending.tokens.len());
+        if self.pending.tokens.len() >= self.tokens_per_shard {
+            self.close_shard()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the last shard and `tokens.json`, with what the caller wishes to keep in it.
+    pub fn finish(
+        mut self,
+        extra: serde_json::Map<String, serde_json::Value>,
+    ) -> Result<TokenIndex> {
+        if !self.pending.ends.is_empty() {
+            self.close_shard()?;
+        }
+        if self.shards.is_empty() {
+            return Err(Error::NoSamples {
+                folder: self.folder,
+            });
+        }
+        let index = TokenIndex {
+            version: VERSION,
+            samples: self.shards.iter().map(|shard| shard.samples).sum(),
+            tokens: self.shards.iter().map(|shard| shard.tokens).sum(),
+            trained_tokens: self.shards.iter().map(|shard| shard.trained_tokens).sum(),
+            shards: self.shards,
+            extra,
+        };
+        let path = self.folder.join(INDEX);
+        let text =
+            serde_json::to_vec_pretty(&index).map_err(|source| Error::write(&path, source))?;
+        durable::write_whole(&path, &text)?;
+        Ok(index)
+    }
+
+    fn close_shard(&mut self) -> Result<()> {
+        let file = shard_name(self.shards.len());
+        let path = self.folder.join(&file);
+        let content = self
+            .pending
+            .to_parquet()
+            .map_err(|source| Error::write(&path, source))?;
+        let Written { sha256, bytes } = durable::write_whole(&path, &content)?;
+        self.shards.push(TokenShard {
+            file,
+            samples: self.pending.ends.len(),
+            tokens: self.pending.tokens.len() as u64,
+            trained_tokens: self.pending.trained_tokens(),
+            bytes,
+            sha256,
+        });
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+/// Every sample of a folder of token shards, in memory.
+#[derive(Debug)]
+pub struct TokenShards {
+    index: TokenIndex,
+    columns: Columns,
+}
+
+impl TokenShards {
+    /// Loads a folder that [`TokenWriter`] finished, refusing any shard that is not what was written.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let path = folder.join(INDEX);
+        let text = fs::read(&path).map_err(|source| Error::read(&path, source))?;
+        let index: TokenIndex =
+            serde_json::from_slice(&text).map_err(|source| Error::read(&path, source))?;
+        if index.version != VERSION {
+            return Err(Error::altered(&path, "version", VERSION, index.version));
+        }
+        let mut columns = Columns::default();
+        for shard in &index.shards {
+            let path = folder.join(&shard.file);
+            durable::verify(
+                &path,
+                &Written {
+                    sha256: shard.sha256.clone(),
+                    bytes: shard.bytes,
+                },
+            )?;
+            let (samples, tokens) = (columns.ends.len(), columns.tokens.len());
+            columns.append_parquet(&path)?;
+            if columns.ends.len() - samples != shard.samples {
+                return Err(Error::altered(
+                    &path,
+                    "rows",
+                    shard.samples,
+                    columns.ends.len() - samples,
+                ));
+            }
+            if (columns.tokens.len() - tokens) as u64 != shard.tokens {
+                return Err(Error::altered(
+                    &path,
+                    "tokens",
+                    shard.tokens,
+                    columns.tokens.len() - tokens,
+                ));
+            }
+        }
+        Ok(Self { index, columns })
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.columns.ends.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.columns.ends.is_empty()
+    }
+
+    /// The sample of this number.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many.
+    pub fn get(&self, sample: usize) -> SampleView<'_> {
+        self.columns.get(sample)
+    }
+
+    /// Every sample in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = SampleView<'_>> {
+        (0..self.len()).map(|sample| self.get(sample))
+    }
+
+    /// Tokens of each sample.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.columns.lengths()
+    }
+
+    /// What the folder's `tokens.json` says.
+    pub fn index(&self) -> &TokenIndex {
+        &self.index
+    }
+
+    /// One hash over every sample in order.
+    pub fn fingerprint(&self) -> String {
+        self.index.fingerprint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

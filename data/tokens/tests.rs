@@ -1,0 +1,163 @@
+use super::*;
+
+fn sample(first: u32, length: u32) -> Sample {
+    Sample {
+        tokens: (first..first + length).collect(),
+        loss_mask: (0..length).map(|at| at % 3 != 0).collect(),
+    }
+}
+
+fn write(folder: &Path, lengths: &[u32], tokens_per_shard: usize) -> TokenIndex {
+    let mut writer = TokenWriter::create(folder, tokens_per_shard).unwrap();
+    for (number, &length) in lengths.iter().enumerate() {
+        writer
+            .push(&sample(number as u32 * 100_000, length))
+            .unwrap();
+    }
+    let extra = serde_json::json!({ "tokenizer": "abc" });
+    writer.finish(extra.as_object().unwrap().clone()).unwrap()
+}
+
+#[test]
+fn samples_come_back_as_they_went_in_across_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [5, 1, 9, 4, 7];
+    let index = write(folder.path(), &lengths, 10);
+    assert_eq!(index.shards.len(), 2);
+    assert_eq!((index.samples, index.tokens), (5, 26));
+    let shards = TokenShards::open(folder.path()).unwrap();
+    assert_eq!(shards.lengths(), [5, 1, 9, 4, 7]);
+    for (number, &length) in lengths.iter().enumerate() {
+        let expected = sample(number as u32 * 100_000, length);
+        let mask: Vec<u8> = expected
+            .loss_mask
+            .iter()
+            .map(|&trained| u8::from(trained))
+            .collect();
+        assert_eq!(
+            shards.get(number),
+            SampleView {
+                tokens: &expected.tokens,
+                loss_mask: &mask
+            }
+        );
+    }
+    assert_eq!(shards.index().extra["tokenizer"], "abc");
+    assert_eq!(
+        shards.index().trained_tokens,
+        shards
+            .iter()
+            .flat_map(|view| view.loss_mask)
+            .map(|&m| u64::from(m))
+            .sum::<u64>()
+    );
+}
+
+#[test]
+fn equal_samples_have_equal_fingerprints_and_others_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = write(folder.path(), &[3, 4], 100).fingerprint();
+    assert_eq!(write(folder.path(), &[3, 4], 100).fingerprint(), first);
+    assert_ne!(write(folder.path(), &[3, 5], 100).fingerprint(), first);
+}
+
+#[test]
+fn a_truncated_or_altered_shard_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[50, 60], 50);
+    let path = folder.path().join("tokens-00001.parquet");
+    let content = fs::read(&path).unwrap();
+    fs::write(&path, &content[..content.len() - 1]).unwrap();
+    let message = TokenShards::open(folder.path()).unwrap_err().to_string();
+    let expected = format!(
+        "bytes: expected {}, found {}",
+        content.len(),
+        content.len() - 1
+    );
+    assert!(
+        message.contains("tokens-00001.parquet") && message.contains(&expected),
+        "{message}"
+    );
+
+    let mut altered = content.clone();
+    altered[content.len() / 2] ^= 1;
+    fs::write(&path, &altered).unwrap();
+    let message = TokenShards::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        message.contains("tokens-00001.parquet") && message.contains("sha256: expected"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_wrong_row_count_in_the_index_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = write(folder.path(), &[5, 6], 100);
+    index.shards[0].samples = 3;
+    fs::write(
+        folder.path().join(INDEX),
+        serde_json::to_vec(&index).unwrap(),
+    )
+    .unwrap();
+    let message = TokenShards::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        message.contains("tokens-00000.parquet") && message.contains("rows: expected 3, found 2"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_unfinished_folder_does_not_open() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[5, 6], 5);
+    let mut writer = TokenWriter::create(folder.path(), 5).unwrap();
+    writer.push(&sample(0, 5)).unwrap();
+    drop(writer);
+    let message = TokenShards::open(folder.path()).unwrap_err().to_string();
+    assert!(message.contains(INDEX), "{message}");
+    assert!(!folder.path().join("tokens-00001.parquet").exists());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = TokenWriter::create(folder.path(), 5).unwrap();
+    let path = folder.path().join("tokens-00000.parquet");
+    std::os::unix::fs::symlink("/dev/full", durable::temporary_path(&path)).unwrap();
+    let message = writer.push(&sample(0, 5)).unwrap_err().to_string();
+    assert!(
+        message.contains("tokens-00000.parquet") && message.contains("No space left"),
+        "{message}"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_sample_without_tokens_or_with_a_short_mask_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = TokenWriter::create(folder.path(), 5).unwrap();
+    assert!(
+        writer
+            .push(&Sample {
+                tokens: vec![],
+                loss_mask: vec![]
+            })
+            .is_err()
+    );
+    let message = writer
+        .push(&Sample {
+            tokens: vec![1, 2],
+            loss_mask: vec![true],
+        })
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("loss mask: expected 2, found 1"),
+        "{message}"
+    );
+    assert!(matches!(
+        writer.finish(serde_json::Map::new()),
+        Err(Error::NoSamples { .. })
+    ));
+}
