@@ -1,0 +1,206 @@
+use burn::prelude::*;
+use burn::tensor::DType;
+use burn::tensor::activation::softmax;
+
+use crate::{Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope};
+
+/// Sizes and options of an [`Attention`] layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionConfig {
+    /// Width of the input.
+    pub d_input: usize,
+    /// Width of the output.
+    pub d_model: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub d_head: usize,
+    /// Whether query, key and value projections add a bias.
+    pub qkv_bias: Bias,
+    /// Whether the output projection adds one.
+    pub output_bias: Bias,
+    /// Epsilon of the norms on each head's queries and keys, where there are such norms.
+    pub head_norm: Option<f64>,
+}
+
+/// Grouped-query attention with rotary positions.
+#[derive(Module, Debug)]
+pub struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+    #[module(skip)]
+    heads: usize,
+    #[module(skip)]
+    kv_heads: usize,
+}
+
+/// Queries, keys and values of a pass.
+#[derive(Debug, Clone)]
+pub struct Projected {
+    /// `[batch, heads, seq, d_head]`
+    pub query: Tensor<4>,
+    /// `[batch, kv_heads, seq, d_head]`
+    pub key: Tensor<4>,
+    /// `[batch, kv_heads, seq, d_head]`
+    pub value: Tensor<4>,
+}
+
+impl Attention {
+    /// The layer `scope` names.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub fn new(scope: &mut Scope, config: &AttentionConfig) -> Result<Self> {
+        let (d_q, d_kv) = (
+            config.heads * config.d_head,
+            config.kv_heads * config.d_head,
+        );
+        let qkv = |scope: &mut Scope, name, width| {
+            Linear::new(
+                &mut scope.child(name),
+                config.d_input,
+                width,
+                config.qkv_bias,
+            )
+        };
+        let norm = |scope: &mut Scope, name| {
+            let norm = |epsilon| RmsNorm::new(&mut scope.child(name), config.d_head, epsilon);
+            config.head_norm.map(norm).transpose()
+        };
+        Ok(Self {
+            q_proj: qkv(scope, "q_proj", d_q)?,
+            k_proj: qkv(scope, "k_proj", d_kv)?,
+            v_proj: qkv(scope, "v_proj", d_kv)?,
+            o_proj: Linear::new(
+                &mut scope.child("o_proj"),
+                d_q,
+                config.d_model,
+                config.output_bias,
+            )?,
+            q_norm: norm(scope, "q_norm")?,
+            k_norm: norm(scope, "k_norm")?,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+        })
+    }
+
+    /// Queries, keys and values of `x`, rotated to their positions.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    pub fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
+        let query = split(self.q_proj.forward(x.clone()), self.heads);
+        let key = split(self.k_proj.forward(x.clone()), self.kv_heads);
+        let value = split(self.v_proj.forward(x), self.kv_heads);
+        let norm = |norm: &Option<RmsNorm>, x| match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        Projected {
+            query: rotation.rotate(norm(&self.q_norm, query)),
+            key: rotation.rotate(norm(&self.k_norm, key)),
+            value,
+        }
+    }
+
+    /// Joins the heads and projects them to the residual stream.
+    ///
+    /// # Shapes
+    /// - context: `[batch, heads, seq, d_head]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn output(&self, context: Tensor<4>) -> Tensor<3> {
+        let [batch, heads, seq, d_head] = context.dims();
+        self.o_proj.forward(
+            context
+                .swap_dims(1, 2)
+                .reshape([batch, seq, heads * d_head]),
+        )
+    }
+
+    /// Attends from `x` to itself and, with a cache, to what the cache holds.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`; batch is 1 with a cache
+    /// - mask: see [`attend`]
+    /// - output: `[batch, seq, d_model]`
+    pub fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        mask: Option<&Tensor<4>>,
+        cache: Option<&mut KvCache>,
+    ) -> Tensor<3> {
+        let Projected { query, key, value } = self.project(x, rotation);
+        let (key, value) = match cache {
+            Some(cache) => cache.append(key, value),
+            None => (key, value),
+        };
+        self.output(attend(query, key, value, mask))
+    }
+}
+
+/// `softmax(Q Kᵀ / sqrt(d_head) + mask) V`, softmax in f32.
+///
+/// # Shapes
+/// - query: `[batch, heads, seq, d_head]`
+/// - key, value: `[batch, kv_heads, total, d_head]`
+/// - mask: `[batch or 1, 1, seq, total]`, 0 where a query may look and minus infinity where it may not
+/// - output: `[batch, heads, seq, d_head]`
+pub fn attend(
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    mask: Option<&Tensor<4>>,
+) -> Tensor<4> {
+    let dtype = query.dtype();
+    let mut scores = scores(query, key);
+    if let Some(mask) = mask {
+        scores = scores + mask.clone();
+    }
+    weigh(softmax(scores, 3).cast(dtype), value)
+}
+
+/// `Q Kᵀ / sqrt(d_head)` in f32, each key head shared by its group of query heads.
+///
+/// # Shapes
+/// - query: `[batch, heads, seq, d_head]`
+/// - key: `[batch, kv_heads, total, d_head]`
+/// - output: `[batch, heads, seq, total]`
+pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, seq, d_head] = query.dims();
+    let [_, kv_heads, total, _] = key.dims();
+    // The query heads of a group become rows of one product, so keys are never repeated.
+    (query * (d_head as f64).powf(-0.5))
+        .reshape([batch, kv_heads, heads / kv_heads * seq, d_head])
+        .matmul(key.swap_dims(2, 3))
+        .reshape([batch, heads, seq, total])
+        .cast(DType::F32)
+}
+
+/// Sums values by attention weight.
+///
+/// # Shapes
+/// - weights: `[batch, heads, seq, total]`
+/// - value: `[batch, kv_heads, total, d_head]`
+/// - output: `[batch, heads, seq, d_head]`
+pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, seq, total] = weights.dims();
+    let [_, kv_heads, _, d_head] = value.dims();
+    weights
+        .reshape([batch, kv_heads, heads / kv_heads * seq, total])
+        .matmul(value)
+        .reshape([batch, heads, seq, d_head])
+}
+
+/// `[batch, seq, heads * d_head]` to `[batch, heads, seq, d_head]`.
+fn split(x: Tensor<3>, heads: usize) -> Tensor<4> {
+    let [batch, seq, width] = x.dims();
+    x.reshape([batch, seq, heads, width / heads])
+        .swap_dims(1, 2)
+}

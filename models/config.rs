@@ -1,0 +1,247 @@
+//! Reads `config.json` of the supported architectures into a [`TransformerConfig`], and loads the model of a folder.
+use std::path::{Path, PathBuf};
+
+use burn::prelude::*;
+use serde_json::{Value, json};
+use spectrain_checkpoints::{DType, ModelFolder};
+
+use crate::weights::FolderWeights;
+use crate::{
+    Bias, Error, Result, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
+};
+
+const SUPPORTED: &str = "llama, mistral, qwen2, qwen3";
+
+/// Loads the target of a folder in the Hugging Face layout.
+///
+/// # Errors
+/// The architecture is not supported, or a tensor is missing, mis-shaped or unknown; the message names it.
+pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Result<Transformer> {
+    let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
+    let ignored = ignored_tensors(&config);
+    let mut weights = FolderWeights::new(folder, "model.");
+    let target = Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)?;
+    weights.finish(&ignored)?;
+    Ok(target)
+}
+
+/// Tensors some checkpoints carry that hold nothing of their own.
+fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
+    let mut ignored: Vec<String> = (0..config.spec.layers)
+        .map(|layer| format!("model.layers.{layer}.self_attn.rotary_emb.inv_freq"))
+        .collect();
+    if config.tied_head {
+        ignored.push("lm_head.weight".into());
+    }
+    ignored
+}
+
+/// Typed access to the keys of one `config.json`.
+struct Keys<'a> {
+    value: &'a Value,
+    file: PathBuf,
+}
+
+impl Keys<'_> {
+    fn problem(&self, key: &str, expected: &str) -> Error {
+        Error::Config {
+            file: self.file.clone(),
+            key: key.into(),
+            expected: expected.into(),
+            got: match self.value.get(key) {
+                None => "nothing".into(),
+                Some(value) => format!("`{value}`"),
+            },
+        }
+    }
+
+    fn present(&self, key: &str) -> Option<&Value> {
+        self.value.get(key).filter(|value| !value.is_null())
+    }
+
+    fn size(&self, key: &str) -> Result<usize> {
+        let size = self.value.get(key).and_then(Value::as_u64);
+        size.filter(|&size| size > 0)
+            .map(|size| size as usize)
+            .ok_or_else(|| self.problem(key, "a positive integer"))
+    }
+
+    fn size_or(&self, key: &str, default: usize) -> Result<usize> {
+        match self.present(key) {
+            None => Ok(default),
+            Some(_) => self.size(key),
+        }
+    }
+
+    fn number(&self, key: &str) -> Result<f64> {
+        let number = self.value.get(key).and_then(Value::as_f64);
+        number.ok_or_else(|| self.problem(key, "a number"))
+    }
+
+    fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.present(key) {
+            None => Ok(default),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| self.problem(key, "`true` or `false`")),
+        }
+    }
+}
+
+impl TransformerConfig {
+    /// Reads the contents of a `config.json`; `file` is named in errors.
+    ///
+    /// # Errors
+    /// A key is missing or of the wrong kind, or the architecture is not supported.
+    pub fn read(value: &Value, file: &Path) -> Result<Self> {
+        let keys = Keys {
+            value,
+            file: file.to_owned(),
+        };
+        let kind = value
+            .get("model_type")
+            .and_then(Value::as_str)
+            .unwrap_or("");
+        if !["llama", "mistral", "qwen2", "qwen3"].contains(&kind) {
+            return Err(Error::Architecture {
+                file: file.to_owned(),
+                got: kind.into(),
+                supported: SUPPORTED.into(),
+            });
+        }
+        if keys.present("quantization_config").is_some() {
+            return Err(keys.problem("quantization_config", "no quantised weights"));
+        }
+        let activation = value.get("hidden_act").and_then(Value::as_str);
+        if activation.is_some_and(|name| name != "silu") {
+            return Err(keys.problem("hidden_act", "`silu`"));
+        }
+        let attention_bias = keys.flag("attention_bias", false)?;
+        let spec = spec(&keys)?;
+        Ok(Self {
+            windows: windows(&keys, kind, spec.layers)?,
+            qkv_bias: (attention_bias || kind == "qwen2").into(),
+            output_bias: (attention_bias && kind != "qwen2").into(),
+            mlp_bias: keys.flag("mlp_bias", false)?.into(),
+            head_norm: kind == "qwen3",
+            tied_head: keys.flag("tie_word_embeddings", false)?,
+            spec,
+        })
+    }
+
+    /// The `config.json` of a model this program made; Qwen3's keys.
+    pub fn to_qwen3_json(&self, eos: &[u32]) -> Value {
+        let spec = &self.spec;
+        json!({
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "attention_bias": self.qkv_bias == Bias::With,
+            "eos_token_id": eos,
+            "head_dim": spec.d_head,
+            "hidden_act": "silu",
+            "hidden_size": spec.d_model,
+            "intermediate_size": spec.d_ff,
+            "max_position_embeddings": spec.max_positions,
+            "num_attention_heads": spec.heads,
+            "num_hidden_layers": spec.layers,
+            "num_key_value_heads": spec.kv_heads,
+            "rms_norm_eps": spec.norm_epsilon,
+            "rope_theta": spec.rope.theta,
+            "rope_parameters": { "rope_type": "default", "rope_theta": spec.rope.theta },
+            "tie_word_embeddings": self.tied_head,
+            "torch_dtype": "float32",
+            "vocab_size": spec.vocab,
+        })
+    }
+}
+
+fn spec(keys: &Keys) -> Result<TargetSpec> {
+    let d_model = keys.size("hidden_size")?;
+    let heads = keys.size("num_attention_heads")?;
+    let kv_heads = keys.size_or("num_key_value_heads", heads)?;
+    if heads % kv_heads != 0 {
+        return Err(keys.problem("num_key_value_heads", &format!("a divisor of {heads}")));
+    }
+    let max_positions = keys.size_or("max_position_embeddings", 2048)?;
+    Ok(TargetSpec {
+        layers: keys.size("num_hidden_layers")?,
+        d_model,
+        d_ff: keys.size("intermediate_size")?,
+        heads,
+        kv_heads,
+        d_head: keys.size_or("head_dim", d_model / heads)?,
+        vocab: keys.size("vocab_size")?,
+        norm_epsilon: match keys.present("rms_norm_eps") {
+            None => 1e-6,
+            Some(_) => keys.number("rms_norm_eps")?,
+        },
+        rope: rope(keys, max_positions)?,
+        max_positions,
+    })
+}
+
+/// `rope_parameters` (transformers 5) wins over `rope_theta` and `rope_scaling`.
+fn rope(keys: &Keys, max_positions: usize) -> Result<RopeConfig> {
+    let key = match keys.present("rope_parameters") {
+        Some(_) => "rope_parameters",
+        None => "rope_scaling",
+    };
+    let table = keys.present(key).cloned().unwrap_or_else(|| json!({}));
+    let Value::Object(mut table) = table else {
+        return Err(keys.problem(key, "a table"));
+    };
+    let theta = match table.get("rope_theta").and_then(Value::as_f64) {
+        Some(theta) => theta,
+        None => match keys.present("rope_theta") {
+            None => 10_000.0,
+            Some(_) => keys.number("rope_theta")?,
+        },
+    };
+    let kind = table
+        .remove("type")
+        .filter(|_| !table.contains_key("rope_type"));
+    if let Some(kind) = kind {
+        table.insert("rope_type".into(), kind);
+    }
+    table.entry("rope_type").or_insert_with(|| json!("default"));
+    // Some checkpoints leave the original context out and mean the longest one.
+    table
+        .entry("original_max_position_embeddings")
+        .or_insert_with(|| json!(max_positions));
+    let scaling = serde_json::from_value::<RopeScaling>(Value::Object(table));
+    let scaling = scaling.map_err(|error| {
+        keys.problem(
+            key,
+            &format!("rotary scaling default, linear, llama3 or yarn ({error})"),
+        )
+    })?;
+    Ok(RopeConfig { theta, scaling })
+}
+
+fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> {
+    let window = match keys.present("sliding_window") {
+        None => return Ok(vec![None; layers]),
+        Some(_) => Some(keys.size("sliding_window")?),
+    };
+    if kind == "llama" || kind.starts_with("qwen") && !keys.flag("use_sliding_window", false)? {
+        return Ok(vec![None; layers]);
+    }
+    let Some(types) = keys.present("layer_types") else {
+        // Qwen slides only from layer `max_window_layers` on; Mistral everywhere.
+        let from = match kind.starts_with("qwen") {
+            true => keys.size_or("max_window_layers", 0)?,
+            false => 0,
+        };
+        let of = |layer| if layer >= from { window } else { None };
+        return Ok((0..layers).map(of).collect());
+    };
+    let expected = format!("{layers} of `full_attention` or `sliding_attention`");
+    let types = types.as_array().filter(|types| types.len() == layers);
+    let types = types.ok_or_else(|| keys.problem("layer_types", &expected))?;
+    let of = |kind: &Value| match kind.as_str() {
+        Some("full_attention") => Ok(None),
+        Some("sliding_attention") => Ok(window),
+        _ => Err(keys.problem("layer_types", &expected)),
+    };
+    types.iter().map(of).collect()
+}

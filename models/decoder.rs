@@ -1,0 +1,94 @@
+use burn::prelude::*;
+use burn::tensor::activation::silu;
+
+use crate::{Attention, AttentionConfig, Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope};
+
+/// Sizes of a [`DecoderLayer`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecoderLayerConfig {
+    /// Its attention.
+    pub attention: AttentionConfig,
+    /// Feed-forward width.
+    pub d_ff: usize,
+    /// Whether the feed-forward projections add a bias.
+    pub mlp_bias: Bias,
+    /// Epsilon of its norms.
+    pub norm_epsilon: f64,
+}
+
+/// A pre-norm decoder layer of the Llama family.
+#[derive(Module, Debug)]
+pub struct DecoderLayer {
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+/// `down(silu(gate(x)) * up(x))` (Shazeer, <https://arxiv.org/abs/2002.05202>).
+#[derive(Module, Debug)]
+pub struct Mlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl Mlp {
+    /// The block `scope` names.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub fn new(scope: &mut Scope, d_model: usize, d_ff: usize, bias: Bias) -> Result<Self> {
+        Ok(Self {
+            gate_proj: Linear::new(&mut scope.child("gate_proj"), d_model, d_ff, bias)?,
+            up_proj: Linear::new(&mut scope.child("up_proj"), d_model, d_ff, bias)?,
+            down_proj: Linear::new(&mut scope.child("down_proj"), d_ff, d_model, bias)?,
+        })
+    }
+
+    /// `[batch, seq, d_model]` to the same.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let gate = silu(self.gate_proj.forward(x.clone()));
+        self.down_proj.forward(gate * self.up_proj.forward(x))
+    }
+}
+
+impl DecoderLayer {
+    /// The layer `scope` names.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub fn new(scope: &mut Scope, config: &DecoderLayerConfig) -> Result<Self> {
+        let d_model = config.attention.d_model;
+        let norm = |scope: &mut Scope, name| {
+            RmsNorm::new(&mut scope.child(name), d_model, config.norm_epsilon)
+        };
+        Ok(Self {
+            input_layernorm: norm(scope, "input_layernorm")?,
+            self_attn: Attention::new(&mut scope.child("self_attn"), &config.attention)?,
+            post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
+            mlp: Mlp::new(
+                &mut scope.child("mlp"),
+                d_model,
+                config.d_ff,
+                config.mlp_bias,
+            )?,
+        })
+    }
+
+    /// # Shapes
+    /// - x: `[batch, seq, d_model]`
+    /// - mask: see [`attend`](crate::attend)
+    /// - output: `[batch, seq, d_model]`
+    pub fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        mask: Option<&Tensor<4>>,
+        cache: Option<&mut KvCache>,
+    ) -> Tensor<3> {
+        let normed = self.input_layernorm.forward(x.clone());
+        let x = x + self.self_attn.forward(normed, rotation, mask, cache);
+        x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+    }
+}

@@ -1,0 +1,144 @@
+use burn::prelude::*;
+use rand::rngs::StdRng;
+use serde::{Serialize, de::DeserializeOwned};
+
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::{Distribution, Features, Result, Sampling, TargetParts, Weights};
+
+/// Hidden states of the target that a drafter reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capture {
+    /// Captured layers, ascending: 0-based index of the decoder layer whose output, before any final norm, is kept.
+    /// The last hidden state, after the final norm, is always kept.
+    pub layers: Vec<usize>,
+}
+
+/// Draft tokens as a tree: a chain is a tree in which each node's parent is the one before it.
+#[derive(Debug, Clone, Default)]
+pub struct Draft {
+    /// Token of each node, parents before children.
+    pub tokens: Vec<u32>,
+    /// Parent of each node; `None` for a child of the last committed token.
+    pub parents: Vec<Option<usize>>,
+    /// How the nodes were chosen.
+    pub proposal: Proposal,
+}
+
+/// How the tokens of a draft were chosen, which decides the exact test they must pass.
+#[derive(Debug, Clone, Default)]
+pub enum Proposal {
+    /// As the most likely ones: the proposal puts all its mass on them.
+    #[default]
+    Deterministic,
+    /// Each node was drawn from the distribution at its index, over the target's vocabulary.
+    Sampled(Vec<Distribution>),
+}
+
+impl Draft {
+    /// Tokens one after the other.
+    pub fn chain(tokens: Vec<u32>, proposal: Proposal) -> Self {
+        let parents = (0..tokens.len()).map(|node| node.checked_sub(1)).collect();
+        Self {
+            tokens,
+            parents,
+            proposal,
+        }
+    }
+
+    /// Nodes in the draft.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether nothing was drafted.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+/// The draft that a decoder asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DraftRequest {
+    /// Draft steps.
+    pub length: usize,
+    /// How tokens are chosen. At temperature 0 they are the most likely ones.
+    pub sampling: Sampling,
+}
+
+/// A small model that proposes tokens for a frozen target to verify.
+pub trait Drafter: Module + Sized {
+    /// The recipe's `[drafter]` table.
+    type Config: DeserializeOwned + Serialize + Clone + Send + Sync;
+    /// What one sequence carries between proposals.
+    type State;
+
+    /// Creates a drafter for `target` with parameters from `weights`: random, or of a checkpoint. A drafter without a
+    /// head of its own takes a full `vocabulary`.
+    ///
+    /// # Errors
+    /// The settings do not fit the target, or a parameter is missing or mis-shaped.
+    fn new(
+        config: &Self::Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self>;
+
+    /// The hidden states this drafter reads.
+    fn capture(config: &Self::Config, target: &crate::TargetSpec) -> Result<Capture>;
+
+    /// State of an empty sequence that may grow to `capacity` tokens.
+    fn start(&self, capacity: usize) -> Self::State;
+
+    /// Takes in committed tokens. `tokens[i]` is the token *after* the position of `features[i]`: the features of a
+    /// prefix `x_0..=x_t` come with `x_1..=x_{t+1}`, whose last is the bonus token, which has no feature yet.
+    ///
+    /// # Shapes
+    /// - features: `[1, tokens.len(), ..]`
+    fn observe(&self, state: &mut Self::State, tokens: &[u32], features: &Features);
+
+    /// Proposes tokens to follow what was observed.
+    fn propose(&self, state: &mut Self::State, request: &DraftRequest, rng: &mut StdRng) -> Draft;
+}
+
+/// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
+pub trait Proposer {
+    /// Starts a new sequence that may grow to `capacity` tokens.
+    fn start(&mut self, capacity: usize);
+    /// See [`Drafter::observe`].
+    fn observe(&mut self, tokens: &[u32], features: &Features);
+    /// See [`Drafter::propose`].
+    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft;
+}
+
+/// A drafter with the state of one sequence.
+pub struct Session<D: Drafter> {
+    drafter: D,
+    state: D::State,
+}
+
+impl<D: Drafter> Session<D> {
+    /// Starts an empty sequence.
+    pub fn new(drafter: D) -> Self {
+        Self {
+            state: drafter.start(1),
+            drafter,
+        }
+    }
+}
+
+impl<D: Drafter> Proposer for Session<D> {
+    fn start(&mut self, capacity: usize) {
+        self.state = self.drafter.start(capacity);
+    }
+
+    fn observe(&mut self, tokens: &[u32], features: &Features) {
+        self.drafter.observe(&mut self.state, tokens, features);
+    }
+
+    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        self.drafter.propose(&mut self.state, request, rng)
+    }
+}

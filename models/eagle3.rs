@@ -1,0 +1,499 @@
+//! EAGLE-3: one decoder layer over fused hidden states (<https://arxiv.org/abs/2503.01840>), with the two norms of
+//! EAGLE-3.1 as options.
+use burn::prelude::*;
+use burn::tensor::DType;
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::mask::{token_ids, tree_mask, tree_positions};
+use crate::unrolled::UnrolledCache;
+use crate::{
+    Attention, AttentionConfig, Bias, Capture, Draft, DraftRequest, Drafter, Error, Features, Init,
+    KvCache, Linear, Mlp, Proposal, Result, RmsNorm, Rope, Rotation, Scope, TargetParts,
+    TargetSpec, Weights, argmax, attend, chain,
+    weights::{host_f32, lift},
+};
+
+/// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Eagle3Config {
+    /// Captured layers, ascending, as 0-based indices of the layers whose output is read. Left out or empty: the
+    /// paper's three, `[1, layers / 2 - 1, layers - 4]`.
+    pub captured_layers: Vec<usize>,
+    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
+    /// vocabulary.
+    pub draft_vocab: usize,
+    /// Where the head comes from.
+    pub head: Head,
+    /// Feed-forward width. Left out or 0: the target's.
+    pub d_ff: usize,
+    /// Query heads. Left out or 0: the target's.
+    pub heads: usize,
+    /// Key and value heads. Left out or 0: the target's.
+    pub kv_heads: usize,
+    /// Whether the residual branch takes the normed fused state (speculators) and not the plain one (the paper).
+    pub norm_before_residual: bool,
+    /// Whether each captured layer is normalised before it is fused (EAGLE-3.1).
+    pub fc_norm: bool,
+    /// Whether the next step is fed the output after the final norm (EAGLE-3.1) and not before it (the paper).
+    pub norm_output: bool,
+}
+
+/// Where the drafter's head comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Head {
+    /// Drawn at random and trained.
+    #[default]
+    Own,
+    /// Starts as the target's rows of the draft vocabulary and is trained.
+    Copied,
+    /// The target's rows, frozen.
+    Shared,
+}
+
+impl Default for Eagle3Config {
+    fn default() -> Self {
+        Self {
+            captured_layers: Vec::new(),
+            draft_vocab: 0,
+            head: Head::Own,
+            d_ff: 0,
+            heads: 0,
+            kv_heads: 0,
+            norm_before_residual: false,
+            fc_norm: false,
+            norm_output: false,
+        }
+    }
+}
+
+/// The EAGLE-3 drafter. Its fields carry the names of the checkpoint.
+#[derive(Module, Debug)]
+pub struct Eagle3 {
+    /// One for each captured layer in EAGLE-3.1, none otherwise.
+    fc_norm: Vec<RmsNorm>,
+    fc: Linear,
+    midlayer: Midlayer,
+    norm: RmsNorm,
+    /// Absent when the target's head is shared.
+    lm_head: Option<Linear>,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+/// What the drafter uses and does not train.
+#[derive(Debug, Clone)]
+struct Frozen {
+    config: Eagle3Config,
+    target: TargetParts,
+    vocabulary: DraftVocabulary,
+    /// The target's rows of the draft vocabulary, `[d_model, draft_vocab]`, when shared.
+    head: Option<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+struct Midlayer {
+    input_layernorm: RmsNorm,
+    hidden_norm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+/// Decoding state of one sequence.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// Over committed positions, made from true features only.
+    cache: KvCache,
+    /// `[1, 1, d_model]`: output at the last committed position, before the final norm.
+    output: Option<Tensor<3>>,
+}
+
+impl Eagle3 {
+    /// Fuses captured layers into one hidden state per position.
+    ///
+    /// # Shapes
+    /// - captured: `[batch, seq, captured layers * d_model]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
+        if self.fc_norm.is_empty() {
+            return self.fc.forward(captured);
+        }
+        let width = captured.dims()[2] / self.fc_norm.len();
+        let normed = self.fc_norm.iter().enumerate();
+        let normed = normed
+            .map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)))
+            .collect();
+        self.fc.forward(Tensor::cat(normed, 2))
+    }
+
+    /// The target's embedding, frozen.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, seq]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let tokens = tokens.without_autodiff();
+        self.lift(self.frozen.target.embed_tokens.forward(tokens))
+    }
+
+    /// The rotary positions of the drafter's attention.
+    pub fn rope(&self, device: &Device) -> Rope {
+        let spec = &self.frozen.target.spec;
+        Rope::new(&spec.rope, spec.d_head, device)
+    }
+
+    /// Step `cache.len()` of the unrolled drafter, over whole packed rows.
+    ///
+    /// # Shapes
+    /// - embedded: `[batch, seq, d_model]`, of the token after each hidden state
+    /// - hidden: `[batch, seq, d_model]`, fused features at step 0, [`Self::feedback`] after
+    /// - mask: `[batch, 1, seq, seq]`
+    /// - output: `[batch, seq, d_model]`, before the final norm
+    pub fn unrolled_step(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Tensor<4>,
+        cache: &mut UnrolledCache,
+    ) -> Tensor<3> {
+        self.layer(embedded, hidden, |attention, x| {
+            attention.output(cache.attend(attention.project(x, rotation), mask))
+        })
+    }
+
+    /// What the next step reads in place of fused features. `[batch, seq, d_model]` to the same.
+    pub fn feedback(&self, output: Tensor<3>) -> Tensor<3> {
+        match self.frozen.config.norm_output {
+            true => self.norm.forward(output),
+            false => output,
+        }
+    }
+
+    /// The final norm; the head reads this. `[batch, seq, d_model]` to the same.
+    pub fn normed(&self, output: Tensor<3>) -> Tensor<3> {
+        self.norm.forward(output)
+    }
+
+    /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
+    pub fn head(&self) -> Tensor<2> {
+        match (&self.lm_head, &self.frozen.head) {
+            (Some(own), _) => own.weight.val(),
+            (None, Some(rows)) => self.lift(rows.clone()),
+            (None, None) => self.lift(self.frozen.target.lm_head.weight.val()),
+        }
+    }
+
+    /// A frozen tensor as one of the graph that the parameters are in.
+    fn lift<const D: usize>(&self, frozen: Tensor<D>) -> Tensor<D> {
+        lift(frozen, &self.fc.weight.device())
+    }
+
+    /// The tokens it can propose.
+    pub fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Eagle3Config {
+        &self.frozen.config
+    }
+
+    /// The target's frozen pieces.
+    pub fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+
+    fn layer(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        attention: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let layer = &self.midlayer;
+        let normed = layer.hidden_norm.forward(hidden.clone());
+        let residual = match self.frozen.config.norm_before_residual {
+            true => normed.clone(),
+            false => hidden,
+        };
+        let x = Tensor::cat(vec![layer.input_layernorm.forward(embedded), normed], 2); // [batch, seq, 2 * d_model]
+        let x = residual + attention(&layer.self_attn, x);
+        x.clone() + layer.mlp.forward(layer.post_attention_layernorm.forward(x))
+    }
+
+    /// One pass over a chain of tokens after what `cache` holds, batch 1.
+    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, cache: &mut KvCache) -> Tensor<3> {
+        let device = hidden.device();
+        let parents = chain(tokens.len());
+        let rotation = self
+            .rope(&device)
+            .at(tree_positions(&parents, cache.len(), &device));
+        let mask = tree_mask(&parents, cache.len(), None, &device);
+        let embedded = self.embed(token_ids(tokens, &device)).cast(hidden.dtype());
+        self.layer(embedded, hidden, |attention, x| {
+            let projected = attention.project(x, &rotation);
+            let (key, value) = cache.append(projected.key, projected.value);
+            attention.output(attend(projected.query, key, value, mask.as_ref()))
+        })
+    }
+
+    /// Logits over the draft vocabulary of each draft step when the drafts are `tokens`: one more row than tokens. What
+    /// was observed is left as it is. Tests and analyses compare it with the unrolled drafter.
+    ///
+    /// # Panics
+    /// Nothing was observed.
+    pub fn forced(&self, state: &mut State, tokens: &[u32]) -> Vec<Vec<f32>> {
+        let Some(mut output) = state.output.clone() else {
+            panic!("drafting before anything was observed");
+        };
+        let committed = state.cache.len();
+        let mut logits = vec![self.logits(output.clone())];
+        for &token in tokens {
+            output = self.decode(&[token], self.feedback(output), &mut state.cache);
+            logits.push(self.logits(output.clone()));
+        }
+        state.cache.truncate(committed);
+        logits
+    }
+
+    /// Logits over the draft vocabulary at one position, on the host.
+    fn logits(&self, output: Tensor<3>) -> Vec<f32> {
+        let normed: Tensor<2> = self.normed(output).squeeze_dim(0);
+        let weight = self.head().cast(normed.dtype());
+        host_f32(normed.matmul(weight).cast(DType::F32))
+    }
+
+    /// Logits over the target's vocabulary; tokens that cannot be proposed are at minus infinity.
+    fn scatter(&self, logits: &[f32]) -> Vec<f32> {
+        let mut full = vec![f32::NEG_INFINITY; self.frozen.target.spec.vocab];
+        for (draft, &logit) in logits.iter().enumerate() {
+            full[self.frozen.vocabulary.to_target(draft as u32) as usize] = logit;
+        }
+        full
+    }
+}
+
+impl Drafter for Eagle3 {
+    type Config = Eagle3Config;
+    type State = State;
+
+    fn new(
+        config: &Eagle3Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        let spec = &target.spec;
+        let captured = Self::capture(config, spec)?.layers.len();
+        let config = config.resolve(spec)?;
+        let d = spec.d_model;
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let mut fc_norm = Vec::new();
+        if config.fc_norm {
+            for layer in 0..captured {
+                let mut scope = root.child(format!("fc_norm.{layer}"));
+                fc_norm.push(RmsNorm::new(&mut scope, d, spec.norm_epsilon)?);
+            }
+        }
+        let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
+        let midlayer = Midlayer::new(&mut root.child("midlayer"), &config, spec)?;
+        let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
+        let lm_head = match config.head {
+            Head::Shared => None,
+            Head::Own | Head::Copied => {
+                let mut scope = root.child("lm_head");
+                Some(Linear::new(&mut scope, d, vocabulary.len(), Bias::Without)?)
+            }
+        };
+        let frozen = Frozen {
+            head: (config.head == Head::Shared && !vocabulary.is_full())
+                .then(|| head_rows(target, vocabulary)),
+            target: target.clone(),
+            vocabulary: vocabulary.clone(),
+            config,
+        };
+        Ok(Self {
+            fc_norm,
+            fc,
+            midlayer,
+            norm,
+            lm_head,
+            frozen,
+        })
+    }
+
+    fn capture(config: &Eagle3Config, target: &TargetSpec) -> Result<Capture> {
+        let layers = target.layers;
+        let chosen = match config.captured_layers.as_slice() {
+            // Of a target too shallow for the paper's three, those that exist and differ.
+            [] => {
+                let mut default = vec![
+                    1.min(layers - 1),
+                    (layers / 2).saturating_sub(1),
+                    layers.saturating_sub(4),
+                ];
+                default.sort_unstable();
+                default.dedup();
+                default
+            }
+            given => given.to_vec(),
+        };
+        let ascending = chosen.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || chosen.last().is_some_and(|&last| last >= layers) {
+            return Err(Error::Drafter {
+                key: "captured_layers",
+                expected: format!("ascending layers below {layers}"),
+                got: format!("{chosen:?}"),
+            });
+        }
+        Ok(Capture { layers: chosen })
+    }
+
+    fn start(&self, capacity: usize) -> State {
+        State {
+            cache: KvCache::new(capacity),
+            output: None,
+        }
+    }
+
+    fn observe(&self, state: &mut State, tokens: &[u32], features: &Features) {
+        let hidden = self.fuse(features.captured.clone());
+        let output = self.decode(tokens, hidden, &mut state.cache);
+        state.output = Some(output.narrow(1, tokens.len() - 1, 1));
+    }
+
+    fn propose(&self, state: &mut State, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        let Some(mut output) = state.output.clone() else {
+            return Draft::default();
+        };
+        let committed = state.cache.len();
+        let mut tokens = Vec::with_capacity(request.length);
+        let mut drawn_from = Vec::new();
+        while tokens.len() < request.length {
+            if let Some(&last) = tokens.last() {
+                output = self.decode(&[last], self.feedback(output), &mut state.cache);
+            }
+            let logits = self.logits(output.clone());
+            if request.sampling.is_greedy() {
+                tokens.push(self.frozen.vocabulary.to_target(argmax(&logits) as u32));
+            } else {
+                let distribution = request.sampling.distribution(&self.scatter(&logits));
+                tokens.push(distribution.sample(rng));
+                drawn_from.push(distribution);
+            }
+        }
+        state.cache.truncate(committed);
+        let proposal = match request.sampling.is_greedy() {
+            true => Proposal::Deterministic,
+            false => Proposal::Sampled(drawn_from),
+        };
+        Draft::chain(tokens, proposal)
+    }
+}
+
+impl Midlayer {
+    fn new(scope: &mut Scope, config: &Eagle3Config, spec: &TargetSpec) -> Result<Self> {
+        let d = spec.d_model;
+        let norm =
+            |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, spec.norm_epsilon);
+        let attention = AttentionConfig {
+            d_input: 2 * d,
+            d_model: d,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            d_head: spec.d_head,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            head_norm: None,
+        };
+        Ok(Self {
+            input_layernorm: norm(scope, "input_layernorm")?,
+            hidden_norm: norm(scope, "hidden_norm")?,
+            self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
+            post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
+            mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
+        })
+    }
+}
+
+impl Eagle3Config {
+    /// With the sizes that were left out taken from the target.
+    fn resolve(&self, target: &TargetSpec) -> Result<Self> {
+        let or = |given: usize, default: usize| if given == 0 { default } else { given };
+        let mut resolved = self.clone();
+        resolved.captured_layers = Eagle3::capture(self, target)?.layers;
+        resolved.draft_vocab = or(self.draft_vocab, target.vocab);
+        resolved.d_ff = or(self.d_ff, target.d_ff);
+        resolved.heads = or(self.heads, target.heads);
+        resolved.kv_heads = or(self.kv_heads, target.kv_heads);
+        if !resolved.heads.is_multiple_of(resolved.kv_heads) {
+            return Err(Error::Drafter {
+                key: "kv_heads",
+                expected: format!("a divisor of {} query heads", resolved.heads),
+                got: resolved.kv_heads.to_string(),
+            });
+        }
+        if resolved.draft_vocab > target.vocab {
+            return Err(Error::Drafter {
+                key: "draft_vocab",
+                expected: format!("at most the target's {}", target.vocab),
+                got: resolved.draft_vocab.to_string(),
+            });
+        }
+        Ok(resolved)
+    }
+}
+
+/// The target's head over the draft vocabulary, `[d_model, draft_vocab]`.
+pub fn head_rows(target: &TargetParts, vocabulary: &DraftVocabulary) -> Tensor<2> {
+    let weight = target.lm_head.weight.val();
+    if vocabulary.is_full() {
+        return weight;
+    }
+    let ids: Vec<i64> = vocabulary
+        .target_ids()
+        .iter()
+        .map(|&id| id as i64)
+        .collect();
+    let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &weight.device());
+    weight.select(1, ids)
+}
+
+/// Random parameters for a fresh EAGLE-3 drafter; a copied head starts as the target's rows.
+pub struct FreshWeights<'a> {
+    /// Where all else comes from.
+    pub random: crate::RandomWeights,
+    /// Where the head comes from.
+    pub head: Head,
+    /// The target.
+    pub target: &'a TargetParts,
+    /// The tokens of the head.
+    pub vocabulary: &'a DraftVocabulary,
+}
+
+impl Weights for FreshWeights<'_> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        init: Init,
+    ) -> Result<spectrain_checkpoints::NamedTensor> {
+        if self.head == Head::Copied && name == "lm_head.weight" {
+            let rows = host_f32(
+                head_rows(self.target, self.vocabulary)
+                    .transpose()
+                    .cast(DType::F32),
+            );
+            return Ok(spectrain_checkpoints::NamedTensor::from_f32(
+                name, shape, rows,
+            ));
+        }
+        self.random.tensor(name, shape, init)
+    }
+}

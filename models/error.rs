@@ -1,0 +1,47 @@
+use std::path::PathBuf;
+
+/// What can go wrong when a model is built or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A folder, a tensor or a file could not be read or written.
+    #[error(transparent)]
+    Checkpoint(#[from] spectrain_checkpoints::Error),
+    /// A draft vocabulary makes no sense.
+    #[error(transparent)]
+    Data(#[from] spectrain_data::Error),
+    /// `config.json` lacks a key, or its value is of the wrong kind.
+    #[error("`{file}`: key `{key}`: expected {expected}, got {got}")]
+    Config {
+        /// The file.
+        file: PathBuf,
+        /// Dotted path of the key.
+        key: String,
+        /// What the key must hold.
+        expected: String,
+        /// What it holds.
+        got: String,
+    },
+    /// An architecture no decoder here computes.
+    #[error("`{file}`: unsupported architecture `{got}`; supported: {supported}")]
+    Architecture {
+        /// The file.
+        file: PathBuf,
+        /// `model_type`.
+        got: String,
+        /// The ones that are.
+        supported: String,
+    },
+    /// A drafter's settings do not fit its target.
+    #[error("`[drafter] {key}`: expected {expected}, got {got}")]
+    Drafter {
+        /// The key.
+        key: &'static str,
+        /// What fits.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+}
+
+/// A result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,36 @@
+//! Targets and drafters as Burn modules.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+mod attention;
+mod cache;
+mod config;
+mod decoder;
+mod drafter;
+pub mod eagle3;
+mod eagle3_checkpoint;
+mod error;
+mod linear;
+pub mod mask;
+mod norm;
+mod rope;
+mod sampling;
+mod target;
+mod transformer;
+pub mod unrolled;
+pub mod weights;
+
+pub use attention::{Attention, AttentionConfig, Projected, attend, scores, weigh};
+pub use cache::KvCache;
+pub use config::load_target;
+pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
+pub use drafter::{Capture, Draft, DraftRequest, Drafter, Proposal, Proposer, Session};
+pub use error::{Error, Result};
+pub use linear::{Bias, Linear};
+pub use mask::Layout;
+pub use norm::RmsNorm;
+pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
+pub use sampling::{Distribution, Sampling, argmax, sample};
+pub use target::{
+    Caches, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec, chain, depths,
+};
+pub use transformer::{Transformer, TransformerConfig, embedding};
+pub use weights::{FolderWeights, Init, RandomWeights, Scope, TensorWeights, Weights};

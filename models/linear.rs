@@ -1,0 +1,66 @@
+use burn::module::Param;
+use burn::prelude::*;
+
+use crate::{Init, Result, Scope};
+
+/// `x W (+ b)`. The weight is `[d_in, d_out]` in memory and `[d_out, d_in]` in files.
+///
+/// The product is taken in the type of the input: f32 master weights of a drafter that computes in bf16 are cast on
+/// the way, and their gradient comes back in f32.
+#[derive(Module, Debug)]
+pub struct Linear {
+    /// `[d_in, d_out]`
+    pub weight: Param<Tensor<2>>,
+    /// `[d_out]`
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+/// Whether a [`Linear`] adds a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bias {
+    /// It does.
+    With,
+    /// It does not.
+    Without,
+}
+
+impl From<bool> for Bias {
+    fn from(with: bool) -> Self {
+        if with { Self::With } else { Self::Without }
+    }
+}
+
+impl Linear {
+    /// The layer `scope` names.
+    ///
+    /// # Errors
+    /// The source lacks `weight` or `bias`, or holds it in another shape.
+    pub fn new(scope: &mut Scope, d_in: usize, d_out: usize, bias: Bias) -> Result<Self> {
+        let init = Init::Linear { fan_in: d_in };
+        Ok(Self {
+            weight: scope.transposed("weight", [d_in, d_out], init)?,
+            bias: match bias {
+                Bias::With => Some(scope.vector("bias", d_out, init)?),
+                Bias::Without => None,
+            },
+        })
+    }
+
+    /// # Shapes
+    /// - x: `[.., d_in]`
+    /// - output: `[.., d_out]`
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let mut shape = x.dims();
+        let weight = self.weight.val();
+        let [d_in, d_out] = weight.dims();
+        let rows = shape[..D - 1].iter().product::<usize>();
+        shape[D - 1] = d_out;
+        let dtype = x.dtype();
+        let flat: Tensor<2> = x.reshape([rows, d_in]);
+        let mut out = flat.matmul(weight.cast(dtype));
+        if let Some(bias) = &self.bias {
+            out = out + bias.val().cast(dtype).unsqueeze();
+        }
+        out.reshape(shape)
+    }
+}

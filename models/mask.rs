@@ -1,0 +1,133 @@
+//! Which position sees which, as a matrix added to attention scores: 0 where it may look, minus infinity elsewhere.
+use burn::prelude::*;
+
+use crate::target::depths;
+
+/// The documents and positions of packed rows.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// `[batch, seq]`: number of the document each position belongs to; padding is a document of its own.
+    pub documents: Tensor<2, Int>,
+    /// `[batch, seq]`: position within the document.
+    pub positions: Tensor<2, Int>,
+}
+
+impl Layout {
+    /// Causal within each document, at most `window` positions back, the own one counted.
+    ///
+    /// # Shapes
+    /// - output: `[batch, 1, seq, seq]`
+    pub fn mask(&self, window: Option<usize>) -> Tensor<4> {
+        let [batch, seq] = self.documents.dims();
+        let device = self.documents.device();
+        let rows = self.documents.clone().reshape([batch, seq, 1]);
+        let columns = self.documents.clone().reshape([batch, 1, seq]);
+        let other_document = rows
+            .expand([batch, seq, seq])
+            .not_equal(columns.expand([batch, seq, seq]));
+        let index = Tensor::<1, Int>::arange(0..seq as i64, &device);
+        let back = index.clone().reshape([1, seq, 1]) - index.reshape([1, 1, seq]); // query - key
+        let mut hidden = back.clone().lower_scalar(0);
+        if let Some(window) = window {
+            hidden = hidden.bool_or(back.greater_equal_scalar(window as i64));
+        }
+        let hidden = other_document.bool_or(hidden.expand([batch, seq, seq]));
+        Tensor::<3>::zeros([batch, seq, seq], (&device, burn::tensor::DType::F32))
+            .mask_fill(hidden, f32::NEG_INFINITY)
+            .reshape([batch, 1, seq, seq])
+    }
+}
+
+/// The mask of a tree of `parents` after `cached` positions: a node sees the cache, its ancestors and itself, at most
+/// `window` positions back. `None` when nothing is hidden.
+///
+/// # Shapes
+/// - output: `[1, 1, nodes, cached + nodes]`
+pub fn tree_mask(
+    parents: &[Option<usize>],
+    cached: usize,
+    window: Option<usize>,
+    device: &Device,
+) -> Option<Tensor<4>> {
+    let nodes = parents.len();
+    let total = cached + nodes;
+    let far = |span: usize| window.is_some_and(|window| span >= window);
+    if nodes == 1 && !far(cached) {
+        return None;
+    }
+    let depths = depths(parents);
+    let mut mask = vec![f32::NEG_INFINITY; nodes * total];
+    for node in 0..nodes {
+        let row = &mut mask[node * total..(node + 1) * total];
+        let position = cached + depths[node];
+        for (key, entry) in row[..cached].iter_mut().enumerate() {
+            if !far(position - key) {
+                *entry = 0.0;
+            }
+        }
+        let mut ancestor = Some(node);
+        while let Some(at) = ancestor {
+            if !far(depths[node] - depths[at]) {
+                row[cached + at] = 0.0;
+            }
+            ancestor = parents[at];
+        }
+    }
+    Some(Tensor::<1>::from_floats(mask.as_slice(), device).reshape([1, 1, nodes, total]))
+}
+
+/// Tensor of token ids, `[1, tokens]`.
+pub fn token_ids(tokens: &[u32], device: &Device) -> Tensor<2, Int> {
+    let ids: Vec<i64> = tokens.iter().map(|&token| token as i64).collect();
+    Tensor::<1, Int>::from_ints(ids.as_slice(), device).reshape([1, tokens.len()])
+}
+
+/// Position of each node of a tree after `cached` positions, `[1, nodes]`.
+pub fn tree_positions(parents: &[Option<usize>], cached: usize, device: &Device) -> Tensor<2, Int> {
+    let positions: Vec<i64> = depths(parents)
+        .into_iter()
+        .map(|depth| (cached + depth) as i64)
+        .collect();
+    Tensor::<1, Int>::from_ints(positions.as_slice(), device).reshape([1, parents.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::host_f32;
+
+    const NO: f32 = f32::NEG_INFINITY;
+
+    #[test]
+    fn siblings_do_not_see_each_other() {
+        let device = Device::flex();
+        // 0 is the last committed token, 1 and 2 its children, 3 a child of 2.
+        let parents = [None, Some(0), Some(0), Some(2)];
+        let mask = tree_mask(&parents, 1, None, &device).unwrap();
+        let expected = [
+            0.0, 0.0, NO, NO, NO, //
+            0.0, 0.0, 0.0, NO, NO, //
+            0.0, 0.0, NO, 0.0, NO, //
+            0.0, 0.0, NO, 0.0, 0.0,
+        ];
+        assert_eq!(host_f32(mask), expected);
+    }
+
+    #[test]
+    fn packed_documents_do_not_see_each_other() {
+        let device = Device::flex();
+        let layout = Layout {
+            documents: Tensor::from_ints([[1, 1, 2, 0]], &device),
+            positions: Tensor::from_ints([[0, 1, 0, 0]], &device),
+        };
+        let expected = [
+            0.0, NO, NO, NO, //
+            0.0, 0.0, NO, NO, //
+            NO, NO, 0.0, NO, //
+            NO, NO, NO, 0.0,
+        ];
+        assert_eq!(host_f32(layout.mask(None)), expected);
+        let windowed = host_f32(layout.mask(Some(1)));
+        assert_eq!(windowed[4..8], [NO, 0.0, NO, NO]);
+    }
+}

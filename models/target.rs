@@ -1,0 +1,154 @@
+use burn::nn::Embedding;
+use burn::prelude::*;
+
+use crate::{Capture, KvCache, Linear, RmsNorm, RopeConfig};
+
+/// Sizes of the target a drafter is trained for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TargetSpec {
+    /// Decoder layers.
+    pub layers: usize,
+    /// Residual width.
+    pub d_model: usize,
+    /// Feed-forward width.
+    pub d_ff: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub d_head: usize,
+    /// Vocabulary size.
+    pub vocab: usize,
+    /// Epsilon of the norms.
+    pub norm_epsilon: f64,
+    /// Rotary positions.
+    pub rope: RopeConfig,
+    /// Longest context, in tokens.
+    pub max_positions: usize,
+}
+
+/// The frozen pieces of a target that a drafter may share; never saved with the drafter.
+#[derive(Debug, Clone)]
+pub struct TargetParts {
+    /// Sizes.
+    pub spec: TargetSpec,
+    /// `[vocab, d_model]`
+    pub embed_tokens: Embedding,
+    /// The norm before the head.
+    pub norm: RmsNorm,
+    /// `[d_model, vocab]` in memory.
+    pub lm_head: Linear,
+}
+
+/// Hidden states of the target over some positions.
+#[derive(Debug, Clone)]
+pub struct Features {
+    /// `[batch, seq, captured layers * d_model]`: the captured layers side by side, lowest first.
+    pub captured: Tensor<3>,
+    /// `[batch, seq, d_model]`: the last hidden state after the final norm; the head turns it into logits.
+    pub last: Tensor<3>,
+}
+
+impl Features {
+    /// The features of some positions, in that order.
+    pub fn select(&self, positions: &[usize]) -> Self {
+        let contiguous = positions.iter().enumerate().all(|(i, &p)| i == p);
+        let pick = |x: &Tensor<3>| {
+            if contiguous {
+                return x.clone().narrow(1, 0, positions.len());
+            }
+            let indices: Vec<i64> = positions.iter().map(|&p| p as i64).collect();
+            x.clone()
+                .select(1, Tensor::from_ints(indices.as_slice(), &x.device()))
+        };
+        Self {
+            captured: pick(&self.captured),
+            last: pick(&self.last),
+        }
+    }
+}
+
+/// Tokens that one pass of the target reads after what its cache holds: a prompt, or the last committed token followed
+/// by a draft. Batch 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass<'a> {
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// Index in `tokens` of each token's parent, `None` for a child of the last cached token; parents come before
+    /// children. A token sees the cache, its ancestors and itself, and its position is the cached length plus its depth.
+    pub parents: &'a [Option<usize>],
+    /// Rows of logits wanted.
+    pub logits: LogitRows,
+}
+
+/// Which rows of logits a pass computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitRows {
+    /// Only that of the last token.
+    Last,
+    /// Every one.
+    All,
+}
+
+/// What one pass returns.
+#[derive(Debug, Clone)]
+pub struct TargetOutput {
+    /// `[1 or tokens, vocab]`, f32
+    pub logits: Tensor<2>,
+    /// Over every token of the pass, batch 1.
+    pub features: Features,
+}
+
+/// A frozen language model that verifies drafts.
+pub trait Target {
+    /// Its sizes.
+    fn spec(&self) -> &TargetSpec;
+
+    /// The device it runs on.
+    fn device(&self) -> Device;
+
+    /// Runs `pass` after what `caches` holds, adds its keys and values to it, and keeps what `capture` asks for.
+    fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput;
+}
+
+/// Keys and values of every layer for one sequence.
+#[derive(Debug, Clone)]
+pub struct Caches {
+    /// One for each layer; a target without attention may leave it empty.
+    pub layers: Vec<KvCache>,
+    /// Positions held.
+    pub len: usize,
+}
+
+impl Caches {
+    /// Empty caches of `layers` layers with room for `capacity` positions.
+    pub fn new(layers: usize, capacity: usize) -> Self {
+        Self {
+            layers: (0..layers).map(|_| KvCache::new(capacity)).collect(),
+            len: 0,
+        }
+    }
+
+    /// Keeps the first `prefix` positions and, after them, the ones `prefix + rows[i]`.
+    pub fn keep(&mut self, prefix: usize, rows: &[usize]) {
+        self.layers
+            .iter_mut()
+            .for_each(|layer| layer.keep(prefix, rows));
+        self.len = prefix + rows.len();
+    }
+}
+
+/// The parents of a chain of `len` tokens.
+pub fn chain(len: usize) -> Vec<Option<usize>> {
+    (0..len).map(|node| node.checked_sub(1)).collect()
+}
+
+/// Depth of every node of a tree, 0 for the children of the root.
+pub fn depths(parents: &[Option<usize>]) -> Vec<usize> {
+    let mut depths: Vec<usize> = Vec::with_capacity(parents.len());
+    for parent in parents {
+        depths.push(parent.map_or(0, |parent| depths[parent] + 1));
+    }
+    depths
+}

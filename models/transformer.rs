@@ -1,0 +1,229 @@
+//! The one decoder that computes Llama, Mistral, Qwen2 and Qwen3 targets; what differs is read from `config.json`.
+use burn::module::Param;
+use burn::nn::Embedding;
+use burn::prelude::*;
+use burn::tensor::DType;
+
+use crate::mask::{token_ids, tree_mask, tree_positions};
+use crate::{
+    AttentionConfig, Bias, Caches, Capture, DecoderLayer, DecoderLayerConfig, Features, Init,
+    Layout, Linear, LogitRows, Pass, Result, RmsNorm, Rope, Scope, Target, TargetOutput,
+    TargetParts, TargetSpec,
+};
+
+/// What `config.json` says of a dense decoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TransformerConfig {
+    /// Sizes.
+    pub spec: TargetSpec,
+    /// Bias on query, key and value projections.
+    pub qkv_bias: Bias,
+    /// Bias on the attention's output projection.
+    pub output_bias: Bias,
+    /// Bias on the feed-forward projections.
+    pub mlp_bias: Bias,
+    /// Whether each head's queries and keys are normalised (Qwen3).
+    pub head_norm: bool,
+    /// Whether the head is the embedding.
+    pub tied_head: bool,
+    /// For each layer, how many positions back it sees, the own one counted; `None` for all.
+    pub windows: Vec<Option<usize>>,
+}
+
+/// A decoder-only transformer of the Llama family.
+#[derive(Module, Debug)]
+pub struct Transformer {
+    embed_tokens: Embedding,
+    layers: Vec<DecoderLayer>,
+    norm: RmsNorm,
+    /// Absent when tied to the embedding.
+    lm_head: Option<Linear>,
+    #[module(skip)]
+    config: TransformerConfig,
+}
+
+impl Transformer {
+    /// The model `scope` names.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub fn new(scope: &mut Scope, config: TransformerConfig) -> Result<Self> {
+        let spec = &config.spec;
+        let layer = DecoderLayerConfig {
+            attention: AttentionConfig {
+                d_input: spec.d_model,
+                d_model: spec.d_model,
+                heads: spec.heads,
+                kv_heads: spec.kv_heads,
+                d_head: spec.d_head,
+                qkv_bias: config.qkv_bias,
+                output_bias: config.output_bias,
+                head_norm: config.head_norm.then_some(spec.norm_epsilon),
+            },
+            d_ff: spec.d_ff,
+            mlp_bias: config.mlp_bias,
+            norm_epsilon: spec.norm_epsilon,
+        };
+        let mut layers = Vec::with_capacity(spec.layers);
+        for index in 0..spec.layers {
+            let path = format!("layers.{index}");
+            layers.push(DecoderLayer::new(&mut scope.child(path), &layer)?);
+        }
+        let head = |scope: &mut Scope| {
+            Linear::new(
+                &mut scope.child("lm_head"),
+                spec.d_model,
+                spec.vocab,
+                Bias::Without,
+            )
+        };
+        Ok(Self {
+            embed_tokens: embedding(&mut scope.child("embed_tokens"), spec.vocab, spec.d_model)?,
+            layers,
+            norm: RmsNorm::new(&mut scope.child("norm"), spec.d_model, spec.norm_epsilon)?,
+            lm_head: match config.tied_head {
+                true => None,
+                false => Some(head(scope)?),
+            },
+            config,
+        })
+    }
+
+    /// What `config.json` said.
+    pub fn config(&self) -> &TransformerConfig {
+        &self.config
+    }
+
+    /// The pieces a drafter may share.
+    pub fn parts(&self) -> TargetParts {
+        TargetParts {
+            spec: self.config.spec.clone(),
+            embed_tokens: self.embed_tokens.clone(),
+            norm: self.norm.clone(),
+            lm_head: self.head(),
+        }
+    }
+
+    /// The head as a layer of its own; a tied one is the transposed embedding.
+    pub fn head(&self) -> Linear {
+        self.lm_head.clone().unwrap_or_else(|| Linear {
+            weight: Param::from_tensor(self.embed_tokens.weight.val().transpose()),
+            bias: None,
+        })
+    }
+
+    /// The last hidden state after the final norm, and the captured layers, of whole packed rows.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, seq]`
+    pub fn features(&self, tokens: Tensor<2, Int>, layout: &Layout, capture: &Capture) -> Features {
+        let rotation = self.rope(&tokens.device()).at(layout.positions.clone());
+        let masks = Masks::new(&self.config.windows, |window| Some(layout.mask(window)));
+        let x = self.embed_tokens.forward(tokens);
+        self.run(x, capture, |index, layer, x| {
+            layer.forward(x, &rotation, masks.of(index), None)
+        })
+    }
+
+    fn rope(&self, device: &Device) -> Rope {
+        Rope::new(&self.config.spec.rope, self.config.spec.d_head, device)
+    }
+
+    fn run(
+        &self,
+        mut x: Tensor<3>,
+        capture: &Capture,
+        mut forward: impl FnMut(usize, &DecoderLayer, Tensor<3>) -> Tensor<3>,
+    ) -> Features {
+        let mut captured = Vec::with_capacity(capture.layers.len());
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = forward(index, layer, x);
+            if capture.layers.contains(&index) {
+                captured.push(x.clone());
+            }
+        }
+        let last = self.norm.forward(x);
+        let captured = if captured.is_empty() {
+            let [batch, seq, _] = last.dims();
+            Tensor::zeros([batch, seq, 0], (&last.device(), last.dtype()))
+        } else {
+            Tensor::cat(captured, 2)
+        };
+        Features { captured, last }
+    }
+}
+
+impl Target for Transformer {
+    fn spec(&self) -> &TargetSpec {
+        &self.config.spec
+    }
+
+    fn device(&self) -> Device {
+        self.embed_tokens.weight.device()
+    }
+
+    fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
+        let device = self.device();
+        let cached = caches.len;
+        let rotation = self
+            .rope(&device)
+            .at(tree_positions(pass.parents, cached, &device));
+        let masks = Masks::new(&self.config.windows, |window| {
+            tree_mask(pass.parents, cached, window, &device)
+        });
+        let x = self.embed_tokens.forward(token_ids(pass.tokens, &device));
+        let features = self.run(x, capture, |index, layer, x| {
+            layer.forward(
+                x,
+                &rotation,
+                masks.of(index),
+                Some(&mut caches.layers[index]),
+            )
+        });
+        caches.len = cached + pass.tokens.len();
+        let rows = match pass.logits {
+            LogitRows::All => features.last.clone(),
+            LogitRows::Last => features.last.clone().narrow(1, pass.tokens.len() - 1, 1),
+        };
+        let logits = self.head().forward(rows).cast(DType::F32);
+        TargetOutput {
+            logits: logits.squeeze_dim(0),
+            features,
+        }
+    }
+}
+
+/// The masks of a pass: one for each window among the layers.
+struct Masks {
+    masks: Vec<(Option<usize>, Option<Tensor<4>>)>,
+    of: Vec<usize>,
+}
+
+impl Masks {
+    fn new(windows: &[Option<usize>], make: impl Fn(Option<usize>) -> Option<Tensor<4>>) -> Self {
+        let mut masks: Vec<(Option<usize>, Option<Tensor<4>>)> = Vec::new();
+        let mut of = Vec::with_capacity(windows.len());
+        for &window in windows {
+            let known = masks.iter().position(|(known, _)| *known == window);
+            of.push(known.unwrap_or_else(|| {
+                masks.push((window, make(window)));
+                masks.len() - 1
+            }));
+        }
+        Self { masks, of }
+    }
+
+    fn of(&self, layer: usize) -> Option<&Tensor<4>> {
+        self.masks[self.of[layer]].1.as_ref()
+    }
+}
+
+/// A table of token embeddings, `[vocab, d_model]`.
+///
+/// # Errors
+/// The source lacks `weight`, or holds it in another shape.
+pub fn embedding(scope: &mut Scope, vocab: usize, d_model: usize) -> Result<Embedding> {
+    Ok(Embedding {
+        weight: scope.matrix("weight", [vocab, d_model], Init::Normal(0.02))?,
+    })
+}

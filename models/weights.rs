@@ -1,0 +1,386 @@
+//! Where parameters come from, and how a module's parameters are written back.
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::prelude::*;
+use burn::tensor::DType as BurnDType;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+
+use crate::{Error, Result};
+
+/// How a parameter starts when it is not loaded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Init {
+    /// Every element is this.
+    Constant(f32),
+    /// Uniform in `±sqrt(1 / fan_in)`, PyTorch's default for a linear layer.
+    Linear {
+        /// Width of the input.
+        fan_in: usize,
+    },
+    /// Normal with this standard deviation.
+    Normal(f32),
+}
+
+/// A source of parameters by name: random, or a checkpoint.
+pub trait Weights {
+    /// The parameter `name`, in the layout of a Hugging Face file.
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor>;
+}
+
+/// Fresh parameters. Drawn on the host, so that a seed means the same on every device and in every thread.
+#[derive(Debug)]
+pub struct RandomWeights(StdRng);
+
+impl RandomWeights {
+    /// Parameters drawn from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(StdRng::seed_from_u64(seed))
+    }
+
+    fn normal(&mut self) -> f32 {
+        // Box and Muller; 1 - u keeps the logarithm finite.
+        let (u, v): (f64, f64) = (self.0.random(), self.0.random());
+        ((-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()) as f32
+    }
+}
+
+impl Weights for RandomWeights {
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        let len = shape.iter().product();
+        let values = match init {
+            Init::Constant(value) => vec![value; len],
+            Init::Linear { fan_in } => {
+                let bound = (1.0 / fan_in as f32).sqrt();
+                (0..len)
+                    .map(|_| self.0.random_range(-bound..=bound))
+                    .collect()
+            }
+            Init::Normal(deviation) => (0..len).map(|_| self.normal() * deviation).collect(),
+        };
+        Ok(NamedTensor::from_f32(name, shape, values))
+    }
+}
+
+/// Parameters of a folder; every one asked for must be there, in its shape.
+pub struct FolderWeights<'a> {
+    folder: &'a ModelFolder,
+    prefix: &'static str,
+    taken: Vec<String>,
+}
+
+impl<'a> FolderWeights<'a> {
+    /// Reads from `folder`, where every name starts with `prefix`, except those that start with `lm_head.`.
+    pub fn new(folder: &'a ModelFolder, prefix: &'static str) -> Self {
+        Self {
+            folder,
+            prefix,
+            taken: Vec::new(),
+        }
+    }
+
+    /// Fails if the folder holds a tensor that nothing asked for, other than `ignored`.
+    pub fn finish(self, ignored: &[String]) -> Result<()> {
+        Ok(self.folder.check_names(&self.taken, ignored)?)
+    }
+}
+
+impl Weights for FolderWeights<'_> {
+    fn tensor(&mut self, name: &str, shape: &[usize], _: Init) -> Result<NamedTensor> {
+        let name = if name.starts_with("lm_head.") {
+            name.to_owned()
+        } else {
+            format!("{}{name}", self.prefix)
+        };
+        let (dtype, bytes) = self.folder.read_bytes(&name, shape)?;
+        self.taken.push(name.clone());
+        Ok(NamedTensor {
+            name,
+            shape: shape.to_vec(),
+            dtype,
+            bytes,
+        })
+    }
+}
+
+/// Parameters already in memory, such as those of a drafter's folder.
+#[derive(Debug)]
+pub struct TensorWeights {
+    tensors: std::collections::BTreeMap<String, NamedTensor>,
+    source: String,
+}
+
+impl TensorWeights {
+    /// Parameters of `tensors`, which came from `source`.
+    pub fn new(tensors: Vec<NamedTensor>, source: impl Into<String>) -> Self {
+        Self {
+            tensors: tensors.into_iter().map(|t| (t.name.clone(), t)).collect(),
+            source: source.into(),
+        }
+    }
+
+    /// Names nothing has asked for yet.
+    pub fn left(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
+    }
+}
+
+impl Weights for TensorWeights {
+    fn tensor(&mut self, name: &str, shape: &[usize], _: Init) -> Result<NamedTensor> {
+        let problem = |got: String| Error::Config {
+            file: self.source.clone().into(),
+            key: name.to_owned(),
+            expected: format!("a tensor of shape {shape:?}"),
+            got,
+        };
+        match self.tensors.get(name) {
+            None => Err(problem("none".into())),
+            Some(found) if found.shape != shape => Err(problem(format!("{:?}", found.shape))),
+            Some(_) => self
+                .tensors
+                .remove(name)
+                .ok_or_else(|| problem("none".into())),
+        }
+    }
+}
+
+/// A place in the tree of modules: the source, the names above, and where tensors go.
+pub struct Scope<'a> {
+    source: &'a mut dyn Weights,
+    path: String,
+    device: &'a Device,
+    dtype: DType,
+}
+
+impl<'a> Scope<'a> {
+    /// The root: parameters of `source` as `dtype` on `device`.
+    pub fn root(source: &'a mut dyn Weights, device: &'a Device, dtype: DType) -> Self {
+        Self {
+            source,
+            path: String::new(),
+            device,
+            dtype,
+        }
+    }
+
+    /// The module `name` below this one.
+    pub fn child(&mut self, name: impl std::fmt::Display) -> Scope<'_> {
+        Scope {
+            path: format!("{}{name}.", self.path),
+            source: self.source,
+            device: self.device,
+            dtype: self.dtype,
+        }
+    }
+
+    /// The device parameters are made on.
+    pub fn device(&self) -> &Device {
+        self.device
+    }
+
+    /// A vector parameter.
+    pub fn vector(&mut self, name: &str, len: usize, init: Init) -> Result<Param<Tensor<1>>> {
+        let tensor = self.take(name, &[len], init)?;
+        Ok(self.parameter(tensor))
+    }
+
+    /// A matrix parameter `[rows, columns]`, as in the file.
+    pub fn matrix(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        init: Init,
+    ) -> Result<Param<Tensor<2>>> {
+        let tensor = self.take(name, &shape, init)?;
+        Ok(self.parameter(tensor))
+    }
+
+    /// A matrix parameter that the file holds as `[d_out, d_in]` and the module as `[d_in, d_out]`.
+    pub fn transposed(
+        &mut self,
+        name: &str,
+        [d_in, d_out]: [usize; 2],
+        init: Init,
+    ) -> Result<Param<Tensor<2>>> {
+        let mut tensor = self.take(name, &[d_out, d_in], init)?;
+        tensor.bytes = transpose(&tensor.bytes, d_out, d_in);
+        tensor.shape = vec![d_in, d_out];
+        Ok(self.parameter(tensor))
+    }
+
+    fn take(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        let name = format!("{}{name}", self.path);
+        Ok(self.source.tensor(&name, shape, init)?.cast(self.dtype)?)
+    }
+
+    fn parameter<const D: usize>(&self, tensor: NamedTensor) -> Param<Tensor<D>> {
+        Param::from_tensor(tensor_from(tensor, self.device))
+    }
+}
+
+/// Transposes a `[rows, columns]` matrix of elements of any size.
+fn transpose(bytes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
+    const BLOCK: usize = 32;
+    if rows * columns == 0 {
+        return Vec::new();
+    }
+    let size = bytes.len() / (rows * columns);
+    let mut out = vec![0; bytes.len()];
+    for row_block in (0..rows).step_by(BLOCK) {
+        for column_block in (0..columns).step_by(BLOCK) {
+            for row in row_block..rows.min(row_block + BLOCK) {
+                for column in column_block..columns.min(column_block + BLOCK) {
+                    let from = (row * columns + column) * size;
+                    let to = (column * rows + row) * size;
+                    out[to..to + size].copy_from_slice(&bytes[from..from + size]);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// A tensor of the file's element type on `device`.
+pub fn tensor_from<const D: usize>(tensor: NamedTensor, device: &Device) -> Tensor<D> {
+    let dtype = match tensor.dtype {
+        DType::BF16 => BurnDType::BF16,
+        DType::F16 => BurnDType::F16,
+        _ => BurnDType::F32,
+    };
+    let data = TensorData::from_bytes_vec(tensor.bytes, tensor.shape, dtype);
+    Tensor::from_data(data, (device, dtype))
+}
+
+/// Every parameter of `module` under its Hugging Face name and in its layout, as f32.
+pub fn export<M: Module>(module: &M) -> Vec<NamedTensor> {
+    let mut exporter = Exporter::default();
+    module.visit(&mut exporter);
+    exporter.tensors
+}
+
+#[derive(Default)]
+struct Exporter {
+    path: Vec<String>,
+    container: Vec<String>,
+    tensors: Vec<NamedTensor>,
+}
+
+impl ModuleVisitor for Exporter {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.path.push(name.to_owned());
+        self.container.push(container_type.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+        self.container.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let values = host_f32(param.val());
+        let mut tensor = NamedTensor::from_f32(self.path.join("."), param.val().dims(), values);
+        if is_linear_weight::<D>(&self.container) {
+            tensor.bytes = transpose(&tensor.bytes, tensor.shape[0], tensor.shape[1]);
+            tensor.shape.reverse();
+        }
+        self.tensors.push(tensor);
+    }
+}
+
+/// Replaces every parameter of `module` by the tensor of its name, as [`export`] wrote them. `source` is named in errors.
+///
+/// # Errors
+/// A tensor is missing, left over, or of another shape.
+pub fn import<M: Module>(module: M, tensors: Vec<NamedTensor>, source: &str) -> Result<M> {
+    let mut importer = Importer {
+        path: Vec::new(),
+        container: Vec::new(),
+        weights: TensorWeights::new(tensors, source),
+        error: None,
+    };
+    let module = module.map(&mut importer);
+    if let Some(error) = importer.error {
+        return Err(error);
+    }
+    match importer.weights.left().first() {
+        None => Ok(module),
+        Some(left) => Err(Error::Config {
+            file: source.into(),
+            key: (*left).to_owned(),
+            expected: "no such tensor".into(),
+            got: "one".into(),
+        }),
+    }
+}
+
+struct Importer {
+    path: Vec<String>,
+    container: Vec<String>,
+    weights: TensorWeights,
+    error: Option<Error>,
+}
+
+impl ModuleMapper for Importer {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.path.push(name.to_owned());
+        self.container.push(container_type.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+        self.container.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, old, mapper) = param.consume();
+        let mut shape = old.dims().to_vec();
+        let transposed = is_linear_weight::<D>(&self.container);
+        if transposed {
+            shape.reverse();
+        }
+        let name = self.path.join(".");
+        let new = match self.weights.tensor(&name, &shape, Init::Constant(0.0)) {
+            Err(error) => {
+                self.error.get_or_insert(error);
+                return Param::from_mapped_value(id, old, mapper);
+            }
+            Ok(mut tensor) => {
+                if transposed {
+                    tensor.bytes = transpose(&tensor.bytes, shape[0], shape[1]);
+                    tensor.shape.reverse();
+                }
+                tensor_from(tensor, &old.device().without_autodiff())
+            }
+        };
+        let device = old.device();
+        let new = lift(new, &device).set_require_grad(old.is_require_grad());
+        Param::from_mapped_value(id, new, mapper)
+    }
+}
+
+/// Whether the parameter at hand is the weight of a [`Linear`](crate::Linear), which files hold transposed.
+fn is_linear_weight<const D: usize>(container: &[String]) -> bool {
+    D == 2 && container.last().is_some_and(|kind| kind == "Struct:Linear")
+}
+
+/// The elements of a tensor on the host, in row order.
+///
+/// # Panics
+/// The device failed.
+pub fn host_f32<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor
+        .try_into_vec_as::<f32>()
+        .unwrap_or_else(|error| panic!("cannot read a tensor from its device: {error:?}"))
+}
+
+/// A tensor outside any graph as part of the graph that parameters on `device` are in, if that is an autodiff device.
+pub fn lift<const D: usize, K: burn::tensor::kind::Autodiff>(
+    tensor: Tensor<D, K>,
+    device: &Device,
+) -> Tensor<D, K> {
+    match device.gradient_checkpointing_strategy() {
+        None => tensor,
+        Some(strategy) => tensor
+            .autodiff()
+            .with_gradient_checkpointing_strategy(strategy),
+    }
+}
