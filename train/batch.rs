@@ -1,0 +1,139 @@
+use burn::prelude::*;
+use burn::tensor::DType;
+use spectrain_data::packing::{self, PackedBatch, RowLayout};
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::{Features, Layout, weights::lift};
+
+/// Packed rows of tokens, on the host.
+#[derive(Debug, Clone)]
+pub struct Rows {
+    /// Samples of every row.
+    pub packed: PackedBatch,
+    /// Documents and positions within them, row by row.
+    pub layout: RowLayout,
+    /// `rows * row_length` token ids; 0 in padding.
+    pub tokens: Vec<u32>,
+    /// Whether the token is in the loss mask.
+    pub loss_mask: Vec<bool>,
+}
+
+impl Rows {
+    /// The rows of `packed` with the samples of `shards`.
+    pub fn new(
+        packed: PackedBatch,
+        shards: &TokenShards,
+        lengths: &[usize],
+        length: usize,
+    ) -> Self {
+        let layout = packing::layout(&packed, lengths, length);
+        let mut tokens = Vec::with_capacity(layout.documents.len());
+        let mut loss_mask = Vec::with_capacity(layout.documents.len());
+        for (row, samples) in packed.rows.iter().enumerate() {
+            for &sample in samples {
+                let view = shards.get(sample);
+                tokens.extend_from_slice(view.tokens);
+                loss_mask.extend(view.loss_mask.iter().map(|&bit| bit != 0));
+            }
+            tokens.resize((row + 1) * length, 0);
+            loss_mask.resize((row + 1) * length, false);
+        }
+        Self {
+            packed,
+            layout,
+            tokens,
+            loss_mask,
+        }
+    }
+
+    /// Positions, padding included.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there is no position.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Tokens that are not padding.
+    pub fn real_tokens(&self) -> usize {
+        self.layout
+            .documents
+            .iter()
+            .filter(|&&document| document != 0)
+            .count()
+    }
+
+    /// Samples of the batch, for messages.
+    pub fn samples(&self) -> Vec<usize> {
+        self.packed.rows.iter().flatten().copied().collect()
+    }
+
+    /// Whether `position + by` is in the same row and document as `position`, and that is not padding.
+    pub fn reaches(&self, position: usize, by: usize) -> bool {
+        let length = self.layout.row_length;
+        let to = position + by;
+        let documents = &self.layout.documents;
+        to / length == position / length
+            && documents[position] != 0
+            && documents.get(to) == Some(&documents[position])
+    }
+}
+
+/// A batch: packed rows and the target's features over them.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// The rows on the host.
+    pub rows: Rows,
+    /// `[batch, seq]`
+    pub tokens: Tensor<2, Int>,
+    /// Documents and positions.
+    pub layout: Layout,
+    /// Absent when what is trained reads no features.
+    pub features: Option<Features>,
+}
+
+impl Batch {
+    /// The rows as tensors on `device`, without features.
+    pub fn new(rows: Rows, device: &Device) -> Self {
+        let shape = [rows.layout.rows, rows.layout.row_length];
+        let ints = |values: &[u32]| {
+            let values: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+            Tensor::<1, Int>::from_ints(values.as_slice(), device).reshape(shape)
+        };
+        Self {
+            tokens: ints(&rows.tokens),
+            layout: Layout {
+                documents: ints(&rows.layout.documents),
+                positions: ints(&rows.layout.positions),
+            },
+            rows,
+            features: None,
+        }
+    }
+
+    /// The same batch as part of the graph that parameters on `device` are in.
+    pub fn lift(&self, device: &Device) -> Self {
+        Self {
+            rows: self.rows.clone(),
+            tokens: lift(self.tokens.clone(), device),
+            layout: Layout {
+                documents: lift(self.layout.documents.clone(), device),
+                positions: lift(self.layout.positions.clone(), device),
+            },
+            features: self.features.as_ref().map(|features| Features {
+                captured: lift(features.captured.clone(), device),
+                last: lift(features.last.clone(), device),
+            }),
+        }
+    }
+}
+
+/// Features as storage holds them: rounded to bf16, computed with in `compute`.
+pub(crate) fn as_stored(features: Features, compute: DType) -> Features {
+    let round = |x: Tensor<3>| x.cast(DType::BF16).cast(compute);
+    Features {
+        captured: round(features.captured),
+        last: round(features.last),
+    }
+}

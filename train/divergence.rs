@@ -1,0 +1,159 @@
+//! The divergences between the target's distribution `p` and the drafter's `q` at one position, with their gradients
+//! with respect to the drafter's logits.
+use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
+use serde::{Deserialize, Serialize};
+
+/// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Divergence {
+    /// `KL(p ‖ q)`.
+    Kl,
+    /// `-Σ p log q`: the gradient of `kl`, and the entropy of `p` on top of its value (EAGLE-3's reference).
+    SoftCe,
+    /// `KL(q ‖ p)`.
+    ReverseKl,
+    /// `β KL(p ‖ m) + (1 - β) KL(q ‖ m)` with `m = β p + (1 - β) q` (GKD, <https://arxiv.org/abs/2306.13649>).
+    Jsd(f64),
+    /// `-log q` of the target's most likely token.
+    Ce,
+    /// `1 - Σ min(p, q)`, one minus the acceptance rate; full `p`
+    /// (Leviathan et al., <https://arxiv.org/abs/2211.17192>, corollary 3.6).
+    Tv,
+    /// `-log α` with `α = Σ min(p, q)`; full `p` (<https://arxiv.org/abs/2602.23881>).
+    Nla,
+    /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant; full `p` in `α`
+    /// (<https://arxiv.org/abs/2602.23881>).
+    LkHybrid,
+    /// `-Σ p log q` over the `k` most likely tokens of `p`, not renormalised (HASS, <https://arxiv.org/abs/2408.15766>).
+    TopK(usize),
+}
+
+/// Distance and gradient at each row of a chunk.
+pub struct Judged {
+    /// `[rows, 1]`
+    pub value: Tensor<2>,
+    /// `[rows, vocab]`: of the value with respect to the logits.
+    pub gradient: Tensor<2>,
+}
+
+/// The target's side of a chunk.
+pub struct TeacherRows {
+    /// `[rows, vocab]`: log-probabilities, normalised over the drafter's vocabulary.
+    pub log_p: Tensor<2>,
+    /// `[rows, 1]`: share of the target's mass that the drafter's vocabulary holds; `None` when it is all of it.
+    pub covered: Option<Tensor<2>>,
+}
+
+impl TeacherRows {
+    /// `[rows, vocab]`: the target's probabilities of the drafter's tokens, not renormalised.
+    pub fn full(&self) -> Tensor<2> {
+        let p = self.log_p.clone().exp();
+        match &self.covered {
+            None => p,
+            Some(covered) => p * covered.clone(),
+        }
+    }
+}
+
+const LEAST_ALPHA: f64 = 1e-5;
+
+impl Divergence {
+    /// # Shapes
+    /// - logits: `[rows, vocab]`, the drafter's, f32, not in a graph
+    pub fn judge(self, logits: Tensor<2>, teacher: &TeacherRows) -> Judged {
+        let log_q = log_softmax(logits, 1);
+        let q = log_q.clone().exp();
+        let log_p = teacher.log_p.clone();
+        let p = log_p.clone().exp();
+        let full_p = teacher.full();
+        let alpha = || overlap(full_p.clone(), q.clone());
+        let kl = |p: Tensor<2>| (p * (log_p.clone() - log_q.clone())).sum_dim(1);
+        let (value, gradient) = match self {
+            Self::Kl => (kl(p.clone()), q - p),
+            Self::SoftCe => (-(p.clone() * log_q).sum_dim(1), q - p),
+            Self::ReverseKl => {
+                let ratio = log_q - log_p;
+                let value = (q.clone() * ratio.clone()).sum_dim(1);
+                let gradient = q * (ratio - value.clone());
+                (value, gradient)
+            }
+            Self::Jsd(beta) => {
+                let log_m = (p.clone() * beta + q.clone() * (1.0 - beta)).log();
+                let to_p = (p * (log_p - log_m.clone())).sum_dim(1);
+                let ratio = log_q - log_m;
+                let to_q = (q.clone() * ratio.clone()).sum_dim(1);
+                // d JSD / d q = (1 - β) log(q / m): the other terms cancel.
+                let gradient = q * (ratio - to_q.clone()) * (1.0 - beta);
+                (to_p * beta + to_q * (1.0 - beta), gradient)
+            }
+            Self::Ce => {
+                let label = one_hot_argmax(&log_p);
+                (-(label.clone() * log_q).sum_dim(1), q - label)
+            }
+            Self::Tv => (
+                -alpha() + 1.0,
+                through_softmax(q.clone(), |q| -rising(q, full_p)),
+            ),
+            Self::Nla => {
+                let alpha = alpha();
+                let floored = alpha.clone().clamp_min(LEAST_ALPHA);
+                let live = alpha.clone().greater_equal_scalar(LEAST_ALPHA).float();
+                let slope = live / floored.clone();
+                let gradient = through_softmax(q.clone(), |q| -rising(q, full_p.clone()) * slope);
+                (-floored.log(), gradient)
+            }
+            Self::LkHybrid => {
+                let alpha = alpha();
+                let share = (alpha.clone() * -3.0).exp();
+                let rest = -share.clone() + 1.0;
+                let value = kl(p.clone()) * share.clone() + rest.clone() * (-alpha + 1.0);
+                let towards_p = (q.clone() - p) * share;
+                let gradient =
+                    towards_p + through_softmax(q.clone(), |q| -rising(q, full_p.clone()) * rest);
+                (value, gradient)
+            }
+            Self::TopK(k) => {
+                let kept = keep_largest(p, k);
+                let mass = kept.clone().sum_dim(1);
+                (-(kept.clone() * log_q).sum_dim(1), q * mass - kept)
+            }
+        };
+        Judged { value, gradient }
+    }
+}
+
+/// The acceptance rate `Σ min(p, q)`, `[rows, 1]`.
+pub(crate) fn overlap(p: Tensor<2>, q: Tensor<2>) -> Tensor<2> {
+    p.min_pair(q).sum_dim(1)
+}
+
+/// Slope of `Σ min(p, q)` in each `q`: 1 below `p`, 0 above, and half where they are equal.
+fn rising(q: Tensor<2>, p: Tensor<2>) -> Tensor<2> {
+    let below = q.clone().lower(p.clone()).float();
+    let equal = q.equal(p).float();
+    below + equal * 0.5
+}
+
+/// The gradient in the logits of a function whose gradient in `q` is `slope(q)`.
+fn through_softmax(q: Tensor<2>, slope: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
+    let slope = slope(q.clone());
+    let mean = (q.clone() * slope.clone()).sum_dim(1);
+    q * (slope - mean)
+}
+
+fn one_hot_argmax(scores: &Tensor<2>) -> Tensor<2> {
+    let best = scores.clone().argmax(1);
+    let ones = Tensor::ones(best.dims(), &scores.device());
+    scores
+        .zeros_like()
+        .scatter(1, best, ones, burn::tensor::IndexingUpdateOp::Add)
+}
+
+fn keep_largest(p: Tensor<2>, k: usize) -> Tensor<2> {
+    let k = k.min(p.dims()[1]);
+    let (values, indices) = p.clone().topk_with_indices(k, 1);
+    p.zeros_like()
+        .scatter(1, indices, values, burn::tensor::IndexingUpdateOp::Add)
+}

@@ -1,0 +1,73 @@
+/// What can go wrong in training.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model.
+    #[error(transparent)]
+    Model(#[from] spectrain_models::Error),
+    /// Tokens or stored features.
+    #[error(transparent)]
+    Data(#[from] spectrain_data::Error),
+    /// A checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] spectrain_checkpoints::Error),
+    /// A setting of the `[train]` or `[objective]` table makes no sense.
+    #[error("`[{table}] {key}`: expected {expected}, got {got}")]
+    Setting {
+        /// The table.
+        table: &'static str,
+        /// The key.
+        key: &'static str,
+        /// What makes sense.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// The loss, a gradient or a parameter is not finite, or the loss has exploded.
+    #[error("step {step}: {what}; batch: samples {samples:?}")]
+    Diverged {
+        /// Optimizer step, counted from 1.
+        step: usize,
+        /// What was seen.
+        what: String,
+        /// Samples of the batch.
+        samples: Vec<usize>,
+    },
+    /// The run state on disk is not of this training.
+    #[error("`{path}`: expected {expected}, got {got}")]
+    State {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// What this training needs.
+        expected: String,
+        /// What it holds.
+        got: String,
+    },
+    /// The process that makes features ended.
+    #[error("the target's features could not be made: {0}")]
+    Features(String),
+    /// A log file could not be written.
+    #[error("cannot write `{path}`: {source}")]
+    Log {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Device memory grows from interval to interval.
+    #[error(
+        "step {step}: device memory grew from {from_mib} to {to_mib} MiB over {intervals} log intervals; this looks like a leak"
+    )]
+    MemoryGrowth {
+        /// Optimizer step.
+        step: usize,
+        /// At the first of the intervals.
+        from_mib: u64,
+        /// At the last.
+        to_mib: u64,
+        /// How many.
+        intervals: usize,
+    },
+}
+
+/// A result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,354 @@
+//! The loop: resume → batch → gradients → step → log → validate → save.
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Instant;
+
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use spectrain_checkpoints::state;
+use spectrain_models::weights::host_f32;
+
+use crate::log::{Interval, Log};
+use crate::source::{BatchSource, Order, Samples};
+use crate::watch::Watch;
+use crate::{Batch, Error, Loss, Result, Statistics, Train, TrainConfig};
+
+/// What a run of the loop is given.
+pub struct Fit<'a> {
+    /// The `[train]` table.
+    pub config: &'a TrainConfig,
+    /// What is trained on, in which order.
+    pub samples: Samples,
+    /// Makes its batches, one ahead of the training step.
+    pub source: Box<dyn BatchSource>,
+    /// Folder of the run state and of the logs.
+    pub folder: PathBuf,
+    /// What must be the same for a state to be taken up: a digest of settings and data.
+    pub identity: String,
+    /// Whether the run shall end after this step.
+    pub interrupted: &'a dyn Fn() -> bool,
+    /// Validates.
+    pub validate: &'a mut dyn FnMut(&dyn Train, usize) -> Result<Validation>,
+    /// Bytes in use on the device, where it tells.
+    pub memory: &'a dyn Fn() -> Option<u64>,
+}
+
+/// What a validation found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Loss on held-out conversations.
+    pub loss: f64,
+    /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions.
+    pub alpha: Vec<f64>,
+    /// Share of positions kept at each step among those a greedy decoder would reach.
+    pub conditional: Vec<f64>,
+    /// Mean acceptance length of a greedy chain simulated on the held-out text.
+    pub simulated_tau: f64,
+    /// Mean acceptance length of held-out prompts really decoded; absent for what does not draft.
+    pub tau: Option<f64>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FitSummary {
+    /// Optimizer steps done.
+    pub steps: usize,
+    /// Tokens trained on, padding left out.
+    pub tokens: u64,
+    /// Seconds in the loop, over all its sessions.
+    pub seconds: f64,
+    /// Loss at the last log interval.
+    pub loss: f64,
+    /// The best validation by true τ (by loss for what does not draft), and its step.
+    pub best: Option<(usize, Validation)>,
+    /// Whether it ended before its last step.
+    pub interrupted: bool,
+}
+
+/// What a checkpoint says beside weights and moments.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Progress {
+    identity: String,
+    step: usize,
+    updates: u64,
+    tokens: u64,
+    seconds: f64,
+    loss: f64,
+    watch: Watch,
+    best: Option<(usize, Validation)>,
+}
+
+/// Trains until the last step, an interruption or an error. A run state in the folder is taken up.
+///
+/// # Errors
+/// The loss diverges, a batch cannot be made, or something cannot be written.
+pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
+    fit.config.check(fit.samples.row_length())?;
+    let mut progress = resume(trainee, &fit)?;
+    let first = progress.step * fit.config.accumulate;
+    let wanted = fit.config.steps * fit.config.accumulate - first;
+    let order = Order::from(fit.samples.clone(), first)?;
+    let Fit {
+        config,
+        mut source,
+        folder,
+        interrupted,
+        validate,
+        memory,
+        ..
+    } = fit;
+    let (sender, batches) = sync_channel(1);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut order = order;
+            for _ in 0..wanted {
+                let batch = order.next().and_then(|packed| source.batch(packed));
+                // The loop has ended and dropped its side.
+                if sender.send(batch).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut run = Run {
+            config,
+            folder,
+            validate,
+            memory,
+            log: Log::new(config.steps),
+            pending: Vec::new(),
+        };
+        run.log.open(&run.folder)?;
+        let outcome = run.steps(trainee, batches, &mut progress, interrupted);
+        run.log.finish();
+        outcome
+    })?;
+    Ok(FitSummary {
+        interrupted: progress.step < config.steps,
+        steps: progress.step,
+        tokens: progress.tokens,
+        seconds: progress.seconds,
+        loss: progress.loss,
+        best: progress.best,
+    })
+}
+
+fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
+    let fresh = Progress {
+        identity: fit.identity.clone(),
+        step: 0,
+        updates: 0,
+        tokens: 0,
+        seconds: 0.0,
+        loss: f64::NAN,
+        watch: Watch::default(),
+        best: None,
+    };
+    let Some(saved) = state::latest(&fit.folder)? else {
+        return Ok(fresh);
+    };
+    let mut found = state::load(&saved.path)?;
+    let foreign = |expected: &str, got: String| Error::State {
+        path: saved.path.clone(),
+        expected: expected.into(),
+        got,
+    };
+    let progress: Progress = serde_json::from_value(found.state)
+        .map_err(|error| foreign("the state of a run", error.to_string()))?;
+    if progress.identity != fit.identity {
+        let expected = format!("settings and data with digest {}", fit.identity);
+        return Err(foreign(&expected, progress.identity));
+    }
+    let mut group = |name| found.tensors.remove(name).unwrap_or_default();
+    let (weights, optimizer) = (group("weights"), group("optimizer"));
+    let source = saved.path.display().to_string();
+    trainee.restore(weights, (progress.updates, optimizer), &source)?;
+    tracing::info!("resumed at step {} from `{source}`", progress.step);
+    Ok(progress)
+}
+
+struct Run<'a> {
+    config: &'a TrainConfig,
+    folder: PathBuf,
+    validate: &'a mut dyn FnMut(&dyn Train, usize) -> Result<Validation>,
+    memory: &'a dyn Fn() -> Option<u64>,
+    log: Log,
+    /// Steps since the last log line, whose losses were not read yet.
+    pending: Vec<Pending>,
+}
+
+struct Pending {
+    step: usize,
+    samples: Vec<usize>,
+    losses: Vec<Loss>,
+    norm: Option<Tensor<1>>,
+}
+
+impl Run<'_> {
+    fn steps(
+        &mut self,
+        trainee: &mut dyn Train,
+        batches: Receiver<Result<Batch>>,
+        progress: &mut Progress,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let schedule = self.config.schedule();
+        let mut started = Instant::now();
+        let mut tokens = 0u64;
+        while progress.step < self.config.steps {
+            let last = progress.step + 1 == self.config.steps;
+            let due = |every: usize| (progress.step + 1).is_multiple_of(every) || last;
+            let (log, validate, save) = (
+                due(self.config.log_every),
+                due(self.config.validate_every),
+                due(self.config.save_every),
+            );
+            let learning_rate = schedule.at(progress.step);
+            let statistics = if log {
+                Statistics::All
+            } else {
+                Statistics::Loss
+            };
+            tokens += self.step(trainee, &batches, progress.step, learning_rate, statistics)?;
+            progress.step += 1;
+
+            let stop = interrupted();
+            if log || validate || save || stop {
+                let seconds = started.elapsed().as_secs_f64();
+                self.read(trainee, progress, tokens, seconds, learning_rate)?;
+                progress.tokens += tokens;
+                progress.seconds += seconds;
+                (started, tokens) = (Instant::now(), 0);
+            }
+            if validate {
+                let found = (self.validate)(trainee, progress.step)?;
+                self.log.validation(progress.step, &found);
+                let better = is_better(&found, progress.best.as_ref().map(|(_, best)| best));
+                if better {
+                    progress.best = Some((progress.step, found));
+                }
+                if save || stop || better {
+                    self.save(trainee, progress)?;
+                }
+            } else if save || stop {
+                self.save(trainee, progress)?;
+            }
+            if stop {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// One optimizer step; returns the tokens it trained on.
+    fn step(
+        &mut self,
+        trainee: &mut dyn Train,
+        batches: &Receiver<Result<Batch>>,
+        step: usize,
+        learning_rate: f64,
+        statistics: Statistics,
+    ) -> Result<u64> {
+        let share = 1.0 / self.config.accumulate as f64;
+        let mut pending = Pending {
+            step,
+            samples: Vec::new(),
+            losses: Vec::new(),
+            norm: None,
+        };
+        let mut tokens = 0;
+        for _ in 0..self.config.accumulate {
+            let batch = batches
+                .recv()
+                .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
+            tokens += batch.rows.real_tokens() as u64;
+            pending.samples.extend(batch.rows.samples());
+            let mut loss = trainee.accumulate(&batch, share, statistics);
+            // Its graph is no longer needed, and holds the activations.
+            loss.surrogate = loss.surrogate.without_autodiff();
+            pending.losses.push(loss);
+        }
+        pending.norm = trainee.update(learning_rate, self.config.clip);
+        self.pending.push(pending);
+        self.log.tick(step + 1);
+        Ok(tokens)
+    }
+
+    /// Reads what the device has computed since the last time, checks it and logs it.
+    fn read(
+        &mut self,
+        trainee: &dyn Train,
+        progress: &mut Progress,
+        tokens: u64,
+        seconds: f64,
+        learning_rate: f64,
+    ) -> Result<()> {
+        let mut interval = Interval::default();
+        for Pending {
+            step,
+            samples,
+            losses,
+            norm,
+        } in self.pending.drain(..)
+        {
+            let reports: Vec<_> = losses.iter().map(Loss::report).collect();
+            let loss = reports.iter().map(|r| r.total).sum::<f64>() / reports.len() as f64;
+            let norm = norm.map_or(0.0, |norm| host_f32(norm)[0] as f64);
+            let explosion = self.config.explosion;
+            if let Some(what) = progress.watch.see(loss, norm, explosion) {
+                return Err(Error::Diverged {
+                    step: step + 1,
+                    what,
+                    samples,
+                });
+            }
+            interval.add(loss, norm, reports);
+        }
+        if !trainee.is_finite() {
+            return Err(Error::Diverged {
+                step: progress.step,
+                what: "a parameter is not finite".into(),
+                samples: Vec::new(),
+            });
+        }
+        let memory = (self.memory)();
+        progress.watch.memory(memory, progress.step)?;
+        progress.loss = interval.loss();
+        self.log.interval(
+            progress.step,
+            &interval,
+            tokens,
+            seconds,
+            learning_rate,
+            memory,
+        );
+        Ok(())
+    }
+
+    fn save(&self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
+        let weights = trainee.weights();
+        let (updates, optimizer) = trainee.optimizer();
+        progress.updates = updates;
+        let step = progress.step as u64;
+        state::save_state(
+            &self.folder,
+            step,
+            &json!(progress),
+            &[("weights", &weights), ("optimizer", &optimizer)],
+        )?;
+        let best: Vec<u64> = progress.best.iter().map(|(step, _)| *step as u64).collect();
+        state::prune(&self.folder, self.config.keep, &best)?;
+        Ok(())
+    }
+}
+
+/// By true τ; where nothing drafts, by loss.
+fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
+    let Some(best) = best else {
+        return true;
+    };
+    match (found.tau, best.tau) {
+        (Some(found), Some(best)) => found > best,
+        _ => found.loss < best.loss,
+    }
+}

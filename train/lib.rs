@@ -1,0 +1,33 @@
+//! Objectives, divergences, optimiser and the loop that trains a drafter.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+mod batch;
+mod divergence;
+mod error;
+mod fit;
+mod log;
+mod next_token;
+mod objective;
+mod optimizer;
+mod schedule;
+mod settings;
+mod source;
+mod trainee;
+mod training_time_test;
+mod vocab_loss;
+mod watch;
+
+pub use batch::{Batch, Rows};
+pub use divergence::{Divergence, Judged, TeacherRows};
+pub use error::{Error, Result};
+pub use fit::{Fit, FitSummary, Validation, fit};
+pub use next_token::{NextToken, NextTokenConfig};
+pub use objective::{Loss, LossReport, Objective, StepReport};
+pub use optimizer::{AdamW, AdamWConfig, Gradients};
+pub use schedule::{Decay, Schedule};
+pub use settings::TrainConfig;
+pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
+pub use trainee::{Train, Trainee};
+pub use training_time_test::{
+    MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
+};
+pub use vocab_loss::{Judge, Row, Statistics, Teacher, VocabLoss, vocab_loss};

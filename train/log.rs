@@ -1,0 +1,189 @@
+//! What a run shows and writes while it trains: a progress bar on a terminal, a line per interval elsewhere, and
+//! TensorBoard events.
+use std::io::IsTerminal;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tensorboard_rs::summary_writer::SummaryWriter;
+
+use crate::{Error, LossReport, Result, StepReport, Validation};
+
+/// The steps between two log lines.
+#[derive(Debug, Default)]
+pub(crate) struct Interval {
+    losses: Vec<f64>,
+    norms: Vec<f64>,
+    /// The steps with statistics, by draft step.
+    depths: Vec<StepReport>,
+}
+
+impl Interval {
+    pub(crate) fn add(&mut self, loss: f64, norm: f64, reports: Vec<LossReport>) {
+        self.losses.push(loss);
+        self.norms.push(norm);
+        for report in reports.into_iter().filter(|r| r.chains > 0) {
+            if self.depths.len() < report.steps.len() {
+                self.depths
+                    .resize(report.steps.len(), StepReport::default());
+            }
+            for (sum, step) in self.depths.iter_mut().zip(&report.steps) {
+                sum.count += step.count;
+                sum.alpha += step.alpha;
+            }
+        }
+    }
+
+    /// Mean loss.
+    pub(crate) fn loss(&self) -> f64 {
+        mean(&self.losses)
+    }
+
+    fn alphas(&self) -> Vec<f64> {
+        let alpha = |step: &StepReport| step.alpha / step.count.max(1) as f64;
+        self.depths.iter().map(alpha).collect()
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Where a run's figures go.
+pub(crate) struct Log {
+    bar: Option<ProgressBar>,
+    events: Option<SummaryWriter>,
+    steps: usize,
+    /// Seconds per step of the last interval, for the time left.
+    pace: f64,
+}
+
+impl Log {
+    pub(crate) fn new(steps: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = "{bar:30} {pos}/{len} {per_sec} {msg} {eta} left";
+            let bar = ProgressBar::new(steps as u64);
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self {
+            bar,
+            events: None,
+            steps,
+            pace: 0.0,
+        }
+    }
+
+    /// Starts the events file in `folder/events`.
+    pub(crate) fn open(&mut self, folder: &Path) -> Result<()> {
+        let path = folder.join("events");
+        std::fs::create_dir_all(&path).map_err(|source| Error::Log {
+            path: path.clone(),
+            source,
+        })?;
+        self.events = Some(SummaryWriter::new(&path));
+        Ok(())
+    }
+
+    pub(crate) fn tick(&self, step: usize) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(step as u64);
+        }
+    }
+
+    pub(crate) fn interval(
+        &mut self,
+        step: usize,
+        interval: &Interval,
+        tokens: u64,
+        seconds: f64,
+        learning_rate: f64,
+        memory: Option<u64>,
+    ) {
+        let rate = tokens as f64 / seconds.max(1e-9);
+        let (loss, norm) = (interval.loss(), mean(&interval.norms));
+        let alphas = interval.alphas();
+        self.pace = seconds / interval.losses.len().max(1) as f64;
+        let left = self.pace * (self.steps - step) as f64;
+        let shown = shown(&alphas);
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("{rate:.0} tok/s loss {loss:.3}{shown}")),
+            None => tracing::info!(
+                "step {step}/{} loss {loss:.4}{shown} norm {norm:.3} lr {learning_rate:.2e} {rate:.0} tok/s {left:.0} s left",
+                self.steps
+            ),
+        }
+        self.scalar("train/loss", loss, step);
+        self.scalar("train/gradient_norm", norm, step);
+        self.scalar("train/learning_rate", learning_rate, step);
+        self.scalar("train/tokens_per_second", rate, step);
+        for (depth, alpha) in alphas.into_iter().enumerate() {
+            self.scalar(&format!("train/alpha_{}", depth + 1), alpha, step);
+        }
+        if let Some(bytes) = memory {
+            self.scalar("device/memory_bytes", bytes as f64, step);
+        }
+        self.flush();
+    }
+
+    pub(crate) fn validation(&mut self, step: usize, found: &Validation) {
+        let tau = found
+            .tau
+            .map_or(String::new(), |tau| format!(" τ {tau:.3}"));
+        let line = format!(
+            "step {step} validation: loss {:.4} simulated τ {:.3}{tau} conditional{}",
+            found.loss,
+            found.simulated_tau,
+            shown(&found.conditional)
+        );
+        match &self.bar {
+            Some(bar) => bar.println(&line),
+            None => tracing::info!("{line}"),
+        }
+        self.scalar("validation/loss", found.loss, step);
+        self.scalar("validation/simulated_tau", found.simulated_tau, step);
+        if let Some(tau) = found.tau {
+            self.scalar("validation/tau", tau, step);
+        }
+        for (depth, alpha) in found.conditional.iter().enumerate() {
+            self.scalar(
+                &format!("validation/conditional_{}", depth + 1),
+                *alpha,
+                step,
+            );
+        }
+        for (depth, alpha) in found.alpha.iter().enumerate() {
+            self.scalar(&format!("validation/alpha_{}", depth + 1), *alpha, step);
+        }
+        self.flush();
+    }
+
+    pub(crate) fn finish(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        self.flush();
+    }
+
+    fn scalar(&mut self, tag: &str, value: f64, step: usize) {
+        if let Some(events) = &mut self.events {
+            events.add_scalar(tag, value as f32, step);
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(events) = &mut self.events {
+            events.flush();
+        }
+    }
+}
+
+/// ` α .61 .52 .47`, or nothing.
+fn shown(alphas: &[f64]) -> String {
+    if alphas.is_empty() {
+        return String::new();
+    }
+    let parts: Vec<String> = alphas.iter().map(|alpha| format!("{alpha:.3}")).collect();
+    format!(" α {}", parts.join(" "))
+}

@@ -1,0 +1,313 @@
+//! AdamW over the named parameters of a module, with clipping of the global gradient norm.
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::prelude::*;
+use burn::tensor::{DType, Gradients as Graph};
+use spectrain_checkpoints::NamedTensor;
+use spectrain_models::weights::{host_f32, lift, tensor_from};
+
+use crate::{Error, Result};
+
+/// Settings of [`AdamW`] (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWConfig {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Share of the learning rate by which weights shrink at each step.
+    pub weight_decay: f64,
+}
+
+/// Summed gradients by parameter name, flat, f32.
+#[derive(Debug, Default)]
+pub struct Gradients(BTreeMap<String, Tensor<1>>);
+
+/// The optimiser and its state.
+#[derive(Debug)]
+pub struct AdamW {
+    config: AdamWConfig,
+    moments: BTreeMap<String, Moments>,
+    updates: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Moments {
+    first: Tensor<1>,
+    second: Tensor<1>,
+}
+
+impl Gradients {
+    /// Adds those of a backward pass.
+    pub fn add<M: Module>(&mut self, module: &M, graph: &mut Graph) {
+        module.visit(&mut Collect {
+            path: Vec::new(),
+            graph,
+            sums: &mut self.0,
+        });
+    }
+
+    /// The Euclidean norm over all parameters, `[1]`; `None` when there is no gradient.
+    pub fn norm(&self) -> Option<Tensor<1>> {
+        let squares = self.0.values().map(|g| g.clone().square().sum());
+        squares.reduce(Tensor::add).map(Tensor::sqrt)
+    }
+
+    /// Scales all of them down so that their norm is at most `largest`
+    /// (Pascanu et al., <https://arxiv.org/abs/1211.5063>).
+    pub fn clip(&mut self, norm: Tensor<1>, largest: f64) {
+        let factor = ((norm + 1e-6).recip() * largest).clamp_max(1.0);
+        for gradient in self.0.values_mut() {
+            gradient.inplace(|g| g * factor.clone());
+        }
+    }
+
+    /// Name and elements of every gradient, for tests and checks.
+    pub fn to_host(&self) -> BTreeMap<String, Vec<f32>> {
+        let read =
+            |(name, gradient): (&String, &Tensor<1>)| (name.clone(), host_f32(gradient.clone()));
+        self.0.iter().map(read).collect()
+    }
+}
+
+struct Collect<'a> {
+    path: Vec<String>,
+    graph: &'a mut Graph,
+    sums: &'a mut BTreeMap<String, Tensor<1>>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(gradient) = param.val().grad_remove(self.graph) else {
+            return;
+        };
+        let len = gradient.shape().num_elements();
+        let gradient = gradient.reshape([len]).cast(DType::F32);
+        let name = self.path.join(".");
+        let sum = match self.sums.remove(&name) {
+            Some(sum) => sum + gradient,
+            None => gradient,
+        };
+        self.sums.insert(name, sum);
+    }
+}
+
+impl AdamW {
+    /// An optimiser that has seen nothing.
+    pub fn new(config: AdamWConfig) -> Self {
+        Self {
+            config,
+            moments: BTreeMap::new(),
+            updates: 0,
+        }
+    }
+
+    /// Moves every parameter that has a gradient.
+    pub fn update<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64) -> M {
+        self.updates += 1;
+        module.map(&mut Step {
+            path: Vec::new(),
+            gradients: gradients.0,
+            learning_rate,
+            optimizer: self,
+        })
+    }
+
+    fn moved(
+        &mut self,
+        name: &str,
+        weights: Tensor<1>,
+        gradient: Tensor<1>,
+        rate: f64,
+    ) -> Tensor<1> {
+        let AdamWConfig {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        } = self.config;
+        let Moments { first, second } = self.moments.remove(name).unwrap_or_else(|| Moments {
+            first: gradient.zeros_like(),
+            second: gradient.zeros_like(),
+        });
+        let first = first * beta1 + gradient.clone() * (1.0 - beta1);
+        let second = second * beta2 + gradient.square() * (1.0 - beta2);
+        // The moments start at zero; these undo the bias towards it.
+        let correct1 = 1.0 - beta1.powi(self.updates as i32);
+        let correct2 = 1.0 - beta2.powi(self.updates as i32);
+        let root = (second.clone() / correct2).sqrt() + epsilon;
+        let change = first.clone() / root * (rate / correct1);
+        let moments = Moments { first, second };
+        self.moments.insert(name.to_owned(), moments);
+        weights * (1.0 - rate * weight_decay) - change
+    }
+
+    /// The state for a checkpoint: both moments of every parameter, under its name.
+    pub fn state(&self) -> (u64, Vec<NamedTensor>) {
+        let tensor = |name: &str, moment: &str, values: &Tensor<1>| {
+            let values = host_f32(values.clone());
+            NamedTensor::from_f32(format!("{name}.{moment}"), [values.len()], values)
+        };
+        let tensors = self.moments.iter().flat_map(|(name, moments)| {
+            [
+                tensor(name, "first", &moments.first),
+                tensor(name, "second", &moments.second),
+            ]
+        });
+        (self.updates, tensors.collect())
+    }
+
+    /// Takes up the state of a checkpoint.
+    ///
+    /// # Errors
+    /// A moment lacks its twin.
+    pub fn restore(
+        &mut self,
+        updates: u64,
+        tensors: Vec<NamedTensor>,
+        device: &Device,
+    ) -> Result<()> {
+        let mut found: BTreeMap<String, NamedTensor> =
+            tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
+        self.updates = updates;
+        self.moments.clear();
+        let firsts: Vec<String> = found
+            .keys()
+            .filter(|n| n.ends_with(".first"))
+            .cloned()
+            .collect();
+        for first in firsts {
+            let name = first.trim_end_matches(".first").to_owned();
+            let mut take = |key: String| {
+                found
+                    .remove(&key)
+                    .map(|t| tensor_from(t, device))
+                    .ok_or(Error::State {
+                        path: "optimizer".into(),
+                        expected: format!("tensor `{key}`"),
+                        got: "none".into(),
+                    })
+            };
+            let moments = Moments {
+                first: take(first)?,
+                second: take(format!("{name}.second"))?,
+            };
+            self.moments.insert(name, moments);
+        }
+        Ok(())
+    }
+}
+
+struct Step<'a> {
+    path: Vec<String>,
+    gradients: BTreeMap<String, Tensor<1>>,
+    learning_rate: f64,
+    optimizer: &'a mut AdamW,
+}
+
+impl ModuleMapper for Step<'_> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.path.join(".");
+        let Some(gradient) = self.gradients.remove(&name) else {
+            return param;
+        };
+        let (id, tensor, mapper) = param.consume();
+        let device = tensor.device();
+        let shape = tensor.dims();
+        let len = tensor.shape().num_elements();
+        let flat = tensor.without_autodiff().reshape([len]);
+        let moved = self
+            .optimizer
+            .moved(&name, flat, gradient, self.learning_rate);
+        let moved = lift(moved.reshape(shape), &device).require_grad();
+        Param::from_mapped_value(id, moved, mapper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: AdamWConfig = AdamWConfig {
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+    };
+
+    #[test]
+    fn two_steps_equal_the_formula_by_hand() {
+        let device = Device::flex();
+        let mut optimizer = AdamW::new(CONFIG);
+        let mut weight = Tensor::<1>::from_floats([1.0], &device);
+        let mut expected = 1.0f64;
+        let (mut m, mut v) = (0.0f64, 0.0f64);
+        for (step, gradient) in [0.5f64, -0.2].into_iter().enumerate() {
+            optimizer.updates += 1;
+            let g = Tensor::<1>::from_floats([gradient as f32], &device);
+            weight = optimizer.moved("w", weight, g, 0.01);
+            m = 0.9 * m + 0.1 * gradient;
+            v = 0.95 * v + 0.05 * gradient * gradient;
+            let t = step as i32 + 1;
+            let (m_hat, v_hat) = (m / (1.0 - 0.9f64.powi(t)), v / (1.0 - 0.95f64.powi(t)));
+            expected = expected * (1.0 - 0.01 * 0.1) - 0.01 * m_hat / (v_hat.sqrt() + 1e-8);
+        }
+        let got = host_f32(weight)[0] as f64;
+        assert!((got - expected).abs() < 1e-6, "{got} {expected}");
+    }
+
+    #[test]
+    fn clipping_scales_the_global_norm_and_leaves_small_ones() {
+        let device = Device::flex();
+        let make = || {
+            Gradients(BTreeMap::from([
+                ("a".to_owned(), Tensor::from_floats([3.0], &device)),
+                ("b".to_owned(), Tensor::from_floats([0.0, 4.0], &device)),
+            ]))
+        };
+        let mut gradients = make();
+        let norm = gradients.norm().unwrap();
+        assert_eq!(host_f32(norm.clone()), [5.0]);
+        gradients.clip(norm.clone(), 0.5);
+        let clipped = host_f32(gradients.norm().unwrap())[0];
+        assert!((clipped - 0.5).abs() < 1e-5, "{clipped}");
+        let mut gradients = make();
+        gradients.clip(norm, 50.0);
+        assert_eq!(host_f32(gradients.norm().unwrap()), [5.0]);
+    }
+
+    #[test]
+    fn restored_state_moves_as_the_original() {
+        let device = Device::flex();
+        let gradient = || Tensor::<1>::from_floats([0.3, -0.7], &device);
+        let weight = || Tensor::<1>::from_floats([0.1, 0.2], &device);
+        let mut original = AdamW::new(CONFIG);
+        original.updates = 1;
+        original.moved("w", weight(), gradient(), 0.1);
+        let (updates, tensors) = original.state();
+        let mut restored = AdamW::new(CONFIG);
+        restored.restore(updates, tensors, &device).unwrap();
+        let a = host_f32(original.moved("w", weight(), gradient(), 0.1));
+        let b = host_f32(restored.moved("w", weight(), gradient(), 0.1));
+        assert_eq!(a, b);
+    }
+}

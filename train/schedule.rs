@@ -1,0 +1,93 @@
+use serde::{Deserialize, Serialize};
+
+/// How the learning rate falls after the warm-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// It does not.
+    Constant,
+    /// Along a line.
+    Linear,
+    /// Along half a cosine.
+    #[default]
+    Cosine,
+    /// Stays, then falls along a line over the last fifth (warm-up, stable, decay).
+    Wsd,
+}
+
+/// Share of the steps over which [`Decay::Wsd`] falls.
+const WSD_SHARE: f64 = 0.2;
+
+/// The learning rate over a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// Peak.
+    pub learning_rate: f64,
+    /// Steps until the peak is reached, from 0 along a line.
+    pub warmup: usize,
+    /// Optimizer steps in all.
+    pub steps: usize,
+    /// What follows the warm-up.
+    pub decay: Decay,
+    /// Share of the peak that is left at the end.
+    pub floor: f64,
+}
+
+impl Schedule {
+    /// Learning rate of `step`, counted from 0.
+    pub fn at(&self, step: usize) -> f64 {
+        if step < self.warmup {
+            return self.learning_rate * (step + 1) as f64 / self.warmup as f64;
+        }
+        let span = (self.steps.saturating_sub(self.warmup)).max(1) as f64;
+        let progress = ((step - self.warmup) as f64 / span).min(1.0);
+        let left = match self.decay {
+            Decay::Constant => 1.0,
+            Decay::Linear => 1.0 - progress,
+            Decay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * progress).cos()),
+            Decay::Wsd => ((1.0 - progress) / WSD_SHARE).min(1.0),
+        };
+        match self.decay {
+            Decay::Constant => self.learning_rate,
+            _ => self.learning_rate * (self.floor + (1.0 - self.floor) * left),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(decay: Decay) -> Schedule {
+        Schedule {
+            learning_rate: 1.0,
+            warmup: 10,
+            steps: 110,
+            decay,
+            floor: 0.1,
+        }
+    }
+
+    #[test]
+    fn every_decay_peaks_after_the_warmup_and_ends_near_the_floor() {
+        for decay in [Decay::Linear, Decay::Cosine, Decay::Wsd] {
+            let schedule = schedule(decay);
+            assert_eq!(schedule.at(0), 0.1);
+            assert_eq!(schedule.at(10), 1.0);
+            assert!((schedule.at(110) - 0.1).abs() < 1e-12, "{decay:?}");
+        }
+        assert_eq!(schedule(Decay::Constant).at(109), 1.0);
+    }
+
+    #[test]
+    fn wsd_stays_for_four_fifths() {
+        let schedule = schedule(Decay::Wsd);
+        assert_eq!(schedule.at(89), 1.0);
+        assert!((schedule.at(100) - 0.55).abs() < 1e-12);
+    }
+
+    #[test]
+    fn cosine_is_halfway_in_the_middle() {
+        assert!((schedule(Decay::Cosine).at(60) - 0.55).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,213 @@
+//! Where batches come from: in an order that a seed decides, with features made live or read from storage.
+use std::sync::Arc;
+
+use burn::prelude::*;
+use burn::tensor::DType;
+use spectrain_data::features::FeatureShards;
+use spectrain_data::packing::{PackedBatch, Packing};
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::{Capture, Features, Transformer};
+
+use crate::batch::{Rows, as_stored};
+use crate::{Batch, Error, Result};
+
+/// Makes the batch of some packed samples.
+pub trait BatchSource: Send {
+    /// The batch.
+    ///
+    /// # Errors
+    /// Its features cannot be made or read.
+    fn batch(&mut self, packed: PackedBatch) -> Result<Batch>;
+}
+
+/// Samples and how they are packed.
+#[derive(Clone)]
+pub struct Samples {
+    shards: Arc<TokenShards>,
+    lengths: Arc<Vec<usize>>,
+    packing: Packing,
+}
+
+impl Samples {
+    /// The samples of `shards`, packed in rows of `row_length`, `rows` of them in a batch.
+    pub fn new(shards: Arc<TokenShards>, row_length: usize, rows: usize, seed: u64) -> Self {
+        Self {
+            lengths: Arc::new(shards.lengths()),
+            shards,
+            packing: Packing {
+                row_length,
+                rows,
+                seed,
+            },
+        }
+    }
+
+    /// The batches of an epoch.
+    ///
+    /// # Errors
+    /// A sample is longer than a row.
+    pub fn epoch(&self, epoch: u64) -> Result<Vec<PackedBatch>> {
+        Ok(self.packing.epoch(&self.lengths, epoch)?)
+    }
+
+    /// Positions of a row.
+    pub fn row_length(&self) -> usize {
+        self.packing.row_length
+    }
+
+    fn rows(&self, packed: PackedBatch) -> Rows {
+        Rows::new(packed, &self.shards, &self.lengths, self.packing.row_length)
+    }
+}
+
+/// The batches of a run, one after the other through the epochs, from any position.
+pub struct Order {
+    samples: Samples,
+    epoch: u64,
+    batches: std::vec::IntoIter<PackedBatch>,
+}
+
+impl Order {
+    /// From the batch number `position` of the run, counted from 0.
+    ///
+    /// # Errors
+    /// There is no batch at all, or a sample is longer than a row.
+    pub fn from(samples: Samples, position: usize) -> Result<Self> {
+        let (mut epoch, mut left) = (0, position);
+        loop {
+            let mut batches = samples.epoch(epoch)?;
+            if batches.is_empty() {
+                return Err(Error::Features("there is no sample to train on".into()));
+            }
+            if left < batches.len() {
+                batches.drain(..left);
+                return Ok(Self {
+                    samples,
+                    epoch,
+                    batches: batches.into_iter(),
+                });
+            }
+            left -= batches.len();
+            epoch += 1;
+        }
+    }
+
+    /// The next batch; the epochs never end.
+    ///
+    /// # Errors
+    /// A sample is longer than a row.
+    pub fn next(&mut self) -> Result<PackedBatch> {
+        loop {
+            if let Some(batch) = self.batches.next() {
+                return Ok(batch);
+            }
+            self.epoch += 1;
+            self.batches = self.samples.epoch(self.epoch)?.into_iter();
+        }
+    }
+}
+
+/// Tokens alone, for what reads no features.
+pub struct TokensOnly {
+    /// The samples.
+    pub samples: Samples,
+    /// Where tensors go.
+    pub device: Device,
+}
+
+impl BatchSource for TokensOnly {
+    fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
+        Ok(Batch::new(self.samples.rows(packed), &self.device))
+    }
+}
+
+/// Features that the target makes while the drafter trains, rounded as storage would.
+pub struct LiveFeatures {
+    /// The samples.
+    pub samples: Samples,
+    /// The frozen target.
+    pub target: Arc<Transformer>,
+    /// What is kept of it.
+    pub capture: Capture,
+    /// Type the drafter computes in.
+    pub compute: DType,
+    /// Where the target is.
+    pub device: Device,
+}
+
+impl BatchSource for LiveFeatures {
+    fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
+        let mut batch = Batch::new(self.samples.rows(packed), &self.device);
+        let features = self
+            .target
+            .features(batch.tokens.clone(), &batch.layout, &self.capture);
+        batch.features = Some(blank_padding(as_stored(features, self.compute), &batch));
+        Ok(batch)
+    }
+}
+
+/// Features of padding are zero in storage; live ones are made so.
+fn blank_padding(features: Features, batch: &Batch) -> Features {
+    let padding = batch.layout.documents.clone().equal_scalar(0);
+    let [rows, seq] = batch.tokens.dims();
+    let blank = |x: Tensor<3>| {
+        let width = x.dims()[2];
+        let mask = padding
+            .clone()
+            .reshape([rows, seq, 1])
+            .expand([rows, seq, width]);
+        x.mask_fill(mask, 0.0)
+    };
+    Features {
+        captured: blank(features.captured),
+        last: blank(features.last),
+    }
+}
+
+/// Features read from storage.
+pub struct StoredFeatures {
+    /// The samples, in the order in which they were stored.
+    pub samples: Samples,
+    /// Their features.
+    pub shards: FeatureShards,
+    /// Type the drafter computes in.
+    pub compute: DType,
+    /// Where tensors go.
+    pub device: Device,
+}
+
+impl BatchSource for StoredFeatures {
+    fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
+        let rows = self.samples.rows(packed);
+        let header = self.shards.header();
+        let widths = [
+            header.captured_layers.len() * header.d_model,
+            header.d_model,
+        ];
+        let [mut captured, mut last] = [0, 1].map(|i| Vec::with_capacity(rows.len() * widths[i]));
+        for (row, samples) in rows.packed.rows.iter().enumerate() {
+            for &sample in samples {
+                let stored = self.shards.get(sample);
+                captured.extend_from_slice(stored.captured);
+                last.extend_from_slice(stored.last);
+            }
+            let end = (row + 1) * rows.layout.row_length;
+            captured.resize(end * widths[0], 0);
+            last.resize(end * widths[1], 0);
+        }
+        let shape = [rows.layout.rows, rows.layout.row_length];
+        let tensor = |bits: Vec<u16>, width: usize| {
+            let bytes = bits.into_iter().flat_map(u16::to_ne_bytes).collect();
+            let shape = [shape[0], shape[1], width];
+            let data = TensorData::from_bytes_vec(bytes, shape.to_vec(), DType::BF16);
+            Tensor::<3>::from_data(data, (&self.device, DType::BF16)).cast(self.compute)
+        };
+        let features = Features {
+            captured: tensor(captured, widths[0]),
+            last: tensor(last, widths[1]),
+        };
+        let mut batch = Batch::new(rows, &self.device);
+        batch.features = Some(features);
+        Ok(batch)
+    }
+}

@@ -1,0 +1,166 @@
+use burn::module::Module;
+use burn::prelude::*;
+use spectrain_checkpoints::NamedTensor;
+use spectrain_models::weights::{export, host_f32, import};
+use spectrain_models::{Drafter, Proposer, Session};
+
+use crate::optimizer::{AdamW, AdamWConfig, Gradients};
+use crate::{Batch, Loss, LossReport, Objective, Result, Statistics};
+
+/// A model in training, without its type. What the loop holds.
+pub trait Train {
+    /// Adds the gradients of one batch, times `share`.
+    fn accumulate(&mut self, batch: &Batch, share: f64, statistics: Statistics) -> Loss;
+
+    /// Moves the weights along the summed gradients, clipped to the global norm `clip` unless that is 0. Returns the
+    /// norm before clipping, `[1]`.
+    fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>>;
+
+    /// The loss on a batch with all statistics, without gradients.
+    fn measure(&self, batch: &Batch) -> LossReport;
+
+    /// Every parameter under its name, f32.
+    fn weights(&self) -> Vec<NamedTensor>;
+
+    /// Updates so far, and the optimiser's state.
+    fn optimizer(&self) -> (u64, Vec<NamedTensor>);
+
+    /// Takes up weights and optimiser state that [`Self::weights`] and [`Self::optimizer`] gave. `source` is named in
+    /// errors.
+    ///
+    /// # Errors
+    /// A tensor is missing, left over, or of another shape.
+    fn restore(
+        &mut self,
+        weights: Vec<NamedTensor>,
+        optimizer: (u64, Vec<NamedTensor>),
+        source: &str,
+    ) -> Result<()>;
+
+    /// Whether every parameter is finite.
+    fn is_finite(&self) -> bool;
+
+    /// The model at its present weights as a proposer, if it is a drafter.
+    fn proposer(&self) -> Option<Box<dyn Proposer>>;
+}
+
+/// A model with its objective and optimiser.
+pub struct Trainee<M: Module, O> {
+    model: M,
+    objective: O,
+    optimizer: AdamW,
+    gradients: Gradients,
+    propose: fn(&M) -> Option<Box<dyn Proposer>>,
+}
+
+impl<M: Module, O: Objective<M>> Trainee<M, O> {
+    /// Puts `model`, whose parameters are on an autodiff device, in training.
+    pub fn new(model: M, objective: O, optimizer: AdamWConfig) -> Self {
+        Self {
+            model,
+            objective,
+            optimizer: AdamW::new(optimizer),
+            gradients: Gradients::default(),
+            propose: |_| None,
+        }
+    }
+
+    /// The model at its present weights, out of the graph.
+    pub fn model(&self) -> M {
+        self.model.valid()
+    }
+
+    /// The gradients summed so far.
+    pub fn gradients(&self) -> &Gradients {
+        &self.gradients
+    }
+
+    fn device(&self) -> Device {
+        self.model.devices().remove(0)
+    }
+}
+
+impl<D: Drafter + 'static, O: Objective<D>> Trainee<D, O>
+where
+    D::State: 'static,
+{
+    /// Puts a drafter in training.
+    pub fn drafter(model: D, objective: O, optimizer: AdamWConfig) -> Self {
+        Self {
+            propose: |drafter| Some(Box::new(Session::new(drafter.valid()))),
+            ..Self::new(model, objective, optimizer)
+        }
+    }
+}
+
+impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
+    fn accumulate(&mut self, batch: &Batch, share: f64, statistics: Statistics) -> Loss {
+        let batch = batch.lift(&self.device());
+        let loss = self.objective.loss(&self.model, &batch, statistics);
+        // A batch in which no position counts touches no parameter.
+        if loss.surrogate.is_tracked() {
+            let mut graph = (loss.surrogate.clone() * share).backward();
+            self.gradients.add(&self.model, &mut graph);
+        }
+        loss
+    }
+
+    fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>> {
+        let mut gradients = std::mem::take(&mut self.gradients);
+        let norm = gradients.norm();
+        if let Some(norm) = norm.clone()
+            && clip > 0.0
+        {
+            gradients.clip(norm, clip);
+        }
+        self.model = self
+            .optimizer
+            .update(self.model.clone(), gradients, learning_rate);
+        norm
+    }
+
+    fn measure(&self, batch: &Batch) -> LossReport {
+        self.objective
+            .loss(&self.model.valid(), batch, Statistics::All)
+            .report()
+    }
+
+    fn weights(&self) -> Vec<NamedTensor> {
+        export(&self.model.valid())
+    }
+
+    fn optimizer(&self) -> (u64, Vec<NamedTensor>) {
+        self.optimizer.state()
+    }
+
+    fn restore(
+        &mut self,
+        weights: Vec<NamedTensor>,
+        (updates, optimizer): (u64, Vec<NamedTensor>),
+        source: &str,
+    ) -> Result<()> {
+        self.model = import(self.model.clone(), weights, source)?;
+        let device = self.device().without_autodiff();
+        self.optimizer.restore(updates, optimizer, &device)
+    }
+
+    fn is_finite(&self) -> bool {
+        struct Sum(Option<Tensor<1>>);
+        impl burn::module::ModuleVisitor for Sum {
+            fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<Tensor<D>>) {
+                let sum = param.val().without_autodiff().sum();
+                self.0 = Some(match self.0.take() {
+                    Some(before) => before + sum,
+                    None => sum,
+                });
+            }
+        }
+        let mut sum = Sum(None);
+        self.model.visit(&mut sum);
+        sum.0.is_none_or(|sum| host_f32(sum)[0].is_finite())
+    }
+
+    fn proposer(&self) -> Option<Box<dyn Proposer>> {
+        (self.propose)(&self.model)
+    }
+}

@@ -1,0 +1,220 @@
+//! Training-time test: the drafter is unrolled on its own hidden states, as it will be when it drafts
+//! (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+use spectrain_models::eagle3::Eagle3;
+use spectrain_models::unrolled::UnrolledCache;
+
+use crate::batch::Rows;
+use crate::{
+    Batch, Divergence, Error, Judge, Loss, Objective, Result, Row, Statistics, Teacher, vocab_loss,
+};
+
+/// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainingTimeTestConfig {
+    /// Draft steps unrolled in training. 7.
+    pub steps: usize,
+    /// The loss of step `j` counts `decay^j`. 0.8.
+    pub decay: f64,
+    /// Distance minimised at each step. `"kl"`.
+    pub divergence: Divergence,
+    /// Which token's place in the loss mask makes a position count. `"label"`.
+    pub mask_align: MaskAlign,
+    /// What the sum of a step is divided by. `"counted"`.
+    pub reduction: Reduction,
+    /// Positions where the target's most likely token cannot be proposed. `"drop"`.
+    pub out_of_vocab: OutOfVocab,
+}
+
+/// Which positions count. The feature of `x_t` and the token `x_{t+1+j}` predict `x_{t+2+j}` at step `j`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MaskAlign {
+    /// Where `x_{t+2+j}` is in the loss mask, and so is `x_{t+1}`, after which a decoder first drafts.
+    Label,
+    /// Where `x_{t+j}` is, as in the code of EAGLE and SpecForge: the first draft of a reply is not trained, and one
+    /// after its end is.
+    Feature,
+}
+
+/// What the sum of a step's losses is divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    /// The positions that count at that step.
+    Counted,
+    /// All positions of the batch, padding included (EAGLE and SpecForge): the loss then grows with the share of reply
+    /// tokens.
+    All,
+}
+
+/// What becomes of positions whose target token cannot be proposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutOfVocab {
+    /// They do not count.
+    Drop,
+    /// They count, with the target's distribution renormalised on the drafter's tokens.
+    Keep,
+}
+
+impl Default for TrainingTimeTestConfig {
+    fn default() -> Self {
+        Self {
+            steps: 7,
+            decay: 0.8,
+            divergence: Divergence::Kl,
+            mask_align: MaskAlign::Label,
+            reduction: Reduction::Counted,
+            out_of_vocab: OutOfVocab::Drop,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct TrainingTimeTest {
+    config: TrainingTimeTestConfig,
+}
+
+impl Objective<Eagle3> for TrainingTimeTest {
+    type Config = TrainingTimeTestConfig;
+
+    fn new(config: &Self::Config) -> Result<Self> {
+        let setting = |key, expected: &str, got: String| {
+            Err(Error::Setting {
+                table: "objective",
+                key,
+                expected: expected.into(),
+                got,
+            })
+        };
+        if config.steps == 0 {
+            return setting("steps", "at least 1", "0".into());
+        }
+        if !(config.decay > 0.0 && config.decay <= 1.0) {
+            return setting("decay", "above 0 and at most 1", config.decay.to_string());
+        }
+        if let Divergence::Jsd(beta) = config.divergence
+            && !(beta > 0.0 && beta < 1.0)
+        {
+            return setting("divergence", "a jsd between 0 and 1", beta.to_string());
+        }
+        Ok(Self {
+            config: config.clone(),
+        })
+    }
+
+    /// # Panics
+    /// The batch has no features.
+    fn loss(&self, drafter: &Eagle3, batch: &Batch, statistics: Statistics) -> Loss {
+        let hidden = self.unroll(drafter, batch);
+        let Some(features) = &batch.features else {
+            panic!("a training-time test needs features");
+        };
+        let last = features.last.clone().without_autodiff();
+        let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
+        let rows = self.rows(&batch.rows, &mut teacher);
+        let judge = Judge::Target {
+            teacher: &teacher,
+            divergence: self.config.divergence,
+        };
+        vocab_loss(&hidden, drafter.head(), rows, judge, statistics).into()
+    }
+}
+
+impl TrainingTimeTest {
+    /// What the head reads at each step: `steps` times `[batch * seq, d_model]`. Index `t` of step `j` predicts
+    /// `x_{t+2+j}` from the feature of `x_t` and the tokens `x_{t+1}..=x_{t+1+j}`.
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
+        let [rows, seq] = batch.tokens.dims();
+        let Some(features) = &batch.features else {
+            panic!("a training-time test needs features");
+        };
+        let device = batch.tokens.device();
+        let rope = drafter.rope(&device);
+        let mask = batch.layout.mask(None);
+        let mut cache = UnrolledCache::default();
+        let mut hidden = drafter.fuse(features.captured.clone()); // [batch, seq, d_model]
+        let d_model = hidden.dims()[2];
+        let mut normed = Vec::with_capacity(self.config.steps);
+        for step in 0..self.config.steps {
+            let tokens = shift_left(batch.tokens.clone(), 1 + step);
+            let embedded = drafter.embed(tokens).cast(hidden.dtype());
+            let rotation = rope.at(batch.layout.positions.clone() + step as i64);
+            let output = drafter.unrolled_step(embedded, hidden, &rotation, &mask, &mut cache);
+            normed.push(
+                drafter
+                    .normed(output.clone())
+                    .reshape([rows * seq, d_model]),
+            );
+            hidden = drafter.feedback(output);
+        }
+        normed
+    }
+
+    /// The positions that count, each with the target's position that judges it: `t + 1 + j` at step `j`.
+    fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> Vec<Row> {
+        let counts = |position: usize, step: usize| match self.config.mask_align {
+            MaskAlign::Label => {
+                batch.reaches(position, 2 + step)
+                    && batch.loss_mask[position + 1]
+                    && batch.loss_mask[position + 2 + step]
+            }
+            MaskAlign::Feature => {
+                batch.reaches(position, 1 + step) && batch.loss_mask[position + step]
+            }
+        };
+        let positions = 0..batch.len();
+        let mut rows: Vec<Row> = (0..self.config.steps)
+            .flat_map(|step| positions.clone().map(move |position| (step, position)))
+            .filter(|&(step, position)| counts(position, step))
+            .map(|(step, position)| Row {
+                step,
+                position,
+                teacher: position + 1 + step,
+                weight: 0.0,
+            })
+            .collect();
+        self.drop_out_of_vocab(&mut rows, teacher);
+        let mut counted = vec![0usize; self.config.steps];
+        rows.iter().for_each(|row| counted[row.step] += 1);
+        for row in &mut rows {
+            let divisor = match self.config.reduction {
+                Reduction::Counted => counted[row.step],
+                Reduction::All => batch.len(),
+            };
+            row.weight = (self.config.decay.powi(row.step as i32) / divisor as f64) as f32;
+        }
+        rows
+    }
+
+    fn drop_out_of_vocab(&self, rows: &mut Vec<Row>, teacher: &mut Teacher) {
+        let mut judging: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
+        judging.sort_unstable();
+        judging.dedup();
+        let proposable = teacher.proposable(&judging);
+        if self.config.out_of_vocab == OutOfVocab::Drop {
+            rows.retain(|row| {
+                let at = judging.binary_search(&row.teacher);
+                at.is_ok_and(|at| proposable[at])
+            });
+        }
+    }
+}
+
+/// Drops the first `by` tokens of each row and fills the end with zeros. `[batch, seq]`.
+fn shift_left(tokens: Tensor<2, Int>, by: usize) -> Tensor<2, Int> {
+    let [batch, seq] = tokens.dims();
+    let by = by.min(seq);
+    let fill = Tensor::zeros([batch, by], &tokens.device());
+    if by == seq {
+        return fill;
+    }
+    Tensor::cat(vec![tokens.narrow(1, by, seq - by), fill], 1)
+}

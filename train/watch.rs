@@ -1,0 +1,95 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// Steps before the running mean of the loss is trusted.
+const SETTLED: usize = 20;
+/// Weight of the newest loss in the running mean.
+const NEWEST: f64 = 0.05;
+/// Log intervals in a row over which memory must grow to count as a leak, and the share by which it must.
+const INTERVALS: usize = 20;
+const GROWTH: f64 = 0.25;
+
+/// Looks out for losses, gradients and memory that go wrong.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Watch {
+    mean: f64,
+    seen: usize,
+    #[serde(skip)]
+    memory: Vec<u64>,
+}
+
+impl Watch {
+    /// What is wrong with a step's loss and gradient norm, if anything.
+    pub(crate) fn see(&mut self, loss: f64, norm: f64, explosion: f64) -> Option<String> {
+        if !loss.is_finite() {
+            return Some(format!("the loss is {loss}"));
+        }
+        if !norm.is_finite() {
+            return Some(format!("the gradient norm is {norm}"));
+        }
+        if self.seen >= SETTLED && loss > explosion * self.mean.max(f64::MIN_POSITIVE) {
+            let mean = self.mean;
+            return Some(format!(
+                "the loss is {loss:.4}, more than {explosion} times its running mean {mean:.4}"
+            ));
+        }
+        self.mean = match self.seen {
+            0 => loss,
+            _ => self.mean + NEWEST * (loss - self.mean),
+        };
+        self.seen += 1;
+        None
+    }
+
+    /// Fails when device memory has grown at every one of the last intervals, and by much.
+    pub(crate) fn memory(&mut self, bytes: Option<u64>, step: usize) -> Result<()> {
+        let Some(bytes) = bytes else {
+            return Ok(());
+        };
+        if self.memory.last().is_some_and(|&last| bytes <= last) {
+            self.memory.clear();
+        }
+        self.memory.push(bytes);
+        let first = self.memory[0];
+        let grown = bytes as f64 > first as f64 * (1.0 + GROWTH);
+        if self.memory.len() > INTERVALS && grown {
+            return Err(Error::MemoryGrowth {
+                step,
+                from_mib: first >> 20,
+                to_mib: bytes >> 20,
+                intervals: self.memory.len() - 1,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exploding_or_undefined_loss_is_told() {
+        let mut watch = Watch::default();
+        for _ in 0..SETTLED {
+            assert_eq!(watch.see(2.0, 1.0, 10.0), None);
+        }
+        assert_eq!(watch.see(19.0, 1.0, 10.0), None);
+        assert!(watch.see(60.0, 1.0, 10.0).is_some());
+        assert!(watch.see(f64::NAN, 1.0, 10.0).is_some());
+        assert!(watch.see(2.0, f64::INFINITY, 10.0).is_some());
+    }
+
+    #[test]
+    fn only_steady_growth_is_a_leak() {
+        let mut watch = Watch::default();
+        for step in 0..100 {
+            let wobble = 1000 + (step % 7) as u64 * 100;
+            watch.memory(Some(wobble), step).unwrap();
+        }
+        let mut watch = Watch::default();
+        let leak = (0..=INTERVALS).map(|i| watch.memory(Some(1000 + 20 * i as u64), i));
+        assert!(leak.last().unwrap().is_err());
+    }
+}
