@@ -1,0 +1,76 @@
+/// What can go wrong when a drafter is run or judged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting that cannot be decoded with.
+    #[error("`{key}`: expected {expected}, got {got}")]
+    Setting {
+        /// The key.
+        key: &'static str,
+        /// What it may hold.
+        expected: String,
+        /// What it holds.
+        got: String,
+    },
+    /// A prompt that the target cannot continue.
+    #[error("prompt: expected {expected}, got {got}")]
+    Prompt {
+        /// What can be continued.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// Which prompt of a dataset failed.
+    #[error("dataset `{dataset}`, prompt {prompt}: {source}")]
+    At {
+        /// The dataset.
+        dataset: String,
+        /// 0-based index of the prompt.
+        prompt: usize,
+        /// What failed there.
+        source: Box<Error>,
+    },
+    /// A draft that the verifier cannot judge, or that is no tree.
+    #[error("verifier `{verifier}`: expected {expected}, got {got}")]
+    Draft {
+        /// The verifier.
+        verifier: &'static str,
+        /// What it judges.
+        expected: String,
+        /// What was drafted.
+        got: String,
+    },
+    /// A draft deeper than the decoder asked for.
+    #[error("draft: expected at most {requested} steps, got {got}")]
+    DraftLength {
+        /// Steps asked for.
+        requested: usize,
+        /// Steps drafted.
+        got: usize,
+    },
+    /// Logits that are no distribution.
+    #[error(
+        "logits of row {row} of a target pass: expected finite values, got not-a-number or infinity"
+    )]
+    Logits {
+        /// The row of the pass.
+        row: usize,
+    },
+    /// The device failed, which is noticed when a result is read from it.
+    #[error("reading from the device: {0}")]
+    Device(String),
+    /// A report that is not JSON, or not of the shape of schema 1.
+    #[error("report: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A report of a schema this version does not know.
+    #[error("report: `schema`: expected {expected}, got {got}")]
+    Schema {
+        /// The one that is known.
+        expected: u32,
+        /// The one found.
+        got: u32,
+    },
+}
+
+/// A result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,24 @@
+//! The speculative decoder, verification, acceptance statistics and reports.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+mod bootstrap;
+mod error;
+mod evaluate;
+mod lossless;
+mod report;
+mod speculate;
+mod statistics;
+#[cfg(test)]
+mod toy;
+mod verify;
+
+pub use bootstrap::bootstrap;
+pub use error::{Error, Result};
+pub use evaluate::{EvaluateSettings, Evaluation, Progress, PromptSet, evaluate};
+pub use lossless::{ChiSquare, Comparison, SamplingTest, chi_square, sampling_test};
+pub use report::{
+    DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
+    TargetReport,
+};
+pub use speculate::{DecodeSettings, Decoder, DraftShape, Generation, PassRecord, Seconds};
+pub use statistics::{Acceptance, expected_emitted, macro_tau};
+pub use verify::{Greedy, Rejection, Verdict, Verifier, VerifierChoice};

@@ -1,0 +1,443 @@
+//! What a run says of a drafter: `report.json`, and the same as a table.
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{ChiSquare, Comparison, DraftShape, Error, Result};
+
+/// Version of the shape of `report.json` that is written here.
+const SCHEMA: u32 = 1;
+
+/// `report.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of this shape.
+    pub schema: u32,
+    /// Version of the program.
+    pub spectrain: String,
+    /// The resolved recipe.
+    pub recipe: Value,
+    /// The model that verified.
+    pub target: TargetReport,
+    /// The drafter judged.
+    pub drafter: DrafterReport,
+    /// What it ran on.
+    pub device: Map<String, Value>,
+    /// One for each temperature and draft.
+    pub settings: Vec<SettingReport>,
+    /// Whether the output is the target's own.
+    pub lossless: LosslessReport,
+    /// What to serve the drafter with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings_recommended: Option<Value>,
+    /// Seeds by purpose.
+    pub seeds: BTreeMap<String, u64>,
+}
+
+/// The target of a report.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// Hub id or folder.
+    pub model: String,
+    /// Revision, where the hub names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Hash of its weights.
+    pub sha256: String,
+    /// Type of its weights.
+    pub dtype: String,
+}
+
+/// The drafter of a report.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DrafterReport {
+    /// Its family.
+    pub kind: String,
+    /// Its folder.
+    pub path: String,
+    /// Trained parameters.
+    pub parameters: u64,
+    /// Hash of its weights.
+    pub sha256: String,
+}
+
+/// The results of one way of decoding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SettingReport {
+    /// Temperature; 0 is greedy.
+    pub temperature: f64,
+    /// Most likely tokens kept, where sampling was restricted to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<usize>,
+    /// Probability kept, where sampling was restricted to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// The verifier that decided.
+    pub verifier: String,
+    /// What was drafted.
+    pub draft: DraftShape,
+    /// One for each dataset.
+    pub datasets: Vec<DatasetReport>,
+    /// All prompts pooled.
+    pub overall: DatasetReport,
+}
+
+/// Acceptance and speed over some prompts. What no event tells is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DatasetReport {
+    /// The dataset.
+    pub name: String,
+    /// Prompts continued.
+    pub prompts: u64,
+    /// Tokens that decoding passes emitted; the first of each output, which the prompt's pass gives, is not counted.
+    pub tokens: u64,
+    /// Decoding passes of the target.
+    pub passes: u64,
+    /// Mean acceptance length τ, `tokens / passes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tau: Option<f64>,
+    /// Its 95 % interval over prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tau_ci95: Option<[f64; 2]>,
+    /// Acceptance rate α of the draft steps judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Its 95 % interval over prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alpha_ci95: Option<[f64; 2]>,
+    /// `α_k` from `k = 1`: accepted, of the passes in which step `k` was judged.
+    pub conditional: Vec<f64>,
+    /// `s_k` from `k = 1`: passes that accepted at least `k`; `τ = 1 + Σ s_k`.
+    pub survival: Vec<f64>,
+    /// Passes that accepted 0, 1, … tokens.
+    pub accepted_histogram: Vec<u64>,
+    /// Tokens drafted for each pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_tokens_per_pass: Option<f64>,
+    /// Against decoding without a drafter, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speedup: Option<Speedup>,
+    /// Where the time of the passes went.
+    pub seconds: SecondsReport,
+}
+
+/// How many times faster decoding is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Speedup {
+    /// Tokens per second of decoding passes, against the same code without a drafter.
+    pub wall: f64,
+    /// Its 95 % interval over prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall_ci95: Option<[f64; 2]>,
+    /// What the cost model predicts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<f64>,
+    /// What the ratio of parameters predicts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bound: Option<f64>,
+}
+
+/// Seconds of decoding passes, prompts left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SecondsReport {
+    /// The drafter.
+    pub draft: f64,
+    /// The target's passes and the verdicts.
+    pub verify: f64,
+    /// Everything else.
+    pub other: f64,
+    /// The same prompts without a drafter, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoregressive: Option<f64>,
+}
+
+/// Whether the output is the target's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LosslessReport {
+    /// Greedy outputs that differ from plain decoding.
+    pub greedy_mismatches: u64,
+    /// Tokens compared, in each output up to the first difference; 0 when nothing was compared.
+    pub greedy_tokens: u64,
+    /// Sampled outputs against plain sampling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<ChiSquare>,
+}
+
+impl From<Comparison> for LosslessReport {
+    fn from(greedy: Comparison) -> Self {
+        Self {
+            greedy_mismatches: greedy.mismatches,
+            greedy_tokens: greedy.tokens,
+            sampling: None,
+        }
+    }
+}
+
+impl Report {
+    /// A report of what was evaluated, still without recipe, device, hashes and seeds.
+    pub fn new(target: TargetReport, drafter: DrafterReport, settings: Vec<SettingReport>) -> Self {
+        Self {
+            schema: SCHEMA,
+            spectrain: env!("CARGO_PKG_VERSION").into(),
+            recipe: Value::Object(Map::new()),
+            target,
+            drafter,
+            device: Map::new(),
+            settings,
+            lossless: LosslessReport::default(),
+            settings_recommended: None,
+            seeds: BTreeMap::new(),
+        }
+    }
+
+    /// The text of `report.json`.
+    ///
+    /// # Errors
+    /// A number that is not finite.
+    pub fn to_json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// Reads the text of a `report.json`.
+    ///
+    /// # Errors
+    /// It is not JSON, lacks a key, or is of another schema.
+    pub fn from_json(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let Version { schema } = serde_json::from_str(text)?;
+        if schema != SCHEMA {
+            return Err(Error::Schema {
+                expected: SCHEMA,
+                got: schema,
+            });
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// One row for each setting and dataset, and what is known of losslessness.
+    pub fn to_markdown(&self) -> String {
+        let mut text = format!(
+            "{} drafter `{}` ({} parameters) for `{}`\n\n",
+            self.drafter.kind, self.drafter.path, self.drafter.parameters, self.target.model
+        );
+        text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up |\n");
+        text.push_str("|---|---|--:|--:|---|---|---|---|\n");
+        for setting in &self.settings {
+            // With one dataset the pooled row would only repeat it.
+            let overall = (setting.datasets.len() != 1).then_some(&setting.overall);
+            for dataset in setting.datasets.iter().chain(overall) {
+                text.push_str(&row(setting, dataset));
+            }
+        }
+        let lossless = &self.lossless;
+        if lossless.greedy_tokens > 0 {
+            let LosslessReport {
+                greedy_mismatches,
+                greedy_tokens,
+                ..
+            } = lossless;
+            _ = write!(
+                text,
+                "\nGreedy output: {greedy_mismatches} mismatches in {greedy_tokens} tokens.\n"
+            );
+        }
+        if let Some(ChiSquare {
+            statistic,
+            dof,
+            p_value,
+        }) = lossless.sampling
+        {
+            _ = write!(
+                text,
+                "\nSampled output: χ² = {statistic:.1}, {dof} degrees of freedom, p = {p_value:.3}.\n"
+            );
+        }
+        text
+    }
+}
+
+fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
+    let DraftShape::Chain { length } = setting.draft;
+    let mut name = format!("T={}", setting.temperature);
+    if let Some(top_k) = setting.top_k {
+        _ = write!(name, " top-k={top_k}");
+    }
+    if let Some(top_p) = setting.top_p {
+        _ = write!(name, " top-p={top_p}");
+    }
+    let steps: Vec<String> = dataset
+        .conditional
+        .iter()
+        .map(|rate| format!("{rate:.2}"))
+        .collect();
+    let speedup = dataset.speedup.unwrap_or_default();
+    format!(
+        "| {name}, {}, chain {length} | {} | {} | {} | {} | {} | {} | {} |\n",
+        setting.verifier,
+        dataset.name,
+        dataset.prompts,
+        dataset.tokens,
+        with_interval(dataset.tau, dataset.tau_ci95),
+        with_interval(dataset.alpha, dataset.alpha_ci95),
+        steps.join(" "),
+        with_interval(
+            dataset.speedup.map(|speedup| speedup.wall),
+            speedup.wall_ci95
+        ),
+    )
+}
+
+fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
+    match (value, interval) {
+        (Some(value), Some([low, high])) => format!("{value:.2} [{low:.2}, {high:.2}]"),
+        (Some(value), None) => format!("{value:.2}"),
+        (None, _) => "–".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let dataset = DatasetReport {
+            name: "gsm8k".into(),
+            prompts: 2,
+            tokens: 30,
+            passes: 12,
+            tau: Some(2.5),
+            tau_ci95: Some([2.25, 2.75]),
+            alpha: Some(0.6875),
+            alpha_ci95: Some([0.5, 0.75]),
+            conditional: vec![0.75, 0.5],
+            survival: vec![1.0, 0.5],
+            accepted_histogram: vec![0, 6, 6],
+            draft_tokens_per_pass: Some(2.0),
+            speedup: Some(Speedup {
+                wall: 1.5,
+                wall_ci95: Some([1.25, 1.75]),
+                ..Speedup::default()
+            }),
+            seconds: SecondsReport {
+                draft: 0.5,
+                verify: 1.0,
+                other: 0.25,
+                autoregressive: Some(2.625),
+            },
+        };
+        let empty = DatasetReport {
+            name: "mt-bench".into(),
+            ..DatasetReport::default()
+        };
+        let overall = DatasetReport {
+            name: "overall".into(),
+            ..dataset.clone()
+        };
+        let setting = SettingReport {
+            temperature: 0.6,
+            top_k: None,
+            top_p: Some(0.95),
+            verifier: "rejection".into(),
+            draft: DraftShape::Chain { length: 2 },
+            datasets: vec![dataset, empty],
+            overall,
+        };
+        let target = TargetReport {
+            model: "Qwen/Qwen3-0.6B".into(),
+            ..TargetReport::default()
+        };
+        let drafter = DrafterReport {
+            kind: "eagle3".into(),
+            path: "runs/a/train".into(),
+            parameters: 1234,
+            ..DrafterReport::default()
+        };
+        let mut report = Report::new(target, drafter, vec![setting]);
+        report.lossless = LosslessReport {
+            greedy_mismatches: 0,
+            greedy_tokens: 512,
+            sampling: Some(ChiSquare {
+                statistic: 162.5,
+                dof: 200,
+                p_value: 0.976,
+            }),
+        };
+        report.seeds.insert("sampling".into(), 3);
+        report
+    }
+
+    #[test]
+    fn a_report_survives_json() {
+        let report = report();
+        let text = report.to_json().unwrap();
+        assert_eq!(Report::from_json(&text).unwrap(), report);
+        assert_eq!(Report::from_json(&text).unwrap().to_json().unwrap(), text);
+    }
+
+    #[test]
+    fn keys_stand_in_the_order_of_the_schema_and_unknown_values_are_left_out() {
+        let json: Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
+        let keys = |value: &Value| {
+            value
+                .as_object()
+                .unwrap()
+                .keys()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            keys(&json),
+            "schema spectrain recipe target drafter device settings lossless seeds"
+        );
+        let setting = &json["settings"][0];
+        assert_eq!(
+            keys(setting),
+            "temperature top_p verifier draft datasets overall"
+        );
+        assert_eq!(
+            setting["draft"],
+            serde_json::json!({"shape": "chain", "length": 2})
+        );
+        assert_eq!(
+            keys(&setting["datasets"][0]),
+            "name prompts tokens passes tau tau_ci95 alpha alpha_ci95 conditional survival accepted_histogram \
+             draft_tokens_per_pass speedup seconds"
+        );
+        assert_eq!(keys(&setting["datasets"][0]["speedup"]), "wall wall_ci95");
+        assert!(setting["datasets"][1].get("tau").is_none());
+    }
+
+    #[test]
+    fn a_report_of_another_schema_is_refused() {
+        let text = report()
+            .to_json()
+            .unwrap()
+            .replacen("\"schema\": 1", "\"schema\": 2", 1);
+        let error = Report::from_json(&text).unwrap_err();
+        assert_eq!(error.to_string(), "report: `schema`: expected 1, got 2");
+    }
+
+    #[test]
+    fn the_table_is_compact() {
+        let expected = "\
+eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
+
+| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up |
+|---|---|--:|--:|---|---|---|---|
+| T=0.6 top-p=0.95, rejection, chain 2 | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] |
+| T=0.6 top-p=0.95, rejection, chain 2 | mt-bench | 0 | 0 | – | – |  | – |
+| T=0.6 top-p=0.95, rejection, chain 2 | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] |
+
+Greedy output: 0 mismatches in 512 tokens.
+
+Sampled output: χ² = 162.5, 200 degrees of freedom, p = 0.976.
+";
+        assert_eq!(report().to_markdown(), expected);
+    }
+}

@@ -1,0 +1,407 @@
+//! The decoder: a drafter proposes, one target pass judges, and what is accepted is committed.
+//!
+//! A pass reads the last committed token, which has no feature and no cache entry yet, and after it the draft. So row 0
+//! of its logits judges the first drafted tokens, and row `1 + i` what follows node `i`.
+use std::time::Instant;
+
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+use spectrain_models::{
+    Caches, Capture, Draft, DraftRequest, Features, LogitRows, Pass, Proposer, Sampling, Target,
+    TargetOutput, chain, depths,
+};
+
+use crate::verify::{Verifier, choose};
+use crate::{Error, Result};
+
+#[cfg(test)]
+mod tests;
+
+/// The shape of the drafts that are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "shape", rename_all = "lowercase", deny_unknown_fields)]
+pub enum DraftShape {
+    /// One token after the other.
+    Chain {
+        /// Tokens in a draft; 0 decodes without drafting.
+        length: usize,
+    },
+}
+
+impl DraftShape {
+    /// Draft steps: the longest path.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Chain { length } => *length,
+        }
+    }
+}
+
+/// How a prompt is continued.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecodeSettings {
+    /// Tokens after which it ends, at least 1.
+    pub max_new_tokens: usize,
+    /// What is drafted before each target pass.
+    pub draft: DraftShape,
+    /// How the target's tokens, and those of a sampled draft, are chosen.
+    pub sampling: Sampling,
+    /// Tokens that end it; the one found is kept.
+    pub stop: Vec<u32>,
+}
+
+/// Where the time went, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Seconds {
+    /// The drafter, taking in committed tokens included.
+    pub draft: f64,
+    /// The target's pass and the verdict.
+    pub verify: f64,
+    /// Everything else.
+    pub other: f64,
+}
+
+impl Seconds {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.draft + self.verify + self.other
+    }
+}
+
+/// One decoding pass of the target.
+///
+/// `emitted = accepted + 1` always: where a stop token cuts the pass short, what follows it counts nowhere, and the stop
+/// token takes the place of the bonus token.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PassRecord {
+    /// Tokens drafted.
+    pub drafted: usize,
+    /// Steps drafted: the longest path.
+    pub depth: usize,
+    /// Steps that were judged: the accepted ones, and the one at which every candidate was rejected.
+    pub tested: usize,
+    /// Drafted tokens accepted.
+    pub accepted: usize,
+    /// Tokens emitted, the bonus token included.
+    pub emitted: usize,
+    /// Where the time went.
+    pub seconds: Seconds,
+}
+
+/// A continued prompt.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Generation {
+    /// The new tokens. The first comes from the prompt's pass, the others from `passes`.
+    pub tokens: Vec<u32>,
+    /// Decoding passes of the target; the prompt's is not among them.
+    pub passes: Vec<PassRecord>,
+    /// Seconds for the prompt, up to its first token and the drafter's taking it in.
+    pub prompt_seconds: f64,
+}
+
+impl Generation {
+    /// Seconds of all passes.
+    pub fn seconds(&self) -> Seconds {
+        let mut sum = Seconds::default();
+        for Seconds {
+            draft,
+            verify,
+            other,
+        } in self.passes.iter().map(|pass| pass.seconds)
+        {
+            sum.draft += draft;
+            sum.verify += verify;
+            sum.other += other;
+        }
+        sum
+    }
+}
+
+/// A target that decodes, with or without a drafter.
+#[derive(Clone, Copy)]
+pub struct Decoder<'a> {
+    /// The target.
+    pub target: &'a dyn Target,
+    /// The hidden states the drafter reads.
+    pub capture: &'a Capture,
+}
+
+impl Decoder<'_> {
+    /// Continues `prompt` with drafts of `proposer`.
+    ///
+    /// # Errors
+    /// The prompt is empty or fills the target's context, the verifier refuses a draft, or the device fails.
+    pub fn generate(
+        &self,
+        proposer: &mut dyn Proposer,
+        verifier: &dyn Verifier,
+        prompt: &[u32],
+        settings: &DecodeSettings,
+        rng: &mut StdRng,
+    ) -> Result<Generation> {
+        let clock = Instant::now();
+        let (mut sequence, features) = self.start(prompt, settings, self.capture, rng)?;
+        let mut passes = Vec::new();
+        if sequence.room() > 0 {
+            proposer.start(sequence.limit + settings.draft.length());
+            // The features of the whole prompt, each with the token after it; the last of those is the bonus token.
+            proposer.observe(&sequence.text[1..], &features);
+            self.wait()?;
+        }
+        let prompt_seconds = clock.elapsed().as_secs_f64();
+        while sequence.room() > 0 {
+            let mut clock = Stopwatch::default();
+            let steps = settings.draft.length().min(sequence.room() - 1);
+            let draft = clock.draft(|| propose(proposer, steps, settings.sampling, rng))?;
+            let held = sequence.caches.len;
+            let (accepted, bonus, features) = clock.verify(|| {
+                let output = self.judge(&mut sequence, &draft);
+                let verdict = verifier.verify(&draft, output.logits, &settings.sampling, rng);
+                verdict.map(|verdict| (verdict.accepted, verdict.bonus, output.features))
+            })?;
+            let mut rows = vec![0];
+            rows.extend(accepted.iter().map(|node| 1 + node));
+            sequence.caches.keep(held, &rows);
+            let mut emitted: Vec<u32> = accepted.iter().map(|&node| draft.tokens[node]).collect();
+            emitted.push(bonus);
+            let committed = sequence.commit(&emitted, &settings.stop);
+            let cut = committed < emitted.len();
+            if sequence.room() > 0 {
+                let features = features.select(&rows);
+                clock.draft(|| proposer.observe(&emitted, &features));
+            }
+            passes.push(PassRecord {
+                drafted: draft.len(),
+                depth: depth(&draft),
+                tested: if cut {
+                    committed - 1
+                } else {
+                    tested(&draft, &accepted)
+                },
+                accepted: committed - 1,
+                emitted: committed,
+                seconds: clock.read(),
+            });
+        }
+        Ok(Generation {
+            tokens: sequence.text.split_off(prompt.len()),
+            passes,
+            prompt_seconds,
+        })
+    }
+
+    /// Continues `prompt` without drafting, one token for each pass: what speculation must equal, and is measured against.
+    ///
+    /// # Errors
+    /// As for [`generate`](Self::generate).
+    pub fn plain(
+        &self,
+        prompt: &[u32],
+        settings: &DecodeSettings,
+        rng: &mut StdRng,
+    ) -> Result<Generation> {
+        let clock = Instant::now();
+        let capture = Capture::default();
+        let (mut sequence, _) = self.start(prompt, settings, &capture, rng)?;
+        let prompt_seconds = clock.elapsed().as_secs_f64();
+        let mut passes = Vec::new();
+        while sequence.room() > 0 {
+            let mut clock = Stopwatch::default();
+            let token = clock.verify(|| {
+                let pass = Pass {
+                    tokens: &sequence.text[sequence.text.len() - 1..],
+                    parents: &[None],
+                    logits: LogitRows::Last,
+                };
+                let output = self.target.decode(pass, &mut sequence.caches, &capture);
+                choose(output.logits, &settings.sampling, rng)
+            })?;
+            sequence.commit(&[token], &settings.stop);
+            passes.push(PassRecord {
+                emitted: 1,
+                seconds: clock.read(),
+                ..PassRecord::default()
+            });
+        }
+        Ok(Generation {
+            tokens: sequence.text.split_off(prompt.len()),
+            passes,
+            prompt_seconds,
+        })
+    }
+
+    /// Runs the prompt and commits the first bonus token.
+    fn start(
+        &self,
+        prompt: &[u32],
+        settings: &DecodeSettings,
+        capture: &Capture,
+        rng: &mut StdRng,
+    ) -> Result<(Sequence, Features)> {
+        let spec = self.target.spec();
+        let longest = spec.max_positions.saturating_sub(1);
+        if prompt.is_empty() || prompt.len() > longest {
+            return Err(Error::Prompt {
+                expected: format!(
+                    "1 to {longest} tokens, so that one more fits the target's context"
+                ),
+                got: format!("{} tokens", prompt.len()),
+            });
+        }
+        if settings.max_new_tokens == 0 {
+            return Err(Error::Setting {
+                key: "max_new_tokens",
+                expected: "at least 1".into(),
+                got: "0".into(),
+            });
+        }
+        let limit = spec
+            .max_positions
+            .min(prompt.len() + settings.max_new_tokens);
+        let mut sequence = Sequence {
+            text: prompt.to_vec(),
+            limit,
+            stopped: false,
+            caches: Caches::new(spec.layers, limit + settings.draft.length()),
+        };
+        let pass = Pass {
+            tokens: prompt,
+            parents: &chain(prompt.len()),
+            logits: LogitRows::Last,
+        };
+        let output = self.target.decode(pass, &mut sequence.caches, capture);
+        let bonus = choose(output.logits, &settings.sampling, rng)?;
+        sequence.commit(&[bonus], &settings.stop);
+        Ok((sequence, output.features))
+    }
+
+    /// Runs the last committed token and after it the draft, whose nodes so become one higher.
+    fn judge(&self, sequence: &mut Sequence, draft: &Draft) -> TargetOutput {
+        let mut tokens = vec![sequence.text[sequence.text.len() - 1]];
+        tokens.extend(&draft.tokens);
+        let mut parents = vec![None];
+        let shifted = |parent: &Option<usize>| Some(parent.map_or(0, |parent| 1 + parent));
+        parents.extend(draft.parents.iter().map(shifted));
+        let pass = Pass {
+            tokens: &tokens,
+            parents: &parents,
+            logits: LogitRows::All,
+        };
+        self.target.decode(pass, &mut sequence.caches, self.capture)
+    }
+
+    /// Waits for the device, so that the prompt's work is not counted as the first draft's.
+    fn wait(&self) -> Result<()> {
+        let done = self.target.device().sync();
+        done.map_err(|error| Error::Device(error.to_string()))
+    }
+}
+
+/// One sequence being decoded. All of its tokens but the last are in the caches.
+struct Sequence {
+    text: Vec<u32>,
+    /// Tokens it may grow to.
+    limit: usize,
+    stopped: bool,
+    caches: Caches,
+}
+
+impl Sequence {
+    /// Tokens that may still be committed.
+    fn room(&self) -> usize {
+        match self.stopped {
+            true => 0,
+            false => self.limit - self.text.len(),
+        }
+    }
+
+    /// Adds tokens up to the first stop token and up to the limit, and says how many.
+    fn commit(&mut self, tokens: &[u32], stop: &[u32]) -> usize {
+        let before = self.text.len();
+        for token in tokens {
+            if self.room() == 0 {
+                break;
+            }
+            self.text.push(*token);
+            self.stopped = stop.contains(token);
+        }
+        self.text.len() - before
+    }
+}
+
+fn propose(
+    proposer: &mut dyn Proposer,
+    steps: usize,
+    sampling: Sampling,
+    rng: &mut StdRng,
+) -> Result<Draft> {
+    if steps == 0 {
+        return Ok(Draft::default());
+    }
+    let request = DraftRequest {
+        length: steps,
+        sampling,
+    };
+    let draft = proposer.propose(&request, rng);
+    match depth(&draft) {
+        got if got > steps => Err(Error::DraftLength {
+            requested: steps,
+            got,
+        }),
+        _ => Ok(draft),
+    }
+}
+
+fn depth(draft: &Draft) -> usize {
+    depths(&draft.parents)
+        .into_iter()
+        .max()
+        .map_or(0, |deepest| deepest + 1)
+}
+
+/// Steps judged: the accepted ones, and one more if the last of them had candidates after it.
+fn tested(draft: &Draft, accepted: &[usize]) -> usize {
+    let last = accepted.last().copied();
+    accepted.len() + usize::from(draft.parents.contains(&last))
+}
+
+/// Sorts the time of one pass by what it went into.
+struct Stopwatch {
+    since: Instant,
+    draft: f64,
+    verify: f64,
+}
+
+impl Default for Stopwatch {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            draft: 0.0,
+            verify: 0.0,
+        }
+    }
+}
+
+impl Stopwatch {
+    fn draft<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let clock = Instant::now();
+        let done = work();
+        self.draft += clock.elapsed().as_secs_f64();
+        done
+    }
+
+    fn verify<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let clock = Instant::now();
+        let done = work();
+        self.verify += clock.elapsed().as_secs_f64();
+        done
+    }
+
+    fn read(&self) -> Seconds {
+        Seconds {
+            draft: self.draft,
+            verify: self.verify,
+            other: self.since.elapsed().as_secs_f64() - self.draft - self.verify,
+        }
+    }
+}

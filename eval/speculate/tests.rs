@@ -1,0 +1,275 @@
+use rand::SeedableRng;
+
+use super::*;
+use crate::toy::{Style, TARGET, ToyDrafter, ToyTarget, logits};
+use crate::{Acceptance, Greedy, Rejection, VerifierChoice};
+
+fn settings(max_new_tokens: usize, length: usize) -> DecodeSettings {
+    DecodeSettings {
+        max_new_tokens,
+        draft: DraftShape::Chain { length },
+        sampling: Sampling::GREEDY,
+        stop: Vec::new(),
+    }
+}
+
+/// What plain decoding and speculation give, and the drafter with what it saw.
+struct Outcome {
+    plain: Generation,
+    speculative: Generation,
+    drafter: ToyDrafter,
+}
+
+fn decode(target: &ToyTarget, style: Style, prompt: &[u32], settings: &DecodeSettings) -> Outcome {
+    let capture = Capture::default();
+    let decoder = Decoder {
+        target,
+        capture: &capture,
+    };
+    let mut drafter = ToyDrafter::new(style);
+    let mut rng = StdRng::seed_from_u64(4);
+    let verifier = VerifierChoice::Exact.at(&settings.sampling);
+    let speculative = decoder
+        .generate(&mut drafter, verifier, prompt, settings, &mut rng)
+        .unwrap();
+    let plain = decoder.plain(prompt, settings, &mut rng).unwrap();
+    Outcome {
+        plain,
+        speculative,
+        drafter,
+    }
+}
+
+/// The toy target's greedy continuation, without caches or passes.
+fn recomputed(prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut text = prompt.to_vec();
+    for _ in 0..count {
+        text.push(spectrain_models::argmax(&logits(&text, TARGET)) as u32);
+    }
+    text.split_off(prompt.len())
+}
+
+#[test]
+fn greedy_speculation_gives_the_tokens_of_plain_decoding() {
+    let target = ToyTarget::default();
+    for style in [
+        Style::Random,
+        Style::Oracle,
+        Style::Adversarial,
+        Style::Tree,
+    ] {
+        for length in [0, 1, 2, 5] {
+            for prompt in [&[3][..], &[0, 1, 2, 3, 4, 0]] {
+                let outcome = decode(&target, style, prompt, &settings(60, length));
+                let expected = recomputed(prompt, 60);
+                assert_eq!(outcome.plain.tokens, expected);
+                assert_eq!(outcome.speculative.tokens, expected, "{style:?} {length}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rejection_at_temperature_zero_gives_the_tokens_of_greedy() {
+    let target = ToyTarget::default();
+    let capture = Capture::default();
+    let decoder = Decoder {
+        target: &target,
+        capture: &capture,
+    };
+    for style in [Style::Random, Style::Tree] {
+        let run = |verifier: &dyn Verifier| {
+            let mut rng = StdRng::seed_from_u64(4);
+            let mut drafter = ToyDrafter::new(style);
+            let generation =
+                decoder.generate(&mut drafter, verifier, &[1], &settings(40, 3), &mut rng);
+            generation.unwrap().tokens
+        };
+        assert_eq!(run(&Greedy), run(&Rejection));
+    }
+}
+
+#[test]
+fn the_target_as_its_own_drafter_is_accepted_in_full() {
+    let target = ToyTarget::default();
+    for sampling in [
+        Sampling::GREEDY,
+        Sampling::at(1.0),
+        Sampling::at(0.5),
+        Sampling {
+            temperature: 0.8,
+            top_k: 3,
+            top_p: 0.9,
+        },
+    ] {
+        let settings = DecodeSettings {
+            sampling,
+            ..settings(41, 4)
+        };
+        let generation = decode(&target, Style::Oracle, &[2, 2], &settings).speculative;
+        let counts = Acceptance::of(&generation.passes);
+        assert_eq!(counts.alpha(), Some(1.0));
+        // 40 tokens after the first, five at a time.
+        assert_eq!((counts.passes, counts.tau()), (8, Some(5.0)));
+    }
+}
+
+#[test]
+fn a_drafter_of_least_likely_tokens_is_never_accepted() {
+    let outcome = decode(
+        &ToyTarget::default(),
+        Style::Adversarial,
+        &[1],
+        &settings(30, 3),
+    );
+    let counts = Acceptance::of(&outcome.speculative.passes);
+    assert_eq!((counts.alpha(), counts.tau()), (Some(0.0), Some(1.0)));
+}
+
+#[test]
+fn the_drafter_sees_every_feature_once_with_the_token_after_it() {
+    // The toy drafter itself asserts that feature and token belong together; here, that none is left out.
+    for style in [Style::Random, Style::Tree] {
+        let prompt = [1, 2, 3];
+        let Outcome {
+            speculative,
+            drafter,
+            ..
+        } = decode(&ToyTarget::default(), style, &prompt, &settings(50, 4));
+        let accepted: Vec<usize> = speculative
+            .passes
+            .iter()
+            .map(|pass| pass.accepted)
+            .collect();
+        assert!(
+            accepted.contains(&0) && accepted.iter().any(|&n| n > 1),
+            "{accepted:?}"
+        );
+        let rows: Vec<[u32; 2]> = drafter.observed.concat();
+        let text = [&prompt[..], &speculative.tokens].concat();
+        // The last pass ends the text, and is not observed any more.
+        let last = speculative.passes.last().unwrap().emitted;
+        let seen = text.len() - 1 - last;
+        let expected: Vec<[u32; 2]> = (0..seen).map(|at| [text[at], at as u32]).collect();
+        assert_eq!(rows, expected);
+        assert_eq!(drafter.observed[0].len(), prompt.len());
+        for (rows, pass) in drafter.observed[1..].iter().zip(&speculative.passes) {
+            assert_eq!(rows.len(), pass.emitted);
+        }
+    }
+}
+
+#[test]
+fn an_output_ends_with_the_first_stop_token_wherever_in_a_pass_it_falls() {
+    let target = ToyTarget::default();
+    let prompt = [1, 0, 2];
+    let free = recomputed(&prompt, 40);
+    for stop in 0..5u32 {
+        let Some(at) = free.iter().position(|&token| token == stop) else {
+            continue;
+        };
+        for style in [Style::Oracle, Style::Random, Style::Tree] {
+            let settings = DecodeSettings {
+                stop: vec![stop],
+                ..settings(40, 5)
+            };
+            let outcome = decode(&target, style, &prompt, &settings);
+            assert_eq!(outcome.plain.tokens, free[..=at]);
+            let Generation { tokens, passes, .. } = outcome.speculative;
+            assert_eq!(tokens, free[..=at]);
+            let emitted: usize = passes.iter().map(|pass| pass.emitted).sum();
+            assert_eq!(1 + emitted, tokens.len());
+            let counts = Acceptance::of(&passes);
+            assert!(passes.iter().all(|pass| pass.emitted == pass.accepted + 1));
+            if style == Style::Oracle && counts.tested.iter().sum::<u64>() > 0 {
+                assert_eq!(counts.alpha(), Some(1.0), "a cut is not a rejection");
+            }
+        }
+    }
+}
+
+#[test]
+fn drafts_shorten_so_that_no_token_is_too_many() {
+    for (max_new_tokens, requests) in [(1, vec![]), (2, vec![]), (3, vec![1]), (8, vec![4, 1])] {
+        let settings = settings(max_new_tokens, 4);
+        let outcome = decode(&ToyTarget::default(), Style::Oracle, &[1], &settings);
+        assert_eq!(outcome.speculative.tokens.len(), max_new_tokens);
+        assert_eq!(outcome.plain.tokens.len(), max_new_tokens);
+        assert_eq!(outcome.drafter.requests, requests);
+    }
+}
+
+#[test]
+fn decoding_ends_at_the_end_of_the_context() {
+    let target = ToyTarget::with_positions(12);
+    for style in [Style::Oracle, Style::Random, Style::Tree] {
+        let outcome = decode(&target, style, &[1, 2, 3], &settings(100, 5));
+        assert_eq!(outcome.speculative.tokens, recomputed(&[1, 2, 3], 9));
+        assert_eq!(outcome.plain.tokens, outcome.speculative.tokens);
+    }
+}
+
+#[test]
+fn what_cannot_be_decoded_is_an_error() {
+    let target = ToyTarget::with_positions(4);
+    let capture = Capture::default();
+    let decoder = Decoder {
+        target: &target,
+        capture: &capture,
+    };
+    let message = |style, prompt: &[u32], settings: &DecodeSettings, verifier: &dyn Verifier| {
+        let mut rng = StdRng::seed_from_u64(0);
+        let generation = decoder.generate(
+            &mut ToyDrafter::new(style),
+            verifier,
+            prompt,
+            settings,
+            &mut rng,
+        );
+        generation.unwrap_err().to_string()
+    };
+    let prompt = "prompt: expected 1 to 3 tokens, so that one more fits the target's context, got";
+    let plenty = settings(9, 1);
+    assert_eq!(
+        message(Style::Random, &[], &plenty, &Greedy),
+        format!("{prompt} 0 tokens")
+    );
+    assert_eq!(
+        message(Style::Random, &[0; 4], &plenty, &Greedy),
+        format!("{prompt} 4 tokens")
+    );
+    assert_eq!(
+        message(Style::Random, &[1], &settings(0, 1), &Greedy),
+        "`max_new_tokens`: expected at least 1, got 0"
+    );
+    assert_eq!(
+        message(Style::TooLong, &[1], &plenty, &Greedy),
+        "draft: expected at most 1 steps, got 2"
+    );
+    let sampled = DecodeSettings {
+        sampling: Sampling::at(0.5),
+        ..plenty
+    };
+    assert_eq!(
+        message(Style::Random, &[1], &sampled, &Greedy),
+        "`verifier`: expected `exact` or `rejection` above temperature 0, got `greedy` at temperature 0.5"
+    );
+}
+
+#[test]
+fn seconds_are_not_negative_and_sum_up() {
+    let outcome = decode(&ToyTarget::default(), Style::Random, &[1], &settings(30, 3));
+    let generation = outcome.speculative;
+    let sum: f64 = generation
+        .passes
+        .iter()
+        .map(|pass| pass.seconds.total())
+        .sum();
+    assert!((sum - generation.seconds().total()).abs() < 1e-9);
+    let all = generation.passes.iter().map(|pass| pass.seconds);
+    assert!(
+        all.clone()
+            .all(|s| s.draft >= 0.0 && s.verify > 0.0 && s.other >= 0.0)
+    );
+    assert!(generation.prompt_seconds > 0.0);
+}

@@ -1,0 +1,268 @@
+//! A target whose logits are a hash of everything before, kept in a real cache, and drafters that know it.
+use burn::prelude::*;
+use rand::{Rng, rngs::StdRng};
+use spectrain_models::{
+    Caches, Capture, Distribution, Draft, DraftRequest, Features, LogitRows, Pass, Proposal,
+    Proposer, RopeConfig, RopeScaling, Sampling, Target, TargetOutput, TargetSpec, argmax,
+};
+
+pub(crate) const VOCAB: usize = 5;
+
+/// Its logits depend on every token before, so that a wrong cache row, parent or position shows.
+pub(crate) struct ToyTarget {
+    spec: TargetSpec,
+    device: Device,
+}
+
+impl Default for ToyTarget {
+    fn default() -> Self {
+        Self::with_positions(10_000)
+    }
+}
+
+impl ToyTarget {
+    pub(crate) fn with_positions(max_positions: usize) -> Self {
+        let spec = TargetSpec {
+            layers: 1,
+            d_model: 2,
+            d_ff: 1,
+            heads: 1,
+            kv_heads: 1,
+            d_head: 1,
+            vocab: VOCAB,
+            norm_epsilon: 1e-6,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            max_positions,
+        };
+        Self {
+            spec,
+            device: Device::flex(),
+        }
+    }
+}
+
+/// The logits after `context`, between -1.5 and 1.5.
+pub(crate) fn logits(context: &[u32], salt: u64) -> Vec<f32> {
+    let mut state = salt;
+    let mut mix = |value: u64| {
+        state = (state ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        state ^= state >> 29;
+        state
+    };
+    context.iter().for_each(|&token| _ = mix(1 + token as u64));
+    (0..VOCAB as u64)
+        .map(|token| (mix(100 + token) >> 40) as f32 / (1 << 24) as f32 * 3.0 - 1.5)
+        .collect()
+}
+
+/// Salt of the target's own logits.
+pub(crate) const TARGET: u64 = 17;
+
+impl Target for ToyTarget {
+    fn spec(&self) -> &TargetSpec {
+        &self.spec
+    }
+
+    fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    /// Features are `[token, position]`.
+    fn decode(&self, pass: Pass, caches: &mut Caches, _: &Capture) -> TargetOutput {
+        let count = pass.tokens.len();
+        assert_eq!(pass.parents.len(), count);
+        let new: Vec<f32> = pass.tokens.iter().map(|&token| token as f32).collect();
+        let rows = Tensor::<1>::from_floats(new.as_slice(), &self.device).reshape([1, 1, count, 1]);
+        let (keys, _) = caches.layers[0].append(rows.clone(), rows);
+        let held: Vec<u32> = keys
+            .into_data()
+            .iter::<f32>()
+            .map(|token| token as u32)
+            .collect();
+        let cached = caches.len;
+        assert_eq!(held.len(), cached + count);
+        caches.len += count;
+        let mut all = Vec::new();
+        let mut features: Vec<f32> = Vec::new();
+        for node in 0..count {
+            let mut path = Vec::new();
+            let mut at = Some(node);
+            while let Some(ancestor) = at {
+                path.push(pass.tokens[ancestor]);
+                at = pass.parents[ancestor];
+            }
+            path.extend(held[..cached].iter().rev());
+            path.reverse();
+            assert!(path.len() <= self.spec.max_positions, "past the context");
+            features.extend([pass.tokens[node] as f32, (path.len() - 1) as f32]);
+            if pass.logits == LogitRows::All || node + 1 == count {
+                all.extend(logits(&path, TARGET));
+            }
+        }
+        let rows = all.len() / VOCAB;
+        let features = Tensor::<1>::from_floats(features.as_slice(), &self.device);
+        let features = features.reshape([1, count, 2]);
+        TargetOutput {
+            logits: Tensor::<1>::from_floats(all.as_slice(), &self.device).reshape([rows, VOCAB]),
+            features: Features {
+                captured: features.clone(),
+                last: features,
+            },
+        }
+    }
+}
+
+/// How a [`ToyDrafter`] drafts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Style {
+    /// Draws from a law of its own.
+    Random,
+    /// The target itself.
+    Oracle,
+    /// The target's least likely token, with certainty.
+    Adversarial,
+    /// A deterministic tree with the target's most likely tokens among the later siblings, on and off.
+    Tree,
+    /// Draws from one distribution and states another.
+    Misstated,
+    /// Sampled siblings.
+    SampledTree,
+    /// One step more than asked for.
+    TooLong,
+}
+
+/// A drafter that reads the text from what it observes, and checks what it observes.
+pub(crate) struct ToyDrafter {
+    style: Style,
+    /// The committed text, as far as features and tokens tell it.
+    pub(crate) text: Vec<u32>,
+    /// Tokens and positions of the features of each `observe`.
+    pub(crate) observed: Vec<Vec<[u32; 2]>>,
+    pub(crate) requests: Vec<usize>,
+}
+
+impl ToyDrafter {
+    pub(crate) fn new(style: Style) -> Self {
+        Self {
+            style,
+            text: Vec::new(),
+            observed: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+
+    fn chain(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        let sampling = &request.sampling;
+        let length = request.length + usize::from(self.style == Style::TooLong);
+        let mut context = self.text.clone();
+        let mut laws = Vec::new();
+        for _ in 0..length {
+            let target = logits(&context, TARGET);
+            let own = logits(&context, 99);
+            let token = match self.style {
+                Style::Adversarial => {
+                    argmax(&target.iter().map(|logit| -logit).collect::<Vec<_>>()) as u32
+                }
+                Style::Oracle => self.draw(sampling, &target, &mut laws, rng),
+                Style::Misstated => {
+                    laws.push(Distribution {
+                        probabilities: vec![1.0 / VOCAB as f32; VOCAB],
+                    });
+                    Sampling::at(0.5).distribution(&own).sample(rng)
+                }
+                _ => self.draw(sampling, &own, &mut laws, rng),
+            };
+            context.push(token);
+        }
+        let tokens = context.split_off(self.text.len());
+        let proposal = match laws.is_empty() {
+            true => Proposal::Deterministic,
+            false => Proposal::Sampled(laws),
+        };
+        Draft::chain(tokens, proposal)
+    }
+
+    fn draw(
+        &self,
+        sampling: &Sampling,
+        logits: &[f32],
+        laws: &mut Vec<Distribution>,
+        rng: &mut StdRng,
+    ) -> u32 {
+        let law = sampling.distribution(logits);
+        let token = law.sample(rng);
+        if !sampling.is_greedy() {
+            laws.push(law);
+        }
+        token
+    }
+
+    /// Two children of every node of the first path, the most likely token second, or missing at random.
+    fn tree(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        let mut draft = Draft::default();
+        let mut context = self.text.clone();
+        let mut parent = None;
+        for _ in 0..request.length {
+            let best = argmax(&logits(&context, TARGET)) as u32;
+            let other = (best + rng.random_range(1..VOCAB as u32)) % VOCAB as u32;
+            let second = if rng.random_bool(0.2) {
+                (other + 1) % VOCAB as u32
+            } else {
+                best
+            };
+            draft.tokens.extend([other, second]);
+            draft.parents.extend([parent, parent]);
+            parent = Some(draft.len() - 1);
+            context.push(second);
+        }
+        if self.style == Style::SampledTree {
+            let probabilities = vec![1.0 / VOCAB as f32; VOCAB];
+            draft.proposal = Proposal::Sampled(vec![Distribution { probabilities }; draft.len()]);
+        }
+        draft
+    }
+}
+
+impl Proposer for ToyDrafter {
+    fn start(&mut self, _: usize) {
+        *self = Self::new(self.style);
+    }
+
+    /// Every feature belongs to the token before its own, at the position that follows the last one seen.
+    fn observe(&mut self, tokens: &[u32], features: &Features) {
+        let [batch, seq, _] = features.captured.dims();
+        assert_eq!((batch, seq), (1, tokens.len()));
+        let flat: Vec<u32> = features
+            .captured
+            .clone()
+            .into_data()
+            .iter::<f32>()
+            .map(|value| value as u32)
+            .collect();
+        let rows: Vec<[u32; 2]> = flat.chunks(2).map(|row| [row[0], row[1]]).collect();
+        if self.text.is_empty() {
+            self.text.push(rows[0][0]);
+        }
+        for (&token, [of, position]) in tokens.iter().zip(&rows) {
+            assert_eq!(self.text.last(), Some(of), "feature of another token");
+            assert_eq!(
+                self.text.len() - 1,
+                *position as usize,
+                "feature of another position"
+            );
+            self.text.push(token);
+        }
+        self.observed.push(rows);
+    }
+
+    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        self.requests.push(request.length);
+        match self.style {
+            Style::Tree | Style::SampledTree => self.tree(request, rng),
+            _ => self.chain(request, rng),
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Which nodes of a draft the target accepts, and its own token after them.
+//!
+//! Chains: Leviathan et al., <https://arxiv.org/abs/2211.17192>, algorithm 1. Trees: the recursive scheme of SpecInfer,
+//! <https://arxiv.org/abs/2305.09781>, with all of a child's proposal on that child.
+use burn::prelude::*;
+use rand::{Rng, rngs::StdRng};
+use serde::{Deserialize, Serialize};
+use spectrain_models::{Draft, Proposal, Sampling};
+
+use crate::{Error, Result};
+
+#[cfg(test)]
+mod tests;
+
+/// What verification decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Accepted nodes, from the root down.
+    pub accepted: Vec<usize>,
+    /// The target's own token after them.
+    pub bonus: u32,
+}
+
+/// Decides which nodes of a draft are accepted.
+pub trait Verifier {
+    /// Its name in recipes and reports.
+    fn name(&self) -> &'static str;
+
+    /// Walks `draft` from the root down. `target` holds logits, `sampling` makes distributions of them.
+    ///
+    /// # Shapes
+    /// - target: `[1 + nodes, vocab]`; row 0 judges the children of the last committed token, row `1 + i` those of node `i`
+    ///
+    /// # Errors
+    /// The draft is no tree, or of a kind this verifier cannot judge exactly; the device failed.
+    fn verify(
+        &self,
+        draft: &Draft,
+        target: Tensor<2>,
+        sampling: &Sampling,
+        rng: &mut StdRng,
+    ) -> Result<Verdict>;
+}
+
+/// Which verifier decides, as recipes name it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VerifierChoice {
+    /// `greedy` at temperature 0, `rejection` above.
+    #[default]
+    Exact,
+    /// [`Greedy`] at every temperature.
+    Greedy,
+    /// [`Rejection`] at every temperature.
+    Rejection,
+}
+
+impl VerifierChoice {
+    /// The verifier for `sampling`.
+    pub fn at(self, sampling: &Sampling) -> &'static dyn Verifier {
+        match self {
+            Self::Greedy => &Greedy,
+            Self::Exact if sampling.is_greedy() => &Greedy,
+            Self::Exact | Self::Rejection => &Rejection,
+        }
+    }
+}
+
+/// Accepts a node when it is the target's most likely token. Temperature 0 only.
+#[derive(Debug, Clone, Copy)]
+pub struct Greedy;
+
+impl Verifier for Greedy {
+    fn name(&self) -> &'static str {
+        "greedy"
+    }
+
+    fn verify(
+        &self,
+        draft: &Draft,
+        target: Tensor<2>,
+        sampling: &Sampling,
+        _: &mut StdRng,
+    ) -> Result<Verdict> {
+        check_tree(self.name(), draft, &target)?;
+        if !sampling.is_greedy() {
+            return Err(Error::Setting {
+                key: "verifier",
+                expected: "`exact` or `rejection` above temperature 0".into(),
+                got: format!("`greedy` at temperature {}", sampling.temperature),
+            });
+        }
+        let best = most_likely(target)?;
+        let mut accepted = Vec::new();
+        let mut bonus = best[0];
+        while let Some(child) =
+            children(draft, accepted.last().copied()).find(|&node| draft.tokens[node] == bonus)
+        {
+            accepted.push(child);
+            bonus = best[1 + child];
+        }
+        Ok(Verdict { accepted, bonus })
+    }
+}
+
+/// Rejection sampling: whatever is drafted, the output is distributed as the target's.
+///
+/// Judges chains whose nodes were drawn from known distributions, and deterministic trees, of which chains are a case.
+/// Trees with siblings drawn at random are refused.
+#[derive(Debug, Clone, Copy)]
+pub struct Rejection;
+
+impl Verifier for Rejection {
+    fn name(&self) -> &'static str {
+        "rejection"
+    }
+
+    fn verify(
+        &self,
+        draft: &Draft,
+        target: Tensor<2>,
+        sampling: &Sampling,
+        rng: &mut StdRng,
+    ) -> Result<Verdict> {
+        check_tree(self.name(), draft, &target)?;
+        let [_, vocab] = target.dims();
+        let laws = laws(self.name(), draft, vocab)?;
+        let row = |row: usize| probabilities(&target, row, sampling);
+        walk(draft, &laws, row, rng)
+    }
+}
+
+/// What chance decides in a walk: the generator while decoding, every branch in turn in the tests that enumerate.
+trait Chance {
+    /// Whether an event of this probability happens.
+    fn happens(&mut self, probability: f64) -> bool;
+    /// An index, with probability proportional to its weight. Some weight is positive.
+    fn draw(&mut self, weights: &[f64]) -> usize;
+}
+
+impl Chance for StdRng {
+    fn happens(&mut self, probability: f64) -> bool {
+        self.random::<f64>() < probability
+    }
+
+    fn draw(&mut self, weights: &[f64]) -> usize {
+        let mut left = self.random::<f64>() * weights.iter().sum::<f64>();
+        let mut last = 0;
+        for (index, &weight) in weights.iter().enumerate() {
+            if weight > 0.0 {
+                left -= weight;
+                last = index;
+                if left < 0.0 {
+                    break;
+                }
+            }
+        }
+        last
+    }
+}
+
+/// The distribution `q` that a drafted token came from.
+#[derive(Debug, Clone, Copy)]
+enum Law<'a> {
+    /// All mass on the token.
+    Certain,
+    /// Drawn with these weights, whose sum is `total`: 1 but for the rounding of f32.
+    Drawn { weights: &'a [f32], total: f64 },
+}
+
+impl<'a> Law<'a> {
+    fn drawn(weights: &'a [f32]) -> Self {
+        let total = weights.iter().map(|&weight| weight as f64).sum();
+        Self::Drawn { weights, total }
+    }
+}
+
+/// `min(1, p(x) / q(x))`
+fn acceptance(p: &[f64], law: &Law, token: usize) -> f64 {
+    match law {
+        Law::Certain => p[token],
+        Law::Drawn { weights, total } => (p[token] * total / weights[token] as f64).min(1.0),
+    }
+}
+
+/// `norm(max(0, p - q))`, the law of what follows when the token is rejected.
+fn residual(mut p: Vec<f64>, law: &Law, token: usize) -> Vec<f64> {
+    match law {
+        Law::Certain => p[token] = 0.0,
+        Law::Drawn { weights, total } => {
+            let left = |(p, q): (&f64, &f32)| (p - *q as f64 / total).max(0.0);
+            let left: Vec<f64> = p.iter().zip(*weights).map(left).collect();
+            // Without anything left the two are equal but for rounding, and then `p` itself is the law.
+            if left.iter().any(|&weight| weight > 0.0) {
+                p = left;
+            }
+        }
+    }
+    normalised(p)
+}
+
+/// Walks from the root to the first level at which every child is rejected. `row` gives the target's distribution
+/// of a row, which is computed for visited nodes only.
+fn walk(
+    draft: &Draft,
+    laws: &[Law],
+    row: impl Fn(usize) -> Result<Vec<f64>>,
+    chance: &mut impl Chance,
+) -> Result<Verdict> {
+    let mut accepted = Vec::new();
+    let mut p = row(0)?;
+    'levels: loop {
+        for child in children(draft, accepted.last().copied()) {
+            let token = draft.tokens[child] as usize;
+            if chance.happens(acceptance(&p, &laws[child], token)) {
+                accepted.push(child);
+                p = row(1 + child)?;
+                continue 'levels;
+            }
+            p = residual(p, &laws[child], token);
+        }
+        let bonus = chance.draw(&p) as u32;
+        return Ok(Verdict { accepted, bonus });
+    }
+}
+
+fn children(draft: &Draft, parent: Option<usize>) -> impl Iterator<Item = usize> {
+    (0..draft.len()).filter(move |&node| draft.parents[node] == parent)
+}
+
+fn laws<'a>(verifier: &'static str, draft: &'a Draft, vocab: usize) -> Result<Vec<Law<'a>>> {
+    let Proposal::Sampled(drawn) = &draft.proposal else {
+        return Ok(vec![Law::Certain; draft.len()]);
+    };
+    let refuse = |expected: &str, got: String| {
+        Err(Error::Draft {
+            verifier,
+            expected: expected.into(),
+            got,
+        })
+    };
+    if drawn.len() != draft.len() {
+        let got = format!("{} tokens with {} distributions", draft.len(), drawn.len());
+        return refuse("one distribution for each drawn token", got);
+    }
+    let mut laws = Vec::with_capacity(drawn.len());
+    for (node, distribution) in drawn.iter().enumerate() {
+        if draft.parents[node] != node.checked_sub(1) {
+            let got =
+                format!("drawn tokens of which node {node} does not follow the one before it");
+            return refuse("a chain or a deterministic tree", got);
+        }
+        let q = &distribution.probabilities;
+        if q.len() != vocab {
+            let got = format!("{} for node {node}", q.len());
+            return refuse(&format!("{vocab} probabilities"), got);
+        }
+        let token = draft.tokens[node];
+        // A token that could not be drawn shows that the distribution is not the one it was drawn from.
+        if q[token as usize] <= 0.0 {
+            let got = format!("probability 0 for node {node}, token {token}");
+            return refuse("a token its distribution can yield", got);
+        }
+        laws.push(Law::drawn(q));
+    }
+    Ok(laws)
+}
+
+fn check_tree(verifier: &'static str, draft: &Draft, target: &Tensor<2>) -> Result<()> {
+    let [rows, vocab] = target.dims();
+    let refuse = |expected: String, got: String| {
+        Err(Error::Draft {
+            verifier,
+            expected,
+            got,
+        })
+    };
+    if draft.parents.len() != draft.len() {
+        let got = format!(
+            "{} tokens with {} parents",
+            draft.len(),
+            draft.parents.len()
+        );
+        return refuse("one parent for each token".into(), got);
+    }
+    if rows != 1 + draft.len() {
+        let got = format!("{rows} rows of logits for {} tokens", draft.len());
+        return refuse("one row more than tokens".into(), got);
+    }
+    for (node, (&token, &parent)) in draft.tokens.iter().zip(&draft.parents).enumerate() {
+        if parent.is_some_and(|parent| parent >= node) {
+            let got = format!("node {node} with parent {parent:?}");
+            return refuse("parents before their children".into(), got);
+        }
+        if token as usize >= vocab {
+            return refuse(
+                format!("tokens below {vocab}"),
+                format!("{token} at node {node}"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The first largest entry of each row; only the indices leave the device.
+pub(crate) fn most_likely(logits: Tensor<2>) -> Result<Vec<u32>> {
+    let indices = logits.argmax(1).try_into_data();
+    let indices = indices.map_err(|error| Error::Device(error.to_string()))?;
+    Ok(indices.iter::<i64>().map(|index| index as u32).collect())
+}
+
+/// The processed distribution of one row of logits, summing to 1 in f64.
+fn probabilities(logits: &Tensor<2>, row: usize, sampling: &Sampling) -> Result<Vec<f64>> {
+    let host = logits.clone().narrow(0, row, 1).try_into_data();
+    let host = host.map_err(|error| Error::Device(error.to_string()))?;
+    let values: Vec<f32> = host.iter::<f32>().collect();
+    // Minus infinity marks a token as impossible, and is meant.
+    let bad = |value: &f32| value.is_nan() || *value == f32::INFINITY;
+    if values.iter().any(bad) || values.iter().all(|value| !value.is_finite()) {
+        return Err(Error::Logits { row });
+    }
+    let kept = sampling.distribution(&values).probabilities;
+    Ok(normalised(kept.into_iter().map(f64::from).collect()))
+}
+
+/// The target's own token after one row of logits.
+pub(crate) fn choose(logits: Tensor<2>, sampling: &Sampling, rng: &mut StdRng) -> Result<u32> {
+    if sampling.is_greedy() {
+        return Ok(most_likely(logits)?[0]);
+    }
+    Ok(rng.draw(&probabilities(&logits, 0, sampling)?) as u32)
+}
+
+fn normalised(mut weights: Vec<f64>) -> Vec<f64> {
+    let total: f64 = weights.iter().sum();
+    if total > 0.0 {
+        weights.iter_mut().for_each(|weight| *weight /= total);
+    }
+    weights
+}
