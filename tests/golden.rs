@@ -1,0 +1,100 @@
+//! Reads what the scripts in `tests/golden` wrote.
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use burn::prelude::*;
+use safetensors::{Dtype, SafeTensors};
+use spectrain_checkpoints::NamedTensor;
+
+pub fn path(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name]
+        .iter()
+        .collect()
+}
+
+pub fn json(name: &str) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path(name)).unwrap()).unwrap()
+}
+
+/// A tensor with its numbers widened to f64.
+#[derive(Debug, Clone)]
+pub struct Golden {
+    pub shape: Vec<usize>,
+    pub values: Vec<f64>,
+}
+
+pub fn tensors(name: &str) -> BTreeMap<String, Golden> {
+    let bytes = std::fs::read(path(name)).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let read = |view: safetensors::tensor::TensorView| {
+        let data = view.data();
+        let values = match view.dtype() {
+            Dtype::F32 => data
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b) as f64)
+                .collect(),
+            Dtype::F64 => data
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|b| f64::from_le_bytes(*b))
+                .collect(),
+            Dtype::I64 => data
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|b| i64::from_le_bytes(*b) as f64)
+                .collect(),
+            Dtype::BOOL | Dtype::U8 => data.iter().map(|&b| b as f64).collect(),
+            other => panic!("golden data of type {other:?}"),
+        };
+        Golden {
+            shape: view.shape().to_vec(),
+            values,
+        }
+    };
+    file.tensors()
+        .into_iter()
+        .map(|(name, view)| (name, read(view)))
+        .collect()
+}
+
+impl Golden {
+    pub fn f32(&self) -> Vec<f32> {
+        self.values.iter().map(|&value| value as f32).collect()
+    }
+
+    pub fn float<const D: usize>(&self, device: &Device) -> Tensor<D> {
+        let shape: [usize; D] = self.shape.clone().try_into().unwrap();
+        Tensor::<1>::from_floats(self.f32().as_slice(), device).reshape(shape)
+    }
+
+    pub fn named(&self, name: &str) -> NamedTensor {
+        NamedTensor::from_f32(name, self.shape.clone(), self.f32())
+    }
+
+    /// The transpose of a matrix; anything else as it is.
+    pub fn transposed(&self) -> Vec<f32> {
+        let [rows, columns] = self.shape[..] else {
+            return self.f32();
+        };
+        let values = self.f32();
+        (0..rows * columns)
+            .map(|i| values[(i % rows) * columns + i / rows])
+            .collect()
+    }
+}
+
+/// Fails unless all of `got` is within `tolerance` of `expected`, relative to the larger of 1 and its size.
+pub fn assert_close(what: &str, got: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let allowed = tolerance * expected.abs().max(1.0);
+        assert!(
+            (got - expected).abs() <= allowed,
+            "{what}[{index}]: expected {expected}, got {got}"
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! A drafter that has overfitted the target's own text must draft nearly all of it: an off-by-one between training and
+//! decoding leaves the output right and shows only here.
+use burn::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_data::Sample;
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_eval::{DecodeSettings, Decoder, DraftShape, Greedy};
+use spectrain_models::eagle3::Eagle3Config;
+use spectrain_models::{Sampling, Session};
+use spectrain_train::{
+    BatchSource, Objective, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest,
+    TrainingTimeTestConfig,
+};
+
+use crate::tiny;
+
+const LENGTH: usize = 3;
+const NEW_TOKENS: usize = 48;
+
+#[test]
+fn an_overfitted_eagle3_drafts_almost_everything() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let config = Eagle3Config::default();
+    let capture = tiny::eagle3_capture(&config, &target);
+    let decoder = Decoder {
+        target: &target,
+        capture: &capture,
+    };
+    let settings = DecodeSettings {
+        max_new_tokens: NEW_TOKENS,
+        draft: DraftShape::Chain { length: LENGTH },
+        sampling: Sampling::GREEDY,
+        stop: Vec::new(),
+    };
+    let prompt = [1, 2, 3, 4];
+    let mut rng = StdRng::seed_from_u64(0);
+    let plain = decoder.plain(&prompt, &settings, &mut rng).unwrap();
+    let tokens: Vec<u32> = prompt.iter().chain(&plain.tokens).copied().collect();
+    let sample = Sample {
+        loss_mask: (0..tokens.len())
+            .map(|position| position >= prompt.len())
+            .collect(),
+        tokens,
+    };
+
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &[sample], 1);
+    let mut source = tiny::live(samples.clone(), &target, capture.clone());
+    let batch = source.batch(samples.epoch(0).unwrap().remove(0)).unwrap();
+    let objective = TrainingTimeTestConfig {
+        steps: LENGTH,
+        ..Default::default()
+    };
+    let objective = TrainingTimeTest::new(&objective).unwrap();
+    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
+    let drafter = tiny::drafter(&config, &target, &vocabulary, &device.clone().autodiff());
+    let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
+    let first = trainee.measure(&batch);
+    for _ in 0..150 {
+        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        trainee.update(5e-3, 1.0);
+    }
+    let last = trainee.measure(&batch);
+    assert!(
+        last.total < 0.3 * first.total,
+        "loss {} -> {}",
+        first.total,
+        last.total
+    );
+
+    let mut session = Session::new(trainee.model());
+    let drafted = decoder
+        .generate(&mut session, &Greedy, &prompt, &settings, &mut rng)
+        .unwrap();
+    assert_eq!(
+        drafted.tokens, plain.tokens,
+        "speculation must not change greedy output"
+    );
+    let emitted: usize = drafted.passes.iter().map(|pass| pass.emitted).sum();
+    let tau = emitted as f64 / drafted.passes.len() as f64;
+    assert!(
+        tau > 0.9 * (LENGTH + 1) as f64,
+        "τ {tau} of at most {}",
+        LENGTH + 1
+    );
+}

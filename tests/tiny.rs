@@ -1,0 +1,102 @@
+//! A small random target, samples for it, and drafters, shared by the tests.
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::prelude::*;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::DType;
+use spectrain_data::Sample;
+use spectrain_data::tokens::{TokenShards, TokenWriter};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::{
+    Bias, Capture, Drafter, RandomWeights, RopeConfig, RopeScaling, Scope, Target, TargetSpec,
+    Transformer, TransformerConfig,
+};
+use spectrain_train::{Batch, BatchSource, LiveFeatures, Samples};
+
+pub const VOCAB: usize = 48;
+
+pub fn config() -> TransformerConfig {
+    TransformerConfig {
+        spec: TargetSpec {
+            layers: 6,
+            d_model: 32,
+            d_ff: 48,
+            heads: 4,
+            kv_heads: 2,
+            d_head: 8,
+            vocab: VOCAB,
+            norm_epsilon: 1e-6,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            max_positions: 512,
+        },
+        qkv_bias: Bias::Without,
+        output_bias: Bias::Without,
+        mlp_bias: Bias::Without,
+        head_norm: true,
+        tied_head: false,
+        windows: vec![None; 6],
+    }
+}
+
+pub fn target(device: &Device) -> Transformer {
+    let mut random = RandomWeights::new(7);
+    Transformer::new(&mut Scope::root(&mut random, device, DType::F32), config()).unwrap()
+}
+
+pub fn drafter(
+    config: &Eagle3Config,
+    target: &Transformer,
+    vocabulary: &DraftVocabulary,
+    device: &Device,
+) -> Eagle3 {
+    let mut random = RandomWeights::new(11);
+    Eagle3::new(config, &target.parts(), vocabulary, &mut random, device).unwrap()
+}
+
+/// Samples of random tokens, the first four of each being the prompt.
+pub fn random_samples(count: usize) -> Vec<Sample> {
+    let mut rng = StdRng::seed_from_u64(3);
+    let sample = |_| {
+        let len = rng.random_range(12..40);
+        Sample {
+            tokens: (0..len)
+                .map(|_| rng.random_range(0..VOCAB as u32))
+                .collect(),
+            loss_mask: (0..len).map(|position| position >= 4).collect(),
+        }
+    };
+    (0..count).map(sample).collect()
+}
+
+pub fn samples(folder: &Path, samples: &[Sample], rows: usize) -> Samples {
+    let mut writer = TokenWriter::create(folder, 1 << 20).unwrap();
+    samples
+        .iter()
+        .for_each(|sample| writer.push(sample).unwrap());
+    writer.finish(Default::default()).unwrap();
+    Samples::new(Arc::new(TokenShards::open(folder).unwrap()), 64, rows, 5)
+}
+
+pub fn live(samples: Samples, target: &Transformer, capture: Capture) -> LiveFeatures {
+    LiveFeatures {
+        samples,
+        device: target.device(),
+        target: Arc::new(target.clone()),
+        capture,
+        compute: burn::tensor::DType::F32,
+    }
+}
+
+pub fn batch(source: &mut LiveFeatures) -> Batch {
+    let packed = source.samples.epoch(0).unwrap().remove(0);
+    source.batch(packed).unwrap()
+}
+
+pub fn eagle3_capture(config: &Eagle3Config, target: &Transformer) -> Capture {
+    Eagle3::capture(config, target.spec()).unwrap()
+}

@@ -1,0 +1,130 @@
+//! The one vocabulary loss: its gradients are those of plain autodiff, and it never holds the logits of all positions.
+use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::weights::host_f32;
+use spectrain_models::{Init, Linear, RandomWeights, Weights};
+use spectrain_train::{Divergence, Judge, Row, Statistics, Teacher, vocab_loss};
+
+use crate::allocation::largest_during;
+use crate::golden::assert_close;
+use crate::tiny;
+
+fn random(seed: u64, shape: [usize; 2], device: &Device) -> Tensor<2> {
+    let values = RandomWeights::new(seed)
+        .tensor("x", &shape, Init::Normal(1.0))
+        .unwrap();
+    spectrain_models::weights::tensor_from(values, device)
+}
+
+fn rows(steps: usize, positions: usize) -> Vec<Row> {
+    let row = |step, position| Row {
+        step,
+        position,
+        teacher: position + step,
+        weight: 1.0 / (1 + step + position % 3) as f32,
+    };
+    (0..steps)
+        .flat_map(|step| {
+            (0..positions - steps)
+                .filter(|p| p % 4 != 1)
+                .map(move |p| row(step, p))
+        })
+        .collect()
+}
+
+#[test]
+fn gradients_equal_plain_autodiff() {
+    let device = Device::flex();
+    let graph = device.clone().autodiff();
+    let (positions, d) = (40, 32);
+    let mut parts = tiny::target(&device).parts();
+    parts.lm_head = Linear {
+        weight: burn::module::Param::from_tensor(random(1, [d, tiny::VOCAB], &device)),
+        bias: None,
+    };
+    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
+    let last = random(2, [positions, d], &device);
+    let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();
+    let hidden: Vec<_> = (3..6).map(|seed| lifted(seed, [positions, d])).collect();
+    let head = lifted(9, [d, tiny::VOCAB]);
+    let rows = rows(hidden.len(), positions);
+
+    let teacher = Teacher::new(last.clone().reshape([1, positions, d]), &parts, &vocabulary);
+    let judge = Judge::Target {
+        teacher: &teacher,
+        divergence: Divergence::Kl,
+    };
+    let loss = vocab_loss(&hidden, head.clone(), rows.clone(), judge, Statistics::Loss);
+    let value = loss.value();
+    let chunked = loss.surrogate.backward();
+
+    let log_p = log_softmax(last.matmul(parts.lm_head.weight.val()), 1);
+    let log_p = Tensor::<2>::from_inner(log_p);
+    let mut plain = Tensor::<1>::zeros([1], &graph);
+    for row in &rows {
+        let log_q = log_softmax(
+            hidden[row.step]
+                .clone()
+                .narrow(0, row.position, 1)
+                .matmul(head.clone()),
+            1,
+        );
+        let log_p = log_p.clone().narrow(0, row.teacher, 1);
+        plain = plain + (log_p.clone().exp() * (log_p - log_q)).sum() * row.weight;
+    }
+    assert!(
+        (value - host_f32(plain.clone().inner())[0] as f64).abs() < 1e-3,
+        "{value}"
+    );
+    let plain = plain.backward();
+    for (step, hidden) in hidden.iter().enumerate() {
+        let (got, expected) = (hidden.grad(&chunked).unwrap(), hidden.grad(&plain).unwrap());
+        assert_close(
+            &format!("hidden {step}"),
+            &host_f32(got),
+            &host_f32(expected),
+            1e-5,
+        );
+    }
+    let (got, expected) = (head.grad(&chunked).unwrap(), head.grad(&plain).unwrap());
+    assert_close("head", &host_f32(got), &host_f32(expected), 1e-5);
+}
+
+#[test]
+fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
+    let device = Device::flex();
+    let (positions, d, vocab, steps) = (1024, 16, 32_768, 3);
+    let mut parts = tiny::target(&device).parts();
+    parts.lm_head = Linear {
+        weight: burn::module::Param::from_tensor(random(1, [d, vocab], &device)),
+        bias: None,
+    };
+    let last = random(2, [positions, d], &device).reshape([1, positions, d]);
+    let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();
+    let hidden: Vec<_> = (3..3 + steps as u64)
+        .map(|seed| lifted(seed, [positions, d]))
+        .collect();
+    let head = lifted(9, [d, vocab]);
+    let all = positions * vocab * 4;
+    let largest = largest_during(|| {
+        let vocabulary = DraftVocabulary::full(vocab);
+        let teacher = Teacher::new(last, &parts, &vocabulary);
+        let judge = Judge::Target {
+            teacher: &teacher,
+            divergence: Divergence::Kl,
+        };
+        let loss = vocab_loss(
+            &hidden,
+            head,
+            rows(steps, positions),
+            judge,
+            Statistics::All,
+        );
+        loss.surrogate.backward();
+    });
+    assert!(
+        largest * 4 <= all,
+        "one allocation of {largest} bytes, of {all} for all logits"
+    );
+}
