@@ -124,7 +124,9 @@ impl FeatureHeader {
 ///
 /// # Shapes
 ///
-/// `tokens`, `loss_mask` [seq]; `captured` [seq, layers * d_model]; `last` [seq, d_model]
+/// - tokens, loss_mask: `[seq]`
+/// - captured: `[seq, layers * d_model]`
+/// - last: `[seq, d_model]`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredSample<'a> {
     /// Token ids of the target's tokenizer.

@@ -34,7 +34,7 @@ pub struct PackedBatch {
 ///
 /// # Shapes
 ///
-/// `documents`, `positions` [rows * row_length], row by row
+/// - documents, positions: `[rows * row_length]`, row by row
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowLayout {
     /// Rows of the batch.

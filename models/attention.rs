@@ -2,6 +2,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::softmax;
 
+use crate::unrolled::UnrolledCache;
 use crate::{Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope};
 
 /// Sizes and options of an [`Attention`] layer.
@@ -136,7 +137,13 @@ impl Attention {
         mask: Option<&Tensor<4>>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
-        let Projected { query, key, value } = self.project(x, rotation);
+        let in_graph = x.is_autodiff();
+        let projected = self.project(x, rotation);
+        if let (None, Some(mask), true) = (&cache, mask, in_graph) {
+            // Less is kept for the backward pass than by a softmax over all scores.
+            return self.output(UnrolledCache::default().attend(projected, mask));
+        }
+        let Projected { query, key, value } = projected;
         let (key, value) = match cache {
             Some(cache) => cache.append(key, value),
             None => (key, value),

@@ -1,7 +1,9 @@
 use burn::prelude::*;
 use burn::tensor::activation::silu;
 
-use crate::{Attention, AttentionConfig, Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope};
+use crate::{
+    Attention, AttentionConfig, Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope, tangent,
+};
 
 /// Sizes of a [`DecoderLayer`].
 #[derive(Debug, Clone, PartialEq)]
@@ -48,8 +50,12 @@ impl Mlp {
 
     /// `[batch, seq, d_model]` to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let gate = silu(self.gate_proj.forward(x.clone()));
-        self.down_proj.forward(gate * self.up_proj.forward(x))
+        let gate = self.gate_proj.forward(x.clone());
+        let up = self.up_proj.forward(x);
+        self.down_proj.forward(match tangent::applies(&gate) {
+            true => tangent::swiglu(gate, up),
+            false => silu(gate) * up,
+        })
     }
 }
 

@@ -86,6 +86,18 @@ pub trait Drafter: Module + Sized {
         device: &Device,
     ) -> Result<Self>;
 
+    /// Creates an untrained drafter; `seed` decides what is random about it.
+    ///
+    /// # Errors
+    /// The settings do not fit the target.
+    fn fresh(
+        config: &Self::Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self>;
+
     /// The hidden states this drafter reads.
     fn capture(config: &Self::Config, target: &crate::TargetSpec) -> Result<Capture>;
 

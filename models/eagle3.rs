@@ -1,17 +1,19 @@
 //! EAGLE-3: one decoder layer over fused hidden states (<https://arxiv.org/abs/2503.01840>), with the two norms of
 //! EAGLE-3.1 as options.
+use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::mask::{token_ids, tree_mask, tree_positions};
 use crate::unrolled::UnrolledCache;
 use crate::{
     Attention, AttentionConfig, Bias, Capture, Draft, DraftRequest, Drafter, Error, Features, Init,
-    KvCache, Linear, Mlp, Proposal, Result, RmsNorm, Rope, Rotation, Scope, TargetParts,
-    TargetSpec, Weights, argmax, attend, chain,
+    KvCache, Linear, Mlp, Proposal, RandomWeights, Result, RmsNorm, Rope, Rotation, Scope,
+    TargetParts, TargetSpec, Weights, argmax, attend, chain,
     weights::{host_f32, lift},
 };
 
@@ -188,6 +190,11 @@ impl Eagle3 {
         }
     }
 
+    /// The parameter that holds the head, unless the target's is shared.
+    pub fn head_parameter(&self) -> Option<ParamId> {
+        self.lm_head.as_ref().map(|head| head.weight.id)
+    }
+
     /// A frozen tensor as one of the graph that the parameters are in.
     fn lift<const D: usize>(&self, frozen: Tensor<D>) -> Tensor<D> {
         lift(frozen, &self.fc.weight.device())
@@ -328,6 +335,22 @@ impl Drafter for Eagle3 {
         })
     }
 
+    fn fresh(
+        config: &Eagle3Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = FreshWeights {
+            random: RandomWeights::new(seed),
+            head: config.head,
+            target,
+            vocabulary,
+        };
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
     fn capture(config: &Eagle3Config, target: &TargetSpec) -> Result<Capture> {
         let layers = target.layers;
         let chosen = match config.captured_layers.as_slice() {
@@ -465,34 +488,19 @@ pub fn head_rows(target: &TargetParts, vocabulary: &DraftVocabulary) -> Tensor<2
     weight.select(1, ids)
 }
 
-/// Random parameters for a fresh EAGLE-3 drafter; a copied head starts as the target's rows.
-pub struct FreshWeights<'a> {
-    /// Where all else comes from.
-    pub random: crate::RandomWeights,
-    /// Where the head comes from.
-    pub head: Head,
-    /// The target.
-    pub target: &'a TargetParts,
-    /// The tokens of the head.
-    pub vocabulary: &'a DraftVocabulary,
+/// Random parameters, except for a copied head, which starts as the target's rows.
+struct FreshWeights<'a> {
+    random: RandomWeights,
+    head: Head,
+    target: &'a TargetParts,
+    vocabulary: &'a DraftVocabulary,
 }
 
 impl Weights for FreshWeights<'_> {
-    fn tensor(
-        &mut self,
-        name: &str,
-        shape: &[usize],
-        init: Init,
-    ) -> Result<spectrain_checkpoints::NamedTensor> {
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
         if self.head == Head::Copied && name == "lm_head.weight" {
-            let rows = host_f32(
-                head_rows(self.target, self.vocabulary)
-                    .transpose()
-                    .cast(DType::F32),
-            );
-            return Ok(spectrain_checkpoints::NamedTensor::from_f32(
-                name, shape, rows,
-            ));
+            let rows = head_rows(self.target, self.vocabulary).transpose();
+            return Ok(NamedTensor::from_f32(name, shape, host_f32(rows)));
         }
         self.random.tensor(name, shape, init)
     }

@@ -6,13 +6,13 @@ mod config;
 mod decoder;
 mod drafter;
 pub mod eagle3;
-mod eagle3_checkpoint;
 mod error;
 mod linear;
 pub mod mask;
 mod norm;
 mod rope;
 mod sampling;
+mod tangent;
 mod target;
 mod transformer;
 pub mod unrolled;
@@ -29,6 +29,7 @@ pub use mask::Layout;
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use sampling::{Distribution, Sampling, argmax, sample};
+pub use tangent::exp;
 pub use target::{
     Caches, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec, chain, depths,
 };

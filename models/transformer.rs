@@ -1,5 +1,5 @@
 //! The one decoder that computes Llama, Mistral, Qwen2 and Qwen3 targets; what differs is read from `config.json`.
-use burn::module::Param;
+use burn::module::{Param, ParamId};
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -107,9 +107,18 @@ impl Transformer {
     /// The head as a layer of its own; a tied one is the transposed embedding.
     pub fn head(&self) -> Linear {
         self.lm_head.clone().unwrap_or_else(|| Linear {
-            weight: Param::from_tensor(self.embed_tokens.weight.val().transpose()),
+            // In a graph the transposed embedding is no leaf, and must not be made one.
+            weight: Param::initialized(ParamId::new(), self.embed_tokens.weight.val().transpose()),
             bias: None,
         })
+    }
+
+    /// The parameter that holds the head: its weight, or the embedding it is tied to.
+    pub fn head_parameter(&self) -> ParamId {
+        match &self.lm_head {
+            Some(head) => head.weight.id,
+            None => self.embed_tokens.weight.id,
+        }
     }
 
     /// The last hidden state after the final norm, and the captured layers, of whole packed rows.

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Projected, scores, weigh};
+use crate::{Projected, scores, tangent, weigh};
 
 /// Keys and values of the steps so far.
 #[derive(Debug, Clone, Default)]
@@ -26,36 +26,79 @@ impl UnrolledCache {
     /// Adds a step and attends from its queries.
     ///
     /// Scores are `[seq, seq]` for step 0 and one column for each later step. The softmax is taken over both without
-    /// joining them: weights stay unnormalised and the sum divides the `[seq, d_head]` result.
+    /// joining them: weights stay unnormalised and the sum divides the `[seq, d_head]` result. Queries are taken in
+    /// blocks, each with the keys up to its end only: what the mask hides behind them is not computed.
     ///
     /// # Shapes
-    /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0
+    /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0, none of which may be visible before its own index
     /// - output: `[batch, heads, seq, d_head]`
     pub fn attend(&mut self, projected: Projected, mask: &Tensor<4>) -> Tensor<4> {
         let Projected { query, key, value } = projected;
-        let dtype = query.dtype();
         self.steps.push((key, value));
-        let (first_key, first_value) = &self.steps[0];
-        let causal = scores(query.clone(), first_key.clone()) + mask.clone(); // [batch, heads, seq, seq]
-        let columns: Vec<Tensor<4>> = self.steps[1..]
+        let seq = query.dims()[2];
+        let columns: Vec<(Tensor<4>, Tensor<4>)> = self.steps[1..]
             .iter()
-            .map(|(key, _)| diagonal(query.clone(), key.clone()))
-            .collect(); // [batch, heads, seq, 1] each
+            .map(|(key, value)| (diagonal(query.clone(), key.clone()), value.clone()))
+            .collect(); // scores [batch, heads, seq, 1], values [batch, kv_heads, seq, d_head]
+        let block = query_block(&query.device()).min(seq);
+        let blocks = (0..seq).step_by(block).map(|start| {
+            let rows = block.min(seq - start);
+            let of_block = |x: &Tensor<4>| x.clone().narrow(2, start, rows);
+            let columns: Vec<_> = columns
+                .iter()
+                .map(|(scores, values)| (of_block(scores), of_block(values)))
+                .collect();
+            let seen = start + rows;
+            let mask = of_block(mask).narrow(3, 0, seen);
+            self.attend_block(of_block(&query), seen, columns, mask)
+        });
+        Tensor::cat(blocks.collect(), 2)
+    }
 
+    /// Queries of a block over the first `seen` keys of step 0 and over `columns`.
+    fn attend_block(
+        &self,
+        query: Tensor<4>,
+        seen: usize,
+        columns: Vec<(Tensor<4>, Tensor<4>)>,
+        mask: Tensor<4>,
+    ) -> Tensor<4> {
+        let dtype = query.dtype();
+        let (key, value) = &self.steps[0];
+        let (key, value) = (
+            key.clone().narrow(2, 0, seen),
+            value.clone().narrow(2, 0, seen),
+        );
+        let causal = scores(query, key); // [batch, heads, rows, seen]
         // Subtracting a constant from all scores changes nothing, so the maximum needs no gradient.
-        let largest = columns
+        let floor = columns
             .iter()
-            .map(|column| column.clone().detach())
-            .fold(causal.clone().detach().max_dim(3), Tensor::max_pair);
-        let causal = (causal - largest.clone()).exp();
+            .map(|(column, _)| column.clone().detach())
+            .reduce(Tensor::max_pair);
+        let (causal, largest) = if tangent::applies(&causal) {
+            tangent::exponentials(causal, &mask, floor)
+        } else {
+            let causal = causal + mask;
+            let largest = causal.clone().detach().max_dim(3);
+            let largest = floor.into_iter().fold(largest, Tensor::max_pair);
+            ((causal - largest.clone()).exp(), largest)
+        };
         let mut sum = causal.clone().sum_dim(3);
-        let mut context = weigh(causal.cast(dtype), first_value.clone()).cast(DType::F32);
-        for (column, (_, value)) in columns.into_iter().zip(&self.steps[1..]) {
+        let mut context = weigh(causal.cast(dtype), value).cast(DType::F32);
+        for (column, value) in columns {
             let weight = (column - largest.clone()).exp();
             sum = sum + weight.clone();
-            context = context + scale(weight, value.clone());
+            context = context + scale(weight, value);
         }
         (context / sum).cast(dtype)
+    }
+}
+
+/// Queries of one block: on the CPU few enough for their scores to stay in the caches.
+fn query_block(device: &Device) -> usize {
+    match device.clone().without_autodiff() == Device::flex() {
+        true => 128,
+        false => 1024,
     }
 }
 

@@ -372,6 +372,24 @@ pub fn host_f32<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         .unwrap_or_else(|error| panic!("cannot read a tensor from its device: {error:?}"))
 }
 
+/// Runs `change` over the elements of an f32 tensor on the host, in row order, and returns the changed tensor. On the CPU
+/// nothing is copied, unless the tensor is a view or somebody else holds it too.
+///
+/// # Panics
+/// The device failed, or the tensor is not f32.
+pub fn on_host<const D: usize, R>(
+    tensor: Tensor<D>,
+    change: impl FnOnce(&mut [f32]) -> R,
+) -> (Tensor<D>, R) {
+    let device = tensor.device();
+    let mut data = tensor.into_data();
+    let result = match data.as_mut_slice::<f32>() {
+        Ok(values) => change(values),
+        Err(error) => panic!("expected f32 elements: {error:?}"),
+    };
+    (Tensor::from_data(data, &device), result)
+}
+
 /// A tensor outside any graph as part of the graph that parameters on `device` are in, if that is an autodiff device.
 pub fn lift<const D: usize, K: burn::tensor::kind::Autodiff>(
     tensor: Tensor<D, K>,

@@ -1,15 +1,21 @@
 //! Parity with the reference implementations, losslessness, learning, resuming, and the program as a user sees it.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 mod allocation;
+mod bad_input;
+mod cli;
 mod divergence_parity;
 mod eagle3_parity;
+mod features;
 mod golden;
 mod learning;
+mod program;
+mod recipes;
 mod resume;
 mod target_parity;
 mod tiny;
 mod train_decode;
 mod vocab_loss;
+mod workspace;
 
 /// Counts what every test allocates; see [`allocation`].
 #[global_allocator]

@@ -1,10 +1,13 @@
 //! The one vocabulary loss: its gradients are those of plain autodiff, and it never holds the logits of all positions.
+use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Init, Linear, RandomWeights, Weights};
-use spectrain_train::{Divergence, Judge, Row, Statistics, Teacher, vocab_loss};
+use spectrain_train::{
+    Divergence, Head, HeadParameter, Judge, Row, Statistics, Teacher, vocab_loss,
+};
 
 use crate::allocation::largest_during;
 use crate::golden::assert_close;
@@ -48,6 +51,7 @@ fn gradients_equal_plain_autodiff() {
     let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();
     let hidden: Vec<_> = (3..6).map(|seed| lifted(seed, [positions, d])).collect();
     let head = lifted(9, [d, tiny::VOCAB]);
+    let id = ParamId::new();
     let rows = rows(hidden.len(), positions);
 
     let teacher = Teacher::new(last.clone().reshape([1, positions, d]), &parts, &vocabulary);
@@ -55,7 +59,11 @@ fn gradients_equal_plain_autodiff() {
         teacher: &teacher,
         divergence: Divergence::Kl,
     };
-    let loss = vocab_loss(&hidden, head.clone(), rows.clone(), judge, Statistics::Loss);
+    let applied = Head {
+        weight: head.clone(),
+        trained: Some(HeadParameter::Weight(id)),
+    };
+    let mut loss = vocab_loss(&hidden, applied, rows.clone(), judge, Statistics::Loss);
     let value = loss.value();
     let chunked = loss.surrogate.backward();
 
@@ -87,7 +95,9 @@ fn gradients_equal_plain_autodiff() {
             1e-5,
         );
     }
-    let (got, expected) = (head.grad(&chunked).unwrap(), head.grad(&plain).unwrap());
+    let (known, got) = loss.head_gradient.take().unwrap();
+    assert_eq!(known, id);
+    let expected = head.grad(&plain).unwrap();
     assert_close("head", &host_f32(got), &host_f32(expected), 1e-5);
 }
 
@@ -116,7 +126,10 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
         };
         let loss = vocab_loss(
             &hidden,
-            head,
+            Head {
+                weight: head,
+                trained: Some(HeadParameter::Weight(ParamId::new())),
+            },
             rows(steps, positions),
             judge,
             Statistics::All,

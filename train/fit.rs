@@ -103,7 +103,7 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
         scope.spawn(move || {
             let mut order = order;
             for _ in 0..wanted {
-                let batch = order.next().and_then(|packed| source.batch(packed));
+                let batch = order.advance().and_then(|packed| source.batch(packed));
                 // The loop has ended and dropped its side.
                 if sender.send(batch).is_err() {
                     return;
@@ -263,10 +263,9 @@ impl Run<'_> {
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
             tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
-            let mut loss = trainee.accumulate(&batch, share, statistics);
-            // Its graph is no longer needed, and holds the activations.
-            loss.surrogate = loss.surrogate.without_autodiff();
-            pending.losses.push(loss);
+            pending
+                .losses
+                .push(trainee.accumulate(&batch, share, statistics));
         }
         pending.norm = trainee.update(learning_rate, self.config.clip);
         self.pending.push(pending);

@@ -4,6 +4,7 @@ mod batch;
 mod divergence;
 mod error;
 mod fit;
+mod kernels;
 mod log;
 mod next_token;
 mod objective;
@@ -30,4 +31,4 @@ pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
-pub use vocab_loss::{Judge, Row, Statistics, Teacher, VocabLoss, vocab_loss};
+pub use vocab_loss::{Head, HeadParameter, Judge, Row, Statistics, Teacher, VocabLoss, vocab_loss};

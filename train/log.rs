@@ -27,8 +27,7 @@ impl Interval {
                     .resize(report.steps.len(), StepReport::default());
             }
             for (sum, step) in self.depths.iter_mut().zip(&report.steps) {
-                sum.count += step.count;
-                sum.alpha += step.alpha;
+                sum.add(step);
             }
         }
     }

@@ -2,7 +2,9 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::{Capture, Transformer};
 
-use crate::{Batch, Judge, Loss, Objective, Result, Row, Statistics, vocab_loss};
+use crate::{
+    Batch, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics, vocab_loss,
+};
 
 /// It has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,9 +37,16 @@ impl Objective<Transformer> for NextToken {
             teacher: position + 1,
             weight,
         });
+        let head = Head {
+            trained: Some(match model.config().tied_head {
+                true => HeadParameter::Embedding(model.head_parameter()),
+                false => HeadParameter::Weight(model.head_parameter()),
+            }),
+            weight: model.head().weight.val(),
+        };
         vocab_loss(
             &[hidden],
-            model.head().weight.val(),
+            head,
             judged.collect(),
             Judge::Labels(&batch.rows.tokens),
             statistics,

@@ -1,4 +1,4 @@
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -22,8 +22,10 @@ pub trait Objective<M: Module>: Sized {
 
 /// A loss and what it is made of. Nothing is read from the device before it is asked for.
 pub struct Loss {
-    /// `[1]`: its backward pass delivers the gradients.
+    /// See [`VocabLoss::surrogate`].
     pub surrogate: Tensor<1>,
+    /// See [`VocabLoss::head_gradient`].
+    pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// Every position judged, with its step.
     pub rows: Vec<Row>,
     /// `[rows, 1]`: distance at each.
@@ -63,10 +65,23 @@ pub struct StepReport {
     pub kept: usize,
 }
 
+impl StepReport {
+    /// Adds the sums of another batch.
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.loss += other.loss;
+        self.alpha += other.alpha;
+        self.correct += other.correct;
+        self.reached += other.reached;
+        self.kept += other.kept;
+    }
+}
+
 impl From<VocabLoss> for Loss {
     fn from(loss: VocabLoss) -> Self {
         Self {
             surrogate: loss.surrogate,
+            head_gradient: loss.head_gradient,
             rows: loss.rows,
             values: loss.values,
             statistics: loss.statistics,

@@ -1,12 +1,14 @@
 //! AdamW over the named parameters of a module, with clipping of the global gradient norm.
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{DType, Gradients as Graph};
 use spectrain_checkpoints::NamedTensor;
-use spectrain_models::weights::{host_f32, lift, tensor_from};
+use spectrain_models::weights::{host_f32, lift, on_host, tensor_from};
 
+use crate::kernels::{self, AdamWStep};
+use crate::vocab_loss::is_cpu;
 use crate::{Error, Result};
 
 /// Settings of [`AdamW`] (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).
@@ -41,24 +43,53 @@ struct Moments {
 }
 
 impl Gradients {
-    /// Adds those of a backward pass.
-    pub fn add<M: Module>(&mut self, module: &M, graph: &mut Graph) {
+    /// Adds those of a backward pass, and the one of a parameter that is not in the graph.
+    pub fn add<M: Module>(
+        &mut self,
+        module: &M,
+        graph: Option<Graph>,
+        known: Option<(ParamId, Tensor<2>)>,
+    ) {
         module.visit(&mut Collect {
             path: Vec::new(),
             graph,
+            known,
             sums: &mut self.0,
         });
     }
 
     /// The Euclidean norm over all parameters, `[1]`; `None` when there is no gradient.
-    pub fn norm(&self) -> Option<Tensor<1>> {
-        let squares = self.0.values().map(|g| g.clone().square().sum());
-        squares.reduce(Tensor::add).map(Tensor::sqrt)
+    pub fn norm(&mut self) -> Option<Tensor<1>> {
+        let device = self.0.values().next()?.device();
+        if !is_cpu(&device) {
+            let squares = self.0.values().map(|g| g.clone().square().sum());
+            return squares.reduce(Tensor::add).map(Tensor::sqrt);
+        }
+        // Taken to the host and back without a copy.
+        let mut sum = 0.0;
+        for gradient in self.0.values_mut() {
+            gradient.inplace(|gradient| {
+                let (gradient, squares) =
+                    on_host(gradient, |values| kernels::sum_of_squares(values));
+                sum += squares;
+                gradient
+            });
+        }
+        Some(Tensor::from_floats([sum.sqrt() as f32], &device))
     }
 
     /// Scales all of them down so that their norm is at most `largest`
     /// (Pascanu et al., <https://arxiv.org/abs/1211.5063>).
     pub fn clip(&mut self, norm: Tensor<1>, largest: f64) {
+        if is_cpu(&norm.device()) {
+            let factor = largest / (host_f32(norm)[0] as f64 + 1e-6);
+            if factor < 1.0 {
+                let scaled = |gradient: &mut Tensor<1>| gradient.inplace(|g| g * factor);
+                self.0.values_mut().for_each(scaled);
+            }
+            return;
+        }
+        // Nothing is read from the device: that would wait for it.
         let factor = ((norm + 1e-6).recip() * largest).clamp_max(1.0);
         for gradient in self.0.values_mut() {
             gradient.inplace(|g| g * factor.clone());
@@ -75,7 +106,8 @@ impl Gradients {
 
 struct Collect<'a> {
     path: Vec<String>,
-    graph: &'a mut Graph,
+    graph: Option<Graph>,
+    known: Option<(ParamId, Tensor<2>)>,
     sums: &'a mut BTreeMap<String, Tensor<1>>,
 }
 
@@ -89,18 +121,24 @@ impl ModuleVisitor for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(gradient) = param.val().grad_remove(self.graph) else {
-            return;
-        };
-        let len = gradient.shape().num_elements();
-        let gradient = gradient.reshape([len]).cast(DType::F32);
+        let graph = self.graph.as_mut();
+        let passed_back = graph.and_then(|graph| param.val().grad_remove(graph));
+        let known = self.known.take_if(|(id, _)| *id == param.id);
+        let parts = [
+            passed_back.map(flat),
+            known.map(|(_, gradient)| flat(gradient)),
+        ];
         let name = self.path.join(".");
-        let sum = match self.sums.remove(&name) {
-            Some(sum) => sum + gradient,
-            None => gradient,
-        };
-        self.sums.insert(name, sum);
+        let before = self.sums.remove(&name);
+        let parts = before.into_iter().chain(parts.into_iter().flatten());
+        let sum = parts.map(|part| part.cast(DType::F32)).reduce(Tensor::add);
+        self.sums.extend(sum.map(|sum| (name, sum)));
     }
+}
+
+fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+    let len = tensor.shape().num_elements();
+    tensor.reshape([len])
 }
 
 impl AdamW {
@@ -141,16 +179,42 @@ impl AdamW {
             first: gradient.zeros_like(),
             second: gradient.zeros_like(),
         });
-        let first = first * beta1 + gradient.clone() * (1.0 - beta1);
-        let second = second * beta2 + gradient.square() * (1.0 - beta2);
         // The moments start at zero; these undo the bias towards it.
         let correct1 = 1.0 - beta1.powi(self.updates as i32);
         let correct2 = 1.0 - beta2.powi(self.updates as i32);
-        let root = (second.clone() / correct2).sqrt() + epsilon;
-        let change = first.clone() / root * (rate / correct1);
-        let moments = Moments { first, second };
+        let device = gradient.device();
+        let (moved, moments) = if is_cpu(&device) {
+            let step = AdamWStep {
+                beta1: beta1 as f32,
+                beta2: beta2 as f32,
+                epsilon: epsilon as f32,
+                correct2: (1.0 / correct2) as f32,
+                rate: (rate / correct1) as f32,
+                shrink: (1.0 - rate * weight_decay) as f32,
+            };
+            let gradient = host_f32(gradient);
+            let (weights, (first, second)) = on_host(weights, |weights| {
+                let (first, second) = on_host(first, |first| {
+                    on_host(second, |second| {
+                        kernels::adamw(weights, first, second, &gradient, step)
+                    })
+                    .0
+                });
+                (first, second)
+            });
+            (weights, Moments { first, second })
+        } else {
+            let first = first * beta1 + gradient.clone() * (1.0 - beta1);
+            let second = second * beta2 + gradient.square() * (1.0 - beta2);
+            let root = (second.clone() / correct2).sqrt() + epsilon;
+            let change = first.clone() / root * (rate / correct1);
+            (
+                weights * (1.0 - rate * weight_decay) - change,
+                Moments { first, second },
+            )
+        };
         self.moments.insert(name.to_owned(), moments);
-        weights * (1.0 - rate * weight_decay) - change
+        moved
     }
 
     /// The state for a checkpoint: both moments of every parameter, under its name.

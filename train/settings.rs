@@ -106,7 +106,7 @@ impl TrainConfig {
                 return wrong(key, "at least 1".into(), "0".into());
             }
         }
-        if self.batch_tokens == 0 || self.batch_tokens % row_length != 0 {
+        if self.batch_tokens == 0 || !self.batch_tokens.is_multiple_of(row_length) {
             let expected = format!("a multiple of `[data] max_length`, {row_length}");
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
         }

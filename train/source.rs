@@ -96,7 +96,7 @@ impl Order {
     ///
     /// # Errors
     /// A sample is longer than a row.
-    pub fn next(&mut self) -> Result<PackedBatch> {
+    pub fn advance(&mut self) -> Result<PackedBatch> {
         loop {
             if let Some(batch) = self.batches.next() {
                 return Ok(batch);

@@ -46,7 +46,8 @@ pub trait Train {
 
 /// A model with its objective and optimiser.
 pub struct Trainee<M: Module, O> {
-    model: M,
+    /// Taken out during an update only: see [`Train::update`].
+    model: Option<M>,
     objective: O,
     optimizer: AdamW,
     gradients: Gradients,
@@ -57,7 +58,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
     /// Puts `model`, whose parameters are on an autodiff device, in training.
     pub fn new(model: M, objective: O, optimizer: AdamWConfig) -> Self {
         Self {
-            model,
+            model: Some(model),
             objective,
             optimizer: AdamW::new(optimizer),
             gradients: Gradients::default(),
@@ -67,7 +68,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
 
     /// The model at its present weights, out of the graph.
     pub fn model(&self) -> M {
-        self.model.valid()
+        self.held().valid()
     }
 
     /// The gradients summed so far.
@@ -75,8 +76,15 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
         &self.gradients
     }
 
+    fn held(&self) -> &M {
+        match &self.model {
+            Some(model) => model,
+            None => unreachable!("an update puts the model back"),
+        }
+    }
+
     fn device(&self) -> Device {
-        self.model.devices().remove(0)
+        self.held().devices().remove(0)
     }
 }
 
@@ -96,12 +104,19 @@ where
 impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
     fn accumulate(&mut self, batch: &Batch, share: f64, statistics: Statistics) -> Loss {
         let batch = batch.lift(&self.device());
-        let loss = self.objective.loss(&self.model, &batch, statistics);
+        let mut loss = self.objective.loss(self.held(), &batch, statistics);
         // A batch in which no position counts touches no parameter.
-        if loss.surrogate.is_tracked() {
-            let mut graph = (loss.surrogate.clone() * share).backward();
-            self.gradients.add(&self.model, &mut graph);
-        }
+        let graph = loss.surrogate.is_tracked();
+        let graph = graph.then(|| (loss.surrogate.clone() * share).backward());
+        // The graph holds the activations.
+        loss.surrogate = loss.surrogate.without_autodiff();
+        let head = loss.head_gradient.take().map(|(id, gradient)| match share {
+            1.0 => (id, gradient),
+            _ => (id, gradient * share),
+        });
+        let mut gradients = std::mem::take(&mut self.gradients);
+        gradients.add(self.held(), graph, head);
+        self.gradients = gradients;
         loss
     }
 
@@ -113,20 +128,21 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         {
             gradients.clip(norm, clip);
         }
-        self.model = self
-            .optimizer
-            .update(self.model.clone(), gradients, learning_rate);
+        // Moved out and back, so that nobody else holds the weights and they are updated in place.
+        if let Some(model) = self.model.take() {
+            self.model = Some(self.optimizer.update(model, gradients, learning_rate));
+        }
         norm
     }
 
     fn measure(&self, batch: &Batch) -> LossReport {
         self.objective
-            .loss(&self.model.valid(), batch, Statistics::All)
+            .loss(&self.model(), batch, Statistics::All)
             .report()
     }
 
     fn weights(&self) -> Vec<NamedTensor> {
-        export(&self.model.valid())
+        export(&self.model())
     }
 
     fn optimizer(&self) -> (u64, Vec<NamedTensor>) {
@@ -139,7 +155,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         (updates, optimizer): (u64, Vec<NamedTensor>),
         source: &str,
     ) -> Result<()> {
-        self.model = import(self.model.clone(), weights, source)?;
+        self.model = Some(import(self.held().clone(), weights, source)?);
         let device = self.device().without_autodiff();
         self.optimizer.restore(updates, optimizer, &device)
     }
@@ -156,11 +172,11 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
             }
         }
         let mut sum = Sum(None);
-        self.model.visit(&mut sum);
+        self.held().visit(&mut sum);
         sum.0.is_none_or(|sum| host_f32(sum)[0].is_finite())
     }
 
     fn proposer(&self) -> Option<Box<dyn Proposer>> {
-        (self.propose)(&self.model)
+        (self.propose)(self.held())
     }
 }

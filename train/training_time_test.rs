@@ -7,7 +7,8 @@ use spectrain_models::unrolled::UnrolledCache;
 
 use crate::batch::Rows;
 use crate::{
-    Batch, Divergence, Error, Judge, Loss, Objective, Result, Row, Statistics, Teacher, vocab_loss,
+    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
+    Teacher, vocab_loss,
 };
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -121,7 +122,11 @@ impl Objective<Eagle3> for TrainingTimeTest {
             teacher: &teacher,
             divergence: self.config.divergence,
         };
-        vocab_loss(&hidden, drafter.head(), rows, judge, statistics).into()
+        let head = Head {
+            weight: drafter.head(),
+            trained: drafter.head_parameter().map(HeadParameter::Weight),
+        };
+        vocab_loss(&hidden, head, rows, judge, statistics).into()
     }
 }
 

@@ -2,8 +2,10 @@
 //! that no `[batch, seq, vocab]` tensor exists.
 //!
 //! It runs outside the graph. While a chunk's logits are alive, it forms the gradient with respect to the hidden states
-//! and the head; what it gives to the graph is the surrogate `Σ hidden · g_hidden + Σ head · g_head` with constant `g`,
-//! whose backward pass delivers exactly those gradients.
+//! and the head. What it gives to the graph is the surrogate `Σ hidden · g_hidden` with constant `g_hidden`, whose
+//! backward pass delivers exactly those gradients; the head is a leaf of the graph, so its gradient goes straight to the
+//! optimiser.
+use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
@@ -11,15 +13,19 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
     TargetParts,
     eagle3::head_rows,
-    weights::{host_f32, lift},
+    weights::{host_f32, lift, on_host},
 };
 
 use crate::Divergence;
 use crate::divergence::{Judged, TeacherRows, overlap};
+use crate::kernels::{self, TargetRow, TeacherPanel};
 
-/// Logits alive at a time on the CPU, where they should stay near the caches.
-const CHUNK_ELEMENTS_CPU: usize = 1 << 22;
-/// And on other devices, where a kernel wants more work.
+/// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
+/// kernel at once.
+const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
+/// Positions whose distributions are made at a time on the CPU: the product behind them is too small alone.
+const PANEL_ROWS: usize = 96;
+/// And on other devices.
 const CHUNK_ELEMENTS: usize = 1 << 26;
 
 /// One position to be judged.
@@ -69,10 +75,29 @@ pub enum Statistics {
     All,
 }
 
+/// The head that is applied to hidden states.
+pub struct Head {
+    /// `[d_model, vocab]`
+    pub weight: Tensor<2>,
+    /// The parameter that receives its gradient.
+    pub trained: Option<HeadParameter>,
+}
+
+/// The parameter behind a trained head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadParameter {
+    /// It is the weight.
+    Weight(ParamId),
+    /// It is the weight transposed: an embedding that the head is tied to.
+    Embedding(ParamId),
+}
+
 /// A loss whose gradients are known.
 pub struct VocabLoss {
-    /// `[1]`: its backward pass delivers the gradients; its value means nothing.
+    /// `[1]`: its backward pass delivers the gradients of all parameters below the head; its value means nothing.
     pub surrogate: Tensor<1>,
+    /// The gradient of the head's parameter, in that parameter's layout.
+    pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// The rows, in the order of `values`.
     pub rows: Vec<Row>,
     /// `[rows, 1]`: distance at each row, without its weight.
@@ -110,9 +135,7 @@ impl Teacher {
         let mut partitions = Vec::new();
         for chunk in positions.chunks(chunk_rows(vocab, &device)) {
             let logits = self.logits(&self.head, chunk);
-            let largest = logits.clone().max_dim(1);
-            let sum = (logits.clone() - largest.clone()).exp().sum_dim(1);
-            partitions.push(sum.log() + largest);
+            partitions.push(log_partition(&logits));
             best.push(logits.argmax(1));
         }
         if positions.is_empty() {
@@ -140,8 +163,7 @@ impl Teacher {
             };
         };
         let logits = self.logits(head, positions);
-        let largest = logits.clone().max_dim(1);
-        let partition = (logits.clone() - largest.clone()).exp().sum_dim(1).log() + largest;
+        let partition = log_partition(&logits);
         let covered = self.log_partition.clone().map(|all| {
             let all = all.select(0, indices(positions, &self.last.device()));
             (partition.clone() - all).exp()
@@ -150,6 +172,24 @@ impl Teacher {
             log_p: logits - partition,
             covered,
         }
+    }
+
+    /// Probabilities over the drafter's vocabulary at `positions`, on the host.
+    fn panel(&self, positions: &[usize]) -> TeacherPanel {
+        let Some((head, _)) = &self.draft else {
+            let logits = self.logits(&self.head, positions);
+            return TeacherPanel::new(host_f32(logits), self.head.dims()[1]);
+        };
+        let logits = self.logits(head, positions);
+        let partition = log_partition(&logits);
+        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1]);
+        if let Some(all) = &self.log_partition {
+            let all = all
+                .clone()
+                .select(0, indices(positions, &self.last.device()));
+            panel.covered = host_f32((partition - all).exp());
+        }
+        panel
     }
 
     fn logits(&self, head: &Tensor<2>, positions: &[usize]) -> Tensor<2> {
@@ -166,10 +206,9 @@ impl Teacher {
 ///
 /// # Shapes
 /// - hidden: one `[positions, d_model]` per step, after the drafter's final norm
-/// - head: `[d_model, vocab]`; it receives a gradient when it is tracked
 pub fn vocab_loss(
     hidden: &[Tensor<2>],
-    head: Tensor<2>,
+    head: Head,
     mut rows: Vec<Row>,
     judge: Judge,
     statistics: Statistics,
@@ -177,7 +216,7 @@ pub fn vocab_loss(
     // Rows judged by the same position stand together, so that each chunk computes the target's side once.
     rows.sort_by_key(|row| (row.teacher, row.step));
     let [positions, d_model] = hidden[0].dims();
-    let plain_head = head.clone().without_autodiff();
+    let plain_head = head.weight.without_autodiff();
     let states: Vec<_> = hidden
         .iter()
         .map(|h| h.clone().without_autodiff())
@@ -188,13 +227,18 @@ pub fn vocab_loss(
 
     let vocab = plain_head.dims()[1];
     let mut chunks = Chunks {
+        head_gradient: match head.trained {
+            Some(_) if hidden[0].is_autodiff() && !rows.is_empty() => {
+                HeadGradient::new([d_model, vocab], &states)
+            }
+            _ => HeadGradient::None,
+        },
         head: plain_head.cast(states.dtype()),
-        head_gradient: head
-            .is_tracked()
-            .then(|| Tensor::zeros([d_model, vocab], (&device, DType::F32))),
         tracked: hidden.iter().any(|h| h.is_tracked()),
         judge,
         statistics,
+        positions: distinct(&rows).0,
+        panel: None,
     };
     let (mut gradients, mut values, mut measured) = (Vec::new(), Vec::new(), Vec::new());
     for chunk in rows.chunks(chunk_rows(vocab, &device)) {
@@ -205,29 +249,47 @@ pub fn vocab_loss(
         measured.extend(done.statistics);
     }
 
-    let mut surrogate = Tensor::<1>::zeros([1], (&hidden[0].device(), DType::F32));
-    if !gradients.is_empty() {
-        let places: Vec<usize> = rows.iter().map(place).collect();
-        let gradient = states.zeros_like().select_assign(
-            0,
-            indices(&places, &device),
-            Tensor::cat(gradients, 0),
-            IndexingUpdateOp::Add,
-        );
-        for (step, hidden) in hidden.iter().enumerate() {
-            let gradient = gradient.clone().narrow(0, step * positions, positions);
-            surrogate = surrogate + dot(hidden.clone(), gradient);
-        }
-    }
-    if let Some(gradient) = chunks.head_gradient {
-        surrogate = surrogate + dot(head, gradient);
-    }
+    let places: Vec<usize> = rows.iter().map(place).collect();
+    let surrogate = surrogate(hidden, gradients, indices(&places, &device));
+    let to_parameter = |(gradient, parameter): (Tensor<2>, HeadParameter)| match parameter {
+        HeadParameter::Weight(id) => (id, gradient),
+        HeadParameter::Embedding(id) => (id, gradient.transpose()),
+    };
     VocabLoss {
         surrogate,
+        head_gradient: chunks
+            .head_gradient
+            .into_tensor([d_model, vocab], &device)
+            .zip(head.trained)
+            .map(to_parameter),
         rows,
         values: joined(values, 1, &device),
         statistics: (statistics == Statistics::All).then(|| joined(measured, 2, &device)),
     }
+}
+
+/// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
+fn surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>, places: Tensor<1, Int>) -> Tensor<1> {
+    let mut sum = Tensor::<1>::zeros([1], (&hidden[0].device(), DType::F32));
+    if gradients.is_empty() {
+        return sum;
+    }
+    let [positions, d_model] = hidden[0].dims();
+    let gradients = Tensor::cat(gradients, 0);
+    let options = (&gradients.device(), gradients.dtype());
+    let all = Tensor::<2>::zeros([hidden.len() * positions, d_model], options);
+    let all = all.select_assign(0, places, gradients, IndexingUpdateOp::Add);
+    for (step, hidden) in hidden.iter().enumerate() {
+        let gradient = all.clone().narrow(0, step * positions, positions);
+        sum = sum + dot(hidden.clone(), gradient);
+    }
+    sum
+}
+
+/// `log Σ exp` of each row, `[rows, 1]`.
+fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
+    let largest = logits.clone().max_dim(1);
+    (logits.clone() - largest.clone()).exp().sum_dim(1).log() + largest
 }
 
 /// `Σ x · gradient`, whose gradient in `x` is `gradient`. `[1]`, f32.
@@ -264,10 +326,67 @@ fn indices(places: &[usize], device: &Device) -> Tensor<1, Int> {
 /// What all chunks share, and the gradient of the head that they add to.
 struct Chunks<'a> {
     head: Tensor<2>,
-    head_gradient: Option<Tensor<2>>,
+    head_gradient: HeadGradient,
     tracked: bool,
     judge: Judge<'a>,
     statistics: Statistics,
+    /// Every position of the teacher that judges a row, ascending.
+    positions: Vec<usize>,
+    /// The panel at hand, and the place of its first row among `positions`.
+    panel: Option<(usize, TeacherPanel)>,
+}
+
+/// The target's distributions at the positions that judge `rows`, made for more of `positions` than these at a time, and
+/// the place of its first one among them.
+fn panel<'a>(
+    cached: &'a mut Option<(usize, TeacherPanel)>,
+    teacher: &Teacher,
+    positions: &[usize],
+    rows: &[Row],
+) -> (&'a TeacherPanel, usize) {
+    let place =
+        |row: Option<&Row>| row.map_or(0, |row| positions.partition_point(|&p| p < row.teacher));
+    let (first, last) = (place(rows.first()), place(rows.last()));
+    let holds =
+        |(start, panel): &(usize, TeacherPanel)| *start <= first && last < start + panel.best.len();
+    if !cached.as_ref().is_some_and(holds) {
+        // The old one goes before the new one comes.
+        *cached = None;
+        let end = (first + PANEL_ROWS).max(last + 1).min(positions.len());
+        *cached = Some((first, teacher.panel(&positions[first..end])));
+    }
+    match cached {
+        Some((start, panel)) => (panel, *start),
+        None => unreachable!("it was just made"),
+    }
+}
+
+/// The sum of what the chunks add to the gradient of the head, `[d_model, vocab]`.
+enum HeadGradient {
+    /// The head is not trained.
+    None,
+    /// On the CPU in f32, where it is added to in place.
+    Host(Vec<f32>),
+    /// Elsewhere, f32.
+    Device(Tensor<2>),
+}
+
+impl HeadGradient {
+    fn new(shape: [usize; 2], like: &Tensor<2>) -> Self {
+        let device = like.device();
+        match is_cpu(&device) && like.dtype() == DType::F32 {
+            true => Self::Host(vec![0.0; shape[0] * shape[1]]),
+            false => Self::Device(Tensor::zeros(shape, (&device, DType::F32))),
+        }
+    }
+
+    fn into_tensor(self, shape: [usize; 2], device: &Device) -> Option<Tensor<2>> {
+        match self {
+            Self::None => None,
+            Self::Host(sum) => Some(Tensor::from_data(TensorData::new(sum, shape), device)),
+            Self::Device(sum) => Some(sum),
+        }
+    }
 }
 
 struct Chunk {
@@ -278,10 +397,102 @@ struct Chunk {
 
 impl Chunks<'_> {
     fn run(&mut self, hidden: Tensor<2>, rows: &[Row]) -> Chunk {
-        let device = hidden.device();
         let dtype = hidden.dtype();
         let logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
-        let (judged, statistics) = match &self.judge {
+        let (judged, statistics) = match is_cpu(&logits.device()) && self.has_kernel() {
+            true => self.judge_by_kernel(logits, rows),
+            false => self.judge(logits, rows),
+        };
+        let Judged { value, gradient } = judged;
+        let gradient = gradient.cast(dtype);
+        let gradient = self.add_to_head(hidden, gradient);
+        // The smaller product is the one whose result is transposed.
+        let to_hidden =
+            |gradient: Tensor<2>| self.head.clone().matmul(gradient.transpose()).transpose();
+        Chunk {
+            gradient: self.tracked.then(|| to_hidden(gradient)),
+            values: value,
+            statistics,
+        }
+    }
+
+    /// Adds `hiddenᵀ · gradient` to the head's gradient, and returns `gradient`.
+    fn add_to_head(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
+        match &mut self.head_gradient {
+            HeadGradient::None => gradient,
+            HeadGradient::Host(sum) => {
+                let shape = gradient.dims();
+                let hidden = host_f32(hidden);
+                let add =
+                    |gradient: &mut [f32]| kernels::add_product(sum, &hidden, gradient, shape);
+                on_host(gradient, add).0
+            }
+            HeadGradient::Device(sum) => {
+                let more = hidden.transpose().matmul(gradient.clone()).cast(DType::F32);
+                sum.inplace(|sum| sum + more);
+                gradient
+            }
+        }
+    }
+
+    /// Whether [`kernels`] has the divergence.
+    fn has_kernel(&self) -> bool {
+        match self.judge {
+            Judge::Labels(_) => true,
+            Judge::Target { divergence, .. } => {
+                matches!(divergence, Divergence::Kl | Divergence::SoftCe)
+            }
+        }
+    }
+
+    /// Values, weighted gradients and statistics, on the host.
+    fn judge_by_kernel(&mut self, logits: Tensor<2>, rows: &[Row]) -> (Judged, Option<Tensor<2>>) {
+        let device = logits.device();
+        let [count, vocab] = logits.dims();
+        let (gradient, judged) = match &self.judge {
+            Judge::Labels(labels) => {
+                let rows = rows.iter().map(|r| (labels[r.teacher] as usize, r.weight));
+                let rows: Vec<_> = rows.collect();
+                on_host(logits, |logits| kernels::judge_labels(logits, vocab, &rows))
+            }
+            Judge::Target {
+                teacher,
+                divergence,
+            } => {
+                let (panel, first) = panel(&mut self.panel, teacher, &self.positions, rows);
+                let at = |row: &Row| self.positions[first..].partition_point(|&p| p < row.teacher);
+                let places = rows.iter().map(|row| TargetRow {
+                    row: at(row),
+                    weight: row.weight,
+                });
+                let places: Vec<_> = places.collect();
+                let (gradient, mut judged) = on_host(logits, |logits| {
+                    kernels::judge_target(logits, vocab, &places, panel)
+                });
+                if *divergence == Divergence::SoftCe {
+                    let rows = judged.iter_mut().zip(places);
+                    rows.for_each(|(judged, at)| judged.value -= panel.negative_entropy[at.row]);
+                }
+                (gradient, judged)
+            }
+        };
+        let column = |values: Vec<f32>, width| {
+            Tensor::from_data(TensorData::new(values, [count, width]), &device)
+        };
+        let measured = (self.statistics == Statistics::All).then(|| {
+            let pairs = judged
+                .iter()
+                .flat_map(|row| [row.alpha, f32::from(u8::from(row.correct))]);
+            column(pairs.collect(), 2)
+        });
+        let value = column(judged.iter().map(|row| row.value).collect(), 1);
+        (Judged { value, gradient }, measured)
+    }
+
+    /// Values, weighted gradients and statistics, by tensor operations on any device.
+    fn judge(&self, logits: Tensor<2>, rows: &[Row]) -> (Judged, Option<Tensor<2>>) {
+        let device = logits.device();
+        let (mut judged, statistics) = match &self.judge {
             Judge::Target {
                 teacher,
                 divergence,
@@ -301,38 +512,32 @@ impl Chunks<'_> {
         let weights: Vec<f32> = rows.iter().map(|row| row.weight).collect();
         let weights =
             Tensor::<1>::from_floats(weights.as_slice(), &device).reshape([rows.len(), 1]);
-        let Judged { value, gradient } = judged;
-        let gradient = (self.tracked || self.head_gradient.is_some())
-            .then(|| (gradient * weights).cast(dtype));
-        if let (Some(sum), Some(gradient)) = (self.head_gradient.take(), &gradient) {
-            let more = hidden.transpose().matmul(gradient.clone()).cast(DType::F32);
-            self.head_gradient = Some(sum + more);
-        }
-        let gradient = gradient.filter(|_| self.tracked);
-        Chunk {
-            gradient: gradient.map(|gradient| gradient.matmul(self.head.clone().transpose())),
-            values: value,
-            statistics,
-        }
+        judged.gradient = judged.gradient * weights;
+        (judged, statistics)
     }
+}
+
+/// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same
+/// position stand together.
+fn distinct(rows: &[Row]) -> (Vec<usize>, Vec<usize>) {
+    let mut distinct: Vec<usize> = Vec::new();
+    let of = rows.iter().map(|row| {
+        if distinct.last() != Some(&row.teacher) {
+            distinct.push(row.teacher);
+        }
+        distinct.len() - 1
+    });
+    let of = of.collect();
+    (distinct, of)
 }
 
 /// The target's side of each of `rows`.
 fn teacher_of(teacher: &Teacher, rows: &[Row]) -> TeacherRows {
-    let mut distinct: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
-    distinct.dedup();
+    let (distinct, of) = distinct(rows);
     let judged = teacher.rows(&distinct);
     if distinct.len() == rows.len() {
         return judged;
     }
-    let mut at = 0;
-    let of: Vec<usize> = rows
-        .iter()
-        .map(|row| {
-            at += usize::from(distinct[at] != row.teacher);
-            at
-        })
-        .collect();
     let of = indices(&of, &judged.log_p.device());
     TeacherRows {
         log_p: judged.log_p.select(0, of.clone()),

@@ -1,0 +1,229 @@
+//! Element-wise functions of the CPU's training graph, each replaced by its tangent.
+//!
+//! Where `f` acts on each element alone, `x · f'(x) + (f(x) - x · f'(x))` with both factors constant has the value and the
+//! gradient of `f(x)`. The factors are made in one vectorised pass over all threads, the backward pass is one product,
+//! and only `f'(x)` is kept for it. Burn's CPU back end takes exponentials one at a time in one thread and keeps every
+//! intermediate result.
+use burn::prelude::*;
+use burn::tensor::DType;
+use pulp::Arch;
+use rayon::prelude::*;
+
+use crate::weights::{host_f32, lift};
+
+/// Elements that one thread takes at a time.
+const BLOCK: usize = 1 << 14;
+
+/// Whether `x` is of a graph on the CPU, in f32.
+pub(crate) fn applies<const D: usize>(x: &Tensor<D>) -> bool {
+    x.is_autodiff() && x.dtype() == DType::F32 && x.device().without_autodiff() == Device::flex()
+}
+
+/// `silu(gate) · up`.
+///
+/// # Shapes
+/// - gate, up, output: the same
+pub(crate) fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    // Copies, since the graph goes on with the originals; two of them become factors in place.
+    let [mut by_gate, mut by_up] = [&gate, &up].map(|x| host_f32(x.clone().without_autodiff()));
+    let mut rest = vec![0.0; by_gate.len()];
+    let arch = Arch::new();
+    (by_gate.par_chunks_mut(BLOCK))
+        .zip(by_up.par_chunks_mut(BLOCK))
+        .zip(rest.par_chunks_mut(BLOCK))
+        .for_each(|((by_gate, by_up), rest)| {
+            arch.dispatch(|| swiglu_block(by_gate, by_up, rest));
+        });
+    let constant = |values| constant(values, &gate);
+    let (by_gate, by_up, rest) = (constant(by_gate), constant(by_up), constant(rest));
+    gate * by_gate + up * by_up + rest
+}
+
+/// Turns gates and ups into the factors of each, and fills in the rest.
+#[inline(always)]
+fn swiglu_block(by_gate: &mut [f32], by_up: &mut [f32], rest: &mut [f32]) {
+    for ((by_gate, by_up), rest) in by_gate.iter_mut().zip(by_up).zip(rest) {
+        let (gate, up) = (*by_gate, *by_up);
+        // Of the two equal forms, the one whose exponential cannot overflow.
+        let e = exp(-gate.abs());
+        let sigmoid = if gate >= 0.0 { 1.0 } else { e } / (1.0 + e);
+        *by_up = gate * sigmoid;
+        *by_gate = up * sigmoid * (1.0 + gate * (1.0 - sigmoid));
+        // silu · up - up · silu = 0 remains of the two terms in `up`.
+        *rest = -gate * *by_gate;
+    }
+}
+
+/// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`.
+///
+/// # Shapes
+/// - scores, output: `[batch, heads, rows, keys]`
+/// - mask: `[batch or 1, 1, rows, keys]`, 0 or minus infinity
+/// - floor, largest: `[batch, heads, rows, 1]`; `largest` is at least `floor`, and not in the graph
+pub(crate) fn exponentials(
+    scores: Tensor<4>,
+    mask: &Tensor<4>,
+    floor: Option<Tensor<4>>,
+) -> (Tensor<4>, Tensor<4>) {
+    let [batch, heads, rows, keys] = scores.dims();
+    let values = host_f32(scores.clone().without_autodiff());
+    let masks = mask.dims()[0];
+    let mask = host_f32(mask.clone().without_autodiff());
+    let floor = match floor {
+        Some(floor) => host_f32(floor.without_autodiff()),
+        None => vec![f32::NEG_INFINITY; batch * heads * rows],
+    };
+    let [mut slope, mut rest] = [0; 2].map(|_| vec![0.0; values.len()]);
+    let arch = Arch::new();
+    let largest: Vec<f32> = (slope.par_chunks_mut(keys))
+        .zip(rest.par_chunks_mut(keys))
+        .zip(values.par_chunks(keys).zip(&floor))
+        .enumerate()
+        .with_min_len(BLOCK / keys.min(BLOCK))
+        .map(|(index, ((slope, rest), (scores, &floor)))| {
+            let of_batch = if masks == 1 {
+                0
+            } else {
+                index / (heads * rows)
+            };
+            let start = (of_batch * rows + index % rows) * keys;
+            let mask = &mask[start..start + keys];
+            arch.dispatch(|| exponentials_row(slope, rest, scores, mask, floor))
+        })
+        .collect();
+    let largest = Tensor::from_data(
+        TensorData::new(largest, [batch, heads, rows, 1]),
+        &Device::flex(),
+    );
+    let (slope, rest) = (constant(slope, &scores), constant(rest, &scores));
+    let largest = lift(largest, &scores.device());
+    (scores * slope + rest, largest)
+}
+
+#[inline(always)]
+fn exponentials_row(
+    slope: &mut [f32],
+    rest: &mut [f32],
+    scores: &[f32],
+    mask: &[f32],
+    floor: f32,
+) -> f32 {
+    let mut lanes = [floor; 16];
+    let blocks = scores.chunks_exact(16).zip(mask.chunks_exact(16));
+    for (scores, mask) in blocks {
+        for ((lane, score), mask) in lanes.iter_mut().zip(scores).zip(mask) {
+            *lane = lane.max(score + mask);
+        }
+    }
+    let tail = scores.len() - scores.len() % 16;
+    let tail = scores[tail..].iter().zip(&mask[tail..]).map(|(s, m)| s + m);
+    let largest = lanes.into_iter().chain(tail).fold(floor, f32::max);
+    for (((slope, rest), &score), &mask) in slope.iter_mut().zip(rest).zip(scores).zip(mask) {
+        let shifted = score + mask - largest;
+        let e = if shifted > -87.0 { exp(shifted) } else { 0.0 };
+        *slope = e;
+        *rest = e - score * e;
+    }
+    largest
+}
+
+fn constant<const D: usize>(values: Vec<f32>, like: &Tensor<D>) -> Tensor<D> {
+    let data = TensorData::new(values, like.dims());
+    lift(Tensor::from_data(data, &Device::flex()), &like.device())
+}
+
+/// `e^x` for `x ≤ 0`, to a few parts in 10⁷: a polynomial on `[-ln 2 / 2, ln 2 / 2]` times a power of two
+/// (Cody and Waite's reduction). Below -87 it stays at the smallest normal numbers.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Adding and subtracting 1.5 · 2²³ rounds to the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    let x = x.max(-87.0);
+    let power = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let r = x - power * LN_2_HIGH - power * LN_2_LOW;
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_199_9e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 0.166_666_65;
+    let p = p * r + 0.5;
+    let p = p * r * r + r + 1.0;
+    p * f32::from_bits(((power as i32 + 127) << 23) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::activation::silu;
+
+    use super::*;
+
+    fn leaf(values: &[f32]) -> Tensor<2> {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<1>::from_floats(values, &device);
+        x.reshape([2, values.len() / 2]).require_grad()
+    }
+
+    fn close(got: Tensor<2>, expected: Tensor<2>) {
+        for (got, expected) in host_f32(got).into_iter().zip(host_f32(expected)) {
+            assert!(
+                (got - expected).abs() < 2e-6 * expected.abs().max(1.0),
+                "{got} {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn exponentials_are_right_to_a_few_parts_in_ten_million() {
+        for step in 0..8600 {
+            let x = -(step as f32) * 0.01;
+            let (got, expected) = (exp(x) as f64, (x as f64).exp());
+            assert!(
+                (got / expected - 1.0).abs() < 4e-7,
+                "e^{x}: {got} {expected}"
+            );
+        }
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NEG_INFINITY) < 1e-37);
+    }
+
+    #[test]
+    fn swiglu_has_the_value_and_the_gradients_of_its_formula() {
+        let (gate, up) = (
+            leaf(&[-30.0, -1.5, 0.0, 0.3, 2.0, 40.0]),
+            leaf(&[1.0, -2.0, 3.0, 0.5, 0.1, -1.0]),
+        );
+        let (tangent, plain) = (
+            swiglu(gate.clone(), up.clone()),
+            silu(gate.clone()) * up.clone(),
+        );
+        close(tangent.clone().inner(), plain.clone().inner());
+        let (tangent, plain) = (
+            tangent.square().sum().backward(),
+            plain.square().sum().backward(),
+        );
+        for leaf in [gate, up] {
+            close(leaf.grad(&tangent).unwrap(), leaf.grad(&plain).unwrap());
+        }
+    }
+
+    #[test]
+    fn exponentials_have_the_value_and_the_gradient_of_their_formula() {
+        let scores = leaf(&[1.0, -2.0, 30.0, 0.5, 7.0, -50.0]);
+        let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
+        let mask = Tensor::<1>::from_floats(mask, &Device::flex().autodiff()).reshape([1, 1, 2, 3]);
+        let (weights, largest) = exponentials(scores.clone().reshape([1, 1, 2, 3]), &mask, None);
+        assert_eq!(host_f32(largest.clone()), [1.0, 7.0]);
+        let plain = (scores.clone().reshape([1, 1, 2, 3]) + mask - largest).exp();
+        close(
+            weights.clone().reshape([2, 3]).inner(),
+            plain.clone().reshape([2, 3]).inner(),
+        );
+        let (tangent, plain) = (
+            weights.square().sum().backward(),
+            plain.square().sum().backward(),
+        );
+        close(scores.grad(&tangent).unwrap(), scores.grad(&plain).unwrap());
+    }
+}

@@ -1,0 +1,243 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::bench::BenchArguments;
+use crate::commands::data::DataCommand;
+use crate::commands::evaluate::EvaluateArguments;
+use crate::commands::export::ExportArguments;
+use crate::commands::generate::GenerateArguments;
+use crate::progress::Output;
+use crate::registry::RECIPES;
+use crate::run_folder::{Existing, RunFolder, RunName};
+use crate::stages::{self, StageContext};
+use crate::{bench, commands, device, plan, recipe};
+
+/// Train the drafters of speculative decoding, export them, and judge them.
+#[derive(Debug, Parser)]
+#[command(name = "spectrain", version, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a recipe file: every stage that is not done yet
+    Recipe(RecipeArguments),
+    /// List the kinds of recipes
+    Recipes,
+    /// Judge any drafter's folder, ours or a published one
+    Evaluate(EvaluateArguments),
+    /// Answer one prompt and show which tokens were drafted
+    Generate(GenerateArguments),
+    /// Write a finished run's drafter for a serving engine
+    Export(ExportArguments),
+    /// Prepare or check a dataset by itself
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Measure the speed of training steps
+    Bench(BenchArguments),
+}
+
+/// Arguments of `spectrain recipe`.
+#[derive(Debug, Args)]
+pub struct RecipeArguments {
+    /// The recipe, a TOML file
+    file: PathBuf,
+    /// Print the resolved recipe, what would run and what it would take, and stop
+    #[arg(long)]
+    plan: bool,
+    /// Run only this stage; may be repeated
+    #[arg(long = "stage", value_name = "NAME")]
+    stages: Vec<String>,
+    /// Set one key of the recipe, such as `train.steps=100`; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    overrides: Vec<String>,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Move an older run of this name aside and start anew
+    #[arg(long)]
+    fresh: bool,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+    /// Show no progress
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Where a command computes.
+#[derive(Debug, Args)]
+pub struct DeviceArgument {
+    /// `cpu` or `cuda:N`
+    #[arg(long, default_value = "cpu", value_name = "DEVICE", value_parser = device::check_name)]
+    pub device: String,
+}
+
+/// A request that makes no sense, whatever is on the disk: the program ends with 2, as for an unknown argument.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Misuse(pub String);
+
+fn key_value(given: &str) -> Result<String, String> {
+    match given.split_once('=') {
+        Some((key, _)) if !key.trim().is_empty() => Ok(given.to_owned()),
+        _ => Err("expected KEY=VALUE".into()),
+    }
+}
+
+/// Reads the command line, runs the command and says how it ended: 0 done, 1 failed, 2 misuse.
+pub fn main() -> ExitCode {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .without_time()
+        .init();
+    // Misuse ends here, with 2.
+    let arguments = Arguments::parse();
+    match install_interrupt().and_then(|()| arguments.run()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", explain(&error));
+            match error.is::<Misuse>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// An error and its causes. Messages that already end in their cause do not have it repeated.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// The first Ctrl-C asks to stop where the run can go on later, the second one stops at once.
+fn install_interrupt() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if stages::interrupted() {
+            std::process::exit(130);
+        }
+        stages::interrupt();
+        eprintln!("stopping at the next safe point; once more to stop at once");
+    })
+    .context("cannot listen for Ctrl-C")
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<()> {
+        match self.command {
+            Command::Recipe(arguments) => run_recipe(&arguments),
+            Command::Recipes => {
+                let width = RECIPES
+                    .iter()
+                    .map(|recipe| recipe.name.len())
+                    .max()
+                    .unwrap_or(0);
+                for recipe in RECIPES {
+                    println!("{:width$}  {}", recipe.name, recipe.about);
+                }
+                Ok(())
+            }
+            Command::Evaluate(arguments) => commands::evaluate::run(&arguments),
+            Command::Generate(arguments) => commands::generate::run(&arguments),
+            Command::Export(arguments) => commands::export::run(&arguments),
+            Command::Data(command) => commands::data::run(&command),
+            Command::Bench(arguments) => bench::run(&arguments),
+        }
+    }
+}
+
+fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
+    let recipe = recipe::read_file(&arguments.file, &arguments.overrides)?;
+    let name = &arguments.device.device;
+    stages::selected(&recipe, &arguments.stages)?;
+    if arguments.plan {
+        print!("{}", plan::plan(&recipe, &arguments.runs, name)?);
+        return Ok(());
+    }
+    let device = device::device(name)?;
+    let existing = match arguments.fresh {
+        true => Existing::SetAside,
+        false => Existing::Continue,
+    };
+    let run = RunName {
+        root: &arguments.runs,
+        name: &recipe.name,
+        recipe: &recipe.recipe,
+    };
+    let run = RunFolder::open(run, &recipe.toml, existing)?;
+    let context = StageContext {
+        recipe: &recipe,
+        run: &run,
+        dtype: device::target_dtype(recipe.target.dtype, name),
+        device,
+        device_name: name.clone(),
+        output: match arguments.quiet {
+            true => Output::Quiet,
+            false => Output::detect(),
+        },
+    };
+    stages::run(&context, &arguments.stages)?;
+    if arguments.stages.is_empty() || arguments.stages.iter().any(|stage| stage == "evaluate") {
+        print!("{}", stages::evaluate::table(&run)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn misuse_is_told_from_failure() {
+        let parse = |words: &[&str]| Arguments::try_parse_from([&["spectrain"], words].concat());
+        for words in [
+            &["recipe"][..],
+            &["recipe", "a.toml", "--set", "steps"],
+            &["recipe", "a.toml", "--device", "gpu"],
+            &["teach"],
+            &[],
+        ] {
+            assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+        assert_eq!(parse(&["--help"]).unwrap_err().exit_code(), 0);
+        parse(&[
+            "recipe",
+            "a.toml",
+            "--set",
+            "train.steps=1",
+            "--device",
+            "cuda:1",
+            "--plan",
+        ])
+        .unwrap();
+    }
+}

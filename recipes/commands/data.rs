@@ -1,0 +1,130 @@
+//! `spectrain data`: a dataset by itself.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+use spectrain_data::lint::{Linter, lint};
+use spectrain_data::mask::Masking;
+use spectrain_data::prepare::Overlong;
+use spectrain_data::rows::read_rows;
+
+use crate::stages::prepare::Text;
+use crate::tables::DataTable;
+use crate::target;
+
+/// Commands of `spectrain data`.
+#[derive(Debug, Subcommand)]
+pub enum DataCommand {
+    /// Write the tokens and loss masks of conversations
+    Prepare {
+        /// Conversations: a `.jsonl` or `.parquet` file, or a folder of them
+        #[arg(long, value_name = "PATH")]
+        data: PathBuf,
+        /// The folder to write
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// How conversations become tokens
+        #[command(flatten)]
+        text: TextArguments,
+    },
+    /// Say what is in a dataset and what is wrong with it
+    Lint {
+        /// Conversations to train on
+        #[arg(long, value_name = "PATH")]
+        train: PathBuf,
+        /// Conversations to evaluate with
+        #[arg(long, value_name = "PATH")]
+        eval: Option<PathBuf>,
+        /// Samples to show; what is trained on stands between ⟦ and ⟧
+        #[arg(long, default_value_t = 2)]
+        show: usize,
+        /// Sizes of draft vocabulary to give the coverage of; may be repeated
+        #[arg(long = "draft-vocab", default_values_t = [8192, 16_384, 32_000])]
+        draft_vocabularies: Vec<usize>,
+        /// How conversations become tokens
+        #[command(flatten)]
+        text: TextArguments,
+    },
+}
+
+/// How conversations become tokens.
+#[derive(Debug, clap::Args)]
+pub struct TextArguments {
+    /// The target, a hub id or a folder: its tokenizer and chat template are used
+    #[arg(long)]
+    target: String,
+    /// A chat template in place of the target's own
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+    /// Longest sample, in tokens
+    #[arg(long, default_value_t = 2048)]
+    max_length: usize,
+    /// What happens to longer ones: `drop` or `truncate`
+    #[arg(long, default_value = "drop", value_parser = overlong)]
+    overlong: Overlong,
+    /// The tokens trained on: `assistant`, `last_turn` or `all`
+    #[arg(long, default_value = "assistant", value_parser = masking)]
+    mask: Masking,
+    /// Samples with fewer tokens to train on are left out
+    #[arg(long, default_value_t = 1)]
+    min_trained_tokens: usize,
+}
+
+fn overlong(name: &str) -> Result<Overlong, String> {
+    word(name)
+}
+
+fn masking(name: &str) -> Result<Masking, String> {
+    word(name)
+}
+
+/// A value by the name that recipes give it.
+fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(serde_json::Value::String(name.into()))
+        .map_err(|error| error.to_string())
+}
+
+impl TextArguments {
+    fn open(&self) -> Result<Text> {
+        let data = DataTable {
+            max_length: self.max_length,
+            overlong: self.overlong,
+            mask: self.mask,
+            template: self.template.clone(),
+            min_trained_tokens: self.min_trained_tokens,
+            ..DataTable::default()
+        };
+        data.check()?;
+        Text::of(&target::resolve(&self.target, None)?, &data)
+    }
+}
+
+/// Runs the command.
+pub fn run(command: &DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Prepare { data, out, text } => {
+            println!("{}", text.open()?.write(data, out, &mut || {})?);
+        }
+        DataCommand::Lint {
+            train,
+            eval,
+            show,
+            draft_vocabularies,
+            text,
+        } => {
+            let text = text.open()?;
+            let linter = Linter {
+                template: text.template.as_ref(),
+                tokenizer: &text.tokenizer,
+                settings: &text.settings,
+                draft_vocabularies,
+                shown: *show,
+            };
+            let eval = eval.as_deref().map(read_rows).transpose()?;
+            let report = lint(read_rows(train)?, eval.into_iter().flatten(), &linter)?;
+            println!("{report}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! `spectrain evaluate`: an acceptance report for any drafter's folder.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::json;
+use spectrain_eval::{PromptSet, TargetReport};
+
+use crate::cli::DeviceArgument;
+use crate::device;
+use crate::progress::Output;
+use crate::stages::evaluate::{Judge, device_report, spread, write};
+use crate::stages::prepare::Text;
+use crate::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
+use crate::target;
+
+/// Arguments of `spectrain evaluate`.
+#[derive(Debug, clap::Args)]
+pub struct EvaluateArguments {
+    /// The target: a hub id or a folder
+    #[arg(long)]
+    target: String,
+    /// The drafter's folder
+    #[arg(long, value_name = "DIR")]
+    drafter: PathBuf,
+    /// Conversations whose last answers are decoded, `.jsonl` or `.parquet`; may be repeated
+    #[arg(long, value_name = "FILE", required = true)]
+    prompts: Vec<PathBuf>,
+    /// Prompts of each file
+    #[arg(long, default_value_t = 64)]
+    count: usize,
+    /// Longest prompt, in tokens; longer ones are left out
+    #[arg(long, default_value_t = 2048)]
+    max_length: usize,
+    /// Temperature; may be repeated
+    #[arg(long = "temperature", default_values_t = [0.0, 1.0])]
+    temperatures: Vec<f64>,
+    /// Length of the draft, in tokens; may be repeated
+    #[arg(long = "draft-length", default_values_t = [5])]
+    draft_lengths: Vec<usize>,
+    /// Tokens after each prompt, at most
+    #[arg(long, default_value_t = 128)]
+    max_new_tokens: usize,
+    /// Which test decides over drafted tokens
+    #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
+    verifier: VerifierName,
+    /// Do not decode without the drafter: no speed-up, no check that nothing is lost
+    #[arg(long)]
+    no_baseline: bool,
+    /// Seed of sampling and of the confidence intervals
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Folder for `report.json` and `report.md`
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// Runs the command.
+pub fn run(arguments: &EvaluateArguments) -> Result<()> {
+    let table = EvaluateTable {
+        prompts: arguments.count,
+        temperatures: arguments.temperatures.clone(),
+        draft_lengths: arguments.draft_lengths.clone(),
+        max_new_tokens: arguments.max_new_tokens,
+        verifier: arguments.verifier,
+        baseline: !arguments.no_baseline,
+        seed: arguments.seed,
+        ..EvaluateTable::default()
+    };
+    table.check()?;
+    let name = &arguments.device.device;
+    let dtype = device::target_dtype(TargetType::Auto, name);
+    let folder = target::resolve(&arguments.target, None)?;
+    let data = DataTable {
+        max_length: arguments.max_length,
+        ..DataTable::default()
+    };
+    let text = Text::of(&folder, &data)?;
+    let mut sets = Vec::new();
+    for path in &arguments.prompts {
+        sets.push(PromptSet {
+            name: path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            prompts: spread(text.prompts(path)?.tokens, table.prompts),
+        });
+    }
+    let judge = Judge::open(&folder, &arguments.drafter, &device::device(name)?, dtype)?;
+    let mut report = judge.report(&sets, &table, Output::detect())?;
+    report.recipe = json!({ "evaluate": table });
+    report.target = TargetReport {
+        model: arguments.target.clone(),
+        revision: None,
+        sha256: spectrain_checkpoints::ModelFolder::open(&folder)?.sha256(),
+        dtype: dtype.name().to_lowercase(),
+    };
+    report.drafter.path = arguments.drafter.display().to_string();
+    report.drafter.sha256 = spectrain_checkpoints::ModelFolder::open(&arguments.drafter)?.sha256();
+    report.device = device_report(name);
+    if let Some(out) = &arguments.out {
+        write(&report, out)?;
+    }
+    print!("{}", report.to_markdown());
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! The commands beside `recipe`.
+
+pub mod data;
+pub mod evaluate;
+pub mod export;
+pub mod generate;

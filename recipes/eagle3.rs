@@ -1,0 +1,361 @@
+//! EAGLE-3 drafters as folders that engines load, and as sizes.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use burn::tensor::DType as BurnType;
+use serde_json::{Value, json};
+use spectrain_checkpoints::eagle3::{self, Eagle3Layout, Rope};
+use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head, head_rows};
+use spectrain_models::weights::{TensorWeights, export, host_f32};
+use spectrain_models::{Capture, Drafter, RopeConfig, RopeScaling, TargetParts, TargetSpec};
+
+use crate::registry::{Footprint, Shipped};
+
+/// Draft vocabulary, and the target's embedding that some published folders repeat: no parameters of the drafter.
+const NOT_TRAINED: [&str; 3] = ["d2t", "t2d", "embed_tokens.weight"];
+
+impl Shipped for Eagle3 {
+    const KIND: &'static str = "eagle3";
+
+    fn recognises(config: &Value) -> bool {
+        let names = config["architectures"].as_array();
+        let eagle3 = |name: &Value| {
+            name.as_str()
+                .is_some_and(|name| name.to_lowercase().contains("eagle3"))
+        };
+        names.is_some_and(|names| names.iter().any(eagle3))
+    }
+
+    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+        let (layout, mut tensors) = eagle3::read_for_target(folder, target.spec.layers)?;
+        check_fit(&layout, &target.spec).with_context(|| {
+            format!("the drafter `{}` is not for this target", folder.display())
+        })?;
+        let d2t = tensors.iter().find(|tensor| tensor.name == "d2t");
+        let vocabulary = match d2t {
+            Some(d2t) => DraftVocabulary::from_d2t(&d2t.to_i64()?, target.spec.vocab)?,
+            None => DraftVocabulary::full(target.spec.vocab),
+        };
+        tensors.retain(|tensor| !NOT_TRAINED.contains(&tensor.name.as_str()));
+        let config = Eagle3Config {
+            captured_layers: layout.captured_layers.clone(),
+            draft_vocab: layout.draft_vocab_size,
+            head: match layout.shared_head {
+                true => Head::Shared,
+                false => Head::Own,
+            },
+            d_ff: layout.intermediate_size,
+            heads: layout.heads,
+            kv_heads: layout.kv_heads,
+            norm_before_residual: layout.norm_before_residual,
+            fc_norm: layout.fc_norm,
+            norm_output: layout.norm_output,
+        };
+        // A drafter's norms and positions may be other than its target's.
+        let mut parts = target.clone();
+        parts.spec.norm_epsilon = layout.rms_norm_eps;
+        parts.spec.rope = rope(&layout)?;
+        let mut weights = TensorWeights::new(tensors, folder.display().to_string());
+        Ok(Self::new(
+            &config,
+            &parts,
+            &vocabulary,
+            &mut weights,
+            device,
+        )?)
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        let mut tensors = export(self);
+        if self.config().head == Head::Shared && !self.vocabulary().is_full() {
+            // Engines share the target's whole head or none, so the rows of the draft vocabulary are written out.
+            let rows = head_rows(self.target(), self.vocabulary()).transpose();
+            let shape = rows.dims();
+            tensors.push(NamedTensor::from_f32(
+                "lm_head.weight",
+                shape,
+                host_f32(rows.cast(BurnType::F32)),
+            ));
+        }
+        let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
+        let mut tensors = cast.collect::<spectrain_checkpoints::Result<Vec<_>>>()?;
+        if !self.vocabulary().is_full() {
+            let (d2t, t2d) = (
+                self.vocabulary().d2t().to_vec(),
+                self.vocabulary().t2d().to_vec(),
+            );
+            tensors.push(NamedTensor::from_i64("d2t", [d2t.len()], d2t));
+            tensors.push(NamedTensor::from_bool("t2d", [t2d.len()], t2d));
+        }
+        Ok(eagle3::write(
+            folder,
+            &layout(self, dtype)?,
+            tensors,
+            provenance,
+        )?)
+    }
+
+    fn captured(&self) -> Result<Capture> {
+        Ok(Self::capture(self.config(), &self.target().spec)?)
+    }
+
+    fn launch_lines(
+        &self,
+        folder: &Path,
+        target: &str,
+        draft_length: usize,
+    ) -> Result<Vec<String>> {
+        Ok(eagle3::launch_lines(
+            folder,
+            &layout(self, DType::F32)?,
+            target,
+            draft_length,
+        ))
+    }
+
+    fn footprint(config: &Eagle3Config, target: &TargetSpec) -> Result<Footprint> {
+        let or = |own: usize, theirs: usize| (if own == 0 { theirs } else { own }) as u64;
+        let captured = Self::capture(config, target)?.layers.len() as u64;
+        let (d, d_head) = (target.d_model as u64, target.d_head as u64);
+        let (heads, kv_heads) = (
+            or(config.heads, target.heads),
+            or(config.kv_heads, target.kv_heads),
+        );
+        let d_ff = or(config.d_ff, target.d_ff);
+        let draft_vocab = or(config.draft_vocab, target.vocab);
+        let projections = (heads + 2 * kv_heads) * d_head * 2 * d + heads * d_head * d;
+        let norms = 4 * d + if config.fc_norm { captured * d } else { 0 };
+        let head = match config.head {
+            Head::Shared => 0,
+            Head::Own | Head::Copied => draft_vocab * d,
+        };
+        Ok(Footprint {
+            parameters: captured * d * d + projections + 3 * d * d_ff + norms + head,
+            head,
+            draft_vocab,
+            heads,
+            captured,
+            // Inputs of every matrix product and norm, and the branches that are added.
+            activations: 12 * d + 2 * (heads + kv_heads) * d_head + 4 * d_ff,
+        })
+    }
+}
+
+fn layout(drafter: &Eagle3, dtype: DType) -> Result<Eagle3Layout> {
+    let (config, spec) = (drafter.config(), &drafter.target().spec);
+    let scaling = match &spec.rope.scaling {
+        RopeScaling::Default => None,
+        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
+    };
+    Ok(Eagle3Layout {
+        hidden_size: spec.d_model,
+        target_hidden_size: spec.d_model,
+        intermediate_size: config.d_ff,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: spec.d_head,
+        layers: 1,
+        vocab_size: spec.vocab,
+        draft_vocab_size: drafter.vocabulary().len(),
+        captured_layers: config.captured_layers.clone(),
+        norm_before_residual: config.norm_before_residual,
+        fc_norm: config.fc_norm,
+        norm_output: config.norm_output,
+        rms_norm_eps: spec.norm_epsilon,
+        max_position_embeddings: spec.max_positions,
+        rope: Rope {
+            rope_theta: spec.rope.theta,
+            scaling,
+        },
+        shared_head: config.head == Head::Shared && drafter.vocabulary().is_full(),
+        dtype,
+    })
+}
+
+fn check_fit(layout: &Eagle3Layout, target: &TargetSpec) -> Result<()> {
+    let sizes = [
+        ("hidden size", layout.hidden_size, target.d_model),
+        (
+            "hidden size of its target",
+            layout.target_hidden_size,
+            target.d_model,
+        ),
+        ("width of a head", layout.head_dim, target.d_head),
+        ("target vocabulary", layout.vocab_size, target.vocab),
+    ];
+    for (what, found, expected) in sizes {
+        if found != expected {
+            bail!("{what}: expected {expected}, found {found}");
+        }
+    }
+    Ok(())
+}
+
+fn rope(layout: &Eagle3Layout) -> Result<RopeConfig> {
+    let scaling = match &layout.rope.scaling {
+        None => RopeScaling::Default,
+        Some(scaling) => {
+            let mut scaling = scaling.clone();
+            // Some checkpoints leave the original context out and mean the longest one.
+            if scaling["original_max_position_embeddings"].is_null() {
+                scaling["original_max_position_embeddings"] = json!(layout.max_position_embeddings);
+            }
+            serde_json::from_value(scaling).context("unknown rotary scaling")?
+        }
+    };
+    Ok(RopeConfig {
+        theta: layout.rope.rope_theta,
+        scaling,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spectrain_checkpoints::ModelFolder;
+    use spectrain_models::{RandomWeights, load_target};
+
+    fn target() -> TargetParts {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
+        let model = ModelFolder::open(folder).unwrap();
+        load_target(&model, &Device::flex(), DType::F32)
+            .unwrap()
+            .parts()
+    }
+
+    fn drafter(config: &Eagle3Config, vocabulary: &DraftVocabulary) -> Eagle3 {
+        let mut weights = RandomWeights::new(3);
+        Eagle3::new(config, &target(), vocabulary, &mut weights, &Device::flex()).unwrap()
+    }
+
+    fn half_vocabulary() -> DraftVocabulary {
+        let vocab = target().spec.vocab;
+        let counts: Vec<u64> = (0..vocab as u64).map(|token| token * 7 % 13).collect();
+        DraftVocabulary::from_counts(&counts, vocab / 2, &[]).unwrap()
+    }
+
+    #[test]
+    fn a_drafter_read_back_has_the_same_tensors_and_settings() {
+        let root = tempfile::tempdir().unwrap();
+        let base = Eagle3Config {
+            captured_layers: vec![0, 1, 2],
+            ..Eagle3Config::default()
+        };
+        let full = DraftVocabulary::full(target().spec.vocab);
+        let half = half_vocabulary();
+        let half_size = half.len();
+        let cases = [
+            ("plain", base.clone(), &full),
+            (
+                "draft-vocabulary",
+                Eagle3Config {
+                    draft_vocab: half_size,
+                    ..base.clone()
+                },
+                &half,
+            ),
+            (
+                "shared",
+                Eagle3Config {
+                    head: Head::Shared,
+                    ..base.clone()
+                },
+                &full,
+            ),
+            (
+                "eagle-3.1",
+                Eagle3Config {
+                    fc_norm: true,
+                    norm_output: true,
+                    norm_before_residual: true,
+                    d_ff: 24,
+                    ..base
+                },
+                &full,
+            ),
+        ];
+        for (name, config, vocabulary) in cases {
+            let folder = root.path().join(name);
+            let written = drafter(&config, vocabulary);
+            written.write(&folder, DType::F32, &Value::Null).unwrap();
+            let read = Eagle3::open(&folder, &target(), &Device::flex()).unwrap();
+            assert_eq!(export(&read), export(&written), "{name}");
+            assert_eq!(read.config(), written.config(), "{name}");
+            assert_eq!(read.vocabulary(), vocabulary, "{name}");
+            assert_eq!(read.target().spec, target().spec, "{name}");
+            let config = ModelFolder::open(&folder).unwrap().config().clone();
+            assert!(Eagle3::recognises(&config), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_shared_head_over_a_draft_vocabulary_is_written_out() {
+        let root = tempfile::tempdir().unwrap();
+        let vocabulary = half_vocabulary();
+        let config = Eagle3Config {
+            head: Head::Shared,
+            draft_vocab: vocabulary.len(),
+            ..Eagle3Config::default()
+        };
+        drafter(&config, &vocabulary)
+            .write(root.path().join("d").as_path(), DType::F32, &Value::Null)
+            .unwrap();
+        let folder = ModelFolder::open(root.path().join("d")).unwrap();
+        let head = folder.read("lm_head.weight").unwrap().to_f32().unwrap();
+        let target = target();
+        let rows = host_f32(target.lm_head.weight.val().transpose());
+        let d = target.spec.d_model;
+        for (draft, row) in head.chunks(d).enumerate() {
+            let token = vocabulary.to_target(draft as u32) as usize;
+            assert_eq!(
+                row,
+                &rows[token * d..(token + 1) * d],
+                "draft token {draft}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_drafter_of_another_target_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("d");
+        let full = DraftVocabulary::full(target().spec.vocab);
+        drafter(&Eagle3Config::default(), &full)
+            .write(&folder, DType::F32, &Value::Null)
+            .unwrap();
+        let mut other = target();
+        other.spec.vocab += 1;
+        let error = format!(
+            "{:#}",
+            Eagle3::open(&folder, &other, &Device::flex()).unwrap_err()
+        );
+        assert!(
+            error.contains("not for this target") && error.contains("target vocabulary"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_footprint_counts_the_parameters_that_there_are() {
+        let vocabulary = half_vocabulary();
+        for (fc_norm, head) in [(false, Head::Own), (true, Head::Shared)] {
+            let config = Eagle3Config {
+                fc_norm,
+                head,
+                d_ff: 24,
+                draft_vocab: vocabulary.len(),
+                ..Eagle3Config::default()
+            };
+            let expected: usize = export(&drafter(&config, &vocabulary))
+                .iter()
+                .map(|tensor| tensor.shape.iter().product::<usize>())
+                .sum();
+            let footprint = Eagle3::footprint(&config, &target().spec).unwrap();
+            assert_eq!(footprint.parameters, expected as u64);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Train the drafters of speculative decoding from one file, export them, and judge them.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod bench;
+pub mod cli;
+pub mod commands;
+pub mod device;
+mod eagle3;
+mod hashes;
+mod known_targets;
+pub mod plan;
+pub mod progress;
+pub mod recipe;
+pub mod registry;
+pub mod run_folder;
+pub mod self_check;
+pub mod stages;
+pub mod tables;
+pub mod target;

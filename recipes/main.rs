@@ -1,0 +1,7 @@
+//! The `spectrain` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    spectrain::cli::main()
+}

@@ -1,0 +1,128 @@
+//! Progress of a stage: a bar on a terminal, lines elsewhere.
+
+use std::fmt::Display;
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Time between two lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Where progress goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Bars on standard error.
+    Bars,
+    /// Lines on standard error.
+    Lines,
+    /// Nowhere.
+    Quiet,
+}
+
+impl Output {
+    /// Bars if standard error is a terminal, lines if not.
+    pub fn detect() -> Self {
+        match std::io::stderr().is_terminal() {
+            true => Self::Bars,
+            false => Self::Lines,
+        }
+    }
+
+    /// Starts to show the progress of `what`, which takes `total` units; 0 if that is not known.
+    pub fn start(self, what: &str, total: u64) -> Progress {
+        let bar = (self == Self::Bars).then(|| bar(what, total));
+        Progress {
+            what: what.to_owned(),
+            output: self,
+            bar,
+            total,
+            position: 0,
+            started: Instant::now(),
+            shown: Instant::now(),
+        }
+    }
+
+    /// Says something between two bars.
+    pub fn say(self, message: impl Display) {
+        if self != Self::Quiet {
+            eprintln!("{message}");
+        }
+    }
+}
+
+fn bar(what: &str, total: u64) -> ProgressBar {
+    let (bar, template) = match total {
+        0 => (
+            ProgressBar::new_spinner(),
+            "{spinner} {prefix} {pos} {elapsed} {wide_msg}",
+        ),
+        _ => (
+            ProgressBar::new(total),
+            "{prefix:>9} {bar:30} {pos}/{len} {elapsed}<{eta} {wide_msg}",
+        ),
+    };
+    // A template that does not parse would only cost the look of the bar.
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    bar.set_prefix(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+/// The progress of one stage.
+#[derive(Debug)]
+pub struct Progress {
+    what: String,
+    output: Output,
+    bar: Option<ProgressBar>,
+    total: u64,
+    position: u64,
+    started: Instant,
+    shown: Instant,
+}
+
+impl Progress {
+    /// Sets how many units are done, and a short text: loss, rate.
+    pub fn set(&mut self, position: u64, message: impl Display) {
+        self.position = position;
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+            bar.set_message(message.to_string());
+        }
+        if self.output == Output::Lines && self.shown.elapsed() >= LINE_EVERY {
+            self.shown = Instant::now();
+            let of = match self.total {
+                0 => String::new(),
+                total => format!("/{total}"),
+            };
+            let seconds = self.started.elapsed().as_secs();
+            eprintln!("{}: {position}{of}, {seconds} s, {message}", self.what);
+        }
+    }
+
+    /// One unit more.
+    pub fn step(&mut self, message: impl Display) {
+        self.set(self.position + 1, message);
+    }
+
+    /// Ends it with what was done.
+    pub fn finish(self, message: impl Display) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.output
+            .say(format!("{}: {message} ({seconds:.1} s)", self.what));
+    }
+}
+
+impl Drop for Progress {
+    /// An error ends a stage without [`Self::finish`]; the bar must not stay in the way of its message.
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

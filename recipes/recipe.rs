@@ -1,0 +1,186 @@
+//! Reads a recipe file: TOML, with overrides from the command line, into tables and a [`Method`].
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use spectrain_train::TrainConfig;
+
+use crate::registry::Method;
+use crate::run_folder::check_name;
+use crate::tables::{
+    DataTable, EvaluateTable, ExportTable, FeaturesTable, Problem, SyntheticTable, TargetTable,
+    at_least_one, some_of,
+};
+
+mod document;
+#[cfg(test)]
+mod tests;
+
+pub use document::Document;
+use document::{Change, setting};
+
+/// A recipe file of a drafter with the settings `D` and an objective with the settings `O`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, bound = "")]
+pub struct File<D: Settings, O: Settings> {
+    /// The registry's name: drafter and objective.
+    pub recipe: String,
+    /// Folder under `runs/`.
+    pub name: String,
+    /// Seed of the drafter's first weights, of the data order and of the synthetic data. Default: 0.
+    #[serde(default)]
+    pub seed: u64,
+    /// See [`TargetTable`].
+    pub target: TargetTable,
+    /// See [`SyntheticTable`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<SyntheticTable>,
+    /// See [`DataTable`].
+    pub data: DataTable,
+    /// See [`FeaturesTable`].
+    pub features: FeaturesTable,
+    /// What only this drafter has.
+    pub drafter: D,
+    /// What only this objective has.
+    pub objective: O,
+    /// See [`TrainConfig`].
+    pub train: TrainConfig,
+    /// See [`ExportTable`].
+    pub export: ExportTable,
+    /// See [`EvaluateTable`].
+    pub evaluate: EvaluateTable,
+}
+
+/// The table of a drafter or of an objective.
+pub trait Settings: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {}
+impl<T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Settings for T {}
+
+/// Tables that may be left out of a file because every key in them has a default.
+const OPTIONAL_TABLES: [&str; 8] = [
+    "target",
+    "data",
+    "features",
+    "drafter",
+    "objective",
+    "train",
+    "export",
+    "evaluate",
+];
+
+/// A recipe with every default filled in, without the types of its drafter and objective.
+pub struct ResolvedRecipe {
+    /// [`crate::registry::Recipe::name`].
+    pub recipe: String,
+    /// Folder under `runs/`.
+    pub name: String,
+    /// See [`File::seed`].
+    pub seed: u64,
+    /// The `[target]` table.
+    pub target: TargetTable,
+    /// The `[synthetic]` table.
+    pub synthetic: Option<SyntheticTable>,
+    /// The `[data]` table.
+    pub data: DataTable,
+    /// The `[features]` table.
+    pub features: FeaturesTable,
+    /// The `[train]` table.
+    pub train: TrainConfig,
+    /// The `[export]` table.
+    pub export: ExportTable,
+    /// The `[evaluate]` table.
+    pub evaluate: EvaluateTable,
+    /// The drafter and the objective with their tables.
+    pub method: Box<dyn Method>,
+    /// The whole recipe as TOML.
+    pub toml: String,
+    /// The same as JSON, by table and key.
+    pub json: Value,
+}
+
+impl fmt::Debug for ResolvedRecipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.toml)
+    }
+}
+
+/// Reads a recipe file and changes the keys that `overrides` (`train.steps=100`) name.
+pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the recipe `{}`", path.display()))?;
+    read(&text, overrides).with_context(|| format!("cannot read the recipe `{}`", path.display()))
+}
+
+/// Reads the text of a recipe file.
+pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
+    let changes = Change::all(overrides, text.len() + 1)?;
+    let document = Document::parse(text, &changes)?;
+    let entry = document.recipe()?;
+    let resolved = (entry.read)(&document)?;
+    resolved
+        .check()
+        .map_err(|problem| document.locate(&problem))?;
+    Ok(resolved)
+}
+
+impl<D: Settings, O: Settings> File<D, O> {
+    /// Splits a file into what the program reads and the method that reads the rest.
+    pub fn resolve(self, method: Box<dyn Method>) -> Result<ResolvedRecipe> {
+        let toml = toml::to_string_pretty(&self).context("cannot write the recipe as TOML")?;
+        let json = serde_json::to_value(&self).context("cannot write the recipe as JSON")?;
+        Ok(ResolvedRecipe {
+            recipe: self.recipe,
+            name: self.name,
+            seed: self.seed,
+            target: self.target,
+            synthetic: self.synthetic,
+            data: self.data,
+            features: self.features,
+            train: self.train,
+            export: self.export,
+            evaluate: self.evaluate,
+            method,
+            toml,
+            json,
+        })
+    }
+}
+
+impl ResolvedRecipe {
+    /// The hub id or folder of the target; the folder that `[synthetic]` makes is not known here.
+    pub fn model(&self) -> Option<&str> {
+        self.target.model.as_deref()
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_name(&self.name).map_err(|error| Problem::new("name", error.to_string()))?;
+        let given = [
+            ("target.model", self.target.model.is_some()),
+            ("data.train", self.data.train.is_some()),
+            ("data.eval", self.data.eval.is_some()),
+        ];
+        for (key, given) in given {
+            let message = match (&self.synthetic, given) {
+                (Some(_), true) => "must be absent beside `[synthetic]`, whose output it is".into(),
+                (None, false) => {
+                    format!("is missing; set it in the file or with `--set {key}=...`")
+                }
+                _ => continue,
+            };
+            return Err(Problem::new(key, message));
+        }
+        let within = |table| move |problem: Problem| problem.within(table);
+        if let Some(synthetic) = &self.synthetic {
+            synthetic.check().map_err(within("synthetic"))?;
+        }
+        self.data.check().map_err(within("data"))?;
+        self.train.check(self.data.max_length).map_err(setting)?;
+        self.evaluate.check().map_err(within("evaluate"))?;
+        at_least_one("samples_per_shard", self.features.samples_per_shard)
+            .map_err(within("features"))?;
+        some_of("to", &self.export.to).map_err(within("export"))
+    }
+}

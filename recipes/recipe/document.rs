@@ -1,0 +1,235 @@
+//! The text of a recipe as tables that remember where each key stands, with the overrides of the command line.
+
+use std::ops::Range;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::Deserialize as _;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{File, OPTIONAL_TABLES, Settings};
+use crate::registry::{self, Recipe};
+use crate::tables::Problem;
+
+/// A recipe's text as tables that remember where each key stands.
+pub struct Document<'a> {
+    text: &'a str,
+    table: Spanned<DeTable<'a>>,
+    changes: &'a [Change],
+}
+
+/// An override as TOML of its own, at positions after the end of the file: an error's position tells which one it is about.
+pub(super) struct Change {
+    given: String,
+    toml: String,
+    positions: Range<usize>,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn parse(text: &'a str, changes: &'a [Change]) -> Result<Self> {
+        let mut table =
+            DeTable::parse(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
+        for change in changes {
+            let parsed = change.parse();
+            let applied = parsed.and_then(|changed| merge(table.get_mut(), changed, ""));
+            applied.with_context(|| format!("cannot apply `--set {}`", change.given))?;
+        }
+        Ok(Self {
+            text,
+            table,
+            changes,
+        })
+    }
+
+    pub(super) fn recipe(&self) -> Result<&'static Recipe> {
+        let root = self.table.get_ref();
+        let name = root.iter().find(|(key, _)| key.get_ref() == "recipe");
+        let Some((_, value)) = name else {
+            bail!(
+                "key `recipe` is missing: it names the drafter and its objective; known recipes: {}",
+                registry::names()
+            );
+        };
+        let Some(name) = value.get_ref().as_str() else {
+            let found = value.get_ref().type_str();
+            return Err(self.at(
+                value.span(),
+                &format!("key `recipe`: expected a string, found {found}"),
+            ));
+        };
+        let message = || {
+            format!(
+                "unknown recipe `{name}`; known recipes: {}",
+                registry::names()
+            )
+        };
+        registry::find(name).ok_or_else(|| self.at(value.span(), &message()))
+    }
+
+    /// Reads the tables as those of one drafter and one objective.
+    pub fn file<D: Settings, O: Settings>(&self) -> Result<File<D, O>> {
+        let mut table = self.table.clone();
+        for name in OPTIONAL_TABLES {
+            let empty = Spanned::new(0..0, DeValue::Table(DeTable::new()));
+            table
+                .get_mut()
+                .entry(Spanned::new(0..0, name.into()))
+                .or_insert(empty);
+        }
+        File::deserialize(toml::Deserializer::from(table)).map_err(|error| self.explain(error))
+    }
+
+    /// A setting of an objective that makes no sense, with the place where it stands.
+    pub fn refuse(&self, error: spectrain_train::Error) -> anyhow::Error {
+        self.locate(&setting(error))
+    }
+
+    /// The parser's error with the lines of the file, or with the override, that it is about.
+    fn explain(&self, mut error: toml::de::Error) -> anyhow::Error {
+        match error.span() {
+            // Only a table that was left out stands at no place.
+            None | Some(Range { start: 0, end: 0 }) => {}
+            Some(span) => match self.override_at(&span) {
+                Some(given) => return anyhow!("`--set {given}`: {}", error.message()),
+                None => error.set_input(Some(self.text)),
+            },
+        }
+        anyhow!(
+            "{}",
+            error.to_string().trim_end().replace("\nin `", " in `")
+        )
+    }
+
+    fn override_at(&self, span: &Range<usize>) -> Option<&str> {
+        let found = self
+            .changes
+            .iter()
+            .find(|change| change.positions.contains(&span.start));
+        found.map(|change| change.given.as_str())
+    }
+
+    fn at(&self, span: Range<usize>, message: &str) -> anyhow::Error {
+        if let Some(given) = self.override_at(&span) {
+            return anyhow!("`--set {given}`: {message}");
+        }
+        let before = &self.text[..span.start.min(self.text.len())];
+        let line = before.matches('\n').count() + 1;
+        let column = before
+            .rsplit('\n')
+            .next()
+            .map_or(0, |rest| rest.chars().count())
+            + 1;
+        anyhow!("line {line}, column {column}: {message}")
+    }
+
+    /// A problem with a key, with the place where the key stands.
+    pub(super) fn locate(&self, problem: &Problem) -> anyhow::Error {
+        let message = problem.to_string();
+        match self.find(&problem.key) {
+            Some(span) => self.at(span, &message),
+            None => anyhow!("{message}"),
+        }
+    }
+
+    fn find(&self, path: &str) -> Option<Range<usize>> {
+        let mut table = self.table.get_ref();
+        let mut span = None;
+        for part in path.split('.') {
+            let (_, value) = table.iter().find(|(key, _)| key.get_ref() == part)?;
+            span = Some(value.span());
+            match value.get_ref().as_table() {
+                Some(inner) => table = inner,
+                None => break,
+            }
+        }
+        span
+    }
+}
+
+impl Change {
+    pub(super) fn all(overrides: &[String], mut start: usize) -> Result<Vec<Self>> {
+        let mut changes = Vec::with_capacity(overrides.len());
+        for given in overrides {
+            let change =
+                Self::new(given, start).with_context(|| format!("cannot read `--set {given}`"))?;
+            start = change.positions.end;
+            changes.push(change);
+        }
+        Ok(changes)
+    }
+
+    /// Reads `a.b=VALUE`; a value that is not TOML is a string.
+    fn new(given: &str, start: usize) -> Result<Self> {
+        let Some((key, value)) = given.split_once('=') else {
+            bail!("expected KEY=VALUE");
+        };
+        let (key, value) = (key.trim(), value.trim());
+        let plain = |part: &str| {
+            !part.is_empty()
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+        };
+        if !key.split('.').all(plain) {
+            bail!("expected a key such as `train.steps`, found `{key}`");
+        }
+        let pad = " ".repeat(start);
+        let mut toml = format!("{pad}{key}={value}");
+        // Nothing after a first line may become a key of its own.
+        if value.contains(['\n', '\r']) || DeTable::parse(&toml).is_err() {
+            toml = format!("{pad}{key}={}", toml::Value::String(value.to_owned()));
+        }
+        Ok(Self {
+            given: given.to_owned(),
+            // An error at the end of the override is still its own.
+            positions: start..toml.len() + 1,
+            toml,
+        })
+    }
+
+    fn parse(&self) -> Result<DeTable<'_>> {
+        let table = DeTable::parse(&self.toml).map_err(|error| anyhow!("{}", error.message()))?;
+        Ok(table.into_inner())
+    }
+}
+
+fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, path: &str) -> Result<()> {
+    for (key, value) in from {
+        let here = format!("{path}{}", key.get_ref());
+        match into.get_mut(&key) {
+            None => drop(into.insert(key, value)),
+            Some(existing) => {
+                let span = value.span();
+                match (existing.get_mut(), value.into_inner()) {
+                    (DeValue::Table(existing), DeValue::Table(changed)) => {
+                        merge(existing, changed, &format!("{here}."))?;
+                    }
+                    (DeValue::Table(_), other) => {
+                        bail!("`{here}` is a table, found {}", other.type_str())
+                    }
+                    (other, DeValue::Table(_)) => {
+                        bail!("`{here}` is not a table but {}", other.type_str())
+                    }
+                    (_, value) => *existing = Spanned::new(span, value),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A training setting that makes no sense.
+pub(super) fn setting(error: spectrain_train::Error) -> Problem {
+    match error {
+        spectrain_train::Error::Setting {
+            table,
+            key,
+            expected,
+            got,
+        } => Problem::new(
+            format!("{table}.{key}"),
+            format!("expected {expected}, found {got}"),
+        ),
+        other => Problem::new("train", other.to_string()),
+    }
+}

@@ -1,0 +1,286 @@
+use super::*;
+use crate::tables::{Engine, FeatureMode};
+
+const MINIMAL: &str = "\
+recipe = \"eagle3\"
+name = \"a\"
+[target]
+model = \"m\"
+[data]
+train = \"t.jsonl\"
+eval = \"e.jsonl\"
+";
+
+fn refuse(text: &str, overrides: &[&str]) -> String {
+    let overrides: Vec<String> = overrides.iter().map(|&given| given.to_owned()).collect();
+    format!("{:#}", read(text, &overrides).unwrap_err())
+}
+
+fn accept(text: &str, overrides: &[&str]) -> ResolvedRecipe {
+    let overrides: Vec<String> = overrides.iter().map(|&given| given.to_owned()).collect();
+    read(text, &overrides).unwrap()
+}
+
+#[test]
+fn defaults_are_filled_in_and_written_out() {
+    let recipe = accept(MINIMAL, &[]);
+    assert_eq!((recipe.seed, recipe.data.max_length), (0, 2048));
+    assert_eq!(recipe.export.to, [Engine::Sglang, Engine::Vllm]);
+    assert_eq!(recipe.evaluate.temperatures, [0.0, 1.0]);
+    assert_eq!(recipe.json["objective"]["steps"], 7);
+    let again = read(&recipe.toml, &[]).unwrap();
+    assert_eq!(again.json, recipe.json);
+    assert_eq!(again.toml, recipe.toml);
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_line_column_and_the_valid_keys() {
+    let tables = [
+        ("", "max_lenght", "`seed`"),
+        ("[target]", "modle", "`model`"),
+        ("[data]", "max_lenght", "`max_length`"),
+        ("[features]", "modus", "`mode`"),
+        ("[drafter]", "captured", "`captured_layers`"),
+        ("[objective]", "step", "`decay`"),
+        ("[train]", "stpes", "`steps`"),
+        ("[export]", "too", "`to`"),
+        ("[evaluate]", "temperature", "`temperatures`"),
+        ("[synthetic]", "layer", "`layers`"),
+    ];
+    for (table, key, valid) in tables {
+        let text = match (table, MINIMAL.find(table)) {
+            ("", _) => format!("{key} = 1\n{MINIMAL}"),
+            (_, Some(at)) => {
+                let at = at + table.len() + 1;
+                format!("{}{key} = 1\n{}", &MINIMAL[..at], &MINIMAL[at..])
+            }
+            (_, None) => format!("{MINIMAL}{table}\n{key} = 1\n"),
+        };
+        let line = text
+            .lines()
+            .position(|line| line.starts_with(&format!("{key} = 1")))
+            .unwrap()
+            + 1;
+        let error = refuse(&text, &[]);
+        assert!(
+            error.contains(&format!("line {line}, column 1")),
+            "{table}: {error}"
+        );
+        assert!(
+            error.contains(&format!("unknown field `{key}`")) && error.contains(valid),
+            "{table}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
+    let tables = [
+        (
+            "[features]\nmode = \"alive\"\n",
+            "line 9, column 8",
+            "`live` or `stored`",
+        ),
+        (
+            "[drafter]\ndraft_vocab = \"all\"\n",
+            "line 9, column 15",
+            "expected usize",
+        ),
+        (
+            "[objective]\ndecay = true\n",
+            "line 9, column 9",
+            "expected f64",
+        ),
+        (
+            "[train]\nsteps = -1\n",
+            "line 9, column 9",
+            "expected usize",
+        ),
+        (
+            "[export]\nto = [\"sglang\", \"tgi\"]\n",
+            "line 9, column 17",
+            "`sglang` or `vllm`",
+        ),
+        (
+            "[evaluate]\nbaseline = 1\n",
+            "line 9, column 12",
+            "expected a boolean",
+        ),
+    ];
+    for (table, place, expected) in tables {
+        let error = refuse(&format!("{MINIMAL}{table}"), &[]);
+        assert!(
+            error.contains(place) && error.contains(expected),
+            "{table}: {error}"
+        );
+    }
+}
+
+#[test]
+fn an_impossible_value_is_shown_with_its_key_and_place() {
+    let cases = [
+        (
+            "[evaluate]\nprompts = 0\n",
+            "line 9, column 11",
+            "`evaluate.prompts`",
+        ),
+        (
+            "[evaluate]\ntemperatures = []\n",
+            "line 9, column 16",
+            "`evaluate.temperatures`",
+        ),
+        (
+            "[evaluate]\nverifier = \"greedy\"\n",
+            "line 9, column 12",
+            "`evaluate.verifier`",
+        ),
+        (
+            "[evaluate]\ntop_p = 0.0\n",
+            "line 9, column 9",
+            "`evaluate.top_p`",
+        ),
+        ("[export]\nto = []\n", "line 9, column 6", "`export.to`"),
+        (
+            "[train]\nbatch_tokens = 3000\n",
+            "line 9, column 16",
+            "`train.batch_tokens`",
+        ),
+        (
+            "[objective]\nsteps = 0\n",
+            "line 9, column 9",
+            "`objective.steps`",
+        ),
+    ];
+    for (table, place, key) in cases {
+        let error = refuse(&format!("{MINIMAL}{table}"), &[]);
+        assert!(
+            error.contains(place) && error.contains(key),
+            "{table}: {error}"
+        );
+    }
+    let error = refuse(&MINIMAL.replace("\"a\"", "\"../a\""), &[]);
+    assert!(
+        error.contains("line 2, column 8") && error.contains("../a"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_shown_where_it_stands() {
+    let error = refuse("recipe = \"eagle3\"\nname = a b\n", &[]);
+    assert!(error.contains("line 2, column"), "{error}");
+}
+
+#[test]
+fn an_unknown_recipe_lists_the_known_ones() {
+    let error = refuse("recipe = \"eagel3\"", &[]);
+    assert!(
+        error.contains("line 1, column 10") && error.contains("known recipes: eagle3"),
+        "{error}"
+    );
+    assert!(refuse("name = \"a\"", &[]).contains("key `recipe` is missing"));
+    assert!(refuse("recipe = 3", &[]).contains("expected a string"));
+}
+
+#[test]
+fn an_override_changes_one_key_and_may_be_a_bare_word() {
+    let overrides = [
+        "evaluate.prompts=3",
+        "features.mode=stored",
+        "data.train=/some where/x.jsonl",
+        "evaluate.temperatures=[0.5]",
+        "name=b",
+        "target.revision=1e3",
+    ];
+    // A number is no revision, so that one needs its quotes.
+    let error = refuse(MINIMAL, &overrides);
+    assert!(
+        error.contains("`--set target.revision=1e3`") && error.contains("expected a string"),
+        "{error}"
+    );
+    let recipe = accept(MINIMAL, &overrides[..5]);
+    assert_eq!(recipe.evaluate.prompts, 3);
+    assert_eq!(recipe.features.mode, FeatureMode::Stored);
+    assert_eq!(
+        recipe.data.train.as_deref(),
+        Some(Path::new("/some where/x.jsonl"))
+    );
+    assert_eq!(recipe.data.eval.as_deref(), Some(Path::new("e.jsonl")));
+    assert_eq!(recipe.evaluate.temperatures, [0.5]);
+    assert_eq!(recipe.name, "b");
+}
+
+#[test]
+fn an_error_in_an_override_names_the_override() {
+    let cases = [
+        ("train.stpes=1", "unknown field `stpes`"),
+        ("tarin.steps=1", "unknown field `tarin`"),
+        ("evaluate.prompts=many", "invalid type"),
+        ("evaluate.prompts=0", "`evaluate.prompts`"),
+        ("target=x", "`target` is a table"),
+        ("name.x=1", "`name` is not a table"),
+        ("recipe=nothing", "unknown recipe `nothing`"),
+        ("a b=1", "expected a key"),
+        ("export.to=[\"tgi\"]", "unknown variant `tgi`"),
+    ];
+    for (given, expected) in cases {
+        let error = refuse(MINIMAL, &["evaluate.seed=1", given]);
+        assert!(
+            error.contains(&format!("`--set {given}`")) && error.contains(expected),
+            "{given}: {error}"
+        );
+    }
+}
+
+#[test]
+fn an_override_cannot_smuggle_in_further_keys() {
+    let recipe = accept(MINIMAL, &["target.revision=\"x\"\nseed = 7"]);
+    assert_eq!(recipe.seed, 0);
+}
+
+#[test]
+fn outputs_of_the_synthetic_stage_must_not_be_given_and_others_must() {
+    let error = refuse(&format!("{MINIMAL}[synthetic]\nlayers = 2\n"), &[]);
+    assert!(
+        error.contains("`target.model`") && error.contains("must be absent beside `[synthetic]`"),
+        "{error}"
+    );
+    let synthetic = "recipe = \"eagle3\"\nname = \"a\"\n[synthetic]\n";
+    assert_eq!(
+        accept(synthetic, &[]).synthetic,
+        Some(SyntheticTable::default())
+    );
+    let error = refuse(synthetic, &["data.eval=x"]);
+    assert!(
+        error.contains("`--set data.eval=x`") && error.contains("absent"),
+        "{error}"
+    );
+    let error = refuse(
+        "recipe = \"eagle3\"\nname = \"a\"\n[target]\nmodel = \"m\"\n",
+        &[],
+    );
+    assert!(error.contains("key `data.train`: is missing"), "{error}");
+}
+
+#[test]
+fn every_shipped_recipe_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(
+                text.starts_with("# spectrain recipe recipes/"),
+                "{}: no command",
+                path.display()
+            );
+            read_file(&path, &[]).unwrap();
+            seen += 1;
+        }
+    }
+    assert!(seen >= 4);
+}

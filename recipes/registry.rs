@@ -1,0 +1,236 @@
+//! Which drafter is trained with which objective.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use burn::prelude::Device;
+use serde_json::Value;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::eagle3::Eagle3;
+use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
+use spectrain_train::{Objective, TrainingTimeTest};
+
+use crate::recipe::{Document, ResolvedRecipe, Settings};
+use crate::stages::{StageContext, train};
+
+/// Every recipe there is. A new one is added here and nowhere else in the program.
+pub const RECIPES: &[Recipe] = &[Recipe::of::<Eagle3, TrainingTimeTest>(
+    "eagle3",
+    "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
+)];
+
+/// A drafter and the objective it is trained with, without their types.
+pub struct Recipe {
+    /// What `recipe = "..."` says in the file.
+    pub name: &'static str,
+    /// One line about it.
+    pub about: &'static str,
+    /// Reads a recipe file of this kind.
+    pub read: fn(&Document) -> Result<ResolvedRecipe>,
+    /// Whether a drafter's `config.json` is of this kind.
+    pub recognises: fn(&Value) -> bool,
+    /// Opens a drafter's folder.
+    pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
+}
+
+/// A drafter with what the program needs of it beyond training and decoding: its files.
+pub trait Shipped: Drafter + 'static {
+    /// What reports call it.
+    const KIND: &'static str;
+
+    /// Whether a `config.json` is of this kind of drafter.
+    fn recognises(config: &Value) -> bool;
+
+    /// Reads a drafter's folder, ours or a published one.
+    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self>;
+
+    /// Writes the folder that serving engines load, whole or not at all.
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+
+    /// The hidden states that it reads.
+    fn captured(&self) -> Result<Capture>;
+
+    /// Commands that serve `target` with the drafter in `folder`, one for each engine.
+    fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
+    -> Result<Vec<String>>;
+
+    /// Sizes, for an estimate before anything is loaded.
+    fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint>;
+}
+
+/// Sizes of a drafter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Footprint {
+    /// Trained parameters.
+    pub parameters: u64,
+    /// Of these, the head's.
+    pub head: u64,
+    /// Tokens it can propose.
+    pub draft_vocab: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Captured layers.
+    pub captured: u64,
+    /// Values kept for the backward pass, for each token of a step.
+    pub activations: u64,
+}
+
+/// A recipe's drafter and objective with their tables, without their types.
+pub trait Method: Send + Sync {
+    /// The hidden states the drafter reads.
+    fn capture(&self, target: &TargetSpec) -> Result<Capture>;
+    /// Sizes of the drafter.
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
+    /// Runs the stage `train`.
+    fn train(&self, context: &StageContext) -> Result<Value>;
+    /// Opens a drafter of the recipe's kind.
+    fn open(
+        &self,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Box<dyn Trained>>;
+}
+
+/// A drafter that was read from a folder, without its type.
+pub trait Trained {
+    /// What reports call it.
+    fn kind(&self) -> &'static str;
+    /// The hidden states that it reads.
+    fn capture(&self) -> Result<Capture>;
+    /// Parameters of its own.
+    fn parameters(&self) -> u64;
+    /// Puts it to work.
+    fn session(&self) -> Box<dyn Proposer>;
+    /// See [`Shipped::write`].
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+    /// See [`Shipped::launch_lines`].
+    fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
+    -> Result<Vec<String>>;
+}
+
+impl Recipe {
+    const fn of<D, O>(name: &'static str, about: &'static str) -> Self
+    where
+        D: Shipped,
+        O: Objective<D> + 'static,
+        D::Config: Settings,
+        O::Config: Settings,
+    {
+        Self {
+            name,
+            about,
+            read: |document| {
+                let file = document.file::<D::Config, O::Config>()?;
+                O::new(&file.objective).map_err(|error| document.refuse(error))?;
+                let method = Typed::<D, O> {
+                    drafter: file.drafter.clone(),
+                    objective: file.objective.clone(),
+                };
+                file.resolve(Box::new(method))
+            },
+            recognises: D::recognises,
+            open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
+        }
+    }
+}
+
+/// The recipe of this name.
+pub fn find(name: &str) -> Option<&'static Recipe> {
+    RECIPES.iter().find(|recipe| recipe.name == name)
+}
+
+/// The names of all recipes, for messages.
+pub fn names() -> String {
+    let names: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
+    names.join(", ")
+}
+
+/// Opens any drafter's folder, ours or a published one.
+pub fn open_drafter(
+    folder: &Path,
+    target: &TargetParts,
+    device: &Device,
+) -> Result<Box<dyn Trained>> {
+    let model = ModelFolder::open(folder)?;
+    let Some(recipe) = RECIPES
+        .iter()
+        .find(|recipe| (recipe.recognises)(model.config()))
+    else {
+        let found = &model.config()["architectures"];
+        bail!(
+            "`{}`: no drafter of a known kind: `architectures` is {found}; known kinds: {}",
+            folder.join("config.json").display(),
+            names()
+        );
+    };
+    (recipe.open)(folder, target, device)
+}
+
+struct Typed<D: Drafter, O: Objective<D>> {
+    drafter: D::Config,
+    objective: O::Config,
+}
+
+impl<D, O> Method for Typed<D, O>
+where
+    D: Shipped,
+    O: Objective<D> + 'static,
+    D::Config: Settings,
+    O::Config: Settings,
+{
+    fn capture(&self, target: &TargetSpec) -> Result<Capture> {
+        Ok(D::capture(&self.drafter, target)?)
+    }
+
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
+        D::footprint(&self.drafter, target)
+    }
+
+    fn train(&self, context: &StageContext) -> Result<Value> {
+        train::run::<D, O>(context, &self.drafter, &self.objective)
+    }
+
+    fn open(
+        &self,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Box<dyn Trained>> {
+        Ok(Box::new(Loaded(D::open(folder, target, device)?)))
+    }
+}
+
+struct Loaded<D: Drafter>(D);
+
+impl<D: Shipped> Trained for Loaded<D> {
+    fn kind(&self) -> &'static str {
+        D::KIND
+    }
+
+    fn capture(&self) -> Result<Capture> {
+        self.0.captured()
+    }
+
+    fn parameters(&self) -> u64 {
+        self.0.num_params() as u64
+    }
+
+    fn session(&self) -> Box<dyn Proposer> {
+        // Tensors are shared, not copied.
+        Box::new(Session::new(self.0.clone()))
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        self.0.write(folder, dtype, provenance)
+    }
+
+    fn launch_lines(
+        &self,
+        folder: &Path,
+        target: &str,
+        draft_length: usize,
+    ) -> Result<Vec<String>> {
+        self.0.launch_lines(folder, target, draft_length)
+    }
+}

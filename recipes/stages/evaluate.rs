@@ -1,0 +1,265 @@
+//! The drafter that engines load, judged by the program's own speculative decoder.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use burn::prelude::Device;
+use serde_json::{Map, Value, json};
+use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_eval::{
+    ChiSquare, Decoder, DraftShape, DrafterReport, EvaluateSettings, LosslessReport, PromptSet,
+    Report, SamplingTest, TargetReport, VerifierChoice, evaluate, sampling_test,
+};
+use spectrain_models::{Capture, Proposer, Sampling, Target as _, Transformer, load_target};
+
+use super::{EXPORTED, StageContext, prepare};
+use crate::progress::Output;
+use crate::registry::{Trained, open_drafter};
+use crate::run_folder::RunFolder;
+use crate::tables::{EvaluateTable, VerifierName};
+use crate::target;
+
+/// Prompts and draws of the test that sampled output follows the target's distribution.
+const TESTED_PROMPTS: usize = 2;
+const TESTED_DRAWS: usize = 200;
+
+/// Runs the stage.
+pub fn run(context: &StageContext) -> Result<Value> {
+    let settings = &context.recipe.evaluate;
+    let drafter = context.run.path().join(EXPORTED);
+    let judge = Judge::open(
+        &context.target_folder()?,
+        &drafter,
+        &context.device,
+        context.dtype,
+    )?;
+    let data = context.eval_data();
+    let name = data
+        .file_stem()
+        .map_or_else(|| "eval".into(), |stem| stem.to_string_lossy().into_owned());
+    let sets = [PromptSet {
+        name,
+        prompts: spread(prepare::prompts(context.run)?, settings.prompts),
+    }];
+    let mut report = judge.report(&sets, settings, context.output)?;
+    report.recipe = context.recipe.json.clone();
+    report.target = TargetReport {
+        model: context.target_name()?,
+        revision: context.recipe.target.revision.clone(),
+        sha256: context.target_sha256()?,
+        dtype: context.dtype.name().to_lowercase(),
+    };
+    report.drafter.path = drafter.display().to_string();
+    report.drafter.sha256 = context.run.sha256(&drafter)?;
+    report.device = device_report(&context.device_name);
+    report.seeds.insert("recipe".into(), context.recipe.seed);
+    write(&report, &context.folder("evaluate"))?;
+    Ok(json!({
+        "settings": report.settings.iter().map(|setting| json!({
+            "temperature": setting.temperature,
+            "draft": setting.draft,
+            "tau": setting.overall.tau,
+            "alpha": setting.overall.alpha,
+        })).collect::<Vec<_>>(),
+        "lossless": report.lossless,
+    }))
+}
+
+/// The report of a finished run as a table.
+pub fn table(run: &RunFolder) -> Result<String> {
+    let path = run.stage("evaluate").join("report.md");
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// Writes `report.json` and `report.md`.
+pub fn write(report: &Report, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create `{}`", folder.display()))?;
+    write_file(&folder.join("report.json"), report.to_json()?.as_bytes())?;
+    write_file(&folder.join("report.md"), report.to_markdown().as_bytes())?;
+    Ok(())
+}
+
+/// At most `count` prompts, spread evenly.
+pub fn spread(prompts: Vec<Vec<u32>>, count: usize) -> Vec<Vec<u32>> {
+    let total = prompts.len();
+    let count = count.min(total);
+    let mut taken = (0..count).map(|i| i * total / count).peekable();
+    let keep = |(index, prompt)| (taken.next_if_eq(&index).is_some()).then_some(prompt);
+    prompts.into_iter().enumerate().filter_map(keep).collect()
+}
+
+/// What a report says of the device.
+pub fn device_report(name: &str) -> Map<String, Value> {
+    let mut device = Map::new();
+    device.insert("name".into(), json!(name));
+    device.insert(
+        "system".into(),
+        json!(format!(
+            "{} {}",
+            std::env::consts::OS,
+            std::env::consts::ARCH
+        )),
+    );
+    device.insert(
+        "threads".into(),
+        json!(std::thread::available_parallelism().map_or(1, usize::from)),
+    );
+    device
+}
+
+/// A target and a drafter, ready to decode.
+pub struct Judge {
+    /// The target.
+    pub target: Transformer,
+    /// The drafter.
+    pub drafter: Box<dyn Trained>,
+    /// What the drafter reads.
+    pub capture: Capture,
+    /// Tokens at which the target stops.
+    pub stop: Vec<u32>,
+}
+
+impl Judge {
+    /// Loads both.
+    pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
+        let model = ModelFolder::open(target)?;
+        let stop = target::stop_tokens(&model)?;
+        let target = load_target(&model, device, dtype)?;
+        let drafter = open_drafter(drafter, &target.parts(), device)?;
+        Ok(Self {
+            capture: drafter.capture()?,
+            target,
+            drafter,
+            stop,
+        })
+    }
+
+    /// The decoder.
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder {
+            target: &self.target,
+            capture: &self.capture,
+        }
+    }
+
+    /// Decodes every prompt in every setting. Names and hashes of the models are still to be filled in.
+    pub fn report(
+        &self,
+        sets: &[PromptSet],
+        table: &EvaluateTable,
+        output: Output,
+    ) -> Result<Report> {
+        let settings = EvaluateSettings {
+            samplings: table.samplings(),
+            drafts: table
+                .draft_lengths
+                .iter()
+                .map(|&length| DraftShape::Chain { length })
+                .collect(),
+            max_new_tokens: table.max_new_tokens,
+            stop: self.stop.clone(),
+            verifier: choice(table.verifier),
+            baseline: table.baseline,
+            seed: table.seed,
+        };
+        let outputs = sets.iter().map(|set| set.prompts.len()).sum::<usize>()
+            * settings.samplings.len()
+            * (settings.drafts.len() + usize::from(settings.baseline));
+        let mut progress = output.start("evaluate", outputs as u64);
+        let mut session = self.drafter.session();
+        let evaluation = evaluate(
+            &self.decoder(),
+            session.as_mut(),
+            sets,
+            &settings,
+            &mut |step| {
+                progress.set(step.done as u64, step.dataset);
+            },
+        )?;
+        let drafter = DrafterReport {
+            kind: self.drafter.kind().into(),
+            parameters: self.drafter.parameters(),
+            ..DrafterReport::default()
+        };
+        let mut report = Report::new(TargetReport::default(), drafter, evaluation.settings);
+        report.lossless = LosslessReport {
+            sampling: self.test_sampling(session.as_mut(), sets, &settings)?,
+            ..evaluation.greedy.into()
+        };
+        report.seeds = BTreeMap::from([("sampling".to_owned(), table.seed)]);
+        progress.finish(format!("{outputs} outputs"));
+        Ok(report)
+    }
+
+    /// Compares sampled output with plain sampling, on the shortest prompts at the first temperature above 0.
+    fn test_sampling(
+        &self,
+        proposer: &mut dyn Proposer,
+        sets: &[PromptSet],
+        settings: &EvaluateSettings,
+    ) -> Result<Option<ChiSquare>> {
+        let sampled = settings
+            .samplings
+            .iter()
+            .copied()
+            .find(|sampling: &Sampling| !sampling.is_greedy());
+        let (Some(sampling), Some(&draft), true) =
+            (sampled, settings.drafts.first(), settings.baseline)
+        else {
+            return Ok(None);
+        };
+        let mut prompts: Vec<Vec<u32>> = sets
+            .iter()
+            .flat_map(|set| set.prompts.iter().cloned())
+            .collect();
+        prompts.sort_by_key(Vec::len);
+        let longest = self
+            .target
+            .spec()
+            .max_positions
+            .saturating_sub(2 + draft.length());
+        prompts.retain(|prompt| prompt.len() < longest);
+        prompts.truncate(TESTED_PROMPTS);
+        if prompts.is_empty() {
+            return Ok(None);
+        }
+        let test = SamplingTest {
+            draws: TESTED_DRAWS,
+            gram: 1,
+            draft,
+            sampling,
+            verifier: settings.verifier,
+            seed: settings.seed,
+        };
+        Ok(Some(sampling_test(
+            &self.decoder(),
+            proposer,
+            &prompts,
+            &test,
+        )?))
+    }
+}
+
+fn choice(verifier: VerifierName) -> VerifierChoice {
+    match verifier {
+        VerifierName::Auto => VerifierChoice::Exact,
+        VerifierName::Greedy => VerifierChoice::Greedy,
+        VerifierName::Rejection => VerifierChoice::Rejection,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_taken_evenly_and_never_twice() {
+        let prompts: Vec<Vec<u32>> = (0..10).map(|i| vec![i]).collect();
+        assert_eq!(spread(prompts.clone(), 3), [[0], [3], [6]]);
+        assert_eq!(spread(prompts.clone(), 10), prompts);
+        assert_eq!(spread(prompts.clone(), 64), prompts);
+    }
+}

@@ -1,0 +1,132 @@
+//! The target's hidden states over the samples to train on, computed once and written to the disk.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use burn::prelude::*;
+use burn::tensor::{DType, TensorData};
+use serde_json::{Value, json};
+use spectrain_checkpoints::ModelFolder;
+use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::packing::PackedBatch;
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::{Capture, Target as _, Transformer, load_target};
+use spectrain_train::{Batch, Rows};
+
+use super::{StageContext, check_interrupted};
+use crate::target;
+
+/// Runs the stage. What an interrupted one has written is kept.
+pub fn run(context: &StageContext) -> Result<Value> {
+    let recipe = context.recipe;
+    let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
+    let folder = context.target_folder()?;
+    let capture = recipe.method.capture(&target::spec(&folder)?)?;
+    let target = load_target(&ModelFolder::open(&folder)?, &context.device, context.dtype)?;
+    let header = header(context, &capture, &tokens, target.spec().d_model)?;
+    let per_shard = recipe.features.samples_per_shard as u64;
+    let mut writer = FeatureWriter::open(context.folder("features"), header, per_shard)?;
+
+    let lengths = tokens.lengths();
+    let row_length = recipe.data.max_length;
+    let rows = (recipe.train.batch_tokens / row_length).max(1);
+    let resumed = writer.next_sample() as usize;
+    let started = Instant::now();
+    let mut progress = context.progress("features", lengths.len() as u64);
+    let mut next = resumed;
+    while next < lengths.len() {
+        check_interrupted()?;
+        let packed = in_order(&lengths, next, row_length, rows);
+        next += packed.rows.iter().map(Vec::len).sum::<usize>();
+        let rows = Rows::new(packed, &tokens, &lengths, row_length);
+        write(&mut writer, &target, &capture, rows, &lengths)?;
+        progress.set(next as u64, "samples");
+    }
+    writer.finish()?;
+    progress.finish(format!("{} samples", lengths.len()));
+    let done: usize = lengths[resumed..].iter().sum();
+    Ok(json!({
+        "samples": lengths.len(),
+        "resumed_at": resumed,
+        "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),
+    }))
+}
+
+/// What stored features must be of.
+pub fn header(
+    context: &StageContext,
+    capture: &Capture,
+    tokens: &TokenShards,
+    d_model: usize,
+) -> Result<FeatureHeader> {
+    Ok(FeatureHeader {
+        target_sha256: context.target_sha256()?,
+        captured_layers: capture.layers.clone(),
+        d_model,
+        tokens_fingerprint: tokens.fingerprint(),
+    })
+}
+
+/// Rows filled with the samples from `first` on, one after the other.
+fn in_order(lengths: &[usize], first: usize, row_length: usize, rows: usize) -> PackedBatch {
+    let mut packed = vec![Vec::new()];
+    let mut filled = 0;
+    for (sample, &length) in lengths.iter().enumerate().skip(first) {
+        if filled + length > row_length {
+            if packed.len() == rows {
+                break;
+            }
+            packed.push(Vec::new());
+            filled = 0;
+        }
+        filled += length;
+        if let Some(row) = packed.last_mut() {
+            row.push(sample);
+        }
+    }
+    PackedBatch { rows: packed }
+}
+
+fn write(
+    writer: &mut FeatureWriter,
+    target: &Transformer,
+    capture: &Capture,
+    rows: Rows,
+    lengths: &[usize],
+) -> Result<()> {
+    let device = &target.device();
+    let batch = Batch::new(rows, device);
+    let features = target.features(batch.tokens.clone(), &batch.layout, capture);
+    let widths = [features.captured.dims()[2], features.last.dims()[2]];
+    let captured = bf16_bits(features.captured);
+    let last = bf16_bits(features.last);
+    let rows = &batch.rows;
+    for row in 0..rows.layout.rows {
+        let mut start = row * rows.layout.row_length;
+        for &sample in &rows.packed.rows[row] {
+            let end = start + lengths[sample];
+            let loss_mask: Vec<u8> = rows.loss_mask[start..end]
+                .iter()
+                .map(|&bit| bit.into())
+                .collect();
+            writer.push(&StoredSample {
+                tokens: &rows.tokens[start..end],
+                loss_mask: &loss_mask,
+                captured: &captured[start * widths[0]..end * widths[0]],
+                last: &last[start * widths[1]..end * widths[1]],
+            })?;
+            start = end;
+        }
+    }
+    Ok(())
+}
+
+fn bf16_bits(x: Tensor<3>) -> Vec<u16> {
+    let data: TensorData = x.cast(DType::BF16).into_data();
+    data.as_bytes()
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|bytes| u16::from_ne_bytes(*bytes))
+        .collect()
+}

@@ -1,0 +1,238 @@
+//! Conversations to tokens, loss masks, token counts and evaluation prompts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value, json};
+use spectrain_checkpoints::atomic::write_file;
+use spectrain_data::conversation::Row;
+use spectrain_data::lint::{Linter, lint};
+use spectrain_data::mask;
+use spectrain_data::prepare::{Duplicates, PrepareReport, PrepareSettings, prepare};
+use spectrain_data::rows::{Rows, read_rows};
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_data::tokens::{TokenShards, TokenWriter};
+use spectrain_data::vocabulary::count_tokens;
+
+use super::{StageContext, check_interrupted, interrupted};
+use crate::run_folder::RunFolder;
+use crate::tables::DataTable;
+use crate::target;
+
+/// Tokens of one shard.
+const TOKENS_PER_SHARD: usize = 4_000_000;
+/// Rows of each set that are linted: tokenising everything twice would double the time of this stage.
+const LINTED_ROWS: usize = 20_000;
+/// Sizes of draft vocabulary whose coverage is reported.
+const DRAFT_VOCABULARIES: [usize; 5] = [1024, 8192, 16_384, 32_000, 64_000];
+
+/// Runs the stage.
+pub fn run(context: &StageContext) -> Result<Value> {
+    let folder = context.folder("prepare");
+    let data = &context.recipe.data;
+    let text = Text::of(&context.target_folder()?, data)?;
+    let train = text.write_tokens(context, &context.train_data(), "train")?;
+    let eval = text.write_tokens(context, &context.eval_data(), "eval")?;
+
+    let shards = TokenShards::open(folder.join("train"))?;
+    let counts = count_tokens(shards.iter(), text.settings.vocab)?;
+    write(&folder.join("counts.json"), &json!(counts))?;
+
+    let prompts = text.prompts(&context.eval_data())?;
+    write(&folder.join("prompts.json"), &json!(prompts.tokens))?;
+
+    let problems = text.lint(context)?;
+    for problem in &problems {
+        context.output.say(format!("warning: {problem}"));
+    }
+    let mut summary = json!({
+        "train": train,
+        "eval": eval,
+        "prompts": prompts.tokens.len(),
+        "warnings": problems,
+    });
+    if prompts.too_long > 0 {
+        context.output.say(format!(
+            "warning: {} prompts are longer than `data.max_length` and are left out",
+            prompts.too_long
+        ));
+        summary["prompts_too_long"] = json!(prompts.too_long);
+    }
+    Ok(summary)
+}
+
+/// How often each token of the target occurs in what is trained on.
+pub fn counts(run: &RunFolder) -> Result<Vec<u64>> {
+    read(&run.stage("prepare").join("counts.json"))
+}
+
+/// The evaluation prompts as tokens.
+pub fn prompts(run: &RunFolder) -> Result<Vec<Vec<u32>>> {
+    read(&run.stage("prepare").join("prompts.json"))
+}
+
+/// What turns conversations into tokens.
+pub struct Text {
+    /// The target's.
+    pub tokenizer: Tokenizer,
+    /// The recipe's, else the target's, if it has one.
+    pub template: Option<ChatTemplate>,
+    /// What a sample must be.
+    pub settings: PrepareSettings,
+}
+
+/// Evaluation prompts.
+pub struct Prompts {
+    /// Their tokens.
+    pub tokens: Vec<Vec<u32>>,
+    /// How many were left out.
+    pub too_long: usize,
+}
+
+impl Text {
+    /// Reads tokenizer and template of the target in `folder`.
+    pub fn of(folder: &Path, data: &DataTable) -> Result<Self> {
+        let (tokenizer, template) = target::text(folder, data.template.as_deref())?;
+        let settings = PrepareSettings {
+            max_length: data.max_length,
+            overlong: data.overlong,
+            masking: data.mask,
+            min_trained_tokens: data.min_trained_tokens,
+            duplicates: Duplicates::Keep,
+            vocab: target::spec(folder)?.vocab,
+        };
+        Ok(Self {
+            tokenizer,
+            template,
+            settings,
+        })
+    }
+
+    fn write_tokens(
+        &self,
+        context: &StageContext,
+        data: &Path,
+        name: &str,
+    ) -> Result<PrepareReport> {
+        let mut progress = context.progress(&format!("prepare {name}"), 0);
+        let mut samples = 0;
+        let report = self.write(data, &context.folder("prepare").join(name), &mut || {
+            samples += 1;
+            progress.set(samples, "samples");
+        })?;
+        progress.finish(&report);
+        Ok(report)
+    }
+
+    /// Writes the token shards of a dataset to `folder`; `sample` is called for each one kept.
+    pub fn write(
+        &self,
+        data: &Path,
+        folder: &Path,
+        sample: &mut dyn FnMut(),
+    ) -> Result<PrepareReport> {
+        let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
+        let rows = read_rows(data)?.take_while(|_| !interrupted());
+        let report = prepare(
+            rows,
+            self.template.as_ref(),
+            &self.tokenizer,
+            &self.settings,
+            &mut |kept| {
+                writer.push(&kept)?;
+                sample();
+                Ok(())
+            },
+        );
+        check_interrupted()?;
+        let report = report.with_context(|| format!("cannot prepare `{}`", data.display()))?;
+        let mut extra = Map::new();
+        extra.insert("tokenizer".into(), json!(self.tokenizer.fingerprint()));
+        extra.insert("settings".into(), json!(self.settings));
+        writer.finish(extra)?;
+        Ok(report)
+    }
+
+    /// The prompts of a dataset: each conversation up to its last answer.
+    pub fn prompts(&self, data: &Path) -> Result<Prompts> {
+        let mut prompts = Prompts {
+            tokens: Vec::new(),
+            too_long: 0,
+        };
+        for row in read_rows(data)? {
+            let (location, row) = row?;
+            let tokens = match (&row, &self.template) {
+                (Row::Tokens(sample), _) => sample.prompt().to_vec(),
+                (Row::Conversation(conversation), Some(template)) => {
+                    mask::prompt(conversation, template, &self.tokenizer)
+                        .with_context(|| location.to_string())?
+                }
+                (Row::Conversation(_), None) => bail!(
+                    "{location}: a conversation needs a chat template, and the target has none"
+                ),
+            };
+            if let Some(token) = tokens
+                .iter()
+                .find(|&&token| token as usize >= self.settings.vocab)
+            {
+                let vocab = self.settings.vocab;
+                bail!("{location}: token {token} is outside the target's vocabulary of {vocab}");
+            }
+            match tokens.len() {
+                0 => {}
+                length if length > self.settings.max_length => prompts.too_long += 1,
+                _ => prompts.tokens.push(tokens),
+            }
+        }
+        match prompts.tokens.is_empty() {
+            true => bail!(
+                "`{}` holds no prompt of at most {} tokens",
+                data.display(),
+                self.settings.max_length
+            ),
+            false => Ok(prompts),
+        }
+    }
+
+    fn lint(&self, context: &StageContext) -> Result<Vec<String>> {
+        let vocab = self.settings.vocab;
+        let sizes: Vec<usize> = DRAFT_VOCABULARIES
+            .into_iter()
+            .filter(|&size| size < vocab)
+            .collect();
+        let linter = Linter {
+            template: self.template.as_ref(),
+            tokenizer: &self.tokenizer,
+            settings: &self.settings,
+            draft_vocabularies: &sizes,
+            shown: 2,
+        };
+        let some = |path: &Path| -> Result<std::iter::Take<Rows>> {
+            Ok(read_rows(path)?.take(LINTED_ROWS))
+        };
+        let report = lint(
+            some(&context.train_data())?,
+            some(&context.eval_data())?,
+            &linter,
+        )?;
+        let folder = context.folder("prepare");
+        write(
+            &folder.join("lint.json"),
+            &json!({"rows_at_most": LINTED_ROWS, "report": report}),
+        )?;
+        write_file(&folder.join("lint.txt"), report.to_string().as_bytes())?;
+        Ok(report.problems())
+    }
+}
+
+fn write(path: &Path, value: &Value) -> Result<()> {
+    Ok(write_file(path, value.to_string().as_bytes())?)
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read `{}`; run the stage `prepare`", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
+}

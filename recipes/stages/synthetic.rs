@@ -1,0 +1,277 @@
+//! The embedded default: conversations, a tokenizer that has learnt them, and a small target that has too, left as an
+//! ordinary folder in the Hugging Face layout.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use spectrain_checkpoints::{DType, NamedTensor, atomic, hash, write_folder};
+use spectrain_data::conversation::Conversation;
+use spectrain_data::mask::{Masking, tokenize};
+use spectrain_data::synthetic::split;
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::{Tokenizer, train_byte_level_bpe};
+use spectrain_data::tokens::{TokenShards, TokenWriter};
+use spectrain_models::{
+    Bias, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
+};
+use spectrain_train::{
+    Fit, FitSummary, NextToken, Samples, TokensOnly, Train, TrainConfig, Trainee, Validation, fit,
+};
+
+use super::train::{graph_device, memory_in_use};
+use super::{StageContext, check_interrupted, interrupted};
+use crate::tables::SyntheticTable;
+
+const END_OF_TEXT: &str = "<|endoftext|>";
+const START: &str = "<|im_start|>";
+const END: &str = "<|im_end|>";
+/// ChatML, with the assistant's turns marked.
+const TEMPLATE: &str = "\
+{%- for message in messages %}
+{{- '<|im_start|>' + message['role'] + '\\n' }}
+{%- if message['role'] == 'assistant' %}
+{%- generation %}{{- message['content'] + '<|im_end|>' }}{%- endgeneration %}
+{%- else %}
+{{- message['content'] + '<|im_end|>' }}
+{%- endif %}
+{{- '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+";
+/// Longest context of the target, in tokens.
+const MAX_POSITIONS: usize = 2048;
+const TOKENS_PER_SHARD: usize = 4_000_000;
+/// Held-out conversations of a validation.
+const VALIDATED: usize = 64;
+
+/// Runs the stage.
+pub fn run(context: &StageContext) -> Result<Value> {
+    let Some(table) = &context.recipe.synthetic else {
+        anyhow::bail!("the recipe has no table `[synthetic]`");
+    };
+    let folder = context.folder("synthetic");
+    let made = split(context.recipe.seed, table.conversations, table.held_out);
+    write_conversations(&folder.join("train.jsonl"), &made.train)?;
+    write_conversations(&folder.join("eval.jsonl"), &made.eval)?;
+
+    let template = ChatTemplate::from_source(TEMPLATE, None, Some(END))?;
+    let tokenizer = train_tokenizer(&made.train, table.vocab)?;
+    let text = Text {
+        template,
+        tokenizer,
+    };
+    let tokens = text.write_tokens(&folder.join("tokens"), &made.train, table.max_length)?;
+    let held_out = text.write_tokens(&folder.join("held-out"), &made.eval, table.max_length)?;
+    let (target, summary) = train(
+        context,
+        table,
+        text.tokenizer.vocab_size(),
+        tokens,
+        held_out,
+    )?;
+    check_interrupted()?;
+    text.write_target(&target, &folder.join("target"))?;
+    let loss = summary.best.as_ref().map(|(_, best)| best.loss);
+    context.output.say(format!(
+        "synthetic: {} conversations; target of {} parameters trained for {} steps in {:.0} s, held-out loss {:.3} nats per token",
+        made.train.len(),
+        spectrain_models::weights::export(&target).iter().map(|t| t.shape.iter().product::<usize>()).sum::<usize>(),
+        summary.steps,
+        summary.seconds,
+        loss.unwrap_or(f64::NAN),
+    ));
+    Ok(json!({ "fit": summary, "conversations": made.train.len(), "held_out": made.eval.len() }))
+}
+
+fn write_conversations(path: &Path, conversations: &[Conversation]) -> Result<()> {
+    let mut lines = String::new();
+    for conversation in conversations {
+        lines.push_str(&serde_json::to_string(conversation)?);
+        lines.push('\n');
+    }
+    Ok(atomic::write_file(path, lines.as_bytes())?)
+}
+
+fn train_tokenizer(conversations: &[Conversation], vocab: usize) -> Result<Tokenizer> {
+    let texts: Vec<String> = conversations
+        .iter()
+        .flat_map(|conversation| &conversation.messages)
+        .map(|message| message.content.clone())
+        .collect();
+    let tokenizer = train_byte_level_bpe(texts.into_iter(), vocab, &[END_OF_TEXT, START, END])?;
+    Ok(tokenizer.with_special_tokens(None, Some(END)))
+}
+
+/// What turns conversations into tokens.
+struct Text {
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+}
+
+impl Text {
+    fn write_tokens(
+        &self,
+        folder: &Path,
+        conversations: &[Conversation],
+        longest: usize,
+    ) -> Result<Arc<TokenShards>> {
+        let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
+        for conversation in conversations {
+            let sample = tokenize(conversation, &self.template, &self.tokenizer, Masking::All)?;
+            if sample.tokens.len() <= longest {
+                writer.push(&sample)?;
+            }
+        }
+        writer.finish(serde_json::Map::new())?;
+        Ok(Arc::new(TokenShards::open(folder)?))
+    }
+
+    fn write_target(&self, target: &Transformer, folder: &Path) -> Result<()> {
+        let eos: Vec<u32> = [END, END_OF_TEXT]
+            .iter()
+            .filter_map(|token| self.tokenizer.token_id(token))
+            .collect();
+        let named = |mut tensor: NamedTensor| {
+            if !tensor.name.starts_with("lm_head.") {
+                tensor.name = format!("model.{}", tensor.name);
+            }
+            tensor
+        };
+        let tensors: Vec<_> = spectrain_models::weights::export(target)
+            .into_iter()
+            .map(named)
+            .collect();
+        let texts = tempfile::tempdir().context("cannot create a temporary folder")?;
+        self.tokenizer.save(texts.path())?;
+        let mut files = vec![
+            (
+                "chat_template.jinja".to_owned(),
+                TEMPLATE.as_bytes().to_vec(),
+            ),
+            (
+                "generation_config.json".to_owned(),
+                json!({ "eos_token_id": eos }).to_string().into_bytes(),
+            ),
+        ];
+        for entry in std::fs::read_dir(texts.path())? {
+            let entry = entry?;
+            files.push((
+                entry.file_name().to_string_lossy().into_owned(),
+                std::fs::read(entry.path())?,
+            ));
+        }
+        let files: Vec<(&str, &[u8])> = files
+            .iter()
+            .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+            .collect();
+        Ok(write_folder(
+            folder,
+            &target.config().to_qwen3_json(&eos),
+            &tensors,
+            &files,
+        )?)
+    }
+}
+
+fn train(
+    context: &StageContext,
+    table: &SyntheticTable,
+    vocab: usize,
+    tokens: Arc<TokenShards>,
+    held_out: Arc<TokenShards>,
+) -> Result<(Transformer, FitSummary)> {
+    let config = train_config(table);
+    let device = graph_device(&context.device, &config);
+    let mut random = RandomWeights::new(context.recipe.seed);
+    let mut scope = Scope::root(&mut random, &device, DType::F32);
+    let model = Transformer::new(&mut scope, target_config(table, vocab))?;
+    let mut trainee = Trainee::new(model, NextToken, config.optimizer());
+    let rows = config.batch_tokens / table.max_length;
+    let samples = Samples::new(tokens.clone(), table.max_length, rows, context.recipe.seed);
+    let held_out = Samples::new(held_out, table.max_length, rows, context.recipe.seed);
+    let mut validate = |trainee: &dyn Train, _step: usize| {
+        let mut source = TokensOnly {
+            samples: held_out.clone(),
+            device: context.device.clone(),
+        };
+        let (mut loss, mut positions, mut seen) = (0.0, 0, 0);
+        for packed in held_out.epoch(0)? {
+            if seen >= VALIDATED {
+                break;
+            }
+            seen += packed.rows.iter().map(Vec::len).sum::<usize>();
+            let report =
+                trainee.measure(&spectrain_train::BatchSource::batch(&mut source, packed)?);
+            loss += report.steps.iter().map(|step| step.loss).sum::<f64>();
+            positions += report.steps.iter().map(|step| step.count).sum::<usize>();
+        }
+        Ok(Validation {
+            loss: loss / positions.max(1) as f64,
+            ..Validation::default()
+        })
+    };
+    let identity =
+        json!({ "seed": context.recipe.seed, "synthetic": table, "tokens": tokens.fingerprint() });
+    let summary = fit(
+        &mut trainee,
+        Fit {
+            config: &config,
+            source: Box::new(TokensOnly {
+                samples: samples.clone(),
+                device: context.device.clone(),
+            }),
+            samples,
+            folder: context.folder("synthetic").join("training"),
+            identity: hash::sha256_bytes(identity.to_string().as_bytes()),
+            interrupted: &interrupted,
+            validate: &mut validate,
+            memory: &|| memory_in_use(&context.device),
+        },
+    )?;
+    Ok((trainee.model(), summary))
+}
+
+fn train_config(table: &SyntheticTable) -> TrainConfig {
+    TrainConfig {
+        steps: table.steps,
+        // Whole rows.
+        batch_tokens: table.batch_tokens / table.max_length * table.max_length,
+        learning_rate: table.learning_rate,
+        warmup: table.warmup.min(table.steps),
+        clip: 1.0,
+        floor: 0.1,
+        validate_every: table.steps,
+        log_every: 20,
+        save_every: table.steps.div_ceil(2),
+        keep: 1,
+        ..TrainConfig::default()
+    }
+}
+
+fn target_config(table: &SyntheticTable, vocab: usize) -> TransformerConfig {
+    TransformerConfig {
+        spec: TargetSpec {
+            layers: table.layers,
+            d_model: table.d_model,
+            d_ff: table.d_ff,
+            heads: table.heads,
+            kv_heads: table.kv_heads,
+            d_head: table.d_head,
+            vocab,
+            norm_epsilon: 1e-6,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            max_positions: MAX_POSITIONS,
+        },
+        qkv_bias: Bias::Without,
+        output_bias: Bias::Without,
+        mlp_bias: Bias::Without,
+        head_norm: true,
+        tied_head: true,
+        windows: vec![None; table.layers],
+    }
+}

@@ -1,0 +1,325 @@
+//! The drafter, trained; the best of it by the mean acceptance length of prompts really decoded.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use burn::prelude::Device;
+use burn::tensor::DType as BurnDType;
+use rand::{SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use spectrain_checkpoints::{DType, ModelFolder, hash, state};
+use spectrain_data::features::{FeatureHeader, FeatureShards};
+use spectrain_data::tokens::TokenShards;
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_eval::{Acceptance, DecodeSettings, Decoder, DraftShape, Greedy};
+use spectrain_models::weights::import;
+use spectrain_models::{Capture, Sampling, Target as _, Transformer, load_target};
+use spectrain_train::{
+    Batch, BatchSource, Fit, FitSummary, LiveFeatures, Objective, Samples, StepReport,
+    StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,
+};
+
+use super::{StageContext, TRAINED, check_interrupted, evaluate, features, interrupted, prepare};
+use crate::device::is_gpu;
+use crate::registry::Shipped;
+use crate::self_check;
+use crate::tables::FeatureMode;
+use crate::target;
+
+/// Runs the stage.
+pub fn run<D: Shipped, O: Objective<D>>(
+    context: &StageContext,
+    drafter: &D::Config,
+    objective: &O::Config,
+) -> Result<Value>
+where
+    D::State: 'static,
+{
+    let setup = Setup::new(
+        context,
+        D::capture(drafter, &target::spec(&context.target_folder()?)?)?,
+    )?;
+    let config = &context.recipe.train;
+    let parts = setup.target.parts();
+    let vocabulary = setup.vocabulary(
+        context,
+        D::footprint(drafter, &parts.spec)?.draft_vocab as usize,
+    )?;
+    if is_gpu(&context.device_name) {
+        self_check::run::<D, O>(context, &setup.capture, drafter, objective)?;
+    }
+    let device = graph_device(&context.device, config);
+    let fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
+    let mut trainee = Trainee::drafter(fresh, O::new(objective)?, config.optimizer());
+    let identity = json!({
+        "seed": context.recipe.seed,
+        "drafter": drafter,
+        "objective": objective,
+        "train": config,
+        "target": context.target_sha256()?,
+        "tokens": setup.tokens.fingerprint(),
+    });
+    let summary = setup.fit(context, &mut trainee, &identity)?;
+    check_interrupted()?;
+
+    let step = summary
+        .best
+        .as_ref()
+        .map_or(summary.steps, |(step, _)| *step);
+    let folder = context.folder("train");
+    let saved = state::list(&folder)?
+        .into_iter()
+        .find(|saved| saved.step == step as u64);
+    let saved =
+        saved.with_context(|| format!("`{}` holds no state of step {step}", folder.display()))?;
+    let weights = state::load(&saved.path)?
+        .tensors
+        .remove("weights")
+        .unwrap_or_default();
+    let best = import(trainee.model(), weights, &saved.path.display().to_string())?;
+    let provenance = json!({ "spectrain": env!("CARGO_PKG_VERSION"), "recipe": context.recipe.json, "step": step });
+    best.write(&context.run.path().join(TRAINED), DType::F32, &provenance)?;
+    report(context, &summary, step);
+    Ok(json!({ "fit": summary, "exported_step": step, "draft_vocab": vocabulary.len() }))
+}
+
+fn report(context: &StageContext, summary: &FitSummary, step: usize) {
+    let rate = summary.tokens as f64 / summary.seconds.max(1e-9);
+    let tau = summary.best.as_ref().and_then(|(_, best)| best.tau);
+    let tau = tau.map_or(String::new(), |tau| {
+        format!(", τ {tau:.3} on held-out prompts")
+    });
+    context.output.say(format!(
+        "train: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, best at step {step}{tau}",
+        summary.steps, summary.tokens, summary.seconds, summary.loss
+    ));
+}
+
+/// The device of parameters that take gradients.
+pub fn graph_device(device: &Device, config: &TrainConfig) -> Device {
+    match config.gradient_checkpointing {
+        true => device.clone().autodiff().gradient_checkpointing(),
+        false => device.clone().autodiff(),
+    }
+}
+
+/// Bytes in use on a device, where it tells.
+pub fn memory_in_use(device: &Device) -> Option<u64> {
+    device.memory_pool_usage().map(|usage| usage.bytes_in_use)
+}
+
+/// What training needs beside the drafter.
+struct Setup {
+    target: Arc<Transformer>,
+    stop: Vec<u32>,
+    capture: Capture,
+    tokens: Arc<TokenShards>,
+    held_out: Arc<TokenShards>,
+    samples: Samples,
+    row_length: usize,
+}
+
+impl Setup {
+    fn new(context: &StageContext, capture: Capture) -> Result<Self> {
+        let model = ModelFolder::open(context.target_folder()?)?;
+        let prepared = context.folder("prepare");
+        let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
+        let row_length = context.recipe.data.max_length;
+        let config = &context.recipe.train;
+        config.check(row_length)?;
+        let rows = config.batch_tokens / row_length;
+        Ok(Self {
+            stop: target::stop_tokens(&model)?,
+            target: Arc::new(load_target(&model, &context.device, context.dtype)?),
+            capture,
+            samples: Samples::new(tokens.clone(), row_length, rows, context.recipe.seed),
+            held_out: Arc::new(TokenShards::open(prepared.join("eval"))?),
+            tokens,
+            row_length,
+        })
+    }
+
+    fn vocabulary(&self, context: &StageContext, size: usize) -> Result<DraftVocabulary> {
+        let vocab = self.target.spec().vocab;
+        if size == vocab {
+            return Ok(DraftVocabulary::full(vocab));
+        }
+        let counts = prepare::counts(context.run)?;
+        let vocabulary = DraftVocabulary::from_counts(&counts, size, &self.stop)?;
+        let coverage = 100.0 * vocabulary.coverage(&counts);
+        context.output.say(format!(
+            "train: draft vocabulary of {size} tokens covers {coverage:.2} % of those trained on"
+        ));
+        Ok(vocabulary)
+    }
+
+    fn source(&self, context: &StageContext) -> Result<Box<dyn BatchSource>> {
+        let compute = compute_type(context.dtype);
+        let (samples, device) = (self.samples.clone(), context.device.clone());
+        Ok(match context.recipe.features.mode {
+            FeatureMode::Live => Box::new(self.live(samples, &device, compute)),
+            FeatureMode::Stored => {
+                let shards = FeatureShards::open(context.folder("features"))?;
+                shards.require(&self.header(context)?)?;
+                Box::new(StoredFeatures {
+                    samples,
+                    shards,
+                    compute,
+                    device,
+                })
+            }
+        })
+    }
+
+    fn header(&self, context: &StageContext) -> Result<FeatureHeader> {
+        features::header(
+            context,
+            &self.capture,
+            &self.tokens,
+            self.target.spec().d_model,
+        )
+    }
+
+    fn live(&self, samples: Samples, device: &Device, compute: BurnDType) -> LiveFeatures {
+        LiveFeatures {
+            samples,
+            target: self.target.clone(),
+            capture: self.capture.clone(),
+            compute,
+            device: device.clone(),
+        }
+    }
+
+    fn fit(
+        &self,
+        context: &StageContext,
+        trainee: &mut dyn Train,
+        identity: &Value,
+    ) -> Result<FitSummary> {
+        let recipe = context.recipe;
+        let prompts = validation_prompts(context)?;
+        let rows = recipe.train.batch_tokens / self.row_length;
+        let held_out = Samples::new(self.held_out.clone(), self.row_length, rows, recipe.seed);
+        let mut source = self.live(
+            held_out.clone(),
+            &context.device,
+            compute_type(context.dtype),
+        );
+        let wanted = recipe.train.validate_samples;
+        let draft = recipe.evaluate.draft_lengths.first().copied().unwrap_or(5);
+        let mut validate = |trainee: &dyn Train, _step: usize| {
+            let mut batches = Vec::new();
+            let mut samples = 0;
+            for packed in held_out.epoch(0)? {
+                if samples >= wanted {
+                    break;
+                }
+                samples += packed.rows.iter().map(Vec::len).sum::<usize>();
+                batches.push(source.batch(packed)?);
+            }
+            let mut found = held_out_validation(trainee, &batches);
+            found.tau = self.decode(trainee, &prompts, draft, recipe.train.decode_tokens);
+            Ok(found)
+        };
+        let digest = hash::sha256_bytes(identity.to_string().as_bytes());
+        let device = context.device.clone();
+        Ok(fit(
+            trainee,
+            Fit {
+                config: &recipe.train,
+                samples: self.samples.clone(),
+                source: self.source(context)?,
+                folder: context.folder("train"),
+                identity: digest,
+                interrupted: &interrupted,
+                validate: &mut validate,
+                memory: &|| memory_in_use(&device),
+            },
+        )?)
+    }
+
+    /// Mean acceptance length of greedy chains over `prompts`.
+    fn decode(
+        &self,
+        trainee: &dyn Train,
+        prompts: &[Vec<u32>],
+        length: usize,
+        tokens: usize,
+    ) -> Option<f64> {
+        let mut proposer = trainee.proposer()?;
+        let decoder = Decoder {
+            target: self.target.as_ref(),
+            capture: &self.capture,
+        };
+        let settings = DecodeSettings {
+            max_new_tokens: tokens,
+            draft: DraftShape::Chain { length },
+            sampling: Sampling::GREEDY,
+            stop: self.stop.clone(),
+        };
+        let mut acceptance = Acceptance::default();
+        for prompt in prompts {
+            let mut rng = StdRng::seed_from_u64(0);
+            match decoder.generate(proposer.as_mut(), &Greedy, prompt, &settings, &mut rng) {
+                Ok(generation) => generation
+                    .passes
+                    .iter()
+                    .for_each(|pass| acceptance.add(pass)),
+                Err(error) => tracing::warn!("a validation prompt was not decoded: {error}"),
+            }
+        }
+        acceptance.tau()
+    }
+}
+
+/// Type that drafters compute in.
+fn compute_type(target: DType) -> BurnDType {
+    match target {
+        DType::BF16 => BurnDType::BF16,
+        _ => BurnDType::F32,
+    }
+}
+
+/// Prompts that the evaluation will not use, as far as there are any.
+fn validation_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
+    let prompts = prepare::prompts(context.run)?;
+    let judged = evaluate::spread(prompts.clone(), context.recipe.evaluate.prompts);
+    let others: Vec<_> = prompts
+        .iter()
+        .filter(|prompt| !judged.contains(prompt))
+        .cloned()
+        .collect();
+    let from = if others.is_empty() { prompts } else { others };
+    Ok(evaluate::spread(from, context.recipe.train.decode_prompts))
+}
+
+fn held_out_validation(trainee: &dyn Train, batches: &[Batch]) -> Validation {
+    let mut steps: Vec<StepReport> = Vec::new();
+    let mut loss = 0.0;
+    for batch in batches {
+        let report = trainee.measure(batch);
+        loss += report.total / batches.len() as f64;
+        if steps.len() < report.steps.len() {
+            steps.resize(report.steps.len(), StepReport::default());
+        }
+        for (sum, step) in steps.iter_mut().zip(&report.steps) {
+            sum.add(step);
+        }
+    }
+    let share = |part: f64, whole: usize| part / whole.max(1) as f64;
+    let chains = steps.first().map_or(0, |step| step.reached);
+    let kept: usize = steps.iter().map(|step| step.kept).sum();
+    Validation {
+        loss,
+        alpha: steps
+            .iter()
+            .map(|step| share(step.alpha, step.count))
+            .collect(),
+        conditional: steps
+            .iter()
+            .map(|step| share(step.kept as f64, step.reached))
+            .collect(),
+        simulated_tau: 1.0 + share(kept as f64, chains),
+        tau: None,
+    }
+}

@@ -1,0 +1,430 @@
+//! The tables of a recipe file that are the same for every drafter.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::DType;
+use spectrain_data::mask::Masking;
+use spectrain_data::prepare::Overlong;
+use spectrain_models::Sampling;
+
+/// The `[target]` table: the frozen model a drafter is trained for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TargetTable {
+    /// A folder in the Hugging Face layout, or a hub id. Required, except where `[synthetic]` makes the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Branch, tag or commit of a hub id. Default: the hub's main branch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Type of the target's weights in memory. Default: `auto`.
+    pub dtype: TargetType,
+}
+
+/// Type of the target's weights in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetType {
+    /// `f32` on the CPU, `bf16` on a GPU.
+    #[default]
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// 16-bit brain floats.
+    Bf16,
+}
+
+/// The `[synthetic]` table: makes conversations and a small target that has learnt them, so that a recipe runs with
+/// nothing at hand. `target.model`, `data.train` and `data.eval` are then this stage's outputs and must be absent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyntheticTable {
+    /// Conversations to train on. Default: 8000.
+    pub conversations: usize,
+    /// Conversations kept for the evaluation. Default: 200.
+    pub held_out: usize,
+    /// Tokens of the tokenizer and the target. Default: 2048.
+    pub vocab: usize,
+    /// Decoder layers. Default: 6.
+    pub layers: usize,
+    /// Residual width. Default: 128.
+    pub d_model: usize,
+    /// Feed-forward width. Default: 384.
+    pub d_ff: usize,
+    /// Query heads. Default: 4.
+    pub heads: usize,
+    /// Key and value heads. Default: 2.
+    pub kv_heads: usize,
+    /// Width of a head. Default: 32.
+    pub d_head: usize,
+    /// Optimiser steps of the target. Default: 400.
+    pub steps: usize,
+    /// Tokens of one step. Default: 4096.
+    pub batch_tokens: usize,
+    /// Longest conversation, in tokens; longer ones are left out. Default: 512.
+    pub max_length: usize,
+    /// Peak learning rate of the target. Default: 0.002.
+    pub learning_rate: f64,
+    /// Steps over which the learning rate rises. Default: 40.
+    pub warmup: usize,
+}
+
+impl Default for SyntheticTable {
+    fn default() -> Self {
+        Self {
+            conversations: 8000,
+            held_out: 200,
+            vocab: 2048,
+            layers: 6,
+            d_model: 128,
+            d_ff: 384,
+            heads: 4,
+            kv_heads: 2,
+            d_head: 32,
+            steps: 400,
+            batch_tokens: 4096,
+            max_length: 512,
+            learning_rate: 2e-3,
+            warmup: 40,
+        }
+    }
+}
+
+/// The `[data]` table: which conversations, and how they become tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataTable {
+    /// Conversations to train on: a `.jsonl` or `.parquet` file, or a folder of them. Required without `[synthetic]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<PathBuf>,
+    /// Conversations to evaluate with, other than those to train on. Required without `[synthetic]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval: Option<PathBuf>,
+    /// Longest sample, in tokens. Default: 2048.
+    pub max_length: usize,
+    /// What happens to longer ones: `drop` or `truncate`. Default: `drop`.
+    pub overlong: Overlong,
+    /// The tokens trained on: `assistant`, `last_turn` (the last answer) or `all`. Default: `assistant`.
+    pub mask: Masking,
+    /// A chat template (Jinja) in place of the target's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<PathBuf>,
+    /// Samples with fewer tokens to train on are left out. Default: 1.
+    pub min_trained_tokens: usize,
+}
+
+impl Default for DataTable {
+    fn default() -> Self {
+        Self {
+            train: None,
+            eval: None,
+            max_length: 2048,
+            overlong: Overlong::Drop,
+            mask: Masking::Assistant,
+            template: None,
+            min_trained_tokens: 1,
+        }
+    }
+}
+
+/// The `[features]` table: when the target's hidden states are computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FeaturesTable {
+    /// `live`: in the training process, again for every epoch. `stored`: once, in a stage of its own that writes them
+    /// to the disk. The target stays in memory in either mode: validation decodes with it. Default: `live`.
+    pub mode: FeatureMode,
+    /// Samples of one file of stored features. Default: 256.
+    pub samples_per_shard: usize,
+}
+
+impl Default for FeaturesTable {
+    fn default() -> Self {
+        Self {
+            mode: FeatureMode::Live,
+            samples_per_shard: 256,
+        }
+    }
+}
+
+/// When the target's hidden states are computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureMode {
+    /// During training.
+    #[default]
+    Live,
+    /// Before it, to the disk.
+    Stored,
+}
+
+/// The `[export]` table: the drafter as serving engines load it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExportTable {
+    /// Engines the drafter is for. Default: `["sglang", "vllm"]`.
+    pub to: Vec<Engine>,
+    /// Type of the exported weights: `bf16`, `f16` or `f32`. Default: `bf16`.
+    pub dtype: ExportType,
+}
+
+impl Default for ExportTable {
+    fn default() -> Self {
+        Self {
+            to: vec![Engine::Sglang, Engine::Vllm],
+            dtype: ExportType::Bf16,
+        }
+    }
+}
+
+/// A serving engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// SGLang.
+    Sglang,
+    /// vLLM.
+    Vllm,
+}
+
+/// Type of the exported weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ExportType {
+    /// 16-bit brain floats.
+    #[default]
+    Bf16,
+    /// 16-bit floats.
+    F16,
+    /// 32-bit floats.
+    F32,
+}
+
+impl ExportType {
+    /// The type of tensors in files.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+            Self::F32 => DType::F32,
+        }
+    }
+}
+
+/// The `[evaluate]` table: how the drafter is judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvaluateTable {
+    /// Prompts of `[data] eval` to decode, spread evenly over it. Default: 64.
+    pub prompts: usize,
+    /// Temperatures; 0 takes the most likely token. Default: `[0.0, 1.0]`.
+    pub temperatures: Vec<f64>,
+    /// Above temperature 0, keeps the `top_k` most likely tokens; 0 keeps all. Default: 0.
+    pub top_k: usize,
+    /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all. Default: 1.
+    pub top_p: f64,
+    /// Lengths of the draft, in tokens; each is one setting of the report. Default: `[5]`.
+    pub draft_lengths: Vec<usize>,
+    /// Tokens to decode after each prompt, at most. Default: 128.
+    pub max_new_tokens: usize,
+    /// `greedy` (temperature 0 only), `rejection`, or `auto`: the one that fits the temperature. Default: `auto`.
+    pub verifier: VerifierName,
+    /// Whether prompts are decoded without a drafter too, for the speed-up and the check that nothing is lost. Default: true.
+    pub baseline: bool,
+    /// Seed of sampling and of the confidence intervals. Default: 0.
+    pub seed: u64,
+}
+
+impl Default for EvaluateTable {
+    fn default() -> Self {
+        Self {
+            prompts: 64,
+            temperatures: vec![0.0, 1.0],
+            top_k: 0,
+            top_p: 1.0,
+            draft_lengths: vec![5],
+            max_new_tokens: 128,
+            verifier: VerifierName::Auto,
+            baseline: true,
+            seed: 0,
+        }
+    }
+}
+
+impl EvaluateTable {
+    /// One for each temperature.
+    pub fn samplings(&self) -> Vec<Sampling> {
+        let of = |&temperature: &f64| match temperature == 0.0 {
+            true => Sampling::GREEDY,
+            false => Sampling {
+                temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+            },
+        };
+        self.temperatures.iter().map(of).collect()
+    }
+
+    /// Checks what the types cannot say.
+    pub fn check(&self) -> Result<(), Problem> {
+        at_least_one("prompts", self.prompts)?;
+        at_least_one("max_new_tokens", self.max_new_tokens)?;
+        some_of("temperatures", &self.temperatures)?;
+        some_of("draft_lengths", &self.draft_lengths)?;
+        for &length in &self.draft_lengths {
+            at_least_one("draft_lengths", length)?;
+        }
+        for &temperature in &self.temperatures {
+            if !(0.0..=100.0).contains(&temperature) {
+                return Err(Problem::new(
+                    "temperatures",
+                    format!("expected 0 to 100, found {temperature}"),
+                ));
+            }
+            if temperature > 0.0 && self.verifier == VerifierName::Greedy {
+                return Err(Problem::new(
+                    "verifier",
+                    format!(
+                        "`greedy` is exact at temperature 0 only, found temperature {temperature}; use `auto`"
+                    ),
+                ));
+            }
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(Problem::new(
+                "top_p",
+                format!("expected more than 0 and at most 1, found {}", self.top_p),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Which test decides over drafted tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum VerifierName {
+    /// `greedy` at temperature 0, else `rejection`.
+    #[default]
+    Auto,
+    /// A token must be the target's most likely one.
+    Greedy,
+    /// Rejection sampling: the output follows the target's distribution.
+    Rejection,
+}
+
+/// What is wrong with the value of a key although it has the right type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("key `{key}`: {message}")]
+pub struct Problem {
+    /// The key, with its table once that is known.
+    pub key: String,
+    /// Expected and found.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem with `key`.
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+
+    /// The same problem, seen from outside of `table`.
+    pub fn within(self, table: &str) -> Self {
+        Self {
+            key: format!("{table}.{}", self.key),
+            message: self.message,
+        }
+    }
+}
+
+/// Refuses 0.
+pub(crate) fn at_least_one(key: &str, value: usize) -> Result<(), Problem> {
+    match value {
+        0 => Err(Problem::new(key, "expected at least 1, found 0")),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an empty list.
+pub(crate) fn some_of<T>(key: &str, values: &[T]) -> Result<(), Problem> {
+    match values.is_empty() {
+        true => Err(Problem::new(key, "expected at least one entry, found none")),
+        false => Ok(()),
+    }
+}
+
+impl SyntheticTable {
+    /// Checks what the types cannot say.
+    pub fn check(&self) -> Result<(), Problem> {
+        let positive = [
+            ("conversations", self.conversations),
+            ("held_out", self.held_out),
+            ("layers", self.layers),
+            ("d_model", self.d_model),
+            ("d_ff", self.d_ff),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads),
+            ("steps", self.steps),
+            ("max_length", self.max_length),
+        ];
+        for (key, value) in positive {
+            at_least_one(key, value)?;
+        }
+        // The 256 bytes and the marks of the chat template are tokens of their own.
+        if self.vocab < 320 {
+            return Err(Problem::new(
+                "vocab",
+                format!("expected at least 320, found {}", self.vocab),
+            ));
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(Problem::new(
+                "kv_heads",
+                format!(
+                    "expected a divisor of `heads` ({}), found {}",
+                    self.heads, self.kv_heads
+                ),
+            ));
+        }
+        if self.d_head == 0 || !self.d_head.is_multiple_of(2) {
+            return Err(Problem::new(
+                "d_head",
+                format!("expected a positive even number, found {}", self.d_head),
+            ));
+        }
+        if self.batch_tokens < self.max_length {
+            return Err(Problem::new(
+                "batch_tokens",
+                format!(
+                    "expected at least `max_length` ({}), found {}",
+                    self.max_length, self.batch_tokens
+                ),
+            ));
+        }
+        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
+            return Err(Problem::new(
+                "learning_rate",
+                format!("expected a positive number, found {}", self.learning_rate),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl DataTable {
+    /// Checks what the types cannot say.
+    pub fn check(&self) -> Result<(), Problem> {
+        if self.max_length < 4 {
+            return Err(Problem::new(
+                "max_length",
+                format!("expected at least 4, found {}", self.max_length),
+            ));
+        }
+        at_least_one("min_trained_tokens", self.min_trained_tokens)
+    }
+}

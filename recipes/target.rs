@@ -1,0 +1,117 @@
+//! Targets on the disk: their folder, the files in it, and what can be read without their weights.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use spectrain_checkpoints::{HubOptions, ModelFolder};
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_models::{TargetSpec, TransformerConfig};
+
+/// The folder of a hub id or of a folder; downloads what is missing.
+pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
+    let options = HubOptions {
+        revision: revision.map(str::to_owned),
+        ..HubOptions::default()
+    };
+    spectrain_checkpoints::resolve(model, &options)
+        .with_context(|| format!("cannot open the target `{model}`"))
+}
+
+/// The files that decide what a target computes.
+pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    files(folder, |name| {
+        name == "config.json" || name.contains(".safetensors")
+    })
+}
+
+/// The files that decide how a target's text becomes tokens.
+pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    const NAMES: [&str; 4] = [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "config.json",
+    ];
+    files(folder, |name| NAMES.contains(&name))
+}
+
+fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry =
+            entry.with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
+        if wanted(&entry.file_name().to_string_lossy()) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        bail!(
+            "`{}` holds no model: expected `config.json` and `*.safetensors`",
+            folder.display()
+        );
+    }
+    Ok(files)
+}
+
+/// The sizes of the target in a folder, from its `config.json`.
+pub fn spec(folder: &Path) -> Result<TargetSpec> {
+    let path = folder.join("config.json");
+    Ok(TransformerConfig::read(&read_json(&path)?, &path)?.spec)
+}
+
+/// The tokenizer of a target and its chat template, or the one in `template`. A target may have none.
+pub fn text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Option<ChatTemplate>)> {
+    let tokenizer = Tokenizer::from_folder(folder)?;
+    if let Some(path) = template {
+        let source = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the template `{}`", path.display()))?;
+        let template =
+            ChatTemplate::from_source(&source, tokenizer.bos_token(), tokenizer.eos_token())?;
+        return Ok((tokenizer, Some(template)));
+    }
+    let own = folder.join("chat_template.jinja").exists()
+        || read_json(&folder.join("tokenizer_config.json"))
+            .is_ok_and(|config| !config["chat_template"].is_null());
+    let template = own.then(|| ChatTemplate::from_folder(folder)).transpose()?;
+    Ok((tokenizer, template))
+}
+
+/// The tokens at which the target stops, as its generation settings say, else its configuration, else its tokenizer.
+pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
+    let settings = [model.generation_config(), Some(model.config())];
+    for value in settings
+        .into_iter()
+        .flatten()
+        .map(|settings| &settings["eos_token_id"])
+    {
+        let ids: Vec<u32> = match value {
+            Value::Array(ids) => ids.iter().filter_map(token).collect(),
+            id => token(id).into_iter().collect(),
+        };
+        if !ids.is_empty() {
+            return Ok(ids);
+        }
+    }
+    let tokenizer = Tokenizer::from_folder(model.path())?;
+    Ok(tokenizer
+        .eos_token()
+        .and_then(|eos| tokenizer.token_id(eos))
+        .into_iter()
+        .collect())
+}
+
+fn token(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+/// A JSON file.
+pub fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read `{}`", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
+}

@@ -1,0 +1,462 @@
+//! What a user can get wrong: the program fails, says where, what was expected and what was found, and loses nothing.
+use std::process::Stdio;
+
+use spectrain_checkpoints::eagle3;
+
+use crate::workspace::{CONVERSATIONS, Outcome, RECIPE, VOCAB, Workspace, conversation, wait_for};
+
+const RUN: [&str; 2] = ["recipe", "recipe.toml"];
+
+/// What [`Workspace::finished`] has made.
+struct Made {
+    workspace: Workspace,
+    results: [Vec<u8>; 3],
+}
+
+impl Made {
+    fn new() -> Self {
+        let workspace = Workspace::finished();
+        let results = [
+            "train/drafter/model.safetensors",
+            "export/drafter/model.safetensors",
+            "evaluate/report.json",
+        ];
+        Self {
+            results: results.map(|file| workspace.bytes(&format!("runs/run/{file}"))),
+            workspace,
+        }
+    }
+
+    /// Fails as [`Outcome::failed`] says, and the results are still somewhere in the folder of runs.
+    fn refuses(&self, overrides: &[&str], expected: &[&str]) -> Outcome {
+        let words = overrides.iter().flat_map(|given| ["--set", *given]);
+        let words: Vec<&str> = RUN.into_iter().chain(words).collect();
+        let outcome = self.workspace.run(&words).failed(expected);
+        let left = self.workspace.files("runs");
+        for result in &self.results {
+            let kept = left.values().any(|file| file == result);
+            assert!(kept, "something was lost: {outcome:#?}");
+        }
+        outcome
+    }
+}
+
+#[test]
+fn a_wrong_recipe_is_refused_where_it_is_wrong() {
+    let workspace = Workspace::of(RECIPE);
+    let fails = |recipe: &str, overrides: &[&str], expected: &[&str]| {
+        workspace.write("recipe.toml", recipe);
+        let words = overrides.iter().flat_map(|given| ["--set", *given]);
+        let words: Vec<&str> = RUN.into_iter().chain(words).collect();
+        workspace.run(&words).failed(expected);
+    };
+    let edit = |from: &str, to: &str| {
+        assert!(RECIPE.contains(from));
+        RECIPE.replacen(from, to, 1)
+    };
+    fails(
+        &edit("warmup", "warm_up"),
+        &[],
+        &[
+            "`recipe.toml`",
+            "line 25, column 1",
+            "unknown field `warm_up`",
+            "`warmup`",
+        ],
+    );
+    fails(
+        &edit("[train]", "[trian]"),
+        &[],
+        &["line 21, column 2", "unknown field `trian`", "`train`"],
+    );
+    fails(
+        &edit("steps = 6", "steps = \"six\""),
+        &[],
+        &["line 22, column 9", "string \"six\"", "expected usize"],
+    );
+    fails(
+        &edit("batch_tokens = 128", "batch_tokens = 100"),
+        &[],
+        &[
+            "line 23, column 16",
+            "`train.batch_tokens`",
+            "a multiple of `[data] max_length`, 64",
+            "100",
+        ],
+    );
+    fails(
+        RECIPE,
+        &["train.stpes=3"],
+        &["`--set train.stpes=3`", "unknown field `stpes`", "`steps`"],
+    );
+    fails(
+        RECIPE,
+        &["train.steps=many"],
+        &[
+            "`--set train.steps=many`",
+            "string \"many\"",
+            "expected usize",
+        ],
+    );
+    fails(
+        "name = \"run\"\n",
+        &[],
+        &["key `recipe` is missing", "known recipes: eagle3"],
+    );
+    fails(
+        "recipe = \"eagle\"\n",
+        &[],
+        &[
+            "line 1, column 10",
+            "unknown recipe `eagle`",
+            "known recipes: eagle3",
+        ],
+    );
+    workspace
+        .run(&["recipe", "other.toml"])
+        .failed(&["`other.toml`", "No such file"]);
+    assert!(
+        !workspace.path("runs").exists(),
+        "a wrong recipe leaves nothing"
+    );
+}
+
+#[test]
+fn a_target_or_dataset_that_is_not_there_is_named() {
+    let made = Made::new();
+    let workspace = &made.workspace;
+    let before = workspace.files("runs/run/prepare");
+    made.refuses(
+        &["target.model=elsewhere"],
+        &["stage `prepare`", "the target `elsewhere`", "not a hub id"],
+    );
+    made.refuses(
+        &["target.model=some/model"],
+        &[
+            "the target `some/model`",
+            "`HF_HUB_OFFLINE` is set",
+            "point `[target] model` at a folder",
+        ],
+    );
+    made.refuses(
+        &["data.train=elsewhere.jsonl"],
+        &["cannot read `elsewhere.jsonl`", "No such file"],
+    );
+    made.refuses(
+        &["data.eval=elsewhere"],
+        &["cannot read `elsewhere`", "No such file"],
+    );
+    made.refuses(
+        &["data.template=elsewhere.jinja"],
+        &["cannot read `elsewhere.jinja`"],
+    );
+    assert!(
+        workspace.files("runs/run/prepare") == before,
+        "not even the tokens are touched"
+    );
+    std::fs::create_dir(workspace.path("hollow")).unwrap();
+    made.refuses(
+        &["target.model=hollow"],
+        &["`hollow` holds no model", "expected `config.json`"],
+    );
+}
+
+#[test]
+fn a_tokenizer_that_is_not_the_targets_is_refused() {
+    let made = Made::new();
+    let workspace = &made.workspace;
+    workspace.write_target("small", VOCAB - 20);
+    made.refuses(
+        &["target.model=small"],
+        &[
+            "`train.jsonl` row ",
+            ": token ",
+            "outside the target's vocabulary of 280",
+            "the tokenizer is not the target's",
+        ],
+    );
+    std::fs::remove_file(workspace.path("target/tokenizer.json")).unwrap();
+    made.refuses(&[], &["tokenizer.json"]);
+}
+
+#[test]
+fn a_dataset_of_which_nothing_is_left_is_refused() {
+    let made = Made::new();
+    let workspace = &made.workspace;
+    workspace.write("empty.jsonl", "");
+    for key in ["data.train=empty.jsonl", "data.eval=empty.jsonl"] {
+        made.refuses(
+            &[key],
+            &[
+                "stage `prepare`",
+                "`empty.jsonl`: the dataset is empty: expected rows",
+            ],
+        );
+    }
+    workspace.write(
+        "broken.jsonl",
+        format!("{}\n{{\"messages\": 3}}\n", conversation(1, "one")),
+    );
+    made.refuses(
+        &["data.train=broken.jsonl"],
+        &["`broken.jsonl` row 2", "expected", "found"],
+    );
+    made.refuses(
+        &["data.max_length=4", "train.batch_tokens=4"],
+        &[
+            "`train.jsonl`",
+            "no sample is left of 40 read",
+            "40 too long",
+        ],
+    );
+}
+
+#[test]
+fn samples_that_are_too_long_are_left_out_or_cut_and_counted() {
+    let workspace = Workspace::new();
+    let long = conversation(99, &"one two three ".repeat(40));
+    let rows = workspace.text("train.jsonl");
+    workspace.write("train.jsonl", format!("{rows}\n{long}\n"));
+    let prepare = |overlong: &str| {
+        let overlong = format!("data.overlong={overlong}");
+        let words = [
+            "recipe",
+            "recipe.toml",
+            "--stage",
+            "prepare",
+            "--set",
+            &overlong,
+        ];
+        workspace.run(&words).succeeded();
+        workspace.manifest("prepare")["summary"]["train"].clone()
+    };
+    let place = format!("`train.jsonl` row {}", CONVERSATIONS + 1);
+    let report = prepare("drop");
+    assert_eq!((&report["read"], &report["kept"]), (&41.into(), &40.into()));
+    assert_eq!(
+        report["overlong"],
+        serde_json::json!({"count": 1, "examples": [place]})
+    );
+    assert_eq!(report["truncated"]["count"], 0);
+    let kept = report["tokens"].as_u64().unwrap();
+    let report = prepare("truncate");
+    assert_eq!((&report["read"], &report["kept"]), (&41.into(), &41.into()));
+    assert_eq!(
+        report["truncated"],
+        serde_json::json!({"count": 1, "examples": [place]})
+    );
+    assert_eq!(report["overlong"]["count"], 0);
+    assert_eq!(report["tokens"], kept + 64, "it is cut to `max_length`");
+}
+
+#[test]
+fn the_drafter_of_another_target_is_refused() {
+    let workspace = Workspace::finished();
+    workspace.write_target("large", VOCAB + 10);
+    let words = [
+        "evaluate",
+        "--target",
+        "large",
+        "--drafter",
+        "runs/run/export/drafter",
+        "--prompts",
+        "eval.jsonl",
+    ];
+    workspace.run(&words).failed(&[
+        "the drafter `runs/run/export/drafter` is not for this target",
+        "target vocabulary: expected 310, found 300",
+    ]);
+    let words = [
+        "evaluate",
+        "--target",
+        "target",
+        "--drafter",
+        "target",
+        "--prompts",
+        "eval.jsonl",
+    ];
+    workspace.run(&words).failed(&[
+        "no drafter of a known kind",
+        "Qwen3ForCausalLM",
+        "known kinds: eagle3",
+    ]);
+}
+
+#[test]
+fn settings_of_a_command_that_make_no_sense_are_refused() {
+    let workspace = Workspace::new();
+    let generate = ["generate", "--target", "target", "--prompt", "count to 3"];
+    let cases = [
+        (
+            "--temperature=-1",
+            ["`temperatures`", "expected 0 to 100, found -1"],
+        ),
+        (
+            "--draft-length=0",
+            ["`draft_lengths`", "expected at least 1, found 0"],
+        ),
+        (
+            "--max-new-tokens=0",
+            ["`max_new_tokens`", "expected at least 1, found 0"],
+        ),
+    ];
+    for (wrong, expected) in cases {
+        workspace
+            .run(&[&generate[..], &[wrong]].concat())
+            .failed(&expected);
+        let evaluate = [
+            "evaluate",
+            "--target",
+            "target",
+            "--drafter",
+            "none",
+            "--prompts",
+            "eval.jsonl",
+        ];
+        workspace
+            .run(&[&evaluate[..], &[wrong]].concat())
+            .failed(&expected);
+    }
+}
+
+#[test]
+fn damaged_weights_are_refused_and_whole_ones_taken_again() {
+    let made = Made::new();
+    let workspace = &made.workspace;
+    let weights = workspace.bytes("target/model.safetensors");
+    let config = workspace.text("target/config.json");
+    let half = &weights[..weights.len() / 2];
+    for damaged in [half, &b"\xff\xff\xff\xff\xff\xff\xff\xffnone"[..], &[]] {
+        workspace.write("target/model.safetensors", damaged);
+        let expected = [
+            "stage `train`",
+            "`target/model.safetensors` is not a valid safetensors file",
+            "expected",
+            "got",
+        ];
+        made.refuses(&[], &expected);
+    }
+    workspace.write("target/model.safetensors", &weights);
+    let deeper = config.replace("\"num_hidden_layers\": 6", "\"num_hidden_layers\": 7");
+    assert_ne!(deeper, config);
+    workspace.write("target/config.json", deeper);
+    made.refuses(&[], &["tensor `model.layers.6.", "is not in `target`"]);
+    let wider = config.replace("\"intermediate_size\": 48", "\"intermediate_size\": 56");
+    assert_ne!(wider, config);
+    workspace.write("target/config.json", wider);
+    made.refuses(
+        &[],
+        &[
+            "gate_proj.weight` in `target",
+            "expected [56, 32], got [48, 32]",
+        ],
+    );
+    workspace.write("target/config.json", config);
+    assert!(
+        !workspace.path("runs/run/train.old-2").exists(),
+        "only what was trained is kept aside"
+    );
+    workspace.run(&RUN).succeeded();
+    eagle3::read(&workspace.path("runs/run/export/drafter")).unwrap();
+}
+
+#[test]
+fn a_full_disk_fails_the_stage_and_the_run_goes_on_when_there_is_room() {
+    let whole = Workspace::finished();
+    let workspace = Workspace::new();
+    let limited = |words: &[&str], expected: &[&str]| {
+        workspace.run_with_file_limit(48, words).failed(expected);
+    };
+    limited(
+        &RUN,
+        &[
+            "stage `train`: cannot write `runs/run/train/step-",
+            "weights.safetensors`: File too large",
+        ],
+    );
+    assert_eq!(workspace.manifest("prepare")["status"], "done");
+    assert_eq!(workspace.manifest("train")["status"], "started");
+    assert!(
+        !workspace
+            .files("runs/run/train")
+            .keys()
+            .any(|file| file.ends_with("weights.safetensors"))
+    );
+    workspace.run(&RUN).succeeded();
+    let trained = "runs/run/train/drafter/model.safetensors";
+    assert!(workspace.bytes(trained) == whole.bytes(trained));
+
+    let stored = [&RUN[..], &["--set", "features.mode=stored"]].concat();
+    limited(
+        &stored,
+        &[
+            "stage `features`: could not write `runs/run/features/features-",
+            ".arrow`",
+            "File too large",
+        ],
+    );
+    assert!(
+        workspace.bytes(trained) == whole.bytes(trained),
+        "what was trained before is still there"
+    );
+    workspace.run(&stored).succeeded();
+}
+
+#[test]
+fn two_processes_cannot_use_one_run() {
+    let workspace = Workspace::new();
+    let words = [&RUN[..], &["--set", "train.steps=60"]].concat();
+    let mut first = workspace.command(&words);
+    let mut first = first
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(&mut first, || {
+        workspace.path("runs/run/train/manifest.json").exists()
+    });
+    for second in [&words, &[&words[..], &["--fresh"]].concat()] {
+        workspace.run(second).failed(&[
+            "`runs/run` is in use by another run",
+            "choose another `name`",
+        ]);
+    }
+    assert!(first.wait().unwrap().success());
+    assert_eq!(workspace.manifest("evaluate")["status"], "done");
+}
+
+#[test]
+fn the_folder_of_another_recipe_is_left_alone() {
+    let made = Made::new();
+    let workspace = &made.workspace;
+    let run = workspace.text("runs/run/run.json");
+    workspace.write("runs/run/run.json", run.replace("eagle3", "other"));
+    made.refuses(
+        &[],
+        &[
+            "`runs/run` holds a run of the recipe `other`, this is the recipe `eagle3`",
+            "--fresh",
+        ],
+    );
+    let before = workspace.files("runs/run");
+    workspace
+        .run(&["recipe", "recipe.toml", "--fresh"])
+        .succeeded();
+    assert!(
+        workspace.files("runs/run.old-1") == before,
+        "the old run is moved aside as it was"
+    );
+
+    std::fs::create_dir(workspace.path("runs/notes")).unwrap();
+    workspace.write("runs/notes/thesis.txt", "irreplaceable");
+    for words in [
+        &["--set", "name=notes"][..],
+        &["--set", "name=notes", "--fresh"],
+    ] {
+        let words = [&RUN[..], words].concat();
+        workspace
+            .run(&words)
+            .failed(&["`runs/notes` is no run of this program", "`thesis.txt`"]);
+    }
+    assert_eq!(workspace.text("runs/notes/thesis.txt"), "irreplaceable");
+}

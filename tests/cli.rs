@@ -1,0 +1,152 @@
+//! What the program says of itself, and how it tells misuse from failure.
+use crate::workspace::{RECIPE, Workspace};
+
+const HELP: &str = "\
+Train the drafters of speculative decoding, export them, and judge them
+
+Usage: spectrain <COMMAND>
+
+Commands:
+  recipe    Run a recipe file: every stage that is not done yet
+  recipes   List the kinds of recipes
+  evaluate  Judge any drafter's folder, ours or a published one
+  generate  Answer one prompt and show which tokens were drafted
+  export    Write a finished run's drafter for a serving engine
+  data      Prepare or check a dataset by itself
+  bench     Measure the speed of training steps
+  help      Print this message or the help of the given subcommand(s)
+
+Options:
+  -h, --help     Print help
+  -V, --version  Print version
+";
+
+const RECIPE_HELP: &str = "\
+Run a recipe file: every stage that is not done yet
+
+Usage: spectrain recipe [OPTIONS] <FILE>
+
+Arguments:
+  <FILE>  The recipe, a TOML file
+
+Options:
+      --plan             Print the resolved recipe, what would run and what it would take, and stop
+      --stage <NAME>     Run only this stage; may be repeated
+      --set <KEY=VALUE>  Set one key of the recipe, such as `train.steps=100`; may be repeated
+      --device <DEVICE>  `cpu` or `cuda:N` [default: cpu]
+      --fresh            Move an older run of this name aside and start anew
+      --runs <DIR>       The folder of runs [default: runs]
+      --quiet            Show no progress
+  -h, --help             Print help
+";
+
+const RECIPES: &str = "\
+eagle3  one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)
+";
+
+#[test]
+fn help_and_lists_go_to_standard_output() {
+    let workspace = Workspace::of(RECIPE);
+    let version = format!("spectrain {}\n", env!("CARGO_PKG_VERSION"));
+    let cases: [(&[&str], &str); 4] = [
+        (&["--help"], HELP),
+        (&["recipe", "--help"], RECIPE_HELP),
+        (&["recipes"], RECIPES),
+        (&["--version"], &version),
+    ];
+    for (words, expected) in cases {
+        let outcome = workspace.run(words).succeeded();
+        assert_eq!(outcome.stdout, expected, "{words:?}");
+        assert_eq!(outcome.stderr, "", "{words:?}");
+    }
+    // No command is a question, but not one that can be answered with success.
+    let outcome = workspace.run(&[]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(2), HELP));
+}
+
+#[test]
+fn misuse_ends_with_2_and_says_what_there_is() {
+    let workspace = Workspace::of(RECIPE);
+    let run = ["recipe", "recipe.toml"];
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&["teach"], &["unrecognized subcommand 'teach'"]),
+        (&["recipe"], &["<FILE>"]),
+        (
+            &[&run[..], &["--plann"]].concat(),
+            &["unexpected argument '--plann'", "'--plan'"],
+        ),
+        (
+            &[&run[..], &["--set", "steps"]].concat(),
+            &["'steps'", "expected KEY=VALUE"],
+        ),
+        (
+            &[&run[..], &["--device", "gpu"]].concat(),
+            &["'gpu'", "known devices: cpu, cuda:N"],
+        ),
+        (
+            &[&run[..], &["--device", "cuda:x"]].concat(),
+            &["'cuda:x'", "known devices: cpu, cuda:N"],
+        ),
+        (
+            &[&run[..], &["--stage", "judge"]].concat(),
+            &[
+                "no stage `judge`",
+                "its stages: prepare, train, export, evaluate",
+            ],
+        ),
+        (
+            &["evaluate", "--target", "t", "--drafter", "d"],
+            &["--prompts <FILE>"],
+        ),
+    ];
+    for (words, expected) in cases {
+        let outcome = workspace.run(words);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (Some(2), ""),
+            "{words:?}: {outcome:#?}"
+        );
+        for expected in expected {
+            assert!(
+                outcome.stderr.contains(expected),
+                "no `{expected}`: {outcome:#?}"
+            );
+        }
+    }
+    assert!(!workspace.path("runs").exists(), "misuse leaves nothing");
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_gpu_without_its_feature_is_a_failure_that_names_the_feature() {
+    let workspace = Workspace::new();
+    let outcome = workspace.run(&["recipe", "recipe.toml", "--device", "cuda:0"]);
+    outcome.failed(&[
+        "device `cuda:0`",
+        "without the feature `cuda`",
+        "--features cuda",
+    ]);
+    assert!(!workspace.path("runs").exists());
+}
+
+#[test]
+fn an_error_says_each_thing_once() {
+    let workspace = Workspace::new();
+    workspace.write("train.jsonl", "");
+    let outcome = workspace
+        .run(&["recipe", "recipe.toml", "--quiet"])
+        .failed(&[]);
+    assert_eq!(
+        outcome.stderr,
+        "error: stage `prepare`: cannot prepare `train.jsonl`: `train.jsonl`: the dataset is empty: expected rows in \
+         `.jsonl`, `.json` (one object per line) or `.parquet` files\n"
+    );
+    let outcome = workspace
+        .run_with_file_limit(0, &["recipe", "recipe.toml"])
+        .failed(&["File too large"]);
+    assert_eq!(
+        outcome.stderr.matches("File too large").count(),
+        1,
+        "{outcome:#?}"
+    );
+}

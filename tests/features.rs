@@ -1,0 +1,250 @@
+//! Features from storage are those that the target makes while the drafter trains, and only those.
+use std::sync::Arc;
+
+use burn::prelude::*;
+use burn::tensor::DType as BurnType;
+use spectrain::progress::Output;
+use spectrain::recipe;
+use spectrain::run_folder::{Existing, RunFolder, RunName};
+use spectrain::stages::{self, StageContext};
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_data::features::FeatureShards;
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::weights::host_f32;
+use spectrain_models::{Target, load_target};
+use spectrain_train::{BatchSource, LiveFeatures, Samples, StoredFeatures};
+
+use crate::workspace::{CONVERSATIONS, RECIPE, Workspace};
+
+/// Runs stages in this process and looks at what they left.
+fn with_stages<T>(
+    workspace: &Workspace,
+    names: &[&str],
+    body: impl FnOnce(&StageContext) -> T,
+) -> T {
+    let path = |name: &str| workspace.path(name).display().to_string();
+    let overrides = [
+        "features.mode=stored".to_owned(),
+        format!("target.model={}", path("target")),
+        format!("data.train={}", path("train.jsonl")),
+        format!("data.eval={}", path("eval.jsonl")),
+    ];
+    let recipe = recipe::read(RECIPE, &overrides).unwrap();
+    let run = RunName {
+        root: &workspace.path("runs"),
+        name: &recipe.name,
+        recipe: &recipe.recipe,
+    };
+    let run = RunFolder::open(run, &recipe.toml, Existing::Continue).unwrap();
+    let context = StageContext {
+        recipe: &recipe,
+        run: &run,
+        device: Device::flex(),
+        device_name: "cpu".into(),
+        dtype: DType::F32,
+        output: Output::Quiet,
+    };
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    stages::run(&context, &names).unwrap();
+    body(&context)
+}
+
+/// The place of a number that bf16 holds among all that it holds.
+fn place(value: f32) -> i32 {
+    let bits = (value.to_bits() >> 16) as i32;
+    match bits & 0x8000 {
+        0 => bits,
+        _ => -(bits & 0x7fff),
+    }
+}
+
+fn assert_within_a_rounding(what: &str, live: Tensor<3>, stored: Tensor<3>) {
+    assert_eq!(live.dims(), stored.dims(), "{what}");
+    let (live, stored) = (host_f32(live), host_f32(stored));
+    let mut equal = 0;
+    for (index, (&live, &stored)) in live.iter().zip(&stored).enumerate() {
+        let near = (place(live) - place(stored)).abs() <= 1 || (live - stored).abs() < 1e-6;
+        assert!(near, "{what}[{index}]: live {live}, stored {stored}");
+        equal += usize::from(live == stored);
+    }
+    assert!(
+        equal * 10 > live.len() * 9,
+        "{what}: only {equal} of {} are equal",
+        live.len()
+    );
+    assert!(
+        live.iter().any(|&value| value != 0.0),
+        "{what}: nothing was compared"
+    );
+}
+
+#[test]
+fn live_and_stored_features_make_the_same_batches() {
+    let workspace = Workspace::new();
+    with_stages(&workspace, &["prepare", "features"], |context| {
+        let device = Device::flex();
+        let folder = ModelFolder::open(workspace.path("target")).unwrap();
+        let target = Arc::new(load_target(&folder, &device, DType::F32).unwrap());
+        let tokens = TokenShards::open(context.folder("prepare").join("train")).unwrap();
+        // Other rows than those in which the features were computed.
+        let samples = Samples::new(Arc::new(tokens), 64, 3, 9);
+        let mut live = LiveFeatures {
+            samples: samples.clone(),
+            capture: context.recipe.method.capture(target.spec()).unwrap(),
+            target,
+            compute: BurnType::F32,
+            device: device.clone(),
+        };
+        let mut stored = StoredFeatures {
+            samples: samples.clone(),
+            shards: FeatureShards::open(context.folder("features")).unwrap(),
+            compute: BurnType::F32,
+            device,
+        };
+        let mut seen = Vec::new();
+        for packed in samples.epoch(0).unwrap() {
+            let (live, stored) = (
+                live.batch(packed.clone()).unwrap(),
+                stored.batch(packed).unwrap(),
+            );
+            assert_eq!(live.rows.packed, stored.rows.packed);
+            assert_eq!(live.rows.tokens, stored.rows.tokens);
+            assert_eq!(live.rows.loss_mask, stored.rows.loss_mask);
+            assert_eq!(live.rows.layout, stored.rows.layout);
+            assert_eq!(live.tokens.into_data(), stored.tokens.into_data());
+            assert_eq!(
+                live.layout.documents.into_data(),
+                stored.layout.documents.into_data()
+            );
+            assert_eq!(
+                live.layout.positions.into_data(),
+                stored.layout.positions.into_data()
+            );
+            let (live_features, stored_features) =
+                (live.features.unwrap(), stored.features.unwrap());
+            assert_within_a_rounding("captured", live_features.captured, stored_features.captured);
+            assert_within_a_rounding("last", live_features.last, stored_features.last);
+            seen.extend(live.rows.samples());
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..CONVERSATIONS).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn an_altered_shard_is_refused_by_its_name() {
+    let workspace = Workspace::new();
+    let stored = ["recipe", "recipe.toml", "--set", "features.mode=stored"];
+    workspace
+        .run(&[&stored[..], &["--stage", "prepare", "--stage", "features"]].concat())
+        .succeeded();
+    let shard = "runs/run/features/features-00001.arrow";
+    let whole = workspace.bytes(shard);
+    let mut altered = whole.clone();
+    altered[whole.len() / 2] ^= 1;
+    for (damaged, what) in [
+        (altered.as_slice(), "sha"),
+        (&whole[..whole.len() - 100], "bytes"),
+    ] {
+        workspace.write(shard, damaged);
+        let outcome = workspace
+            .run(&stored)
+            .failed(&["stage `train`", shard, "expected", "found"]);
+        assert!(outcome.stderr.to_lowercase().contains(what), "{outcome:#?}");
+    }
+    workspace.write(shard, whole);
+    workspace.run(&stored).succeeded();
+}
+
+#[test]
+fn features_of_another_target_are_computed_again() {
+    let workspace = Workspace::new();
+    let stored = ["recipe", "recipe.toml", "--set", "features.mode=stored"];
+    let stored = [&stored[..], &["--stage", "prepare", "--stage", "features"]].concat();
+    workspace.run(&stored).succeeded();
+    let index =
+        |key: &str| workspace.json("runs/run/features/features.json")["header"][key].clone();
+    let (target, layers) = (index("target_sha256"), index("captured_layers"));
+    let config = workspace.text("target/config.json");
+    workspace.write("target/config.json", config.replace("10000.0", "20000.0"));
+    let outcome = workspace.run(&stored).succeeded();
+    assert!(
+        outcome
+            .stderr
+            .contains("features: starts over: the target has other contents"),
+        "{outcome:#?}"
+    );
+    assert_ne!(index("target_sha256"), target);
+    let outcome = workspace
+        .run(&[&stored[..], &["--set", "drafter.captured_layers=[0, 5]"]].concat())
+        .succeeded();
+    assert!(
+        outcome
+            .stderr
+            .contains("features: starts over: `drafter.captured_layers`"),
+        "{outcome:#?}"
+    );
+    assert_ne!(index("captured_layers"), layers);
+}
+
+#[test]
+fn an_interrupted_stage_keeps_its_finished_shards() {
+    let workspace = Workspace::new();
+    let stored = [
+        "recipe",
+        "recipe.toml",
+        "--set",
+        "features.mode=stored",
+        "--stage",
+        "prepare",
+        "--stage",
+        "features",
+    ];
+    workspace.run(&stored).succeeded();
+    let folder = workspace.path("runs/run/features");
+    let tokens = |number| {
+        FeatureShards::open(&folder)
+            .unwrap()
+            .get(number)
+            .tokens
+            .to_vec()
+    };
+    let expected: Vec<_> = (0..CONVERSATIONS).map(tokens).collect();
+
+    // What a process leaves that is killed in its second shard.
+    let mut index = workspace.json("runs/run/features/features.json");
+    assert_eq!(index["shards"].as_array().unwrap().len(), 3);
+    index["shards"].as_array_mut().unwrap().truncate(1);
+    index["complete"] = false.into();
+    workspace.write("runs/run/features/features.json", index.to_string());
+    let second = folder.join("features-00001.arrow");
+    std::fs::rename(&second, folder.join("features-00001.arrow.partial")).unwrap();
+    std::fs::remove_file(folder.join("features-00002.arrow")).unwrap();
+    let manifest = workspace.text("runs/run/features/manifest.json");
+    workspace.write(
+        "runs/run/features/manifest.json",
+        manifest.replace("\"done\"", "\"started\""),
+    );
+    let first = || {
+        std::fs::metadata(folder.join("features-00000.arrow"))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let written = first();
+
+    let outcome = workspace.run(&stored).succeeded();
+    assert!(
+        outcome
+            .stderr
+            .contains("features: goes on where it was interrupted"),
+        "{outcome:#?}"
+    );
+    assert_eq!(workspace.manifest("features")["summary"]["resumed_at"], 16);
+    assert_eq!(first(), written, "a finished shard is not written again");
+    let shards = FeatureShards::open(&folder).unwrap();
+    let found: Vec<_> = (0..shards.len())
+        .map(|number| shards.get(number).tokens.to_vec())
+        .collect();
+    assert_eq!(found, expected);
+}

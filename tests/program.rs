@@ -1,0 +1,390 @@
+//! Recipes run end to end by the program, stopped in the middle, and taken up again.
+use std::collections::BTreeSet;
+use std::process::{Command, Output, Stdio};
+
+use spectrain_checkpoints::{ModelFolder, eagle3, state};
+
+use crate::workspace::{CONVERSATIONS, Outcome, Workspace, wait_for};
+
+/// From nothing to a report in some seconds.
+const SYNTHETIC: &str = r#"recipe = "eagle3"
+name = "run"
+
+[synthetic]
+conversations = 200
+held_out = 24
+vocab = 400
+layers = 5
+d_model = 32
+d_ff = 64
+heads = 2
+kv_heads = 1
+d_head = 16
+steps = 20
+batch_tokens = 512
+max_length = 256
+learning_rate = 1e-2
+warmup = 5
+
+[data]
+max_length = 256
+
+[drafter]
+draft_vocab = 256
+
+[objective]
+steps = 3
+
+[train]
+steps = 12
+batch_tokens = 256
+learning_rate = 1e-2
+warmup = 2
+validate_every = 6
+validate_samples = 4
+decode_prompts = 2
+decode_tokens = 8
+save_every = 6
+
+[evaluate]
+prompts = 2
+draft_lengths = [3]
+max_new_tokens = 8
+"#;
+
+const RUN: [&str; 2] = ["recipe", "recipe.toml"];
+const STAGES: [&str; 5] = ["synthetic", "prepare", "train", "export", "evaluate"];
+
+fn run_with(workspace: &Workspace, overrides: &[&str]) -> Outcome {
+    let words = overrides.iter().flat_map(|given| ["--set", *given]);
+    let words: Vec<&str> = RUN.into_iter().chain(words).collect();
+    workspace.run(&words).succeeded()
+}
+
+#[test]
+fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
+    let workspace = Workspace::of(SYNTHETIC);
+    let first = workspace.run(&RUN).succeeded();
+    for stage in STAGES {
+        assert_eq!(workspace.manifest(stage)["status"], "done", "{stage}");
+    }
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["recipe"]["synthetic"]["vocab"], 400);
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+    assert!(report["lossless"]["greedy_tokens"].as_u64().unwrap() > 0);
+    let settings = report["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 2);
+    for setting in settings {
+        let tau = setting["overall"]["tau"].as_f64().unwrap();
+        assert!((1.0..=4.0).contains(&tau), "τ {tau}");
+    }
+    assert_eq!(first.stdout, workspace.text("runs/run/evaluate/report.md"));
+    for part in [
+        "| τ [95 % CI] |",
+        "| T=0, greedy, chain 3 |",
+        "0 mismatches",
+    ] {
+        assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");
+    }
+    assert!(first.stderr.contains("vllm serve"), "{first:#?}");
+
+    let before = workspace.files("runs");
+    let again = workspace.run(&RUN).succeeded();
+    let skipped: String = STAGES
+        .map(|stage| format!("{stage}: done before\n"))
+        .concat();
+    assert_eq!((again.stderr, again.stdout), (skipped, first.stdout));
+    let plan = workspace
+        .run(&["recipe", "recipe.toml", "--plan"])
+        .succeeded();
+    assert_eq!(plan.stdout.matches("if its inputs are the same").count(), 5);
+    assert!(
+        workspace.files("runs") == before,
+        "nothing was to be written"
+    );
+
+    let exported = workspace.path("runs/run/export/drafter");
+    let (layout, tensors) = eagle3::read(&exported).unwrap();
+    assert_eq!((layout.vocab_size, layout.draft_vocab_size), (400, 256));
+    let names: BTreeSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
+    let required = eagle3::required(&layout).into_iter().map(|(name, ..)| name);
+    assert_eq!(names, required.collect());
+    assert_eq!(
+        names.len(),
+        ModelFolder::open(exported).unwrap().tensors().count()
+    );
+}
+
+#[test]
+fn a_plan_writes_nothing() {
+    let workspace = Workspace::of(SYNTHETIC);
+    let plan = workspace
+        .run(&["recipe", "recipe.toml", "--plan"])
+        .succeeded();
+    for part in [
+        "[synthetic]",
+        "warmup = 5",
+        "explosion = 10.0",
+        "stages:",
+        "estimates:",
+    ] {
+        assert!(plan.stdout.contains(part), "no `{part}`: {plan:#?}");
+    }
+    let left: Vec<_> = workspace.files("").into_keys().collect();
+    assert_eq!(left, [std::path::Path::new("recipe.toml")]);
+}
+
+#[test]
+fn a_changed_key_runs_again_what_depends_on_it_and_no_more() {
+    let workspace = Workspace::finished();
+    let trained = workspace.bytes("runs/run/train/drafter/model.safetensors");
+    let exported = workspace.bytes("runs/run/export/drafter/model.safetensors");
+    let says = |overrides: &[&str], expected: &[&str]| {
+        let outcome = run_with(&workspace, overrides);
+        for expected in expected {
+            assert!(
+                outcome.stderr.contains(expected),
+                "no `{expected}`: {outcome:#?}"
+            );
+        }
+    };
+    let unchanged = ["prepare: done before", "train: done before"];
+    let report = [
+        "export: done before",
+        "evaluate: starts over: `evaluate.prompts`: 2 → 1",
+    ];
+    says(&["evaluate.prompts=1"], &[unchanged, report].concat());
+    assert_eq!(
+        workspace.manifest("evaluate")["settings"]["evaluate"]["prompts"],
+        1
+    );
+
+    let export = [
+        "export: starts over: `export.dtype`: \"bf16\" → \"f32\"",
+        "`export/drafter` has other contents",
+    ];
+    says(&["export.dtype=f32"], &[unchanged, export].concat());
+    assert_eq!(
+        workspace.bytes("runs/run/train/drafter/model.safetensors"),
+        trained
+    );
+    assert_ne!(
+        workspace.bytes("runs/run/export/drafter/model.safetensors"),
+        exported
+    );
+
+    let train = [
+        "prepare: done before",
+        "train: starts over: `objective.steps`: 2 → 3",
+        "train.old-1",
+    ];
+    says(&["objective.steps=3"], &train);
+    assert_eq!(
+        workspace.bytes("runs/run/train.old-1/drafter/model.safetensors"),
+        trained
+    );
+    assert_ne!(
+        workspace.bytes("runs/run/train/drafter/model.safetensors"),
+        trained
+    );
+}
+
+#[test]
+fn the_drafter_of_a_run_is_judged_and_put_to_work_by_other_commands() {
+    let workspace = Workspace::of(SYNTHETIC);
+    run_with(
+        &workspace,
+        &[
+            "evaluate.temperatures=[0.0]",
+            "train.steps=24",
+            "train.validate_every=24",
+        ],
+    );
+    let (target, drafter) = ("runs/run/synthetic/target", "runs/run/export/drafter");
+    let judged = [
+        "evaluate",
+        "--target",
+        target,
+        "--drafter",
+        drafter,
+        "--prompts",
+        "runs/run/synthetic/eval.jsonl",
+        "--count",
+        "3",
+        "--temperature",
+        "0",
+        "--draft-length",
+        "2",
+        "--draft-length",
+        "4",
+        "--max-new-tokens",
+        "8",
+        "--out",
+        "judged",
+    ];
+    let judged = workspace.run(&judged).succeeded();
+    let report = workspace.json("judged/report.json");
+    assert_eq!(judged.stdout, workspace.text("judged/report.md"));
+    assert_eq!(
+        (&report["schema"], &report["lossless"]["greedy_mismatches"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(report["settings"].as_array().unwrap().len(), 2);
+    assert_eq!(report["settings"][1]["overall"]["prompts"], 3);
+    assert!(report["settings"][0]["overall"]["tau"].as_f64().unwrap() >= 1.0);
+
+    let generate = [
+        "generate",
+        "--target",
+        target,
+        "--prompt",
+        "Sort these numbers: 4, 2, 9.",
+        "--max-new-tokens",
+        "24",
+    ];
+    let plain = workspace.run(&generate).succeeded();
+    let drafted = workspace
+        .run(&[&generate[..], &["--drafter", drafter]].concat())
+        .succeeded();
+    // Brackets mark what was drafted, and may be in the text itself.
+    let text = |outcome: &Outcome| outcome.stdout.replace(['[', ']'], "");
+    assert_eq!(text(&drafted), text(&plain));
+    assert!(drafted.stderr.contains("target passes"), "{drafted:#?}");
+
+    let export = [
+        "export", "run", "--to", "vllm", "--dtype", "f32", "--out", "exported",
+    ];
+    let export = workspace.run(&export).succeeded();
+    assert!(
+        export.stdout.contains("vllm serve") && !export.stdout.contains("sglang"),
+        "{export:#?}"
+    );
+    eagle3::read(&workspace.path("exported")).unwrap();
+}
+
+#[test]
+fn stored_features_train_as_live_ones_do() {
+    let workspace = Workspace::finished();
+    let loss = || {
+        workspace.manifest("train")["summary"]["fit"]["loss"]
+            .as_f64()
+            .unwrap()
+    };
+    let live = loss();
+    let outcome = run_with(&workspace, &["features.mode=stored"]);
+    assert!(
+        outcome
+            .stderr
+            .contains("`features.mode`: \"live\" → \"stored\""),
+        "{outcome:#?}"
+    );
+    let features = workspace.manifest("features");
+    assert_eq!(
+        (&features["status"], &features["summary"]["samples"]),
+        (&"done".into(), &CONVERSATIONS.into())
+    );
+    assert!((loss() / live - 1.0).abs() < 1e-2, "{live} and {}", loss());
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+}
+
+/// Many short steps, each saved.
+const LONG: [&str; 6] = [
+    "recipe",
+    "recipe.toml",
+    "--set",
+    "train.steps=40",
+    "--set",
+    "train.validate_every=20",
+];
+
+fn long(runs: &'static str) -> Vec<&'static str> {
+    [&LONG[..], &["--runs", runs]].concat()
+}
+
+/// Runs until some steps of training are saved, and sends a signal.
+fn stop(workspace: &Workspace, signal: &str) -> Output {
+    let mut command = workspace.command(&long("stopped"));
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let train = workspace.path("stopped/run/train");
+    wait_for(&mut child, || {
+        let saved = state::latest(&train).ok().flatten();
+        saved.is_some_and(|saved| saved.step >= 3)
+    });
+    let sent = Command::new("kill")
+        .args([signal, &child.id().to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let manifest = workspace.json("stopped/run/train/manifest.json");
+    assert_eq!(
+        manifest["status"], "started",
+        "it was to be stopped while it trains"
+    );
+    assert!(!train.join("drafter").exists());
+    output
+}
+
+/// Takes the run up again, which must give the bytes that a run gives that was never stopped.
+fn goes_on(workspace: &Workspace) {
+    let saved = state::latest(&workspace.path("stopped/run/train"))
+        .unwrap()
+        .unwrap()
+        .step;
+    assert!((3..40).contains(&saved), "{saved}");
+    let output = workspace
+        .command(&long("stopped"))
+        .env("RUST_LOG", "info")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert!(
+        stderr.contains("train: goes on where it was interrupted"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains(&format!("resumed at step {saved}")),
+        "{stderr}"
+    );
+
+    workspace.run(&long("whole")).succeeded();
+    for file in [
+        "train/drafter/model.safetensors",
+        "export/drafter/model.safetensors",
+    ] {
+        let [stopped, whole] =
+            ["stopped", "whole"].map(|runs| workspace.bytes(&format!("{runs}/run/{file}")));
+        assert!(stopped == whole, "`{file}` differs");
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_while_it_trains_ends_as_one_that_is_not() {
+    let workspace = Workspace::new();
+    let output = stop(&workspace, "-KILL");
+    assert_eq!(output.status.code(), None);
+    goes_on(&workspace);
+}
+
+#[test]
+fn a_run_that_is_interrupted_saves_and_ends_as_one_that_is_not() {
+    let workspace = Workspace::new();
+    let output = stop(&workspace, "-INT");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("stopping at the next safe point"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("error: stage `train`: interrupted; the same command goes on"),
+        "{stderr}"
+    );
+    goes_on(&workspace);
+}

@@ -1,0 +1,187 @@
+//! The recipes that are shipped, and what README.md says of recipes and commands.
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use serde_json::Value;
+use spectrain::cli::Arguments;
+use spectrain::recipe;
+
+use crate::workspace::Workspace;
+
+fn shipped() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
+    let paths = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut recipes: Vec<_> = paths
+        .filter(|path| path.extension().is_some_and(|kind| kind == "toml"))
+        .collect();
+    recipes.sort();
+    assert!(recipes.len() >= 4, "{recipes:?}");
+    recipes
+}
+
+fn readme() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
+}
+
+#[test]
+fn every_shipped_recipe_has_a_plan_without_a_network() {
+    for path in shipped() {
+        let workspace = Workspace::of("");
+        let file = path.display().to_string();
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let resolved = recipe::read_file(&path, &[]).unwrap();
+        assert_eq!(resolved.name, stem, "a recipe's run is called as its file");
+        // A real size is one that is not trained on a CPU.
+        let real = stem.starts_with("eagle3-");
+        let device = if real { "cuda:0" } else { "cpu" };
+        let plan = workspace
+            .run(&["recipe", &file, "--plan", "--device", device])
+            .succeeded();
+        assert!(
+            plan.stdout.contains(&format!("name = \"{stem}\"")),
+            "{plan:#?}"
+        );
+        assert!(plan.stdout.contains("  train     runs"), "{plan:#?}");
+        if real {
+            for part in ["from this program's list", "GiB", "training time"] {
+                assert!(plan.stdout.contains(part), "no `{part}`: {plan:#?}");
+            }
+        }
+        let left: Vec<_> = workspace.files("").into_keys().collect();
+        assert_eq!(left, [Path::new("recipe.toml")], "a plan leaves nothing");
+    }
+}
+
+#[test]
+fn every_shipped_recipe_begins_with_a_command_that_is_understood() {
+    for path in shipped() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let command = text.lines().next().unwrap().strip_prefix("# ").unwrap();
+        let file = format!("recipes/{}", path.file_name().unwrap().to_string_lossy());
+        assert!(
+            command.starts_with(&format!("spectrain recipe {file}")),
+            "{command}"
+        );
+        understood(command);
+    }
+}
+
+/// A command line of which the program knows every word.
+fn understood(command: &str) {
+    if let Err(error) = Arguments::try_parse_from(words(command)) {
+        panic!("`{command}`: {error}");
+    }
+}
+
+/// Splits at spaces outside of double quotes.
+fn words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for letter in command.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            _ => words.last_mut().unwrap().push(letter),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[test]
+fn every_command_in_the_readme_is_understood() {
+    let text = readme().replace("\\\n", " ");
+    let mut seen = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("    ")) {
+        let command = line.split("  #").next().unwrap().trim();
+        let ours = [
+            "cargo run --release -- ",
+            "target/release/spectrain ",
+            "spectrain ",
+        ];
+        let Some(rest) = ours.iter().find_map(|start| command.strip_prefix(start)) else {
+            continue;
+        };
+        understood(&format!("spectrain {rest}"));
+        for file in words(rest)
+            .iter()
+            .filter(|word| word.starts_with("recipes/"))
+        {
+            assert!(
+                Path::new(env!("CARGO_MANIFEST_DIR")).join(file).exists(),
+                "`{command}`: no `{file}`"
+            );
+        }
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} commands");
+}
+
+type Keys = BTreeMap<String, BTreeSet<String>>;
+
+/// Every key of every table, with the optional ones; those outside of tables under the empty name.
+fn keys() -> Keys {
+    let given = "recipe = \"eagle3\"\nname = \"a\"\n\
+        [target]\nmodel = \"m\"\nrevision = \"r\"\n[data]\ntrain = \"t\"\neval = \"e\"\ntemplate = \"j\"\n";
+    let made = "recipe = \"eagle3\"\nname = \"a\"\n[synthetic]\n";
+    let mut keys = Keys::new();
+    for text in [given, made] {
+        let resolved = recipe::read(text, &[]).unwrap();
+        for (key, value) in resolved.json.as_object().unwrap() {
+            match value {
+                Value::Object(table) => keys
+                    .entry(key.clone())
+                    .or_default()
+                    .extend(table.keys().cloned()),
+                _ => drop(keys.entry(String::new()).or_default().insert(key.clone())),
+            }
+        }
+    }
+    keys
+}
+
+/// The keys in the first column of the tables under `### Top level` and ``### `[table]` …``.
+fn documented(text: &str) -> Keys {
+    let mut keys = Keys::new();
+    let mut section = None;
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix('#') {
+            let heading = heading.trim_start_matches('#').trim();
+            let table = heading
+                .strip_prefix("`[")
+                .and_then(|rest| rest.split_once("]`"));
+            section = match table {
+                Some((table, _)) => Some(table.to_owned()),
+                None => (heading == "Top level").then(String::new),
+            };
+        }
+        let Some(key) = line
+            .strip_prefix("| `")
+            .and_then(|rest| rest.split('`').next())
+        else {
+            continue;
+        };
+        let is_key = key
+            .chars()
+            .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_');
+        if let (Some(section), true) = (&section, is_key) {
+            keys.entry(section.clone())
+                .or_default()
+                .insert(key.to_owned());
+        }
+    }
+    keys
+}
+
+#[test]
+fn the_readme_names_every_key_of_every_table_and_no_other() {
+    let (expected, found) = (keys(), documented(&readme()));
+    assert!(expected.values().map(BTreeSet::len).sum::<usize>() > 50);
+    for (table, keys) in &expected {
+        assert_eq!(found.get(table), Some(keys), "README.md, `[{table}]`");
+    }
+    assert_eq!(found.len(), expected.len(), "{:?}", found.keys());
+}

@@ -1,0 +1,266 @@
+//! A folder for one test: a small target with random weights, conversations for it, a recipe, and the program run there.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use burn::prelude::*;
+use serde_json::{Value, json};
+use spectrain_checkpoints::{DType, write_folder};
+use spectrain_data::tokenizer::train_byte_level_bpe;
+use spectrain_models::weights::export;
+use spectrain_models::{RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig};
+
+use crate::tiny;
+
+/// Tokens of the target and of its tokenizer.
+pub const VOCAB: usize = 300;
+/// Conversations to train on.
+pub const CONVERSATIONS: usize = 40;
+
+/// Trains, exports and judges in about a second.
+pub const RECIPE: &str = r#"recipe = "eagle3"
+name = "run"
+
+[target]
+model = "target"
+
+[data]
+train = "train.jsonl"
+eval = "eval.jsonl"
+max_length = 64
+
+[features]
+samples_per_shard = 16
+
+[drafter]
+draft_vocab = 256
+
+[objective]
+steps = 2
+
+[train]
+steps = 6
+batch_tokens = 128
+learning_rate = 1e-3
+warmup = 2
+log_every = 2
+validate_every = 3
+validate_samples = 4
+decode_prompts = 2
+decode_tokens = 8
+save_every = 1
+
+[evaluate]
+prompts = 2
+temperatures = [0.0]
+draft_lengths = [2]
+max_new_tokens = 8
+"#;
+
+const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Files of a folder and everything under it, by their path in it.
+pub type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+pub struct Workspace {
+    root: tempfile::TempDir,
+}
+
+/// How the program ended and what it said.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Workspace {
+    /// With `recipe.toml` and nothing else.
+    pub fn of(recipe: &str) -> Self {
+        let workspace = Self {
+            root: tempfile::tempdir().unwrap(),
+        };
+        workspace.write("recipe.toml", recipe);
+        workspace
+    }
+
+    /// With [`RECIPE`] and all that it reads.
+    pub fn new() -> Self {
+        let workspace = Self::of(RECIPE);
+        workspace.write_target("target", VOCAB);
+        workspace.write_conversations("train.jsonl", 0, CONVERSATIONS);
+        workspace.write_conversations("eval.jsonl", CONVERSATIONS, 4);
+        workspace
+    }
+
+    /// With [`RECIPE`] run to its end.
+    pub fn finished() -> Self {
+        let workspace = Self::new();
+        workspace.run(&["recipe", "recipe.toml"]).succeeded();
+        workspace
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), contents).unwrap();
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        String::from_utf8(self.bytes(name)).unwrap()
+    }
+
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap_or_else(|error| panic!("`{name}`: {error}"))
+    }
+
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_slice(&self.bytes(name)).unwrap()
+    }
+
+    /// The manifest of a stage of the run `run`.
+    pub fn manifest(&self, stage: &str) -> Value {
+        self.json(&format!("runs/run/{stage}/manifest.json"))
+    }
+
+    pub fn files(&self, folder: &str) -> Files {
+        let mut files = Files::new();
+        let root = self.path(folder);
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => {
+                        let name = path.strip_prefix(&root).unwrap().to_owned();
+                        files.insert(name, std::fs::read(&path).unwrap());
+                    }
+                }
+            }
+        }
+        files
+    }
+
+    /// The program with these words, to run in this folder. It asks no network and reads no one's settings.
+    pub fn command(&self, words: &[&str]) -> Command {
+        self.in_folder(Command::new(env!("CARGO_BIN_EXE_spectrain")), words)
+    }
+
+    pub fn run(&self, words: &[&str]) -> Outcome {
+        Outcome::of(self.command(words))
+    }
+
+    /// Runs the program where no file may grow over `kib` KiB, as on a disk that is full. The signal that comes with
+    /// that limit, but not with a full disk, is ignored.
+    pub fn run_with_file_limit(&self, kib: usize, words: &[&str]) -> Outcome {
+        let mut shell = Command::new("bash");
+        let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_spectrain")]);
+        Outcome::of(self.in_folder(shell, words))
+    }
+
+    fn in_folder(&self, mut command: Command, words: &[&str]) -> Command {
+        command
+            .args(words)
+            .current_dir(self.root.path())
+            .env("HF_HUB_OFFLINE", "1")
+            .env("HF_HOME", self.path("hub"))
+            .env("RUST_BACKTRACE", "0")
+            .env_remove("RUST_LOG");
+        command
+    }
+
+    /// A target with random weights, a tokenizer of [`VOCAB`] tokens and a chat template.
+    pub fn write_target(&self, name: &str, vocab: usize) {
+        let tiny = tiny::config();
+        let config = TransformerConfig {
+            spec: TargetSpec {
+                vocab,
+                ..tiny.spec.clone()
+            },
+            ..tiny
+        };
+        let mut random = RandomWeights::new(7);
+        let device = Device::flex();
+        let mut scope = Scope::root(&mut random, &device, DType::F32);
+        let model = Transformer::new(&mut scope, config.clone()).unwrap();
+        let mut tensors = export(&model);
+        for tensor in &mut tensors {
+            if !tensor.name.starts_with("lm_head.") {
+                tensor.name.insert_str(0, "model.");
+            }
+        }
+        let folder = self.path(name);
+        write_folder(&folder, &config.to_qwen3_json(&[]), &tensors, &[]).unwrap();
+        let texts = (0..50).map(|i| format!("count to {i}: one two three"));
+        let special = ["<|im_start|>", "<|im_end|>"];
+        let tokenizer = train_byte_level_bpe(texts, VOCAB, &special).unwrap();
+        tokenizer.save(&folder).unwrap();
+        std::fs::write(folder.join("chat_template.jinja"), TEMPLATE).unwrap();
+    }
+
+    /// Conversations numbered from `first`.
+    pub fn write_conversations(&self, name: &str, first: usize, count: usize) {
+        let rows = (first..first + count).map(|i| conversation(i, &format!("one two three {i}")));
+        self.write(name, rows.collect::<Vec<_>>().join("\n"));
+    }
+}
+
+/// A line of a dataset.
+pub fn conversation(number: usize, answer: &str) -> String {
+    let messages = json!([
+        {"role": "user", "content": format!("count to {number}")},
+        {"role": "assistant", "content": answer},
+    ]);
+    json!({ "messages": messages }).to_string()
+}
+
+/// Waits until `found`, which must be before the program ends.
+pub fn wait_for(child: &mut Child, found: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !found() {
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "it ended too early: {ended:?}");
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(60), "it takes too long");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Outcome {
+    fn of(mut command: Command) -> Self {
+        let output = command.output().unwrap();
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    pub fn succeeded(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:#?}");
+        self
+    }
+
+    /// It ended with 1, and its one message of an error has all of `expected`.
+    pub fn failed(self, expected: &[&str]) -> Self {
+        assert_eq!(self.code, Some(1), "{self:#?}");
+        let errors = || {
+            self.stderr
+                .lines()
+                .filter(|line| line.starts_with("error: "))
+        };
+        assert_eq!(errors().count(), 1, "not one error: {self:#?}");
+        let from = self.stderr.find("error: ").unwrap();
+        for expected in expected {
+            let found = self.stderr[from..].contains(expected);
+            assert!(found, "no `{expected}`: {self:#?}");
+        }
+        self
+    }
+}

@@ -1,0 +1,388 @@
+//! The element-wise work of the vocabulary loss and of AdamW on the CPU, each in as few passes over memory as it takes.
+//!
+//! Burn's CPU back end runs one pass per operation and takes exponentials one at a time; over a vocabulary that costs
+//! more than the matrix products. Rows are independent and each is summed in a fixed order, so the result does not
+//! depend on the number of threads.
+use pulp::Arch;
+use rayon::prelude::*;
+use spectrain_models::exp;
+
+/// Elements summed side by side: two registers of AVX-512, four of AVX2.
+const LANES: usize = 32;
+/// Parameters that one thread updates at a time.
+const BLOCK: usize = 1 << 16;
+
+/// The target's distributions at some positions.
+pub(crate) struct TeacherPanel {
+    /// Probabilities, row by row.
+    pub(crate) p: Vec<f32>,
+    /// `Σ p log p` of each row.
+    pub(crate) negative_entropy: Vec<f32>,
+    /// Most likely token of each row.
+    pub(crate) best: Vec<usize>,
+    /// Share of the target's mass that the vocabulary holds, of each row.
+    pub(crate) covered: Vec<f32>,
+}
+
+/// What a row's logits were judged to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct RowJudged {
+    /// `KL(p ‖ q)`, or `-log q` of the label.
+    pub(crate) value: f32,
+    /// `Σ min(p, q)`, or `q` of the label.
+    pub(crate) alpha: f32,
+    /// Whether the most likely tokens agree.
+    pub(crate) correct: bool,
+}
+
+/// The target's side of a row in [`judge_target`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TargetRow {
+    /// Row of the panel.
+    pub(crate) row: usize,
+    /// Factor on the gradient.
+    pub(crate) weight: f32,
+}
+
+impl TeacherPanel {
+    /// Turns logits into distributions. `covered` is completed by the caller where the vocabularies differ.
+    pub(crate) fn new(mut logits: Vec<f32>, vocab: usize) -> Self {
+        let arch = Arch::new();
+        let rows: Vec<(f32, usize)> = logits
+            .par_chunks_mut(vocab)
+            .map(|row| arch.dispatch(|| softmax(row)))
+            .collect();
+        Self {
+            p: logits,
+            covered: vec![1.0; rows.len()],
+            negative_entropy: rows.iter().map(|row| row.0).collect(),
+            best: rows.iter().map(|row| row.1).collect(),
+        }
+    }
+}
+
+/// Replaces each row of logits by the weighted gradient of `KL(p ‖ q)` in it.
+pub(crate) fn judge_target(
+    logits: &mut [f32],
+    vocab: usize,
+    rows: &[TargetRow],
+    panel: &TeacherPanel,
+) -> Vec<RowJudged> {
+    let arch = Arch::new();
+    let judge = |(logits, at): (&mut [f32], &TargetRow)| {
+        let p = &panel.p[at.row * vocab..(at.row + 1) * vocab];
+        let (covered, best) = (panel.covered[at.row], panel.best[at.row]);
+        let mut judged = arch.dispatch(|| target_row(logits, p, covered, best, at.weight));
+        judged.value += panel.negative_entropy[at.row];
+        judged
+    };
+    logits
+        .par_chunks_mut(vocab)
+        .zip(rows.par_iter())
+        .map(judge)
+        .collect()
+}
+
+/// Replaces each row of logits by the weighted gradient of `-log q[label]` in it. `rows`: label and weight.
+pub(crate) fn judge_labels(
+    logits: &mut [f32],
+    vocab: usize,
+    rows: &[(usize, f32)],
+) -> Vec<RowJudged> {
+    let arch = Arch::new();
+    let judge = |(logits, &(label, weight)): (&mut [f32], &(usize, f32))| {
+        arch.dispatch(|| label_row(logits, label, weight))
+    };
+    logits
+        .par_chunks_mut(vocab)
+        .zip(rows.par_iter())
+        .map(judge)
+        .collect()
+}
+
+/// `sum += hiddenᵀ · gradient`, in place.
+///
+/// # Shapes
+/// - hidden: `[rows, d_model]`
+/// - gradient: `shape`, `[rows, vocab]`
+/// - sum: `[d_model, vocab]`
+pub(crate) fn add_product(sum: &mut [f32], hidden: &[f32], gradient: &[f32], shape: [usize; 2]) {
+    let [rows, vocab] = shape;
+    let d_model = sum.len() / vocab;
+    assert_eq!(sum.len(), d_model * vocab, "the sum is not rectangular");
+    assert_eq!(hidden.len(), rows * d_model, "hidden states of other rows");
+    assert_eq!(gradient.len(), rows * vocab, "gradients of other rows");
+    let (row, column) = (vocab as isize, 1);
+    #[expect(unsafe_code, reason = "the product takes pointers")]
+    // SAFETY: the three lengths were checked against the sizes and strides, and `sum` is borrowed alone.
+    unsafe {
+        gemm::gemm(
+            d_model,
+            vocab,
+            rows,
+            sum.as_mut_ptr(),
+            column,
+            row,
+            true,
+            hidden.as_ptr(),
+            d_model as isize,
+            1,
+            gradient.as_ptr(),
+            column,
+            row,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::Rayon(0),
+        );
+    }
+}
+
+/// `Σ x²`, summed block by block.
+pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
+    let arch = Arch::new();
+    let blocks: Vec<f64> = values
+        .par_chunks(BLOCK)
+        .map(|block| arch.dispatch(|| squares(block)))
+        .collect();
+    blocks.iter().sum()
+}
+
+#[inline(always)]
+fn squares(block: &[f32]) -> f64 {
+    let mut lanes = [0.0f64; LANES];
+    let parts = block.chunks_exact(LANES);
+    let rest: f64 = parts.remainder().iter().map(|&x| x as f64 * x as f64).sum();
+    for part in parts {
+        for (lane, &x) in lanes.iter_mut().zip(part) {
+            *lane += x as f64 * x as f64;
+        }
+    }
+    rest + lanes.iter().sum::<f64>()
+}
+
+/// Constants of one AdamW step; see [`crate::AdamW`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdamWStep {
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) epsilon: f32,
+    /// `1 / (1 - beta2^t)`.
+    pub(crate) correct2: f32,
+    /// Learning rate over `1 - beta1^t`.
+    pub(crate) rate: f32,
+    /// `1 - learning rate · weight decay`.
+    pub(crate) shrink: f32,
+}
+
+/// Moves `weights` and both moments in place.
+pub(crate) fn adamw(
+    weights: &mut [f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    gradient: &[f32],
+    step: AdamWStep,
+) {
+    let arch = Arch::new();
+    weights
+        .par_chunks_mut(BLOCK)
+        .zip(first.par_chunks_mut(BLOCK))
+        .zip(second.par_chunks_mut(BLOCK))
+        .zip(gradient.par_chunks(BLOCK))
+        .for_each(|(((weights, first), second), gradient)| {
+            arch.dispatch(|| adamw_block(weights, first, second, gradient, step));
+        });
+}
+
+#[inline(always)]
+fn adamw_block(
+    weights: &mut [f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    gradient: &[f32],
+    step: AdamWStep,
+) {
+    let moments = first.iter_mut().zip(second.iter_mut());
+    for ((weight, (first, second)), &gradient) in weights.iter_mut().zip(moments).zip(gradient) {
+        *first = step.beta1 * *first + (1.0 - step.beta1) * gradient;
+        *second = step.beta2 * *second + (1.0 - step.beta2) * gradient * gradient;
+        let root = (*second * step.correct2).sqrt() + step.epsilon;
+        *weight = *weight * step.shrink - step.rate * *first / root;
+    }
+}
+
+#[inline(always)]
+fn largest(row: &[f32]) -> (f32, usize) {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let blocks = row.chunks_exact(LANES);
+    let rest = blocks.remainder();
+    for block in blocks {
+        for (lane, &value) in lanes.iter_mut().zip(block) {
+            *lane = lane.max(value);
+        }
+    }
+    let largest = lanes
+        .iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max);
+    let at = row.iter().position(|&value| value == largest).unwrap_or(0);
+    (largest, at)
+}
+
+/// Turns logits into probabilities; returns `Σ p log p` and the most likely token.
+#[inline(always)]
+fn softmax(row: &mut [f32]) -> (f32, usize) {
+    let (largest, best) = largest(row);
+    let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
+    let mut blocks = row.chunks_exact_mut(LANES);
+    for block in &mut blocks {
+        for ((value, sum), dot) in block.iter_mut().zip(&mut sums).zip(&mut dots) {
+            let shifted = *value - largest;
+            let e = exp(shifted);
+            *sum += e;
+            *dot += e * shifted;
+            *value = e;
+        }
+    }
+    let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
+    for value in blocks.into_remainder() {
+        let shifted = *value - largest;
+        *value = exp(shifted);
+        sum += *value;
+        dot += *value * shifted;
+    }
+    let scale = 1.0 / sum;
+    row.iter_mut().for_each(|value| *value *= scale);
+    (dot * scale - sum.ln(), best)
+}
+
+#[inline(always)]
+fn target_row(row: &mut [f32], p: &[f32], covered: f32, best: usize, weight: f32) -> RowJudged {
+    let (largest, found) = largest(row);
+    let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
+    let mut blocks = row.chunks_exact_mut(LANES);
+    let mut p_blocks = p.chunks_exact(LANES);
+    for (block, p) in (&mut blocks).zip(&mut p_blocks) {
+        for (((value, sum), dot), &p) in block.iter_mut().zip(&mut sums).zip(&mut dots).zip(p) {
+            let shifted = *value - largest;
+            *dot += p * shifted;
+            *value = exp(shifted);
+            *sum += *value;
+        }
+    }
+    let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
+    for (value, &p) in blocks.into_remainder().iter_mut().zip(p_blocks.remainder()) {
+        let shifted = *value - largest;
+        dot += p * shifted;
+        *value = exp(shifted);
+        sum += *value;
+    }
+    let scale = 1.0 / sum;
+    let mut shared = [0.0f32; LANES];
+    let mut blocks = row.chunks_exact_mut(LANES);
+    let mut p_blocks = p.chunks_exact(LANES);
+    for (block, p) in (&mut blocks).zip(&mut p_blocks) {
+        for ((value, shared), &p) in block.iter_mut().zip(&mut shared).zip(p) {
+            let q = *value * scale;
+            *shared += q.min(p * covered);
+            *value = (q - p) * weight;
+        }
+    }
+    let mut alpha = shared.iter().sum::<f32>();
+    for (value, &p) in blocks.into_remainder().iter_mut().zip(p_blocks.remainder()) {
+        let q = *value * scale;
+        alpha += q.min(p * covered);
+        *value = (q - p) * weight;
+    }
+    RowJudged {
+        value: sum.ln() - dot,
+        alpha,
+        correct: found == best,
+    }
+}
+
+#[inline(always)]
+fn label_row(row: &mut [f32], label: usize, weight: f32) -> RowJudged {
+    let (largest, found) = largest(row);
+    let of_label = row[label] - largest;
+    let mut sums = [0.0f32; LANES];
+    let mut blocks = row.chunks_exact_mut(LANES);
+    for block in &mut blocks {
+        for (value, sum) in block.iter_mut().zip(&mut sums) {
+            *value = exp(*value - largest);
+            *sum += *value;
+        }
+    }
+    let mut sum = sums.iter().sum::<f32>();
+    for value in blocks.into_remainder() {
+        *value = exp(*value - largest);
+        sum += *value;
+    }
+    let scale = weight / sum;
+    row.iter_mut().for_each(|value| *value *= scale);
+    row[label] -= weight;
+    let value = sum.ln() - of_label;
+    RowJudged {
+        value,
+        alpha: (-value).exp(),
+        correct: found == label,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_added_to_what_is_there() {
+        // hiddenᵀ · gradient of two rows, width 2, vocabulary 3.
+        let mut sum = vec![100.0; 6];
+        add_product(
+            &mut sum,
+            &[1.0, 2.0, 3.0, 4.0],
+            &[1.0, 0.0, 2.0, 0.0, 1.0, 1.0],
+            [2, 3],
+        );
+        assert_eq!(sum, [101.0, 103.0, 105.0, 102.0, 104.0, 108.0]);
+    }
+
+    #[test]
+    fn a_row_is_judged_as_by_the_formulas() {
+        // Longer than the lanes, and no multiple of them.
+        let vocab = LANES + 5;
+        let logits: Vec<f32> = (0..vocab).map(|i| ((i * 7) % 11) as f32 * 0.3).collect();
+        let teacher: Vec<f32> = (0..vocab).map(|i| ((i * 5) % 13) as f32 * 0.4).collect();
+        let softmax = |x: &[f32]| -> Vec<f64> {
+            let e: Vec<f64> = x.iter().map(|&x| (x as f64).exp()).collect();
+            let sum: f64 = e.iter().sum();
+            e.into_iter().map(|e| e / sum).collect()
+        };
+        let (q, p) = (softmax(&logits), softmax(&teacher));
+        let panel = TeacherPanel::new(teacher, vocab);
+        let mut gradient = logits.clone();
+        let rows = [TargetRow {
+            row: 0,
+            weight: 0.5,
+        }];
+        let judged = judge_target(&mut gradient, vocab, &rows, &panel)[0];
+        let kl: f64 = p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum();
+        let alpha: f64 = p.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
+        assert!((judged.value as f64 - kl).abs() < 1e-5, "{judged:?} {kl}");
+        assert!(
+            (judged.alpha as f64 - alpha).abs() < 1e-5,
+            "{judged:?} {alpha}"
+        );
+        for ((got, p), q) in gradient.iter().zip(&p).zip(&q) {
+            assert!((*got as f64 - 0.5 * (q - p)).abs() < 1e-6);
+        }
+
+        let mut gradient = logits.clone();
+        let judged = judge_labels(&mut gradient, vocab, &[(3, 2.0)])[0];
+        assert!((judged.value as f64 + q[3].ln()).abs() < 1e-5, "{judged:?}");
+        assert!((gradient[3] as f64 - 2.0 * (q[3] - 1.0)).abs() < 1e-5);
+        assert!((gradient[4] as f64 - 2.0 * q[4]).abs() < 1e-5);
+    }
+}
