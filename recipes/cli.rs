@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -199,7 +201,12 @@ fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
             false => Output::detect(),
         },
     };
+    let started = Instant::now();
     stages::run(&context, &arguments.stages)?;
+    context.output.say(format!(
+        "all stages: {:.0} s",
+        started.elapsed().as_secs_f64()
+    ));
     if arguments.stages.is_empty() || arguments.stages.iter().any(|stage| stage == "evaluate") {
         print!("{}", stages::evaluate::table(&run)?);
     }

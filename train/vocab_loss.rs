@@ -368,7 +368,7 @@ enum HeadGradient {
     /// On the CPU in f32, where it is added to in place.
     Host(Vec<f32>),
     /// Elsewhere, f32.
-    Device(Tensor<2>),
+    Device(Box<Tensor<2>>),
 }
 
 impl HeadGradient {
@@ -376,7 +376,7 @@ impl HeadGradient {
         let device = like.device();
         match is_cpu(&device) && like.dtype() == DType::F32 {
             true => Self::Host(vec![0.0; shape[0] * shape[1]]),
-            false => Self::Device(Tensor::zeros(shape, (&device, DType::F32))),
+            false => Self::Device(Box::new(Tensor::zeros(shape, (&device, DType::F32)))),
         }
     }
 
@@ -384,7 +384,7 @@ impl HeadGradient {
         match self {
             Self::None => None,
             Self::Host(sum) => Some(Tensor::from_data(TensorData::new(sum, shape), device)),
-            Self::Device(sum) => Some(sum),
+            Self::Device(sum) => Some(*sum),
         }
     }
 }
