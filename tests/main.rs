@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 mod allocation;
 mod bad_input;
+mod checkpointing;
 mod cli;
 mod divergence_parity;
 mod eagle3_parity;

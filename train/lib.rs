@@ -12,6 +12,7 @@ mod optimizer;
 mod schedule;
 mod settings;
 mod source;
+mod teacher;
 mod trainee;
 mod training_time_test;
 mod vocab_loss;
@@ -27,8 +28,9 @@ pub use optimizer::{AdamW, AdamWConfig, Gradients};
 pub use schedule::{Decay, Schedule};
 pub use settings::TrainConfig;
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
+pub use teacher::Teacher;
 pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
-pub use vocab_loss::{Head, HeadParameter, Judge, Row, Statistics, Teacher, VocabLoss, vocab_loss};
+pub use vocab_loss::{Head, HeadParameter, Judge, Row, Statistics, VocabLoss, vocab_loss};

@@ -8,7 +8,7 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, lift, on_host, tensor_from};
 
 use crate::kernels::{self, AdamWStep};
-use crate::vocab_loss::is_cpu;
+use crate::teacher::is_cpu;
 use crate::{Error, Result};
 
 /// Settings of [`AdamW`] (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).

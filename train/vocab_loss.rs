@@ -9,24 +9,15 @@ use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
-use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{
-    TargetParts,
-    eagle3::head_rows,
-    weights::{host_f32, lift, on_host},
-};
+use spectrain_models::weights::{host_f32, lift, on_host};
 
 use crate::Divergence;
 use crate::divergence::{Judged, TeacherRows, overlap};
 use crate::kernels::{self, TargetRow, TeacherPanel};
+use crate::teacher::{Teacher, chunk_rows, indices, is_cpu};
 
-/// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
-/// kernel at once.
-const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
 /// Positions whose distributions are made at a time on the CPU: the product behind them is too small alone.
 const PANEL_ROWS: usize = 96;
-/// And on other devices.
-const CHUNK_ELEMENTS: usize = 1 << 26;
 
 /// One position to be judged.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,18 +43,6 @@ pub enum Judge<'a> {
     },
     /// Cross-entropy with these tokens of the head's vocabulary, indexed by [`Row::teacher`].
     Labels(&'a [u32]),
-}
-
-/// The target's distribution at each position of a batch, kept as hidden states.
-pub struct Teacher {
-    /// `[positions, d_model]`, after the target's final norm.
-    last: Tensor<2>,
-    /// `[d_model, vocab]`
-    head: Tensor<2>,
-    /// `[d_model, draft_vocab]`, and the target's id of each column, where the vocabularies differ.
-    draft: Option<(Tensor<2>, DraftVocabulary)>,
-    /// Where the vocabularies differ: log of the partition function over the target's vocabulary, `[positions, 1]`.
-    log_partition: Option<Tensor<2>>,
 }
 
 /// Whether accuracy and acceptance rate are wanted beside the loss; they cost two more passes over the logits.
@@ -104,102 +83,6 @@ pub struct VocabLoss {
     pub values: Tensor<2>,
     /// `[rows, 2]`: acceptance rate, and 1 where the drafter's most likely token is the target's; when wanted.
     pub statistics: Option<Tensor<2>>,
-}
-
-impl Teacher {
-    /// The target's distributions at `last`, judged over `vocabulary`.
-    ///
-    /// # Shapes
-    /// - last: `[batch, seq, d_model]`, not in a graph
-    pub fn new(last: Tensor<3>, target: &TargetParts, vocabulary: &DraftVocabulary) -> Self {
-        let [batch, seq, d_model] = last.dims();
-        Self {
-            last: last.reshape([batch * seq, d_model]),
-            head: target.lm_head.weight.val(),
-            draft: (!vocabulary.is_full())
-                .then(|| (head_rows(target, vocabulary), vocabulary.clone())),
-            log_partition: None,
-        }
-    }
-
-    /// Whether the target's most likely token at each of `positions` can be proposed at all. Remembers the partition
-    /// function on the way, so it must run before the loss when the vocabularies differ.
-    pub fn proposable(&mut self, positions: &[usize]) -> Vec<bool> {
-        let Some((_, vocabulary)) = &self.draft else {
-            return vec![true; positions.len()];
-        };
-        let vocab = self.head.dims()[1];
-        let device = self.last.device();
-        let all = self.last.dims()[0];
-        let mut best = Vec::with_capacity(positions.len());
-        let mut partitions = Vec::new();
-        for chunk in positions.chunks(chunk_rows(vocab, &device)) {
-            let logits = self.logits(&self.head, chunk);
-            partitions.push(log_partition(&logits));
-            best.push(logits.argmax(1));
-        }
-        if positions.is_empty() {
-            return Vec::new();
-        }
-        let zeros = Tensor::<2>::zeros([all, 1], (&device, DType::F32));
-        self.log_partition = Some(zeros.select_assign(
-            0,
-            indices(positions, &device),
-            Tensor::cat(partitions, 0),
-            IndexingUpdateOp::Add,
-        ));
-        let best = Tensor::cat(best, 0).into_data();
-        best.iter::<i64>()
-            .map(|token| vocabulary.to_draft(token as u32).is_some())
-            .collect()
-    }
-
-    /// Log-probabilities over the drafter's vocabulary at `positions`.
-    fn rows(&self, positions: &[usize]) -> TeacherRows {
-        let Some((head, _)) = &self.draft else {
-            return TeacherRows {
-                log_p: log_softmax(self.logits(&self.head, positions), 1),
-                covered: None,
-            };
-        };
-        let logits = self.logits(head, positions);
-        let partition = log_partition(&logits);
-        let covered = self.log_partition.clone().map(|all| {
-            let all = all.select(0, indices(positions, &self.last.device()));
-            (partition.clone() - all).exp()
-        });
-        TeacherRows {
-            log_p: logits - partition,
-            covered,
-        }
-    }
-
-    /// Probabilities over the drafter's vocabulary at `positions`, on the host.
-    fn panel(&self, positions: &[usize]) -> TeacherPanel {
-        let Some((head, _)) = &self.draft else {
-            let logits = self.logits(&self.head, positions);
-            return TeacherPanel::new(host_f32(logits), self.head.dims()[1]);
-        };
-        let logits = self.logits(head, positions);
-        let partition = log_partition(&logits);
-        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1]);
-        if let Some(all) = &self.log_partition {
-            let all = all
-                .clone()
-                .select(0, indices(positions, &self.last.device()));
-            panel.covered = host_f32((partition - all).exp());
-        }
-        panel
-    }
-
-    fn logits(&self, head: &Tensor<2>, positions: &[usize]) -> Tensor<2> {
-        let hidden = self
-            .last
-            .clone()
-            .select(0, indices(positions, &self.last.device()));
-        let head = head.clone().cast(hidden.dtype());
-        hidden.matmul(head).cast(DType::F32)
-    }
 }
 
 /// The loss `Σ weight · divergence` over `rows`, and its gradients.
@@ -286,12 +169,6 @@ fn surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>, places: Tensor<1, 
     sum
 }
 
-/// `log Σ exp` of each row, `[rows, 1]`.
-fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
-    let largest = logits.clone().max_dim(1);
-    (logits.clone() - largest.clone()).exp().sum_dim(1).log() + largest
-}
-
 /// `Σ x · gradient`, whose gradient in `x` is `gradient`. `[1]`, f32.
 fn dot(x: Tensor<2>, gradient: Tensor<2>) -> Tensor<1> {
     let gradient = lift(gradient.cast(x.dtype()), &x.device());
@@ -303,24 +180,6 @@ fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
         true => Tensor::zeros([0, width], (device, DType::F32)),
         false => Tensor::cat(parts, 0),
     }
-}
-
-fn chunk_rows(vocab: usize, device: &Device) -> usize {
-    let elements = match is_cpu(device) {
-        true => CHUNK_ELEMENTS_CPU,
-        false => CHUNK_ELEMENTS,
-    };
-    (elements / vocab).max(16)
-}
-
-/// Whether tensors on `device` live in the memory of the host.
-pub(crate) fn is_cpu(device: &Device) -> bool {
-    device.clone().without_autodiff() == Device::flex()
-}
-
-fn indices(places: &[usize], device: &Device) -> Tensor<1, Int> {
-    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
-    Tensor::from_ints(places.as_slice(), device)
 }
 
 /// What all chunks share, and the gradient of the head that they add to.

@@ -1,0 +1,41 @@
+//! Gradient checkpointing computes activations again; it must not change what is learnt.
+use burn::prelude::*;
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::eagle3::Eagle3Config;
+use spectrain_train::{
+    Objective, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig,
+};
+
+use crate::golden::assert_close;
+use crate::tiny;
+
+#[test]
+fn gradients_are_the_same_with_and_without_checkpointing() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let config = Eagle3Config::default();
+    let capture = tiny::eagle3_capture(&config, &target);
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &tiny::random_samples(3), 2);
+    let batch = tiny::batch(&mut tiny::live(samples, &target, capture));
+    let gradients = |graph: Device| {
+        let objective = TrainingTimeTest::new(&TrainingTimeTestConfig::default()).unwrap();
+        let vocabulary = DraftVocabulary::full(tiny::VOCAB);
+        let drafter = tiny::drafter(&config, &target, &vocabulary, &graph);
+        let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
+        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        let gradients = trainee.gradients().to_host();
+        // The strategy must outlive an update.
+        trainee.update(1e-3, 0.5);
+        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        (gradients, trainee.gradients().to_host())
+    };
+    let plain = gradients(device.clone().autodiff());
+    let recomputed = gradients(device.autodiff().gradient_checkpointing());
+    for (plain, recomputed) in [(plain.0, recomputed.0), (plain.1, recomputed.1)] {
+        assert_eq!(plain.len(), recomputed.len());
+        for (name, expected) in plain {
+            assert_close(&name, &recomputed[&name], &expected, 1e-5);
+        }
+    }
+}

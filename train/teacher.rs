@@ -1,0 +1,149 @@
+//! The target's side of the vocabulary loss: its distributions, made from hidden states where they are wanted.
+use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{DType, IndexingUpdateOp};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::{TargetParts, eagle3::head_rows, weights::host_f32};
+
+use crate::divergence::TeacherRows;
+use crate::kernels::TeacherPanel;
+
+/// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
+/// kernel at once.
+const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
+/// And on other devices.
+const CHUNK_ELEMENTS: usize = 1 << 26;
+
+/// The target's distribution at each position of a batch, kept as hidden states.
+pub struct Teacher {
+    /// `[positions, d_model]`, after the target's final norm.
+    last: Tensor<2>,
+    /// `[d_model, vocab]`
+    head: Tensor<2>,
+    /// `[d_model, draft_vocab]`, and the target's id of each column, where the vocabularies differ.
+    draft: Option<(Tensor<2>, DraftVocabulary)>,
+    /// Where the vocabularies differ: log of the partition function over the target's vocabulary, `[positions, 1]`.
+    log_partition: Option<Tensor<2>>,
+}
+
+impl Teacher {
+    /// The target's distributions at `last`, judged over `vocabulary`.
+    ///
+    /// # Shapes
+    /// - last: `[batch, seq, d_model]`, not in a graph
+    pub fn new(last: Tensor<3>, target: &TargetParts, vocabulary: &DraftVocabulary) -> Self {
+        let [batch, seq, d_model] = last.dims();
+        Self {
+            last: last.reshape([batch * seq, d_model]),
+            head: target.lm_head.weight.val(),
+            draft: (!vocabulary.is_full())
+                .then(|| (head_rows(target, vocabulary), vocabulary.clone())),
+            log_partition: None,
+        }
+    }
+
+    /// Whether the target's most likely token at each of `positions` can be proposed at all. Remembers the partition
+    /// function on the way, so it must run before the loss when the vocabularies differ.
+    pub fn proposable(&mut self, positions: &[usize]) -> Vec<bool> {
+        let Some((_, vocabulary)) = &self.draft else {
+            return vec![true; positions.len()];
+        };
+        let vocab = self.head.dims()[1];
+        let device = self.last.device();
+        let all = self.last.dims()[0];
+        let mut best = Vec::with_capacity(positions.len());
+        let mut partitions = Vec::new();
+        for chunk in positions.chunks(chunk_rows(vocab, &device)) {
+            let logits = self.logits(&self.head, chunk);
+            partitions.push(log_partition(&logits));
+            best.push(logits.argmax(1));
+        }
+        if positions.is_empty() {
+            return Vec::new();
+        }
+        let zeros = Tensor::<2>::zeros([all, 1], (&device, DType::F32));
+        self.log_partition = Some(zeros.select_assign(
+            0,
+            indices(positions, &device),
+            Tensor::cat(partitions, 0),
+            IndexingUpdateOp::Add,
+        ));
+        let best = Tensor::cat(best, 0).into_data();
+        best.iter::<i64>()
+            .map(|token| vocabulary.to_draft(token as u32).is_some())
+            .collect()
+    }
+
+    /// Log-probabilities over the drafter's vocabulary at `positions`.
+    pub(crate) fn rows(&self, positions: &[usize]) -> TeacherRows {
+        let Some((head, _)) = &self.draft else {
+            return TeacherRows {
+                log_p: log_softmax(self.logits(&self.head, positions), 1),
+                covered: None,
+            };
+        };
+        let logits = self.logits(head, positions);
+        let partition = log_partition(&logits);
+        let covered = self.log_partition.clone().map(|all| {
+            let all = all.select(0, indices(positions, &self.last.device()));
+            (partition.clone() - all).exp()
+        });
+        TeacherRows {
+            log_p: logits - partition,
+            covered,
+        }
+    }
+
+    /// Probabilities over the drafter's vocabulary at `positions`, on the host.
+    pub(crate) fn panel(&self, positions: &[usize]) -> TeacherPanel {
+        let Some((head, _)) = &self.draft else {
+            let logits = self.logits(&self.head, positions);
+            return TeacherPanel::new(host_f32(logits), self.head.dims()[1]);
+        };
+        let logits = self.logits(head, positions);
+        let partition = log_partition(&logits);
+        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1]);
+        if let Some(all) = &self.log_partition {
+            let all = all
+                .clone()
+                .select(0, indices(positions, &self.last.device()));
+            panel.covered = host_f32((partition - all).exp());
+        }
+        panel
+    }
+
+    fn logits(&self, head: &Tensor<2>, positions: &[usize]) -> Tensor<2> {
+        let hidden = self
+            .last
+            .clone()
+            .select(0, indices(positions, &self.last.device()));
+        let head = head.clone().cast(hidden.dtype());
+        hidden.matmul(head).cast(DType::F32)
+    }
+}
+
+/// `log Σ exp` of each row, `[rows, 1]`.
+fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
+    let largest = logits.clone().max_dim(1);
+    (logits.clone() - largest.clone()).exp().sum_dim(1).log() + largest
+}
+
+/// Rows of logits over `vocab` that are alive at a time.
+pub(crate) fn chunk_rows(vocab: usize, device: &Device) -> usize {
+    let elements = match is_cpu(device) {
+        true => CHUNK_ELEMENTS_CPU,
+        false => CHUNK_ELEMENTS,
+    };
+    (elements / vocab).max(16)
+}
+
+/// Whether tensors on `device` live in the memory of the host.
+pub(crate) fn is_cpu(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
+}
+
+/// Row numbers as a tensor.
+pub(crate) fn indices(places: &[usize], device: &Device) -> Tensor<1, Int> {
+    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+    Tensor::from_ints(places.as_slice(), device)
+}
