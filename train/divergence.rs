@@ -80,7 +80,9 @@ impl Divergence {
                 (value, gradient)
             }
             Self::Jsd(beta) => {
-                let log_m = (p.clone() * beta + q.clone() * (1.0 - beta)).log();
+                // Where both underflow, the terms are zero whatever the logarithm, as long as it is finite.
+                let m = p.clone() * beta + q.clone() * (1.0 - beta);
+                let log_m = m.clamp_min(f32::MIN_POSITIVE).log();
                 let to_p = (p * (log_p - log_m.clone())).sum_dim(1);
                 let ratio = log_q - log_m;
                 let to_q = (q.clone() * ratio.clone()).sum_dim(1);

@@ -32,6 +32,18 @@ pub enum Error {
         /// Samples of the batch.
         samples: Vec<usize>,
     },
+    /// No position of several steps counted.
+    #[error(
+        "steps up to {step}: no position of the last {steps} steps is trained on: {samples} samples; look at their loss masks with `spectrain data lint`, and at the coverage of the draft vocabulary"
+    )]
+    NothingCounted {
+        /// Optimizer step, counted from 1.
+        step: usize,
+        /// Steps without any.
+        steps: usize,
+        /// Samples in them.
+        samples: usize,
+    },
     /// The run state on disk is not of this training.
     #[error("`{path}`: expected {expected}, got {got}")]
     State {

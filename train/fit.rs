@@ -283,6 +283,7 @@ impl Run<'_> {
         learning_rate: f64,
     ) -> Result<()> {
         let mut interval = Interval::default();
+        let (steps, mut counted, mut seen) = (self.pending.len(), 0, 0);
         for Pending {
             step,
             samples,
@@ -290,6 +291,12 @@ impl Run<'_> {
             norm,
         } in self.pending.drain(..)
         {
+            let positions: usize = losses.iter().map(|loss| loss.rows.len()).sum();
+            seen += samples.len();
+            if positions == 0 {
+                continue;
+            }
+            counted += positions;
             let reports: Vec<_> = losses.iter().map(Loss::report).collect();
             let loss = reports.iter().map(|r| r.total).sum::<f64>() / reports.len() as f64;
             let norm = norm.map_or(0.0, |norm| host_f32(norm)[0] as f64);
@@ -302,6 +309,13 @@ impl Run<'_> {
                 });
             }
             interval.add(loss, norm, reports);
+        }
+        if counted == 0 {
+            return Err(Error::NothingCounted {
+                step: progress.step,
+                steps,
+                samples: seen,
+            });
         }
         if !trainee.is_finite() {
             return Err(Error::Diverged {

@@ -28,6 +28,9 @@ pub struct Loss {
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// Every position judged, with its step.
     pub rows: Vec<Row>,
+    /// Step and position of what a decoder would draft in vain, and the loss leaves out: the target's most likely token
+    /// cannot be proposed.
+    pub missed: Vec<(usize, usize)>,
     /// `[rows, 1]`: distance at each.
     values: Tensor<2>,
     /// `[rows, 2]`: see [`VocabLoss::statistics`].
@@ -83,6 +86,7 @@ impl From<VocabLoss> for Loss {
             surrogate: loss.surrogate,
             head_gradient: loss.head_gradient,
             rows: loss.rows,
+            missed: Vec::new(),
             values: loss.values,
             statistics: loss.statistics,
         }
@@ -92,46 +96,99 @@ impl From<VocabLoss> for Loss {
 impl Loss {
     /// Reads the loss from the device.
     pub fn report(&self) -> LossReport {
-        let values = host_f32(self.values.clone());
-        let statistics = self.statistics.clone().map(host_f32);
         let depth = self.rows.iter().map(|row| row.step + 1).max().unwrap_or(0);
-        let mut steps = vec![StepReport::default(); depth];
-        let mut total = 0.0;
-        // Steps in order for each position, so that a chain ends at its first miss.
-        let mut order: Vec<usize> = (0..self.rows.len()).collect();
-        order.sort_by_key(|&i| (self.rows[i].position, self.rows[i].step));
+        let mut report = LossReport {
+            total: 0.0,
+            steps: vec![StepReport::default(); depth],
+            simulated_tau: 1.0,
+            chains: 0,
+        };
+        if self.rows.is_empty() {
+            return report;
+        }
+        let values = host_f32(self.values.clone());
+        for (row, &value) in self.rows.iter().zip(&values) {
+            report.total += row.weight as f64 * value as f64;
+            report.steps[row.step].count += 1;
+            report.steps[row.step].loss += value as f64;
+        }
+        if let Some(statistics) = self.statistics.clone().map(host_f32) {
+            let pairs = self.rows.iter().zip(statistics.as_chunks::<2>().0);
+            for (row, [alpha, correct]) in pairs {
+                report.steps[row.step].alpha += *alpha as f64;
+                report.steps[row.step].correct += *correct as f64;
+            }
+            self.follow_chains(&statistics, &mut report);
+        }
+        report
+    }
+
+    /// Walks each position's steps in order, as a greedy decoder would: the chain ends at the first miss, or where the
+    /// text does.
+    fn follow_chains(&self, statistics: &[f32], report: &mut LossReport) {
+        let judged = self.rows.iter().zip(statistics.as_chunks::<2>().0);
+        let judged = judged.map(|(row, [_, correct])| (row.position, row.step, *correct > 0.5));
+        let missed = self
+            .missed
+            .iter()
+            .map(|&(step, position)| (position, step, false));
+        let deep = |&(_, step, _): &(usize, usize, bool)| step < report.steps.len();
+        let mut drafts: Vec<_> = judged.chain(missed).filter(deep).collect();
+        drafts.sort_unstable();
         let (mut position, mut next) = (usize::MAX, 0);
-        for i in order {
-            let row = self.rows[i];
-            total += row.weight as f64 * values[i] as f64;
-            let step = &mut steps[row.step];
-            step.count += 1;
-            step.loss += values[i] as f64;
-            let Some(statistics) = &statistics else {
+        for (at, step, correct) in drafts {
+            if at != position {
+                (position, next) = (at, 0);
+            }
+            if step != next {
                 continue;
-            };
-            let correct = statistics[2 * i + 1];
-            step.alpha += statistics[2 * i] as f64;
-            step.correct += correct as f64;
-            if row.position != position {
-                (position, next) = (row.position, 0);
             }
-            // A position that a step leaves out (its target token cannot be proposed, or the text ends) ends the chain.
-            if row.step == next {
-                step.reached += 1;
-                if correct > 0.5 {
-                    step.kept += 1;
-                    next += 1;
-                }
+            report.steps[step].reached += 1;
+            if correct {
+                report.steps[step].kept += 1;
+                next += 1;
             }
         }
-        let chains = steps.first().map_or(0, |step| step.reached);
-        let kept: usize = steps.iter().map(|step| step.kept).sum();
-        LossReport {
-            total,
-            simulated_tau: 1.0 + kept as f64 / chains.max(1) as f64,
-            chains,
-            steps,
-        }
+        report.chains = report.steps[0].reached;
+        let kept: usize = report.steps.iter().map(|step| step.kept).sum();
+        report.simulated_tau = 1.0 + kept as f64 / report.chains.max(1) as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_end_at_their_first_miss_and_unproposable_tokens_are_misses() {
+        let device = Device::flex();
+        // Position 0 keeps step 0 and misses step 1; position 1 could not propose at step 0; position 2 keeps step 0 and
+        // the text ends.
+        let judged = [(0, 0, 1.0), (0, 1, 0.0), (1, 1, 1.0), (2, 0, 1.0)];
+        let row = |&(position, step, _): &(usize, usize, f32)| Row {
+            step,
+            position,
+            teacher: 0,
+            weight: 1.0,
+        };
+        let statistics: Vec<f32> = judged
+            .iter()
+            .flat_map(|&(_, _, correct)| [0.5, correct])
+            .collect();
+        let loss = Loss {
+            surrogate: Tensor::zeros([1], &device),
+            head_gradient: None,
+            rows: judged.iter().map(row).collect(),
+            missed: vec![(0, 1)],
+            values: Tensor::ones([4, 1], &device),
+            statistics: Some(
+                Tensor::<1>::from_floats(statistics.as_slice(), &device).reshape([4, 2]),
+            ),
+        };
+        let report = loss.report();
+        assert_eq!(report.total, 4.0);
+        assert_eq!((report.steps[0].reached, report.steps[0].kept), (3, 2));
+        assert_eq!((report.steps[1].reached, report.steps[1].kept), (1, 0));
+        assert!((report.simulated_tau - (1.0 + 2.0 / 3.0)).abs() < 1e-12);
     }
 }

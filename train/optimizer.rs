@@ -153,6 +153,10 @@ impl AdamW {
 
     /// Moves every parameter that has a gradient.
     pub fn update<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64) -> M {
+        // A step in which no position counted moves nothing, and must not weaken the correction of later ones.
+        if gradients.0.is_empty() {
+            return module;
+        }
         self.updates += 1;
         module.map(&mut Step {
             path: Vec::new(),

@@ -43,6 +43,8 @@ pub struct TrainConfig {
     pub decode_prompts: usize,
     /// Tokens decoded for each. 64.
     pub decode_tokens: usize,
+    /// Length of the chains drafted for them. 5.
+    pub decode_draft_length: usize,
     /// Steps between saved states. 200.
     pub save_every: usize,
     /// Saved states kept, beside the best by true τ. 2.
@@ -72,6 +74,7 @@ impl Default for TrainConfig {
             validate_samples: 64,
             decode_prompts: 8,
             decode_tokens: 64,
+            decode_draft_length: 5,
             save_every: 200,
             keep: 2,
             explosion: 10.0,
@@ -92,6 +95,7 @@ impl TrainConfig {
             ("validate_every", self.validate_every),
             ("save_every", self.save_every),
             ("keep", self.keep),
+            ("decode_draft_length", self.decode_draft_length),
         ];
         let wrong = |key, expected: String, got: String| {
             Err(Error::Setting {
@@ -113,6 +117,30 @@ impl TrainConfig {
         if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
             let got = self.learning_rate.to_string();
             return wrong("learning_rate", "a positive number".into(), got);
+        }
+        if self.validate_samples == 0 && self.decode_prompts == 0 {
+            let expected = "at least 1, or `decode_prompts` of at least 1: one of them chooses the best weights";
+            return wrong("validate_samples", expected.into(), "0".into());
+        }
+        if self.explosion.is_nan() || self.explosion <= 1.0 {
+            return wrong("explosion", "above 1".into(), self.explosion.to_string());
+        }
+        if self.epsilon.is_nan() || self.epsilon <= 0.0 {
+            return wrong(
+                "epsilon",
+                "a positive number".into(),
+                self.epsilon.to_string(),
+            );
+        }
+        let not_negative = [
+            ("clip", self.clip),
+            ("weight_decay", self.weight_decay),
+            ("floor", self.floor),
+        ];
+        for (key, value) in not_negative {
+            if value.is_nan() || value < 0.0 {
+                return wrong(key, "0 or more".into(), value.to_string());
+            }
         }
         for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
             if !(0.0..1.0).contains(&beta) {

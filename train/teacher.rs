@@ -24,6 +24,8 @@ pub struct Teacher {
     draft: Option<(Tensor<2>, DraftVocabulary)>,
     /// Where the vocabularies differ: log of the partition function over the target's vocabulary, `[positions, 1]`.
     log_partition: Option<Tensor<2>>,
+    /// Where the vocabularies differ: whether the most likely token of a position cannot be proposed.
+    out_of_vocab: Vec<bool>,
 }
 
 impl Teacher {
@@ -39,15 +41,25 @@ impl Teacher {
             draft: (!vocabulary.is_full())
                 .then(|| (head_rows(target, vocabulary), vocabulary.clone())),
             log_partition: None,
+            out_of_vocab: Vec::new(),
         }
     }
 
-    /// Whether the target's most likely token at each of `positions` can be proposed at all. Remembers the partition
-    /// function on the way, so it must run before the loss when the vocabularies differ.
-    pub fn proposable(&mut self, positions: &[usize]) -> Vec<bool> {
+    /// Whether a drafter can propose the target's most likely token at a position. True for all where the vocabularies
+    /// are the same, and before [`Self::find_proposable`].
+    pub fn can_be_met(&self, position: usize) -> bool {
+        !self.out_of_vocab.get(position).is_some_and(|&out| out)
+    }
+
+    /// Finds out where the target's most likely token can be proposed at all. Remembers the partition function on the
+    /// way, so it must run before the loss when the vocabularies differ.
+    pub fn find_proposable(&mut self, positions: &[usize]) {
         let Some((_, vocabulary)) = &self.draft else {
-            return vec![true; positions.len()];
+            return;
         };
+        if positions.is_empty() {
+            return;
+        }
         let vocab = self.head.dims()[1];
         let device = self.last.device();
         let all = self.last.dims()[0];
@@ -58,9 +70,6 @@ impl Teacher {
             partitions.push(log_partition(&logits));
             best.push(logits.argmax(1));
         }
-        if positions.is_empty() {
-            return Vec::new();
-        }
         let zeros = Tensor::<2>::zeros([all, 1], (&device, DType::F32));
         self.log_partition = Some(zeros.select_assign(
             0,
@@ -69,9 +78,10 @@ impl Teacher {
             IndexingUpdateOp::Add,
         ));
         let best = Tensor::cat(best, 0).into_data();
-        best.iter::<i64>()
-            .map(|token| vocabulary.to_draft(token as u32).is_some())
-            .collect()
+        self.out_of_vocab = vec![false; all];
+        for (&position, token) in positions.iter().zip(best.iter::<i64>()) {
+            self.out_of_vocab[position] = vocabulary.to_draft(token as u32).is_none();
+        }
     }
 
     /// Log-probabilities over the drafter's vocabulary at `positions`.

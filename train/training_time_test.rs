@@ -98,6 +98,9 @@ impl Objective<Eagle3> for TrainingTimeTest {
         if !(config.decay > 0.0 && config.decay <= 1.0) {
             return setting("decay", "above 0 and at most 1", config.decay.to_string());
         }
+        if config.divergence == Divergence::TopK(0) {
+            return setting("divergence", "a top_k of at least 1", "0".into());
+        }
         if let Divergence::Jsd(beta) = config.divergence
             && !(beta > 0.0 && beta < 1.0)
         {
@@ -117,7 +120,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
         };
         let last = features.last.clone().without_autodiff();
         let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
-        let rows = self.rows(&batch.rows, &mut teacher);
+        let (rows, missed) = self.rows(&batch.rows, &mut teacher);
         let judge = Judge::Target {
             teacher: &teacher,
             divergence: self.config.divergence,
@@ -126,7 +129,10 @@ impl Objective<Eagle3> for TrainingTimeTest {
             weight: drafter.head(),
             trained: drafter.head_parameter().map(HeadParameter::Weight),
         };
-        vocab_loss(&hidden, head, rows, judge, statistics).into()
+        let loss = vocab_loss(&hidden, head, rows, judge, statistics);
+        let mut loss = Loss::from(loss);
+        loss.missed = missed;
+        loss
     }
 }
 
@@ -163,8 +169,9 @@ impl TrainingTimeTest {
         normed
     }
 
-    /// The positions that count, each with the target's position that judges it: `t + 1 + j` at step `j`.
-    fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> Vec<Row> {
+    /// The positions that count, each with the target's position that judges it: `t + 1 + j` at step `j`. And step and
+    /// position of those left out because the target's token cannot be proposed.
+    fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> (Vec<Row>, Vec<(usize, usize)>) {
         let counts = |position: usize, step: usize| match self.config.mask_align {
             MaskAlign::Label => {
                 batch.reaches(position, 2 + step)
@@ -186,7 +193,7 @@ impl TrainingTimeTest {
                 weight: 0.0,
             })
             .collect();
-        self.drop_out_of_vocab(&mut rows, teacher);
+        let missed = self.drop_out_of_vocab(&mut rows, teacher);
         let mut counted = vec![0usize; self.config.steps];
         rows.iter().for_each(|row| counted[row.step] += 1);
         for row in &mut rows {
@@ -196,20 +203,21 @@ impl TrainingTimeTest {
             };
             row.weight = (self.config.decay.powi(row.step as i32) / divisor as f64) as f32;
         }
-        rows
+        (rows, missed)
     }
 
-    fn drop_out_of_vocab(&self, rows: &mut Vec<Row>, teacher: &mut Teacher) {
+    fn drop_out_of_vocab(&self, rows: &mut Vec<Row>, teacher: &mut Teacher) -> Vec<(usize, usize)> {
         let mut judging: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
         judging.sort_unstable();
         judging.dedup();
-        let proposable = teacher.proposable(&judging);
-        if self.config.out_of_vocab == OutOfVocab::Drop {
-            rows.retain(|row| {
-                let at = judging.binary_search(&row.teacher);
-                at.is_ok_and(|at| proposable[at])
-            });
+        teacher.find_proposable(&judging);
+        if self.config.out_of_vocab == OutOfVocab::Keep {
+            return Vec::new();
         }
+        let out = |row: &mut Row| !teacher.can_be_met(row.teacher);
+        rows.extract_if(.., out)
+            .map(|row| (row.step, row.position))
+            .collect()
     }
 }
 

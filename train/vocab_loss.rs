@@ -328,6 +328,9 @@ impl Chunks<'_> {
                 let (gradient, mut judged) = on_host(logits, |logits| {
                     kernels::judge_target(logits, vocab, &places, panel)
                 });
+                for (judged, row) in judged.iter_mut().zip(rows) {
+                    judged.correct &= teacher.can_be_met(row.teacher);
+                }
                 if *divergence == Divergence::SoftCe {
                     let rows = judged.iter_mut().zip(places);
                     rows.for_each(|(judged, at)| judged.value -= panel.negative_entropy[at.row]);
@@ -356,10 +359,15 @@ impl Chunks<'_> {
                 teacher,
                 divergence,
             } => {
+                let possible: Vec<f32> = rows
+                    .iter()
+                    .map(|row| f32::from(u8::from(teacher.can_be_met(row.teacher))))
+                    .collect();
+                let possible = Tensor::<1>::from_floats(possible.as_slice(), &device);
                 let teacher = teacher_of(teacher, rows);
                 let measured = match self.statistics {
                     Statistics::Loss => None,
-                    Statistics::All => Some(measure(&logits, &teacher)),
+                    Statistics::All => Some(measure(&logits, &teacher, possible.unsqueeze_dim(1))),
                 };
                 (divergence.judge(logits, &teacher), measured)
             }
@@ -404,15 +412,19 @@ fn teacher_of(teacher: &Teacher, rows: &[Row]) -> TeacherRows {
     }
 }
 
-/// Acceptance rate and agreement of the most likely tokens, `[rows, 2]`.
-fn measure(logits: &Tensor<2>, teacher: &TeacherRows) -> Tensor<2> {
+/// Acceptance rate and agreement of the most likely tokens, `[rows, 2]`. `possible` is `[rows, 1]`: 0 where the drafter
+/// cannot agree, whatever it says.
+fn measure(logits: &Tensor<2>, teacher: &TeacherRows, possible: Tensor<2>) -> Tensor<2> {
     let q = burn::tensor::activation::softmax(logits.clone(), 1);
     let same = logits
         .clone()
         .argmax(1)
         .equal(teacher.log_p.clone().argmax(1));
     Tensor::cat(
-        vec![overlap(teacher.full(), q), same.float().cast(DType::F32)],
+        vec![
+            overlap(teacher.full(), q),
+            same.float().cast(DType::F32) * possible,
+        ],
         1,
     )
 }

@@ -3,18 +3,23 @@ use std::path::Path;
 
 use clap::Parser as _;
 use serde_json::json;
-use spectrain_checkpoints::write_folder;
+use spectrain_checkpoints::{ModelFolder, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::export as export_tensors;
-use spectrain_models::{Drafter as _, RandomWeights, Scope, Transformer, TransformerConfig};
+use spectrain_models::{
+    Drafter as _, RandomWeights, Scope, Transformer, TransformerConfig, load_target,
+};
+
+use spectrain_train::{TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
 use crate::recipe;
 use crate::registry::Shipped as _;
 use crate::run_folder::{Existing, RunName, Status};
+use crate::self_check;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -315,6 +320,26 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
         context.run.finish(manifest, 1.0, json!({})).unwrap();
         body(context)
     })
+}
+
+#[test]
+fn the_self_check_passes_on_a_device_that_computes_as_the_cpu() {
+    let root = fixture();
+    with_trained(root.path(), |context| {
+        let config = Eagle3Config::default();
+        let capture = context
+            .recipe
+            .method
+            .capture(&target::spec(&context.target_folder().unwrap()).unwrap())
+            .unwrap();
+        let objective = TrainingTimeTestConfig::default();
+        let model = ModelFolder::open(context.target_folder().unwrap()).unwrap();
+        let target = load_target(&model, &context.device, DType::F32).unwrap();
+        self_check::run::<Eagle3, TrainingTimeTest>(
+            context, &target, &capture, &config, &objective,
+        )
+        .unwrap();
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use spectrain_eval::{Acceptance, DecodeSettings, Decoder, DraftShape, Greedy};
 use spectrain_models::weights::import;
 use spectrain_models::{Capture, Sampling, Target as _, Transformer, load_target};
 use spectrain_train::{
-    Batch, BatchSource, Fit, FitSummary, LiveFeatures, Objective, Samples, StepReport,
+    BatchSource, Fit, FitSummary, LiveFeatures, LossReport, Objective, Samples, StepReport,
     StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,
 };
 
@@ -46,7 +46,7 @@ where
         D::footprint(drafter, &parts.spec)?.draft_vocab as usize,
     )?;
     if is_gpu(&context.device_name) {
-        self_check::run::<D, O>(context, &setup.capture, drafter, objective)?;
+        self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, objective)?;
     }
     let device = graph_device(&context.device, config);
     let fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
@@ -58,6 +58,8 @@ where
         "train": config,
         "target": context.target_sha256()?,
         "tokens": setup.tokens.fingerprint(),
+        // `auto` means another type on another device, and a run must not change its numbers on the way.
+        "dtype": context.dtype.name(),
     });
     let summary = setup.fit(context, &mut trainee, &identity)?;
     check_interrupted()?;
@@ -206,18 +208,18 @@ impl Setup {
             compute_type(context.dtype),
         );
         let wanted = recipe.train.validate_samples;
-        let draft = recipe.evaluate.draft_lengths.first().copied().unwrap_or(5);
+        let draft = recipe.train.decode_draft_length;
         let mut validate = |trainee: &dyn Train, _step: usize| {
-            let mut batches = Vec::new();
+            let mut sums = HeldOut::default();
             let mut samples = 0;
             for packed in held_out.epoch(0)? {
                 if samples >= wanted {
                     break;
                 }
                 samples += packed.rows.iter().map(Vec::len).sum::<usize>();
-                batches.push(source.batch(packed)?);
+                sums.add(trainee.measure(&source.batch(packed)?));
             }
-            let mut found = held_out_validation(trainee, &batches);
+            let mut found = sums.validation();
             found.tau = self.decode(trainee, &prompts, draft, recipe.train.decode_tokens);
             Ok(found)
         };
@@ -293,33 +295,37 @@ fn validation_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
     Ok(evaluate::spread(from, context.recipe.train.decode_prompts))
 }
 
-fn held_out_validation(trainee: &dyn Train, batches: &[Batch]) -> Validation {
-    let mut steps: Vec<StepReport> = Vec::new();
-    let mut loss = 0.0;
-    for batch in batches {
-        let report = trainee.measure(batch);
-        loss += report.total / batches.len() as f64;
-        if steps.len() < report.steps.len() {
-            steps.resize(report.steps.len(), StepReport::default());
+/// Sums over the held-out batches.
+#[derive(Default)]
+struct HeldOut {
+    steps: Vec<StepReport>,
+    loss: f64,
+    batches: usize,
+}
+
+impl HeldOut {
+    fn add(&mut self, report: LossReport) {
+        self.loss += report.total;
+        self.batches += 1;
+        if self.steps.len() < report.steps.len() {
+            self.steps.resize(report.steps.len(), StepReport::default());
         }
-        for (sum, step) in steps.iter_mut().zip(&report.steps) {
+        for (sum, step) in self.steps.iter_mut().zip(&report.steps) {
             sum.add(step);
         }
     }
-    let share = |part: f64, whole: usize| part / whole.max(1) as f64;
-    let chains = steps.first().map_or(0, |step| step.reached);
-    let kept: usize = steps.iter().map(|step| step.kept).sum();
-    Validation {
-        loss,
-        alpha: steps
-            .iter()
-            .map(|step| share(step.alpha, step.count))
-            .collect(),
-        conditional: steps
-            .iter()
-            .map(|step| share(step.kept as f64, step.reached))
-            .collect(),
-        simulated_tau: 1.0 + share(kept as f64, chains),
-        tau: None,
+
+    fn validation(&self) -> Validation {
+        let share = |part: f64, whole: usize| part / whole.max(1) as f64;
+        let each = |of: &dyn Fn(&StepReport) -> f64| self.steps.iter().map(of).collect();
+        let chains = self.steps.first().map_or(0, |step| step.reached);
+        let kept: usize = self.steps.iter().map(|step| step.kept).sum();
+        Validation {
+            loss: share(self.loss, self.batches),
+            alpha: each(&|step| share(step.alpha, step.count)),
+            conditional: each(&|step| share(step.kept as f64, step.reached)),
+            simulated_tau: 1.0 + share(kept as f64, chains),
+            tau: None,
+        }
     }
 }
