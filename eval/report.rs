@@ -252,10 +252,16 @@ impl Report {
             p_value,
         }) = lossless.sampling
         {
-            _ = write!(
-                text,
-                "\nSampled output: χ² = {statistic:.1}, {dof} degrees of freedom, p = {p_value:.3}.\n"
-            );
+            _ = match dof {
+                0 => write!(
+                    text,
+                    "\nSampled output: not compared; the draws are too few for so flat a distribution.\n"
+                ),
+                _ => write!(
+                    text,
+                    "\nSampled output: χ² = {statistic:.1}, {dof} degrees of freedom, p = {p_value:.3}.\n"
+                ),
+            };
         }
         text
     }

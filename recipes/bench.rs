@@ -47,6 +47,9 @@ pub struct BenchArguments {
     /// Timed repetitions, after one that is not timed.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Compute cheap activations of the training step again in the backward pass instead of keeping them.
+    #[arg(long)]
+    gradient_checkpointing: bool,
     /// `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -79,12 +82,7 @@ enum Size {
 /// Runs the command.
 pub fn run(arguments: &BenchArguments) -> Result<()> {
     if let (Some(size), Some(task)) = (arguments.size, arguments.task) {
-        return case(
-            size,
-            task,
-            arguments.repeat,
-            &device::device(&arguments.device)?,
-        );
+        return case(size, task, arguments);
     }
     let program = std::env::current_exe().context("cannot find this program")?;
     println!("task         size     tokens/s   ms each   peak MiB above start");
@@ -104,6 +102,11 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
                     "--device",
                     &arguments.device,
                 ])
+                .args(
+                    arguments
+                        .gradient_checkpointing
+                        .then_some("--gradient-checkpointing"),
+                )
                 .status()
                 .context("cannot start a case")?;
             if !status.success() {
@@ -120,11 +123,16 @@ fn name(value: &impl ValueEnum) -> String {
         .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn case(size: Size, task: Task, repeat: usize, device: &Device) -> Result<()> {
+fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
+    let (device, repeat) = (&device::device(&arguments.device)?, arguments.repeat);
+    let graph = match arguments.gradient_checkpointing {
+        true => device.clone().autodiff().gradient_checkpointing(),
+        false => device.clone().autodiff(),
+    };
     let start = memory("VmRSS");
     let (tokens, mut work): (usize, Box<dyn FnMut() -> Result<()>>) = match task {
         Task::Capture => (LENGTH, capture(size, device)?),
-        Task::Train => (LENGTH, train(size, device)?),
+        Task::Train => (LENGTH, train(size, device, &graph)?),
         Task::Plain => (DECODED, decode(size, device, Drafting::Off)?),
         Task::Speculative => (DECODED, decode(size, device, Drafting::On)?),
     };
@@ -229,7 +237,7 @@ fn capture(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>
     }))
 }
 
-fn train(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>> {
+fn train(size: Size, device: &Device, graph: &Device) -> Result<Box<dyn FnMut() -> Result<()>>> {
     let spec = spec(size);
     let config = Eagle3Config::default();
     // The target's layers take no part in the step: only its frozen pieces are here.
@@ -239,7 +247,7 @@ fn train(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>> 
     let mut parts = frozen.parts();
     parts.spec = spec.clone();
     let vocabulary = DraftVocabulary::full(spec.vocab);
-    let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, &device.clone().autodiff())?;
+    let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, graph)?;
     let objective = TrainingTimeTestConfig {
         steps: UNROLLED,
         mask_align: MaskAlign::Feature,

@@ -127,21 +127,25 @@ impl Log {
     }
 
     pub(crate) fn validation(&mut self, step: usize, found: &Validation) {
-        let tau = found
-            .tau
-            .map_or(String::new(), |tau| format!(" τ {tau:.3}"));
-        let line = format!(
-            "step {step} validation: loss {:.4} simulated τ {:.3}{tau} conditional{}",
-            found.loss,
-            found.simulated_tau,
-            shown(&found.conditional)
-        );
+        let mut line = format!("step {step} validation: loss {:.4}", found.loss);
+        if !found.conditional.is_empty() {
+            let tau = found
+                .tau
+                .map_or(String::new(), |tau| format!(" τ {tau:.3}"));
+            let conditional = shown(&found.conditional);
+            line += &format!(
+                " simulated τ {:.3}{tau} conditional{conditional}",
+                found.simulated_tau
+            );
+        }
         match &self.bar {
             Some(bar) => bar.println(&line),
             None => tracing::info!("{line}"),
         }
         self.scalar("validation/loss", found.loss, step);
-        self.scalar("validation/simulated_tau", found.simulated_tau, step);
+        if !found.conditional.is_empty() {
+            self.scalar("validation/simulated_tau", found.simulated_tau, step);
+        }
         if let Some(tau) = found.tau {
             self.scalar("validation/tau", tau, step);
         }
