@@ -312,6 +312,14 @@ impl FeatureWriter {
         Ok(())
     }
 
+    /// Closes the last shard, however short, so that a later writer goes on after its last sample.
+    pub fn pause(mut self) -> Result<()> {
+        match self.open.take() {
+            Some(open) => self.close_shard(open),
+            None => Ok(()),
+        }
+    }
+
     /// Closes the last shard and marks the folder complete.
     pub fn finish(mut self) -> Result<()> {
         if let Some(open) = self.open.take() {

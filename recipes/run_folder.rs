@@ -398,6 +398,10 @@ fn differences(path: &str, old: &Value, new: &Value, out: &mut Vec<String>) {
     out.push(format!("`{path}`: {} → {}", show(old), show(new)));
 }
 
+/// How often a lock is tried before another run is taken to hold it, and the time between.
+const LOCK_TRIES: usize = 25;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// Locks the folder, which is made if it is not there.
 fn lock(folder: &Path) -> Result<File> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
@@ -408,16 +412,20 @@ fn lock(folder: &Path) -> Result<File> {
         .write(true)
         .open(&path);
     let file = file.with_context(|| format!("cannot open `{}`", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => bail!(
-            "`{}` is in use by another run; wait for it, stop it, or choose another `name`",
-            folder.display()
-        ),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock `{}`", path.display()))
+    // A program that this process or an ended run has just started holds the lock until it has replaced its own image.
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock `{}`", path.display()));
+            }
         }
     }
+    bail!(
+        "`{}` is in use by another run; wait for it, stop it, or choose another `name`",
+        folder.display()
+    )
 }
 
 pub(crate) fn entries(folder: &Path) -> Result<Vec<String>> {

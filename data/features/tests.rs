@@ -99,6 +99,19 @@ fn a_killed_run_goes_on_without_losing_or_repeating_a_sample() {
 }
 
 #[test]
+fn a_paused_writer_loses_not_even_the_samples_of_its_open_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..5).pause().unwrap();
+    let mut writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
+    assert_eq!(writer.next_sample(), 5);
+    for number in 5..8 {
+        writer.push(&Owned::new(number).view()).unwrap();
+    }
+    writer.finish().unwrap();
+    assert_samples(folder.path(), 8);
+}
+
+#[test]
 fn another_header_is_refused_by_key() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 0..3).finish().unwrap();

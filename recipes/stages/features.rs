@@ -35,7 +35,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let mut progress = context.progress("features", lengths.len() as u64);
     let mut next = resumed;
     while next < lengths.len() {
-        check_interrupted()?;
+        if let Err(interrupted) = check_interrupted() {
+            writer.pause()?;
+            return Err(interrupted);
+        }
         let packed = in_order(&lengths, next, row_length, rows);
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
         let rows = Rows::new(packed, &tokens, &lengths, row_length);
