@@ -259,26 +259,23 @@ pub fn export<M: Module>(module: &M) -> Vec<NamedTensor> {
 
 #[derive(Default)]
 struct Exporter {
-    path: Vec<String>,
-    container: Vec<String>,
+    place: Place,
     tensors: Vec<NamedTensor>,
 }
 
 impl ModuleVisitor for Exporter {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.path.push(name.to_owned());
-        self.container.push(container_type.to_owned());
+        self.place.enter(name, container_type);
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-        self.container.pop();
+        self.place.leave();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let values = host_f32(param.val());
-        let mut tensor = NamedTensor::from_f32(self.path.join("."), param.val().dims(), values);
-        if is_linear_weight::<D>(&self.container) {
+        let mut tensor = NamedTensor::from_f32(self.place.name(), param.val().dims(), values);
+        if self.place.is_linear_weight::<D>() {
             tensor.bytes = transpose(&tensor.bytes, tensor.shape[0], tensor.shape[1]);
             tensor.shape.reverse();
         }
@@ -292,8 +289,7 @@ impl ModuleVisitor for Exporter {
 /// A tensor is missing, left over, or of another shape.
 pub fn import<M: Module>(module: M, tensors: Vec<NamedTensor>, source: &str) -> Result<M> {
     let mut importer = Importer {
-        path: Vec::new(),
-        container: Vec::new(),
+        place: Place::default(),
         weights: TensorWeights::new(tensors, source),
         error: None,
     };
@@ -313,31 +309,28 @@ pub fn import<M: Module>(module: M, tensors: Vec<NamedTensor>, source: &str) -> 
 }
 
 struct Importer {
-    path: Vec<String>,
-    container: Vec<String>,
+    place: Place,
     weights: TensorWeights,
     error: Option<Error>,
 }
 
 impl ModuleMapper for Importer {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.path.push(name.to_owned());
-        self.container.push(container_type.to_owned());
+        self.place.enter(name, container_type);
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-        self.container.pop();
+        self.place.leave();
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, old, mapper) = param.consume();
         let mut shape = old.dims().to_vec();
-        let transposed = is_linear_weight::<D>(&self.container);
+        let transposed = self.place.is_linear_weight::<D>();
         if transposed {
             shape.reverse();
         }
-        let name = self.path.join(".");
+        let name = self.place.name();
         let new = match self.weights.tensor(&name, &shape, Init::Constant(0.0)) {
             Err(error) => {
                 self.error.get_or_insert(error);
@@ -357,9 +350,33 @@ impl ModuleMapper for Importer {
     }
 }
 
-/// Whether the parameter at hand is the weight of a [`Linear`](crate::Linear), which files hold transposed.
-fn is_linear_weight<const D: usize>(container: &[String]) -> bool {
-    D == 2 && container.last().is_some_and(|kind| kind == "Struct:Linear")
+/// Where a walk over a module is: the names of the fields above, each with the type that holds it.
+#[derive(Default)]
+struct Place(Vec<(String, String)>);
+
+impl Place {
+    fn enter(&mut self, name: &str, container: &str) {
+        self.0.push((name.to_owned(), container.to_owned()));
+    }
+
+    fn leave(&mut self) {
+        self.0.pop();
+    }
+
+    /// The parameter's name in files.
+    fn name(&self) -> String {
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(".")
+    }
+
+    /// Whether the parameter is the weight of a [`Linear`](crate::Linear), which files hold transposed.
+    fn is_linear_weight<const D: usize>(&self) -> bool {
+        D == 2
+            && self
+                .0
+                .last()
+                .is_some_and(|(_, kind)| kind == "Struct:Linear")
+    }
 }
 
 /// The elements of a tensor on the host, in row order.
