@@ -1,5 +1,6 @@
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
+use burn::tensor::Gradients;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Batch, Result, Row, Statistics, VocabLoss};
@@ -24,8 +25,10 @@ pub trait Objective<M: Module>: Sized {
 pub struct Loss {
     /// See [`VocabLoss::surrogate`].
     pub surrogate: Tensor<1>,
-    /// See [`VocabLoss::head_gradient`].
-    pub head_gradient: Option<(ParamId, Tensor<2>)>,
+    /// Backward passes that were run already, each with a part of the parameters' gradients.
+    pub graphs: Vec<Gradients>,
+    /// See [`VocabLoss::head_gradient`], one for each trained head.
+    pub head_gradients: Vec<(ParamId, Tensor<2>)>,
     /// Every position judged, with its step.
     pub rows: Vec<Row>,
     /// Step and position of what a decoder would draft in vain, and the loss leaves out: the target's most likely token
@@ -84,7 +87,8 @@ impl From<VocabLoss> for Loss {
     fn from(loss: VocabLoss) -> Self {
         Self {
             surrogate: loss.surrogate,
-            head_gradient: loss.head_gradient,
+            graphs: Vec::new(),
+            head_gradients: loss.head_gradient.into_iter().collect(),
             rows: loss.rows,
             missed: Vec::new(),
             values: loss.values,
@@ -177,7 +181,8 @@ mod tests {
             .collect();
         let loss = Loss {
             surrogate: Tensor::zeros([1], &device),
-            head_gradient: None,
+            graphs: Vec::new(),
+            head_gradients: Vec::new(),
             rows: judged.iter().map(row).collect(),
             missed: vec![(0, 1)],
             values: Tensor::ones([4, 1], &device),

@@ -43,17 +43,19 @@ struct Moments {
 }
 
 impl Gradients {
-    /// Adds those of a backward pass, and the one of a parameter that is not in the graph.
+    /// Adds `share` times those of backward passes, and those of parameters that are not in the graph.
     pub fn add<M: Module>(
         &mut self,
         module: &M,
-        graph: Option<Graph>,
-        known: Option<(ParamId, Tensor<2>)>,
+        graphs: Vec<Graph>,
+        known: Vec<(ParamId, Tensor<2>)>,
+        share: f64,
     ) {
         module.visit(&mut Collect {
             path: Vec::new(),
-            graph,
+            graphs,
             known,
+            share,
             sums: &mut self.0,
         });
     }
@@ -106,8 +108,9 @@ impl Gradients {
 
 struct Collect<'a> {
     path: Vec<String>,
-    graph: Option<Graph>,
-    known: Option<(ParamId, Tensor<2>)>,
+    graphs: Vec<Graph>,
+    known: Vec<(ParamId, Tensor<2>)>,
+    share: f64,
     sums: &'a mut BTreeMap<String, Tensor<1>>,
 }
 
@@ -121,17 +124,18 @@ impl ModuleVisitor for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let graph = self.graph.as_mut();
-        let passed_back = graph.and_then(|graph| param.val().grad_remove(graph));
-        let known = self.known.take_if(|(id, _)| *id == param.id);
-        let parts = [
-            passed_back.map(flat),
-            known.map(|(_, gradient)| flat(gradient)),
-        ];
+        let graphs = self.graphs.iter_mut();
+        let passed_back = graphs.filter_map(|graph| param.val().grad_remove(graph).map(flat));
+        let known = self.known.extract_if(.., |(id, _)| *id == param.id);
+        let parts = passed_back.chain(known.map(|(_, gradient)| flat(gradient)));
+        let share = self.share;
+        let parts = parts.map(|part| match share {
+            1.0 => part.cast(DType::F32),
+            _ => part.cast(DType::F32) * share,
+        });
         let name = self.path.join(".");
         let before = self.sums.remove(&name);
-        let parts = before.into_iter().chain(parts.into_iter().flatten());
-        let sum = parts.map(|part| part.cast(DType::F32)).reduce(Tensor::add);
+        let sum = before.into_iter().chain(parts).reduce(Tensor::add);
         self.sums.extend(sum.map(|sum| (name, sum)));
     }
 }

@@ -106,16 +106,15 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         let batch = batch.lift(&self.device());
         let mut loss = self.objective.loss(self.held(), &batch, statistics);
         // A batch in which no position counts touches no parameter.
-        let graph = loss.surrogate.is_tracked();
-        let graph = graph.then(|| (loss.surrogate.clone() * share).backward());
+        let mut graphs = std::mem::take(&mut loss.graphs);
+        if loss.surrogate.is_tracked() {
+            graphs.push(loss.surrogate.backward());
+        }
         // The graph holds the activations.
         loss.surrogate = loss.surrogate.without_autodiff();
-        let head = loss.head_gradient.take().map(|(id, gradient)| match share {
-            1.0 => (id, gradient),
-            _ => (id, gradient * share),
-        });
+        let heads = std::mem::take(&mut loss.head_gradients);
         let mut gradients = std::mem::take(&mut self.gradients);
-        gradients.add(self.held(), graph, head);
+        gradients.add(self.held(), graphs, heads, share);
         self.gradients = gradients;
         loss
     }
