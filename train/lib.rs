@@ -9,6 +9,7 @@ mod log;
 mod next_token;
 mod objective;
 mod optimizer;
+mod recomputed;
 mod schedule;
 mod settings;
 mod source;
