@@ -1,10 +1,10 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_models::{Proposer, Sampling};
+use spectrain_models::{DraftShape, Proposer, Sampling};
 
 use crate::{
-    Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, DraftShape, Error, Generation,
-    Result, Seconds, SecondsReport, SettingReport, Speedup, VerifierChoice, bootstrap,
+    Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, Error, Generation, Result,
+    Seconds, SecondsReport, SettingReport, Speedup, VerifierChoice, bootstrap,
 };
 
 /// Tokens decoded before anything is measured, in which a device compiles and tunes its kernels.
@@ -88,13 +88,13 @@ pub fn evaluate(
                 settings.seed,
                 &mut advance,
                 &mut |prompt, rng, warm| {
-                    let draft = DraftShape::Chain { length: 0 };
+                    let draft = &DraftShape::Chain { length: 0 };
                     decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
                 },
             )?),
             false => None,
         };
-        for &draft in &settings.drafts {
+        for draft in &settings.drafts {
             let verifier = settings.verifier.at(sampling);
             let outputs = run(
                 sets,
@@ -116,7 +116,7 @@ pub fn evaluate(
                 top_k: (sampling.top_k > 0).then_some(sampling.top_k),
                 top_p: (sampling.top_p < 1.0).then_some(sampling.top_p),
                 verifier: verifier.name().into(),
-                draft,
+                draft: draft.into(),
                 datasets: by_dataset(&measured, settings.seed),
                 overall: overall(&measured, settings.seed),
             });
@@ -126,13 +126,13 @@ pub fn evaluate(
 }
 
 impl EvaluateSettings {
-    fn decode(&self, sampling: &Sampling, draft: DraftShape, warm: Warm) -> DecodeSettings {
+    fn decode(&self, sampling: &Sampling, draft: &DraftShape, warm: Warm) -> DecodeSettings {
         DecodeSettings {
             max_new_tokens: match warm {
                 Warm::Up => self.max_new_tokens.min(WARM_UP),
                 Warm::Already => self.max_new_tokens,
             },
-            draft,
+            draft: draft.clone(),
             sampling: *sampling,
             stop: self.stop.clone(),
         }

@@ -1,6 +1,7 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod bootstrap;
+mod draft;
 mod error;
 mod evaluate;
 mod lossless;
@@ -12,6 +13,7 @@ mod toy;
 mod verify;
 
 pub use bootstrap::bootstrap;
+pub use draft::DraftReport;
 pub use error::{Error, Result};
 pub use evaluate::{EvaluateSettings, Evaluation, Progress, PromptSet, evaluate};
 pub use lossless::{ChiSquare, Comparison, SamplingTest, chi_square, sampling_test};
@@ -19,6 +21,6 @@ pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,
 };
-pub use speculate::{DecodeSettings, Decoder, DraftShape, Generation, PassRecord, Seconds};
+pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use statistics::{Acceptance, expected_emitted, macro_tau};
 pub use verify::{Greedy, Rejection, Verdict, Verifier, VerifierChoice};

@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 
 use rand::{SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
-use spectrain_models::{Proposer, Sampling};
+use spectrain_models::{DraftShape, Proposer, Sampling};
 
-use crate::{DecodeSettings, Decoder, DraftShape, Generation, Result, VerifierChoice};
+use crate::{DecodeSettings, Decoder, Generation, Result, VerifierChoice};
 
 /// Greedy outputs with and without speculation, compared up to where they first differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn sampling_test(
     // Long enough that the first draft is as long as asked for.
     let speculative = DecodeSettings {
         max_new_tokens: 2 + test.draft.length().max(test.gram),
-        draft: test.draft,
+        draft: test.draft.clone(),
         sampling: test.sampling,
         stop: Vec::new(),
     };

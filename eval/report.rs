@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{ChiSquare, Comparison, DraftShape, Error, Result};
+use crate::{ChiSquare, Comparison, DraftReport, Error, Result};
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -77,7 +77,7 @@ pub struct SettingReport {
     /// The verifier that decided.
     pub verifier: String,
     /// What was drafted.
-    pub draft: DraftShape,
+    pub draft: DraftReport,
     /// One for each dataset.
     pub datasets: Vec<DatasetReport>,
     /// All prompts pooled.
@@ -268,7 +268,6 @@ impl Report {
 }
 
 fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
-    let DraftShape::Chain { length } = setting.draft;
     let mut name = format!("T={}", setting.temperature);
     if let Some(top_k) = setting.top_k {
         _ = write!(name, " top-k={top_k}");
@@ -283,8 +282,9 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
     format!(
-        "| {name}, {}, chain {length} | {} | {} | {} | {} | {} | {} | {} |\n",
+        "| {name}, {}, {} | {} | {} | {} | {} | {} | {} | {} |\n",
         setting.verifier,
+        setting.draft,
         dataset.name,
         dataset.prompts,
         dataset.tokens,
@@ -349,7 +349,7 @@ mod tests {
             top_k: None,
             top_p: Some(0.95),
             verifier: "rejection".into(),
-            draft: DraftShape::Chain { length: 2 },
+            draft: DraftReport::Chain { length: 2 },
             datasets: vec![dataset, empty],
             overall,
         };

@@ -5,10 +5,9 @@
 use std::time::Instant;
 
 use rand::rngs::StdRng;
-use serde::{Deserialize, Serialize};
 use spectrain_models::{
-    Caches, Capture, Draft, DraftRequest, Features, LogitRows, Pass, Proposer, Sampling, Target,
-    TargetOutput, chain, depths,
+    Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposer,
+    Sampling, Target, TargetOutput, chain, depths,
 };
 
 use crate::verify::{Verifier, choose};
@@ -16,26 +15,6 @@ use crate::{Error, Result};
 
 #[cfg(test)]
 mod tests;
-
-/// The shape of the drafts that are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "shape", rename_all = "lowercase", deny_unknown_fields)]
-pub enum DraftShape {
-    /// One token after the other.
-    Chain {
-        /// Tokens in a draft; 0 decodes without drafting.
-        length: usize,
-    },
-}
-
-impl DraftShape {
-    /// Draft steps: the longest path.
-    pub fn length(&self) -> usize {
-        match self {
-            Self::Chain { length } => *length,
-        }
-    }
-}
 
 /// How a prompt is continued.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,7 +122,7 @@ impl Decoder<'_> {
         let (mut sequence, features) = self.start(prompt, settings, self.capture, rng)?;
         let mut passes = Vec::new();
         if sequence.room() > 0 {
-            proposer.start(sequence.limit + settings.draft.length());
+            proposer.start(sequence.limit + settings.draft.nodes());
             // The features of the whole prompt, each with the token after it; the last of those is the bonus token.
             proposer.observe(&sequence.text[1..], &features);
             self.wait()?;
@@ -152,7 +131,7 @@ impl Decoder<'_> {
         while sequence.room() > 0 {
             let mut clock = Stopwatch::default();
             let steps = settings.draft.length().min(sequence.room() - 1);
-            let draft = clock.draft(|| propose(proposer, steps, settings.sampling, rng))?;
+            let draft = clock.draft(|| propose(proposer, steps, settings, rng))?;
             let held = sequence.caches.len;
             let (accepted, bonus, features) = clock.verify(|| {
                 let output = self.judge(&mut sequence, &draft);
@@ -262,7 +241,7 @@ impl Decoder<'_> {
             text: prompt.to_vec(),
             limit,
             stopped: false,
-            caches: Caches::new(spec.layers, limit + settings.draft.length()),
+            caches: Caches::new(spec.layers, limit + settings.draft.nodes()),
         };
         let pass = Pass {
             tokens: prompt,
@@ -332,15 +311,16 @@ impl Sequence {
 fn propose(
     proposer: &mut dyn Proposer,
     steps: usize,
-    sampling: Sampling,
+    settings: &DecodeSettings,
     rng: &mut StdRng,
 ) -> Result<Draft> {
     if steps == 0 {
         return Ok(Draft::default());
     }
     let request = DraftRequest {
+        shape: settings.draft.clone(),
         length: steps,
-        sampling,
+        sampling: settings.sampling,
     };
     let draft = proposer.propose(&request, rng);
     match depth(&draft) {

@@ -4,7 +4,9 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::{Distribution, Features, Result, Sampling, TargetParts, Weights};
+use crate::{
+    Distribution, DraftShape, Features, Result, Sampling, TargetParts, Weights, draft_tree,
+};
 
 /// Hidden states of the target that a drafter reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,6 +14,34 @@ pub struct Capture {
     /// Captured layers, ascending: 0-based index of the decoder layer whose output, before any final norm, is kept.
     /// The last hidden state, after the final norm, is always kept.
     pub layers: Vec<usize>,
+}
+
+/// Draft nodes that a drafter has run or may be asked to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// Token of each node, an id of the target's vocabulary; parents before children.
+    pub tokens: Vec<u32>,
+    /// Parent of each node; `None` for a child of the last observed token.
+    pub parents: Vec<Option<usize>>,
+}
+
+impl Tree {
+    /// Adds a node and returns its index.
+    pub fn push(&mut self, token: u32, parent: Option<usize>) -> usize {
+        self.tokens.push(token);
+        self.parents.push(parent);
+        self.tokens.len() - 1
+    }
+
+    /// Nodes in the tree.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
 }
 
 /// Draft tokens as a tree: a chain is a tree in which each node's parent is the one before it.
@@ -31,7 +61,8 @@ pub enum Proposal {
     /// As the most likely ones: the proposal puts all its mass on them.
     #[default]
     Deterministic,
-    /// Each node was drawn from the distribution at its index, over the target's vocabulary.
+    /// Each node was drawn from the distribution at its index, over the target's vocabulary. Where siblings differ by
+    /// construction, that of a node has no mass on the siblings before it.
     Sampled(Vec<Distribution>),
 }
 
@@ -60,7 +91,9 @@ impl Draft {
 /// The draft that a decoder asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftRequest {
-    /// Draft steps.
+    /// The shape of the draft.
+    pub shape: DraftShape,
+    /// The longest path still wanted; a deeper shape is cut.
     pub length: usize,
     /// How tokens are chosen. At temperature 0 they are the most likely ones.
     pub sampling: Sampling,
@@ -111,8 +144,29 @@ pub trait Drafter: Module + Sized {
     /// - features: `[1, tokens.len(), ..]`
     fn observe(&self, state: &mut Self::State, tokens: &[u32], features: &Features);
 
-    /// Proposes tokens to follow what was observed.
-    fn propose(&self, state: &mut Self::State, request: &DraftRequest, rng: &mut StdRng) -> Draft;
+    /// The tokens it can propose.
+    fn vocabulary(&self) -> &DraftVocabulary;
+
+    /// Logits of what follows the last observed token. The caller has observed something.
+    ///
+    /// # Shapes
+    /// - output: `[1, draft_vocab]`, f32, outside autodiff
+    fn root_logits(&self, state: &mut Self::State) -> Tensor<2>;
+
+    /// Logits of what follows each of `nodes`, which are all of one depth and were not asked for since the last
+    /// [`rewind`](Self::rewind); their parents were. What is computed for them is kept for their descendants.
+    ///
+    /// # Shapes
+    /// - output: `[nodes.len(), draft_vocab]`, f32, outside autodiff
+    fn node_logits(&self, state: &mut Self::State, tree: &Tree, nodes: &[usize]) -> Tensor<2>;
+
+    /// Forgets all nodes; what was observed stays.
+    fn rewind(&self, state: &mut Self::State);
+
+    /// The longest path it can draft, such as the number of its heads; `None` without a limit.
+    fn max_depth(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
@@ -121,7 +175,7 @@ pub trait Proposer {
     fn start(&mut self, capacity: usize);
     /// See [`Drafter::observe`].
     fn observe(&mut self, tokens: &[u32], features: &Features);
-    /// See [`Drafter::propose`].
+    /// Proposes tokens to follow what was observed.
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft;
 }
 
@@ -151,6 +205,6 @@ impl<D: Drafter> Proposer for Session<D> {
     }
 
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
-        self.drafter.propose(&mut self.state, request, rng)
+        draft_tree::draft(&self.drafter, &mut self.state, request, rng)
     }
 }

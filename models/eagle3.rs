@@ -3,17 +3,16 @@
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
-use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::mask::{token_ids, tree_mask, tree_positions};
+use crate::mask::{draft_mask, draft_positions, token_ids, tree_mask, tree_positions};
 use crate::unrolled::UnrolledCache;
 use crate::{
-    Attention, AttentionConfig, Bias, Capture, Draft, DraftRequest, Drafter, Error, Features, Init,
-    KvCache, Linear, Mlp, Proposal, RandomWeights, Result, RmsNorm, Rope, Rotation, Scope,
-    TargetParts, TargetSpec, Weights, argmax, attend, chain,
+    Attention, AttentionConfig, Bias, Capture, Drafter, Error, Features, Init, KvCache, Linear,
+    Mlp, RandomWeights, Result, RmsNorm, Rope, Rotation, Scope, TargetParts, TargetSpec, Tree,
+    Weights, attend, chain,
     weights::{host_f32, lift},
 };
 
@@ -108,10 +107,45 @@ struct Midlayer {
 /// Decoding state of one sequence.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// Over committed positions, made from true features only.
+    /// Over committed positions, made from true features only, and after them the nodes of `drafted`.
     cache: KvCache,
-    /// `[1, 1, d_model]`: output at the last committed position, before the final norm.
-    output: Option<Tensor<3>>,
+    /// `[1, 1 + drafted, d_model]`: outputs at the last committed position and of the nodes, before the final norm.
+    outputs: Option<Tensor<3>>,
+    /// Nodes that were run, in the order of their rows.
+    drafted: Vec<usize>,
+}
+
+impl State {
+    /// Positions observed.
+    fn committed(&self) -> usize {
+        self.cache.len() - self.drafted.len()
+    }
+
+    /// Outputs so far, of what was observed first.
+    fn outputs(&self) -> Tensor<3> {
+        match &self.outputs {
+            Some(outputs) => outputs.clone(),
+            None => panic!("drafting before anything was observed"),
+        }
+    }
+
+    /// Output of each node's parent, `[1, nodes.len(), d_model]`.
+    fn parent_outputs(&self, tree: &Tree, nodes: &[usize]) -> Tensor<3> {
+        let row = |parent: usize| self.drafted.iter().position(|&node| node == parent);
+        let rows: Vec<i64> = nodes
+            .iter()
+            .map(|&node| match tree.parents[node] {
+                None => 0,
+                Some(parent) => match row(parent) {
+                    Some(row) => 1 + row as i64,
+                    None => panic!("node {node} was asked for before its parent"),
+                },
+            })
+            .collect();
+        let outputs = self.outputs();
+        let rows = Tensor::from_ints(rows.as_slice(), &outputs.device());
+        outputs.select(1, rows)
+    }
 }
 
 impl Eagle3 {
@@ -200,11 +234,6 @@ impl Eagle3 {
         lift(frozen, &self.fc.weight.device())
     }
 
-    /// The tokens it can propose.
-    pub fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
-    }
-
     /// Its settings.
     pub fn config(&self) -> &Eagle3Config {
         &self.frozen.config
@@ -232,14 +261,17 @@ impl Eagle3 {
         x.clone() + layer.mlp.forward(layer.post_attention_layernorm.forward(x))
     }
 
-    /// One pass over a chain of tokens after what `cache` holds, batch 1.
-    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, cache: &mut KvCache) -> Tensor<3> {
+    /// One pass over tokens at `positions` after what `cache` holds, batch 1.
+    fn decode(
+        &self,
+        tokens: &[u32],
+        hidden: Tensor<3>,
+        positions: Tensor<2, Int>,
+        mask: Option<Tensor<4>>,
+        cache: &mut KvCache,
+    ) -> Tensor<3> {
         let device = hidden.device();
-        let parents = chain(tokens.len());
-        let rotation = self
-            .rope(&device)
-            .at(tree_positions(&parents, cache.len(), &device));
-        let mask = tree_mask(&parents, cache.len(), None, &device);
+        let rotation = self.rope(&device).at(positions);
         let embedded = self.embed(token_ids(tokens, &device)).cast(hidden.dtype());
         self.layer(embedded, hidden, |attention, x| {
             let projected = attention.project(x, &rotation);
@@ -248,39 +280,11 @@ impl Eagle3 {
         })
     }
 
-    /// Logits over the draft vocabulary of each draft step when the drafts are `tokens`: one more row than tokens. What
-    /// was observed is left as it is. Tests and analyses compare it with the unrolled drafter.
-    ///
-    /// # Panics
-    /// Nothing was observed.
-    pub fn forced(&self, state: &mut State, tokens: &[u32]) -> Vec<Vec<f32>> {
-        let Some(mut output) = state.output.clone() else {
-            panic!("drafting before anything was observed");
-        };
-        let committed = state.cache.len();
-        let mut logits = vec![self.logits(output.clone())];
-        for &token in tokens {
-            output = self.decode(&[token], self.feedback(output), &mut state.cache);
-            logits.push(self.logits(output.clone()));
-        }
-        state.cache.truncate(committed);
-        logits
-    }
-
-    /// Logits over the draft vocabulary at one position, on the host.
-    fn logits(&self, output: Tensor<3>) -> Vec<f32> {
-        let normed: Tensor<2> = self.normed(output).squeeze_dim(0);
+    /// `[1, seq, d_model]` to logits over the draft vocabulary, `[seq, draft_vocab]`.
+    fn logits(&self, outputs: Tensor<3>) -> Tensor<2> {
+        let normed: Tensor<2> = self.normed(outputs).squeeze_dim(0);
         let weight = self.head().cast(normed.dtype());
-        host_f32(normed.matmul(weight).cast(DType::F32))
-    }
-
-    /// Logits over the target's vocabulary; tokens that cannot be proposed are at minus infinity.
-    fn scatter(&self, logits: &[f32]) -> Vec<f32> {
-        let mut full = vec![f32::NEG_INFINITY; self.frozen.target.spec.vocab];
-        for (draft, &logit) in logits.iter().enumerate() {
-            full[self.frozen.vocabulary.to_target(draft as u32) as usize] = logit;
-        }
-        full
+        normed.matmul(weight).cast(DType::F32)
     }
 }
 
@@ -381,42 +385,46 @@ impl Drafter for Eagle3 {
     fn start(&self, capacity: usize) -> State {
         State {
             cache: KvCache::new(capacity),
-            output: None,
+            outputs: None,
+            drafted: Vec::new(),
         }
     }
 
     fn observe(&self, state: &mut State, tokens: &[u32], features: &Features) {
         let hidden = self.fuse(features.captured.clone());
-        let output = self.decode(tokens, hidden, &mut state.cache);
-        state.output = Some(output.narrow(1, tokens.len() - 1, 1));
+        let (parents, cached) = (chain(tokens.len()), state.cache.len());
+        let device = hidden.device();
+        let positions = tree_positions(&parents, cached, &device);
+        let mask = tree_mask(&parents, cached, None, &device);
+        let output = self.decode(tokens, hidden, positions, mask, &mut state.cache);
+        state.outputs = Some(output.narrow(1, tokens.len() - 1, 1));
     }
 
-    fn propose(&self, state: &mut State, request: &DraftRequest, rng: &mut StdRng) -> Draft {
-        let Some(mut output) = state.output.clone() else {
-            return Draft::default();
-        };
-        let committed = state.cache.len();
-        let mut tokens = Vec::with_capacity(request.length);
-        let mut drawn_from = Vec::new();
-        while tokens.len() < request.length {
-            if let Some(&last) = tokens.last() {
-                output = self.decode(&[last], self.feedback(output), &mut state.cache);
-            }
-            let logits = self.logits(output.clone());
-            if request.sampling.is_greedy() {
-                tokens.push(self.frozen.vocabulary.to_target(argmax(&logits) as u32));
-            } else {
-                let distribution = request.sampling.distribution(&self.scatter(&logits));
-                tokens.push(distribution.sample(rng));
-                drawn_from.push(distribution);
-            }
-        }
-        state.cache.truncate(committed);
-        let proposal = match request.sampling.is_greedy() {
-            true => Proposal::Deterministic,
-            false => Proposal::Sampled(drawn_from),
-        };
-        Draft::chain(tokens, proposal)
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn root_logits(&self, state: &mut State) -> Tensor<2> {
+        self.logits(state.outputs().narrow(1, 0, 1))
+    }
+
+    fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let hidden = self.feedback(state.parent_outputs(tree, nodes));
+        let device = hidden.device();
+        let committed = state.committed();
+        let positions = draft_positions(tree, nodes, committed, &device);
+        let mask = draft_mask(tree, &state.drafted, nodes, committed, &device);
+        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
+        let output = self.decode(&tokens, hidden, positions, mask, &mut state.cache);
+        state.drafted.extend(nodes);
+        state.outputs = Some(Tensor::cat(vec![state.outputs(), output.clone()], 1));
+        self.logits(output)
+    }
+
+    fn rewind(&self, state: &mut State) {
+        state.cache.truncate(state.committed());
+        state.drafted.clear();
+        state.outputs = state.outputs.take().map(|outputs| outputs.narrow(1, 0, 1));
     }
 }
 

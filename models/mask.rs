@@ -1,7 +1,7 @@
 //! Which position sees which, as a matrix added to attention scores: 0 where it may look, minus infinity elsewhere.
 use burn::prelude::*;
 
-use crate::target::depths;
+use crate::{Tree, target::depths};
 
 /// The documents and positions of packed rows.
 #[derive(Debug, Clone)]
@@ -76,6 +76,57 @@ pub fn tree_mask(
     Some(Tensor::<1>::from_floats(mask.as_slice(), device).reshape([1, 1, nodes, total]))
 }
 
+/// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
+/// what is committed, its ancestors, which are all in `before`, and itself. `None` when nothing is hidden.
+///
+/// # Shapes
+/// - output: `[1, 1, nodes, committed + before + nodes]`
+pub fn draft_mask(
+    tree: &Tree,
+    before: &[usize],
+    nodes: &[usize],
+    committed: usize,
+    device: &Device,
+) -> Option<Tensor<4>> {
+    let total = committed + before.len() + nodes.len();
+    let mut row_of = vec![None; tree.len()];
+    for (row, &node) in before.iter().chain(nodes).enumerate() {
+        row_of[node] = Some(row);
+    }
+    let mut mask = vec![f32::NEG_INFINITY; nodes.len() * total];
+    for (&node, row) in nodes.iter().zip(mask.chunks_mut(total)) {
+        row[..committed].fill(0.0);
+        let mut ancestor = Some(node);
+        while let Some(at) = ancestor {
+            match row_of[at] {
+                Some(at) => row[committed + at] = 0.0,
+                None => panic!("node {node} was asked for before its ancestor {at}"),
+            }
+            ancestor = tree.parents[at];
+        }
+    }
+    if mask.iter().all(|&entry| entry == 0.0) {
+        return None;
+    }
+    let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
+    Some(mask.reshape([1, 1, nodes.len(), total]))
+}
+
+/// Position of some nodes of a draft tree after `committed` positions, `[1, nodes]`.
+pub fn draft_positions(
+    tree: &Tree,
+    nodes: &[usize],
+    committed: usize,
+    device: &Device,
+) -> Tensor<2, Int> {
+    let depths = depths(&tree.parents);
+    let positions: Vec<i64> = nodes
+        .iter()
+        .map(|&node| (committed + depths[node]) as i64)
+        .collect();
+    Tensor::<1, Int>::from_ints(positions.as_slice(), device).reshape([1, nodes.len()])
+}
+
 /// Tensor of token ids, `[1, tokens]`.
 pub fn token_ids(tokens: &[u32], device: &Device) -> Tensor<2, Int> {
     let ids: Vec<i64> = tokens.iter().map(|&token| token as i64).collect();
@@ -111,6 +162,24 @@ mod tests {
             0.0, 0.0, NO, 0.0, 0.0,
         ];
         assert_eq!(host_f32(mask), expected);
+    }
+
+    #[test]
+    fn a_draft_node_sees_its_ancestors_wherever_their_rows_are() {
+        let device = Device::flex();
+        // 0 and 1 are children of the root, 2 a child of 1, 3 of 0, 4 of 2; the rows before are those of 1, 0 and 2.
+        let tree = Tree {
+            tokens: vec![5; 5],
+            parents: vec![None, None, Some(1), Some(0), Some(2)],
+        };
+        let mask = draft_mask(&tree, &[1, 0, 2], &[4], 2, &device).unwrap();
+        assert_eq!(host_f32(mask), [0.0, 0.0, 0.0, NO, 0.0, 0.0]);
+        let mask = draft_mask(&tree, &[1, 0], &[2, 3], 1, &device).unwrap();
+        let expected = [0.0, 0.0, NO, 0.0, NO, 0.0, NO, 0.0, NO, 0.0];
+        assert_eq!(host_f32(mask), expected);
+        assert!(draft_mask(&tree, &[1], &[2], 1, &device).is_none());
+        let positions = draft_positions(&tree, &[2, 3], 7, &device).into_data();
+        assert_eq!(positions.iter::<i64>().collect::<Vec<_>>(), [8, 8]);
     }
 
     #[test]

@@ -13,11 +13,11 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
 use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_eval::{DecodeSettings, Decoder, DraftShape, Greedy};
+use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::{
-    Bias, Capture, Drafter, RandomWeights, RopeConfig, RopeScaling, Sampling, Scope, Session,
-    TargetSpec, Transformer, TransformerConfig,
+    Bias, Capture, DraftShape, Drafter, RandomWeights, RopeConfig, RopeScaling, Sampling, Scope,
+    Session, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
     Batch, MaskAlign, Objective, Reduction, Rows, Statistics, Train, TrainConfig, Trainee,

@@ -4,9 +4,9 @@ use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_eval::{DecodeSettings, Decoder, DraftShape, Greedy};
+use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::eagle3::Eagle3Config;
-use spectrain_models::{Sampling, Session};
+use spectrain_models::{DraftShape, Sampling, Session};
 use spectrain_train::{
     BatchSource, Objective, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest,
     TrainingTimeTestConfig,

@@ -4,7 +4,7 @@ use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::Eagle3Config;
 use spectrain_models::weights::host_f32;
-use spectrain_models::{Drafter, Features};
+use spectrain_models::{Drafter, Features, forced};
 use spectrain_train::{Objective, TrainingTimeTest, TrainingTimeTestConfig};
 
 use crate::golden::assert_close;
@@ -54,8 +54,8 @@ fn unrolled_equals_decoding(config: Eagle3Config) {
                 let mut state = drafter.start(64);
                 let known = features.select(&(0..end).collect::<Vec<_>>());
                 drafter.observe(&mut state, &tokens[1..=end], &known);
-                let forced = &tokens[end + 1..(end + steps).min(tokens.len())];
-                for (step, logits) in drafter.forced(&mut state, forced).iter().enumerate() {
+                let following = &tokens[end + 1..(end + steps).min(tokens.len())];
+                for (step, logits) in forced(&drafter, &mut state, following).iter().enumerate() {
                     let at = (start + end - 1) * tiny::VOCAB;
                     let expected = &unrolled[step][at..at + tiny::VOCAB];
                     let what = format!("sample {sample}, prefix {end}, step {step}");

@@ -2,6 +2,7 @@
 //! (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
+use spectrain_models::Drafter as _;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 use spectrain_models::{Features, Rope};

@@ -9,8 +9,8 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::Message;
 use spectrain_data::template::Generation as Turn;
 use spectrain_data::tokenizer::{Special, Tokenizer};
-use spectrain_eval::{DecodeSettings, Decoder, DraftShape, Generation, VerifierChoice};
-use spectrain_models::{Capture, Sampling, load_target};
+use spectrain_eval::{DecodeSettings, Decoder, Generation, VerifierChoice};
+use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
 use crate::cli::DeviceArgument;
 use crate::registry::open_drafter;

@@ -9,10 +9,12 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    ChiSquare, Decoder, DraftShape, DrafterReport, EvaluateSettings, LosslessReport, PromptSet,
-    Report, SamplingTest, TargetReport, VerifierChoice, evaluate, sampling_test,
+    ChiSquare, Decoder, DrafterReport, EvaluateSettings, LosslessReport, PromptSet, Report,
+    SamplingTest, TargetReport, VerifierChoice, evaluate, sampling_test,
 };
-use spectrain_models::{Capture, Proposer, Sampling, Target as _, Transformer, load_target};
+use spectrain_models::{
+    Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
+};
 
 use super::{EXPORTED, StageContext, prepare};
 use crate::progress::Output;
@@ -206,7 +208,7 @@ impl Judge {
             .iter()
             .copied()
             .find(|sampling: &Sampling| !sampling.is_greedy());
-        let (Some(sampling), Some(&draft), true) =
+        let (Some(sampling), Some(draft), true) =
             (sampled, settings.drafts.first(), settings.baseline)
         else {
             return Ok(None);
@@ -229,7 +231,7 @@ impl Judge {
         let test = SamplingTest {
             draws: TESTED_DRAWS,
             gram: 1,
-            draft,
+            draft: draft.clone(),
             sampling,
             verifier: settings.verifier,
             seed: settings.seed,

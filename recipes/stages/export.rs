@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_eval::{DecodeSettings, DraftShape, Greedy};
-use spectrain_models::{Sampling, load_target};
+use spectrain_eval::{DecodeSettings, Greedy};
+use spectrain_models::{DraftShape, Sampling, load_target};
 
 use super::evaluate::{Judge, spread};
 use super::{EXPORTED, StageContext, TRAINED, prepare};

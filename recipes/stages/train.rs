@@ -11,9 +11,9 @@ use spectrain_checkpoints::{DType, ModelFolder, hash, state};
 use spectrain_data::features::{FeatureHeader, FeatureShards};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_eval::{Acceptance, DecodeSettings, Decoder, DraftShape, Greedy};
+use spectrain_eval::{Acceptance, DecodeSettings, Decoder, Greedy};
 use spectrain_models::weights::import;
-use spectrain_models::{Capture, Sampling, Target as _, Transformer, load_target};
+use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
 use spectrain_train::{
     BatchSource, Fit, FitSummary, LiveFeatures, LossReport, Objective, Samples, StepReport,
     StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,

@@ -1,0 +1,225 @@
+//! The shapes that a draft can have.
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// The tree of Medusa (<https://arxiv.org/abs/2401.10774>), also of Hydra: one path for each node, of one digit for
+/// each step, which is the rank of the child.
+const MEDUSA_63: &str = "0 1 2 3 4 5 6 7 8 9 \
+    00 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 20 21 22 30 31 40 50 60 70 80 90 \
+    000 001 002 003 004 005 006 007 008 009 010 011 012 020 021 030 040 050 060 070 100 101 200 \
+    0000 0001";
+
+/// The tree of EAGLE (<https://arxiv.org/abs/2401.15077>).
+const EAGLE_25: &str =
+    "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001";
+
+/// The shape of the drafts that are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DraftShape {
+    /// One token after the other: the most likely ones at temperature 0, drawn above.
+    Chain {
+        /// Tokens in a draft; 0 decodes without drafting.
+        length: usize,
+    },
+    /// The same tree at every pass.
+    Static {
+        /// Its nodes.
+        tree: StaticTree,
+        /// How their tokens are chosen.
+        children: Children,
+    },
+}
+
+/// How the children of a node are chosen above temperature 0; at 0 they are always the most likely tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Children {
+    /// The most likely tokens in that order, whatever top-k and top-p keep.
+    #[default]
+    Top,
+    /// Drawn one after the other, each from what its earlier siblings have left.
+    WithoutReplacement,
+    /// Drawn independently; siblings may be equal.
+    WithReplacement,
+}
+
+/// A tree of fixed shape. Its nodes are paths from the root down, `[0, 2]` being the third child of the first child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticTree {
+    name: Option<&'static str>,
+    /// In breadth-first order: by length, then in lexicographic order.
+    paths: Vec<Vec<usize>>,
+    /// Nodes that are the children of the root, then of each node. In breadth-first order they are neighbours.
+    children: Vec<Range<usize>>,
+}
+
+impl DraftShape {
+    /// Draft steps: the longest path.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Chain { length } => *length,
+            Self::Static { tree, .. } => tree.depth(),
+        }
+    }
+
+    /// The most tokens that a draft can have.
+    pub fn nodes(&self) -> usize {
+        match self {
+            Self::Chain { length } => *length,
+            Self::Static { tree, .. } => tree.len(),
+        }
+    }
+}
+
+impl StaticTree {
+    /// The names of the trees that have one.
+    pub const NAMES: [&str; 2] = ["medusa-63", "eagle-25"];
+
+    /// The tree of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let name = Self::NAMES.into_iter().find(|known| *known == name)?;
+        let digits = match name {
+            "medusa-63" => MEDUSA_63,
+            _ => EAGLE_25,
+        };
+        let path = |digits: &str| {
+            digits
+                .bytes()
+                .map(|digit| usize::from(digit - b'0'))
+                .collect()
+        };
+        let paths = digits.split_whitespace().map(path).collect();
+        Some(Self {
+            name: Some(name),
+            ..Self::sorted(paths)
+        })
+    }
+
+    /// The tree of these nodes, in any order.
+    ///
+    /// # Errors
+    /// What is wrong with them: a node twice, or one without its parent or the sibling before it.
+    pub fn new(mut paths: Vec<Vec<usize>>) -> Result<Self, String> {
+        paths.sort_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
+        if paths.is_empty() {
+            return Err("expected at least one path, found none".into());
+        }
+        for (at, path) in paths.iter().enumerate() {
+            let Some((&rank, parent)) = path.split_last() else {
+                return Err("expected paths of at least one rank, found an empty one".into());
+            };
+            let held = |wanted: &[usize]| paths[..at].iter().any(|path| path == wanted);
+            if held(path) {
+                return Err(format!("expected every path once, found {path:?} twice"));
+            }
+            if !parent.is_empty() && !held(parent) {
+                return Err(format!(
+                    "expected the parent {parent:?} of {path:?} among the paths"
+                ));
+            }
+            if rank > 0 {
+                let sibling = [parent, &[rank - 1]].concat();
+                if !held(&sibling) {
+                    return Err(format!(
+                        "expected {sibling:?} among the paths, before {path:?}"
+                    ));
+                }
+            }
+        }
+        Ok(Self::sorted(paths))
+    }
+
+    /// A tree in which every node but the last has one child.
+    pub fn chain(length: usize) -> Self {
+        Self::sorted((1..=length).map(|length| vec![0; length]).collect())
+    }
+
+    /// Of paths in breadth-first order.
+    fn sorted(paths: Vec<Vec<usize>>) -> Self {
+        let root: &[usize] = &[];
+        let parents = std::iter::once(root).chain(paths.iter().map(Vec::as_slice));
+        let mut next = 0;
+        let children = parents
+            .map(|parent| {
+                let start = next;
+                while next < paths.len() && paths[next][..paths[next].len() - 1] == *parent {
+                    next += 1;
+                }
+                start..next
+            })
+            .collect();
+        Self {
+            name: None,
+            children,
+            paths,
+        }
+    }
+
+    /// Its nodes as paths, in breadth-first order.
+    pub fn paths(&self) -> &[Vec<usize>] {
+        &self.paths
+    }
+
+    /// Children of a node, or of the root.
+    pub fn children(&self, node: Option<usize>) -> Range<usize> {
+        self.children[node.map_or(0, |node| 1 + node)].clone()
+    }
+
+    /// Nodes.
+    pub fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// The longest path.
+    pub fn depth(&self) -> usize {
+        self.paths.last().map_or(0, Vec::len)
+    }
+
+    /// Its name, if it has one.
+    pub fn name(&self) -> Option<&'static str> {
+        self.name
+    }
+}
+
+impl Serialize for StaticTree {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.name {
+            Some(name) => serializer.serialize_str(name),
+            None => self.paths.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for StaticTree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrPaths;
+        impl<'de> de::Visitor<'de> for NameOrPaths {
+            type Value = StaticTree;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                write!(f, "`medusa-63`, `eagle-25` or a list of paths")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<StaticTree, E> {
+                StaticTree::named(name)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(name), &self))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<StaticTree, A::Error> {
+                let mut paths = Vec::new();
+                while let Some(path) = list.next_element()? {
+                    paths.push(path);
+                }
+                StaticTree::new(paths).map_err(de::Error::custom)
+            }
+        }
+        deserializer.deserialize_any(NameOrPaths)
+    }
+}
