@@ -249,6 +249,24 @@ mod tests {
     }
 
     #[test]
+    fn out_of_a_graph_the_values_are_the_same() {
+        let (gate, up) = (
+            leaf(&[-30.0, -1.5, 0.0, 0.3, 2.0, 40.0]).inner(),
+            leaf(&[1.0, -2.0, 3.0, 0.5, 0.1, -1.0]).inner(),
+        );
+        let expected = silu(gate.clone()) * up.clone();
+        let got = swiglu(gate.clone(), up);
+        close(got, expected);
+        let scores = gate.reshape([1, 1, 2, 3]);
+        let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
+        let mask = Tensor::<1>::from_floats(mask, &Device::flex()).reshape([1, 1, 2, 3]);
+        let (weights, largest) = exponentials(scores.clone(), &mask, None);
+        assert_eq!(host_f32(largest.clone()), [-1.5, 40.0]);
+        let plain = (scores + mask - largest).exp();
+        close(weights.reshape([2, 3]), plain.reshape([2, 3]));
+    }
+
+    #[test]
     fn exponentials_have_the_value_and_the_gradient_of_their_formula() {
         let scores = leaf(&[1.0, -2.0, 30.0, 0.5, 7.0, -50.0]);
         let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
