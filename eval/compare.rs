@@ -90,7 +90,7 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DatasetReport, DraftShape, DrafterReport, TargetReport};
+    use crate::{DatasetReport, DraftReport, DrafterReport, TargetReport};
 
     fn report(sha256: &str, prompts: u64, tau: f64) -> Report {
         let overall = DatasetReport {
@@ -108,7 +108,7 @@ mod tests {
             top_k: None,
             top_p: None,
             verifier: "exact".into(),
-            draft: DraftShape::Chain { length: 2 },
+            draft: DraftReport::Chain { length: 2 },
             datasets: vec![overall.clone()],
             overall: overall.clone(),
         };
@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn rows_of_one_way_of_decoding_stand_together() {
-        let reports = [("a", 2.0), ("b", 3.0)].map(|(name, tau)| (name.into(), report("x", 4, tau)));
+        let reports =
+            [("a", 2.0), ("b", 3.0)].map(|(name, tau)| (name.into(), report("x", 4, tau)));
         let text = compare(&reports);
         let rows: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(
@@ -139,11 +140,21 @@ mod tests {
 
     #[test]
     fn other_targets_and_other_prompts_are_told() {
-        let reports = [report("x", 4, 2.0), report("y", 4, 2.0), report("x", 5, 2.0)];
+        let reports = [
+            report("x", 4, 2.0),
+            report("y", 4, 2.0),
+            report("x", 5, 2.0),
+        ];
         let names = ["a", "b", "c"].map(String::from);
         let text = compare(&names.into_iter().zip(reports).collect::<Vec<_>>());
-        assert!(text.contains("the target of b, `target`, has other weights than that of a"), "{text}");
-        assert!(text.contains("c was judged on [(\"overall\", 5)], a on [(\"overall\", 4)]"), "{text}");
+        assert!(
+            text.contains("the target of b, `target`, has other weights than that of a"),
+            "{text}"
+        );
+        assert!(
+            text.contains("c was judged on [(\"overall\", 5)], a on [(\"overall\", 4)]"),
+            "{text}"
+        );
         assert_eq!(text.matches("Not comparable").count(), 2);
     }
 }

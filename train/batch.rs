@@ -91,6 +91,8 @@ pub struct Batch {
     pub layout: Layout,
     /// Absent when what is trained reads no features.
     pub features: Option<Features>,
+    /// Seed of what is random in a training step on it. None where nothing may be, as in a validation.
+    pub seed: Option<u64>,
 }
 
 impl Batch {
@@ -109,12 +111,14 @@ impl Batch {
             },
             rows,
             features: None,
+            seed: None,
         }
     }
 
     /// The same batch outside of any graph.
     pub fn without_autodiff(&self) -> Self {
         Self {
+            seed: self.seed,
             rows: self.rows.clone(),
             tokens: self.tokens.clone().without_autodiff(),
             layout: Layout {
@@ -141,6 +145,7 @@ impl Batch {
                 captured: lift(features.captured.clone(), device),
                 last: lift(features.last.clone(), device),
             }),
+            seed: self.seed,
         }
     }
 }

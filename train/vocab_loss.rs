@@ -117,10 +117,7 @@ pub fn vocab_loss(
     let plain = hidden.iter().map(|h| h.clone().without_autodiff());
     let mut loss = vocab_gradients(plain.collect(), head, rows, judge, statistics, wanted);
     let gradients = std::mem::take(&mut loss.hidden_gradients);
-    let terms = hidden.iter().zip(gradients).map(|(h, g)| dot(h.clone(), g));
-    if let Some(surrogate) = terms.reduce(Tensor::add) {
-        loss.surrogate = surrogate;
-    }
+    loss.surrogate = joined_surrogate(hidden, gradients);
     loss
 }
 
@@ -192,6 +189,25 @@ pub(crate) fn vocab_gradients(
         rows,
         values: joined(values, 1, &device),
         statistics: (statistics == Statistics::All).then(|| joined(measured, 2, &device)),
+    }
+}
+
+/// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
+pub(crate) fn surrogate(
+    hidden: &[Tensor<2>],
+    gradients: Tensor<2>,
+    places: Tensor<1, Int>,
+) -> Tensor<1> {
+    let gradients = spread(gradients, places, hidden.len(), hidden[0].dims()[0]);
+    joined_surrogate(hidden, gradients)
+}
+
+/// `Σ hidden · gradient` over the steps; 0 without gradients.
+fn joined_surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>) -> Tensor<1> {
+    let terms = hidden.iter().zip(gradients).map(|(h, g)| dot(h.clone(), g));
+    match terms.reduce(Tensor::add) {
+        Some(sum) => sum,
+        None => Tensor::zeros([1], (&hidden[0].device(), DType::F32)),
     }
 }
 

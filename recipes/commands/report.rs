@@ -22,9 +22,8 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     let reports = arguments.reports.iter().map(|path| read(path));
     let table = compare(&reports.collect::<Result<Vec<_>>>()?);
     match &arguments.out {
-        Some(file) => {
-            std::fs::write(file, table).with_context(|| format!("cannot write `{}`", file.display()))
-        }
+        Some(file) => std::fs::write(file, table)
+            .with_context(|| format!("cannot write `{}`", file.display())),
         None => {
             print!("{table}");
             Ok(())
