@@ -12,14 +12,16 @@ use crate::workspace::Workspace;
 
 fn shipped() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
-    let paths = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let mut recipes: Vec<_> = paths
+    let of = |folder: PathBuf| {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    };
+    let mut recipes: Vec<_> = of(folder.clone())
+        .chain(of(folder.join("compare")))
         .filter(|path| path.extension().is_some_and(|kind| kind == "toml"))
         .collect();
     recipes.sort();
-    assert!(recipes.len() >= 4, "{recipes:?}");
+    assert!(recipes.len() >= 20, "{recipes:?}");
     recipes
 }
 
@@ -61,7 +63,8 @@ fn every_shipped_recipe_begins_with_a_command_that_is_understood() {
     for path in shipped() {
         let text = std::fs::read_to_string(&path).unwrap();
         let command = text.lines().next().unwrap().strip_prefix("# ").unwrap();
-        let file = format!("recipes/{}", path.file_name().unwrap().to_string_lossy());
+        let file = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = file.display();
         assert!(
             command.starts_with(&format!("spectrain recipe {file}")),
             "{command}"
