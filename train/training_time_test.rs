@@ -138,6 +138,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
         };
         let head = Head {
             weight: drafter.head(),
+            bias: None,
             trained: drafter.head_parameter().map(HeadParameter::Weight),
         };
         let loss = vocab_loss(&hidden, head, rows, judge, statistics);

@@ -4,7 +4,7 @@
 //! It runs outside the graph. While a chunk's logits are alive, it forms the gradient with respect to the hidden states
 //! and the head. What it gives to the graph is the surrogate `Σ hidden · g_hidden` with constant `g_hidden`, whose
 //! backward pass delivers exactly those gradients; the head is a leaf of the graph, so its gradient goes straight to the
-//! optimiser.
+//! optimiser. That of a bias is small and takes the way of the hidden states.
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
@@ -58,7 +58,9 @@ pub enum Statistics {
 pub struct Head {
     /// `[d_model, vocab]`
     pub weight: Tensor<2>,
-    /// The parameter that receives its gradient.
+    /// `[vocab]`. It is small, so its gradient goes through the graph that it is in.
+    pub bias: Option<Tensor<1>>,
+    /// The parameter that receives the weight's gradient.
     pub trained: Option<HeadParameter>,
 }
 
@@ -73,7 +75,7 @@ pub enum HeadParameter {
 
 /// A loss whose gradients are known.
 pub struct VocabLoss {
-    /// `[1]`: its backward pass delivers the gradients of all parameters below the head; its value means nothing.
+    /// `[1]`: its backward pass delivers the gradients of all parameters below the head, and of its bias; its value means nothing.
     pub surrogate: Tensor<1>,
     /// The gradient of the head's parameter, in that parameter's layout.
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
@@ -117,6 +119,12 @@ pub fn vocab_loss(
             _ => HeadGradient::None,
         },
         head: plain_head.cast(states.dtype()),
+        bias: head.bias.clone().map(|bias| bias.without_autodiff()),
+        bias_gradient: head
+            .bias
+            .as_ref()
+            .filter(|bias| bias.is_tracked() && !rows.is_empty())
+            .map(|_| Tensor::zeros([1, vocab], (&device, DType::F32))),
         tracked: hidden.iter().any(|h| h.is_tracked()),
         judge,
         statistics,
@@ -133,7 +141,10 @@ pub fn vocab_loss(
     }
 
     let places: Vec<usize> = rows.iter().map(place).collect();
-    let surrogate = surrogate(hidden, gradients, indices(&places, &device));
+    let mut surrogate = surrogate(hidden, gradients, indices(&places, &device));
+    if let (Some(bias), Some(gradient)) = (head.bias, chunks.bias_gradient) {
+        surrogate = surrogate + dot(bias.unsqueeze(), gradient);
+    }
     let to_parameter = |(gradient, parameter): (Tensor<2>, HeadParameter)| match parameter {
         HeadParameter::Weight(id) => (id, gradient),
         HeadParameter::Embedding(id) => (id, gradient.transpose()),
@@ -189,7 +200,10 @@ fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
 /// What all chunks share, and the gradient of the head that they add to.
 struct Chunks<'a> {
     head: Tensor<2>,
+    bias: Option<Tensor<1>>,
     head_gradient: HeadGradient,
+    /// `[1, vocab]`
+    bias_gradient: Option<Tensor<2>>,
     tracked: bool,
     judge: Judge<'a>,
     statistics: Statistics,
@@ -261,12 +275,19 @@ struct Chunk {
 impl Chunks<'_> {
     fn run(&mut self, hidden: Tensor<2>, rows: &[Row]) -> Chunk {
         let dtype = hidden.dtype();
-        let logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
+        let mut logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
+        if let Some(bias) = &self.bias {
+            logits = logits + bias.clone().cast(DType::F32).unsqueeze();
+        }
         let (judged, statistics) = match is_cpu(&logits.device()) && self.has_kernel() {
             true => self.judge_by_kernel(logits, rows),
             false => self.judge(logits, rows),
         };
         let Judged { value, gradient } = judged;
+        if let Some(sum) = &mut self.bias_gradient {
+            let more = gradient.clone().sum_dim(0);
+            sum.inplace(|sum| sum + more);
+        }
         let gradient = gradient.cast(dtype);
         let gradient = self.add_to_head(hidden, gradient);
         // The smaller product is the one whose result is transposed.
