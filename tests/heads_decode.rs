@@ -13,7 +13,8 @@ use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Capture, DraftShape, Features, Proposer, RandomWeights, Sampling, Session, Target, Tree,
+    Capture, Children, DraftShape, Features, Proposer, RandomWeights, Sampling, Session,
+    StaticTree, Target, Tree,
 };
 use spectrain_train::{
     BatchSource, HydraLoss, HydraLossConfig, MedusaLoss, MedusaLossConfig, Objective, Statistics,
@@ -220,7 +221,11 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
     assert!(after < 0.3 * before, "loss {before} -> {after}");
     assert!(last.simulated_tau > 0.9 * (HEADS + 1) as f64, "{last:?}");
 
-    let mut decode = |session: &mut dyn Proposer| {
+    let mut decode = |session: &mut dyn Proposer, draft: DraftShape| {
+        let settings = DecodeSettings {
+            draft,
+            ..settings.clone()
+        };
         let drafted = decoder
             .generate(session, &Greedy, &prompt, &settings, &mut rng)
             .unwrap();
@@ -234,8 +239,9 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
             .map(|pass| pass.emitted)
             .collect::<Vec<_>>()
     };
+    let chain = || settings.draft.clone();
     let trained = trainee.model();
-    let emitted = decode(&mut Session::new(trained.clone()));
+    let emitted = decode(&mut Session::new(trained.clone()), chain());
     let tau = emitted.iter().sum::<usize>() as f64 / emitted.len() as f64;
     assert!(
         tau > 0.9 * (HEADS + 1) as f64,
@@ -246,7 +252,21 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
     let written = folder.path().join("written");
     trained.write(&written, DType::F32, &Value::Null).unwrap();
     let read = open_drafter(&written, &parts, &device).unwrap();
-    assert_eq!(decode(read.session().as_mut()), emitted);
+    assert_eq!(decode(read.session().as_mut(), chain()), emitted);
+
+    // A tree holds the chain, whoever drafts; it is cut to the depth that there are heads for.
+    let tree = || DraftShape::Static {
+        tree: StaticTree::named("medusa-63").unwrap(),
+        children: Children::Top,
+    };
+    assert!(decode(read.session().as_mut(), tree()).len() <= emitted.len());
+    let untrained = D::fresh(config, &parts, &vocabulary, 6, &device).unwrap();
+    let by_chain = decode(&mut Session::new(untrained.clone()), chain()).len();
+    let by_tree = decode(&mut Session::new(untrained), tree()).len();
+    assert!(
+        by_tree <= by_chain,
+        "{by_tree} passes, {by_chain} by chains"
+    );
 }
 
 #[test]
