@@ -1,6 +1,7 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod bootstrap;
+mod compare;
 mod draft;
 mod error;
 mod evaluate;
@@ -13,6 +14,7 @@ mod toy;
 mod verify;
 
 pub use bootstrap::bootstrap;
+pub use compare::compare;
 pub use draft::DraftReport;
 pub use error::{Error, Result};
 pub use evaluate::{EvaluateSettings, Evaluation, Progress, PromptSet, evaluate};

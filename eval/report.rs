@@ -267,14 +267,22 @@ impl Report {
     }
 }
 
+impl SettingReport {
+    /// The setting in a few words.
+    pub fn heading(&self) -> String {
+        let mut text = format!("T={}", self.temperature);
+        if let Some(top_k) = self.top_k {
+            _ = write!(text, " top-k={top_k}");
+        }
+        if let Some(top_p) = self.top_p {
+            _ = write!(text, " top-p={top_p}");
+        }
+        _ = write!(text, ", {}, {}", self.verifier, self.draft);
+        text
+    }
+}
+
 fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
-    let mut name = format!("T={}", setting.temperature);
-    if let Some(top_k) = setting.top_k {
-        _ = write!(name, " top-k={top_k}");
-    }
-    if let Some(top_p) = setting.top_p {
-        _ = write!(name, " top-p={top_p}");
-    }
     let steps: Vec<String> = dataset
         .conditional
         .iter()
@@ -282,9 +290,8 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
     format!(
-        "| {name}, {}, {} | {} | {} | {} | {} | {} | {} | {} |\n",
-        setting.verifier,
-        setting.draft,
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        setting.heading(),
         dataset.name,
         dataset.prompts,
         dataset.tokens,
@@ -298,7 +305,7 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
     )
 }
 
-fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
+pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
     match (value, interval) {
         (Some(value), Some([low, high])) => format!("{value:.2} [{low:.2}, {high:.2}]"),
         (Some(value), None) => format!("{value:.2}"),

@@ -15,6 +15,7 @@ use crate::commands::data::DataCommand;
 use crate::commands::evaluate::EvaluateArguments;
 use crate::commands::export::ExportArguments;
 use crate::commands::generate::GenerateArguments;
+use crate::commands::report::ReportArguments;
 use crate::progress::Output;
 use crate::registry::RECIPES;
 use crate::run_folder::{Existing, RunFolder, RunName};
@@ -44,6 +45,8 @@ enum Command {
     /// Prepare or check a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
+    /// Compare the reports of several runs in one table
+    Report(ReportArguments),
     /// Measure the speed of training steps
     Bench(BenchArguments),
 }
@@ -166,6 +169,7 @@ impl Arguments {
             Command::Generate(arguments) => commands::generate::run(&arguments),
             Command::Export(arguments) => commands::export::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
+            Command::Report(arguments) => commands::report::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),
         }
     }
