@@ -6,6 +6,7 @@
 
 pub mod atomic;
 mod config;
+mod draft_heads;
 pub mod eagle1;
 pub mod eagle3;
 mod error;
@@ -13,8 +14,10 @@ mod expected;
 pub mod folder;
 pub mod hash;
 pub mod hub;
+pub mod hydra;
 mod json;
 mod launch;
+pub mod medusa;
 pub mod state;
 pub mod tensors;
 

@@ -333,7 +333,10 @@ fn flops_per_token(
     };
     // The target's distribution at every position, once.
     let teacher = 2.0 * (spec.vocab * spec.d_model) as f64;
-    let head = (footprint.draft_vocab * spec.d_model as u64) as f64;
+    // A drafter may have several heads.
+    let head = footprint
+        .head
+        .max(footprint.draft_vocab * spec.d_model as u64) as f64;
     let body = (footprint.parameters - footprint.head) as f64;
     // A frozen head still passes gradients on.
     let head_flops = if footprint.head > 0 {

@@ -8,8 +8,10 @@ use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
+use spectrain_models::hydra::Hydra;
+use spectrain_models::medusa::Medusa;
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
-use spectrain_train::{FeatureRegression, Objective, TrainingTimeTest};
+use spectrain_train::{FeatureRegression, HydraLoss, MedusaLoss, Objective, TrainingTimeTest};
 
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
@@ -23,6 +25,14 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Eagle1, FeatureRegression>(
         "eagle1",
         "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
+    ),
+    Recipe::of::<Medusa, MedusaLoss>(
+        "medusa",
+        "a head for each draft depth over the target's last hidden state (Medusa-1)",
+    ),
+    Recipe::of::<Hydra, HydraLoss>(
+        "hydra",
+        "heads that also read the tokens drafted before (Hydra, Hydra++)",
     ),
 ];
 

@@ -2,7 +2,6 @@
 use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
-use spectrain_data::packing::{PackedBatch, RowLayout};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::host_f32;
@@ -11,11 +10,11 @@ use spectrain_models::{
     TargetSpec, TensorWeights,
 };
 use spectrain_train::{
-    Batch, Divergence, MaskAlign, Objective, OutOfVocab, Reduction, Rows, Statistics, Train,
-    Trainee, TrainingTimeTest, TrainingTimeTestConfig,
+    Batch, Divergence, MaskAlign, Objective, OutOfVocab, Reduction, Statistics, Train, Trainee,
+    TrainingTimeTest, TrainingTimeTestConfig,
 };
 
-use crate::golden::{Golden, assert_close, json, tensors};
+use crate::golden::{Golden, assert_close, json, rows, tensors};
 
 type Tensors = std::collections::BTreeMap<String, Golden>;
 
@@ -59,37 +58,7 @@ fn target(golden: &Tensors, device: &Device) -> TargetParts {
 }
 
 fn batch(golden: &Tensors, device: &Device) -> Batch {
-    let documents: Vec<u32> = golden["documents"]
-        .values
-        .iter()
-        .map(|&d| (d + 1.0) as u32)
-        .collect();
-    let rows = Rows {
-        packed: PackedBatch {
-            rows: vec![vec![0], vec![1, 2]],
-        },
-        layout: RowLayout {
-            rows: 2,
-            row_length: 10,
-            documents,
-            positions: golden["positions"]
-                .values
-                .iter()
-                .map(|&p| p as u32)
-                .collect(),
-        },
-        tokens: golden["input_ids"]
-            .values
-            .iter()
-            .map(|&id| id as u32)
-            .collect(),
-        loss_mask: golden["loss_mask"]
-            .values
-            .iter()
-            .map(|&bit| bit != 0.0)
-            .collect(),
-    };
-    let mut batch = Batch::new(rows, device);
+    let mut batch = Batch::new(rows(golden), device);
     batch.features = Some(Features {
         captured: golden["features"].float(device),
         last: golden["last"].float(device),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use burn::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use spectrain_checkpoints::NamedTensor;
+use spectrain_data::packing::{PackedBatch, RowLayout};
+use spectrain_train::Rows;
 
 pub fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name]
@@ -59,6 +61,27 @@ pub fn tensors(name: &str) -> BTreeMap<String, Golden> {
         .into_iter()
         .map(|(name, view)| (name, read(view)))
         .collect()
+}
+
+/// The two packed rows of three documents that the scripts train on.
+pub fn rows(golden: &BTreeMap<String, Golden>) -> Rows {
+    let numbers = |name: &str| golden[name].values.iter().map(|&value| value as i64);
+    let [rows, row_length] = golden["input_ids"].shape[..] else {
+        panic!("`input_ids` is no matrix");
+    };
+    Rows {
+        packed: PackedBatch {
+            rows: vec![vec![0], vec![1, 2]],
+        },
+        layout: RowLayout {
+            rows,
+            row_length,
+            documents: numbers("documents").map(|d| (d + 1) as u32).collect(),
+            positions: numbers("positions").map(|p| p as u32).collect(),
+        },
+        tokens: numbers("input_ids").map(|id| id as u32).collect(),
+        loss_mask: numbers("loss_mask").map(|bit| bit != 0).collect(),
+    }
 }
 
 impl Golden {

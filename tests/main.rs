@@ -9,6 +9,8 @@ mod eagle1_parity;
 mod eagle3_parity;
 mod features;
 mod golden;
+mod heads_decode;
+mod heads_parity;
 mod learning;
 mod program;
 mod recipes;

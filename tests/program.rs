@@ -327,6 +327,60 @@ const LONG: [&str; 6] = [
     "train.validate_every=20",
 ];
 
+/// The recipe of `Workspace::new` for heads; `drafter` and `objective` are the contents of those tables.
+fn heads(kind: &str, drafter: &str, objective: &str) -> Workspace {
+    let workspace = Workspace::new();
+    let recipe = RECIPE
+        .replace("recipe = \"eagle3\"", &format!("recipe = \"{kind}\""))
+        .replace("draft_vocab = 256", drafter)
+        .replace(
+            "[objective]\nsteps = 2",
+            &format!("[objective]\n{objective}"),
+        );
+    workspace.write("recipe.toml", recipe);
+    workspace
+}
+
+#[test]
+fn heads_go_from_conversations_to_a_report() {
+    let cases = [
+        ("medusa", "heads = 3\ndraft_vocab = 256", "", "0.32.0"),
+        (
+            "medusa",
+            "heads = 2\nhead = \"shared\"",
+            "teacher_weight = 1.0",
+            "original_lm_head",
+        ),
+        (
+            "hydra",
+            "heads = 3\nhead_layers = 2\nprefix_layer = true",
+            "label_weight = 0.0\nteacher_weight = 1.0",
+            "no serving engine loads Hydra",
+        ),
+    ];
+    for (kind, drafter, objective, part) in cases {
+        let workspace = heads(kind, drafter, objective);
+        let live = workspace.run(&RUN).succeeded();
+        assert!(
+            live.stdout.contains(&format!("{kind} drafter")),
+            "{live:#?}"
+        );
+        let config = workspace.text("runs/run/export/drafter/config.json");
+        let said = format!("{}{config}", live.stderr);
+        assert!(said.contains(part), "no `{part}`: {live:#?}");
+        let report = workspace.json("runs/run/evaluate/report.json");
+        assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+        // Nothing is captured beside the last hidden state, in storage neither.
+        let loss = || {
+            let summary = &workspace.manifest("train")["summary"];
+            summary["fit"]["loss"].as_f64().unwrap()
+        };
+        let live = loss();
+        run_with(&workspace, &["features.mode=stored"]);
+        assert!((loss() / live - 1.0).abs() < 1e-2, "{live} and {}", loss());
+    }
+}
+
 fn long(runs: &'static str) -> Vec<&'static str> {
     [&LONG[..], &["--runs", runs]].concat()
 }

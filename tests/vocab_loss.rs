@@ -38,6 +38,16 @@ fn rows(steps: usize, positions: usize) -> Vec<Row> {
 
 #[test]
 fn gradients_equal_plain_autodiff() {
+    equals_plain_autodiff(Divergence::Kl);
+}
+
+#[test]
+fn gradients_by_tensor_operations_equal_plain_autodiff() {
+    // The CPU has no kernel for this one.
+    equals_plain_autodiff(Divergence::ReverseKl);
+}
+
+fn equals_plain_autodiff(divergence: Divergence) {
     let device = Device::flex();
     let graph = device.clone().autodiff();
     let (positions, d) = (40, 32);
@@ -51,16 +61,19 @@ fn gradients_equal_plain_autodiff() {
     let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();
     let hidden: Vec<_> = (3..6).map(|seed| lifted(seed, [positions, d])).collect();
     let head = lifted(9, [d, tiny::VOCAB]);
+    let bias = random(10, [1, tiny::VOCAB], &device).squeeze_dim::<1>(0);
+    let bias = Tensor::<1>::from_inner(bias).require_grad();
     let id = ParamId::new();
     let rows = rows(hidden.len(), positions);
 
     let teacher = Teacher::new(last.clone().reshape([1, positions, d]), &parts, &vocabulary);
     let judge = Judge::Target {
         teacher: &teacher,
-        divergence: Divergence::Kl,
+        divergence,
     };
     let applied = Head {
         weight: head.clone(),
+        bias: Some(bias.clone()),
         trained: Some(HeadParameter::Weight(id)),
     };
     let mut loss = vocab_loss(&hidden, applied, rows.clone(), judge, Statistics::Loss);
@@ -75,11 +88,16 @@ fn gradients_equal_plain_autodiff() {
             hidden[row.step]
                 .clone()
                 .narrow(0, row.position, 1)
-                .matmul(head.clone()),
+                .matmul(head.clone())
+                + bias.clone().unsqueeze(),
             1,
         );
         let log_p = log_p.clone().narrow(0, row.teacher, 1);
-        plain = plain + (log_p.clone().exp() * (log_p - log_q)).sum() * row.weight;
+        let distance = match divergence {
+            Divergence::Kl => log_p.clone().exp() * (log_p - log_q),
+            _ => log_q.clone().exp() * (log_q - log_p),
+        };
+        plain = plain + distance.sum() * row.weight;
     }
     assert!(
         (value - host_f32(plain.clone().inner())[0] as f64).abs() < 1e-3,
@@ -99,6 +117,8 @@ fn gradients_equal_plain_autodiff() {
     assert_eq!(known, id);
     let expected = head.grad(&plain).unwrap();
     assert_close("head", &host_f32(got), &host_f32(expected), 1e-5);
+    let (got, expected) = (bias.grad(&chunked).unwrap(), bias.grad(&plain).unwrap());
+    assert_close("bias", &host_f32(got), &host_f32(expected), 1e-5);
 }
 
 #[test]
@@ -128,6 +148,7 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
             &hidden,
             Head {
                 weight: head,
+                bias: None,
                 trained: Some(HeadParameter::Weight(ParamId::new())),
             },
             rows(steps, positions),

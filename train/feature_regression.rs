@@ -122,6 +122,7 @@ impl Objective<Eagle1> for FeatureRegression {
             };
             let head = Head {
                 weight: drafter.head(),
+                bias: None,
                 trained: None,
             };
             let judge = Judge::Target {

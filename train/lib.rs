@@ -2,11 +2,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod batch;
 mod divergence;
+mod draft_heads;
 mod error;
 mod feature_regression;
 mod fit;
+mod hydra;
 mod kernels;
 mod log;
+mod medusa;
 mod next_token;
 mod noise;
 mod objective;
@@ -26,6 +29,8 @@ pub use divergence::{Divergence, Judged, TeacherRows};
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
 pub use fit::{Fit, FitSummary, Validation, fit};
+pub use hydra::{HydraLoss, HydraLossConfig};
+pub use medusa::{MedusaLoss, MedusaLossConfig};
 pub use next_token::{NextToken, NextTokenConfig};
 pub use noise::{Noise, NoiseKind};
 pub use objective::{Loss, LossReport, Objective, StepReport};

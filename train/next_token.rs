@@ -43,6 +43,7 @@ impl Objective<Transformer> for NextToken {
                 false => HeadParameter::Weight(model.head_parameter()),
             }),
             weight: model.head().weight.val(),
+            bias: None,
         };
         vocab_loss(
             &[hidden],

@@ -100,6 +100,26 @@ impl From<VocabLoss> for Loss {
     }
 }
 
+impl FromIterator<VocabLoss> for Loss {
+    /// The sum of losses over different rows, at least one.
+    fn from_iter<I: IntoIterator<Item = VocabLoss>>(parts: I) -> Self {
+        let parts = parts.into_iter().map(Self::from);
+        let joined = parts.reduce(|mut sum, part| {
+            sum.surrogate = sum.surrogate + part.surrogate;
+            sum.head_gradients.extend(part.head_gradients);
+            sum.rows.extend(part.rows);
+            sum.values = Tensor::cat(vec![sum.values, part.values], 0);
+            let both = sum.statistics.zip(part.statistics);
+            sum.statistics = both.map(|(all, more)| Tensor::cat(vec![all, more], 0));
+            sum
+        });
+        match joined {
+            Some(joined) => joined,
+            None => panic!("a loss is made of at least one part"),
+        }
+    }
+}
+
 impl Loss {
     /// Adds a loss over rows that are reported already: it counts in the total and nowhere else.
     pub(crate) fn add_term(&mut self, name: &'static str, part: VocabLoss) {

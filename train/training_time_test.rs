@@ -140,6 +140,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
         };
         let head = Head {
             weight: drafter.head(),
+            bias: None,
             trained: drafter.head_parameter().map(HeadParameter::Weight),
         };
         let mut loss = match self.config.recompute && batch.tokens.is_autodiff() {

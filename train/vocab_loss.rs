@@ -4,7 +4,7 @@
 //! It runs outside the graph. While a chunk's logits are alive, it forms the gradient with respect to the hidden states
 //! and the head. What it gives to the graph is the surrogate `Σ hidden · g_hidden` with constant `g_hidden`, whose
 //! backward pass delivers exactly those gradients; the head is a leaf of the graph, so its gradient goes straight to the
-//! optimiser.
+//! optimiser. That of a bias is small and takes the way of the hidden states.
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
@@ -58,7 +58,9 @@ pub enum Statistics {
 pub struct Head {
     /// `[d_model, vocab]`
     pub weight: Tensor<2>,
-    /// The parameter that receives its gradient.
+    /// `[vocab]`. It is small, so its gradient goes through the graph that it is in.
+    pub bias: Option<Tensor<1>>,
+    /// The parameter that receives the weight's gradient.
     pub trained: Option<HeadParameter>,
 }
 
@@ -73,10 +75,13 @@ pub enum HeadParameter {
 
 /// A loss whose gradients are known.
 pub struct VocabLoss {
-    /// `[1]`: its backward pass delivers the gradients of all parameters below the head; its value means nothing.
+    /// `[1]`: its backward pass delivers the gradients of all parameters below the head, and of its bias; its value means
+    /// nothing.
     pub surrogate: Tensor<1>,
     /// One `[positions, d_model]` per step, in no graph: the gradient of the hidden states; empty where none was wanted.
     pub hidden_gradients: Vec<Tensor<2>>,
+    /// `[1, vocab]`, in no graph: the gradient of the head's bias; absent where none was wanted.
+    pub bias_gradient: Option<Tensor<2>>,
     /// The gradient of the head's parameter, in that parameter's layout.
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// The rows, in the order of `values`.
@@ -115,9 +120,13 @@ pub fn vocab_loss(
         true => Wanted::HeadGradient,
     };
     let plain = hidden.iter().map(|h| h.clone().without_autodiff());
+    let bias = head.bias.clone();
     let mut loss = vocab_gradients(plain.collect(), head, rows, judge, statistics, wanted);
     let gradients = std::mem::take(&mut loss.hidden_gradients);
     loss.surrogate = joined_surrogate(hidden, gradients);
+    if let (Some(bias), Some(gradient)) = (bias, loss.bias_gradient.take()) {
+        loss.surrogate = loss.surrogate + dot(bias.unsqueeze::<2>(), gradient);
+    }
     loss
 }
 
@@ -151,6 +160,12 @@ pub(crate) fn vocab_gradients(
             _ => HeadGradient::None,
         },
         head: plain_head.cast(states.dtype()),
+        bias_gradient: head
+            .bias
+            .as_ref()
+            .filter(|_| wanted != Wanted::Loss && !rows.is_empty())
+            .map(|_| Tensor::zeros([1, vocab], (&device, DType::F32))),
+        bias: head.bias.map(|bias| bias.without_autodiff()),
         tracked: wanted == Wanted::Gradients,
         judge,
         statistics,
@@ -181,6 +196,7 @@ pub(crate) fn vocab_gradients(
     VocabLoss {
         surrogate: Tensor::zeros([1], (&device, DType::F32)),
         hidden_gradients,
+        bias_gradient: chunks.bias_gradient,
         head_gradient: chunks
             .head_gradient
             .into_tensor([d_model, vocab], &device)
@@ -242,7 +258,10 @@ fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
 /// What all chunks share, and the gradient of the head that they add to.
 struct Chunks<'a> {
     head: Tensor<2>,
+    bias: Option<Tensor<1>>,
     head_gradient: HeadGradient,
+    /// `[1, vocab]`
+    bias_gradient: Option<Tensor<2>>,
     tracked: bool,
     judge: Judge<'a>,
     statistics: Statistics,
@@ -314,12 +333,19 @@ struct Chunk {
 impl Chunks<'_> {
     fn run(&mut self, hidden: Tensor<2>, rows: &[Row]) -> Chunk {
         let dtype = hidden.dtype();
-        let logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
+        let mut logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
+        if let Some(bias) = &self.bias {
+            logits = logits + bias.clone().cast(DType::F32).unsqueeze();
+        }
         let (judged, statistics) = match is_cpu(&logits.device()) && self.has_kernel() {
             true => self.judge_by_kernel(logits, rows),
             false => self.judge(logits, rows),
         };
         let Judged { value, gradient } = judged;
+        if let Some(sum) = &mut self.bias_gradient {
+            let more = gradient.clone().sum_dim(0);
+            sum.inplace(|sum| sum + more);
+        }
         let gradient = gradient.cast(dtype);
         let gradient = self.add_to_head(hidden, gradient);
         // The smaller product is the one whose result is transposed.

@@ -114,7 +114,9 @@ pub fn convert(
 }
 
 fn engine_lines(lines: Vec<String>, to: &[Engine]) -> Vec<String> {
+    // Remarks are for everybody.
     let wanted = |line: &String| match line.contains("sglang") {
+        _ if line.starts_with('#') => true,
         true => to.contains(&Engine::Sglang),
         false => to.contains(&Engine::Vllm),
     };

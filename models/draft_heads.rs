@@ -1,0 +1,223 @@
+//! What drafters with one head for each draft depth have in common: Medusa and Hydra.
+//!
+//! The bonus token `x_{t+1}` is the target's own, so head `k` predicts `x_{t+2+k}` from the target's last hidden state
+//! of `x_t`.
+use burn::module::ParamId;
+use burn::prelude::*;
+use burn::tensor::DType;
+use burn::tensor::activation::silu;
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::NamedTensor;
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::eagle3::head_rows;
+use crate::weights::{host_f32, lift};
+use crate::{
+    Bias, Drafter, Error, Init, Layout, Linear, RandomWeights, Result, Scope, TargetParts,
+    TargetSpec, Weights,
+};
+
+/// Where the output layers of the heads come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputHead {
+    /// Each head has its own, which starts as the target's and is trained.
+    #[default]
+    Own,
+    /// All use the target's, frozen.
+    Shared,
+}
+
+/// A drafter with one head for each draft depth.
+pub trait DraftHeads: Drafter {
+    /// What the output layer of each head reads, over whole packed rows: index `t` of head `k` predicts `x_{t+2+k}`.
+    ///
+    /// # Shapes
+    /// - following: `[batch, seq]` for each head; index `t` of entry `k` is `x_{t+1+k}`
+    /// - last: `[batch, seq, d_model]`, the target's last hidden states
+    /// - output: for each head `[batch * seq, d_model]`
+    fn hidden(
+        &self,
+        following: &[Tensor<2, Int>],
+        layout: &Layout,
+        last: Tensor<3>,
+    ) -> Vec<Tensor<2>>;
+
+    /// The output layer of a head.
+    fn output(&self, head: usize) -> OutputLayer;
+
+    /// The target's frozen pieces.
+    fn target(&self) -> &TargetParts;
+}
+
+/// The layer that turns a head's hidden states into logits.
+#[derive(Debug, Clone)]
+pub struct OutputLayer {
+    /// `[d_model, draft_vocab]`
+    pub weight: Tensor<2>,
+    /// `[draft_vocab]`
+    pub bias: Option<Tensor<1>>,
+    /// The parameter that holds the weight, unless it is the target's.
+    pub parameter: Option<ParamId>,
+}
+
+impl OutputLayer {
+    /// # Shapes
+    /// - hidden: `[rows, d_model]`
+    /// - output: `[rows, draft_vocab]`, f32
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        let weight = self.weight.clone().cast(hidden.dtype());
+        let logits = hidden.matmul(weight).cast(DType::F32);
+        match &self.bias {
+            None => logits,
+            Some(bias) => logits + bias.clone().unsqueeze(),
+        }
+    }
+}
+
+/// The frozen part of a drafter with heads.
+#[derive(Debug, Clone)]
+pub(crate) struct Frozen {
+    pub(crate) target: TargetParts,
+    pub(crate) vocabulary: DraftVocabulary,
+    /// The target's rows of the draft vocabulary, `[d_model, draft_vocab]`, when shared.
+    shared: Option<Tensor<2>>,
+}
+
+impl Frozen {
+    pub(crate) fn new(
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        head: OutputHead,
+    ) -> Self {
+        Self {
+            shared: (head == OutputHead::Shared).then(|| head_rows(target, vocabulary)),
+            target: target.clone(),
+            vocabulary: vocabulary.clone(),
+        }
+    }
+
+    /// The output layer of head `head`, in the graph that parameters on `device` are in.
+    pub(crate) fn output(&self, own: &[Linear], head: usize, device: &Device) -> OutputLayer {
+        match &self.shared {
+            Some(rows) => OutputLayer {
+                weight: lift(rows.clone(), device),
+                bias: None,
+                parameter: None,
+            },
+            None => OutputLayer {
+                weight: own[head].weight.val(),
+                bias: own[head].bias.as_ref().map(|bias| bias.val()),
+                parameter: Some(own[head].weight.id),
+            },
+        }
+    }
+}
+
+/// The heads' own output layers; none when the target's is shared.
+pub(crate) fn own_outputs(
+    root: &mut Scope,
+    heads: usize,
+    [d_model, draft_vocab]: [usize; 2],
+    head: OutputHead,
+    bias: Bias,
+) -> Result<Vec<Linear>> {
+    let heads = match head {
+        OutputHead::Own => heads,
+        OutputHead::Shared => 0,
+    };
+    let own = |head| {
+        let mut scope = root.child(format!("lm_heads.{head}"));
+        Linear::new(&mut scope, d_model, draft_vocab, bias)
+    };
+    (0..heads).map(own).collect()
+}
+
+/// The layer of a residual block. Its weight starts at zero, so that the block starts as nearly nothing.
+pub(crate) fn residual(scope: &mut Scope, d_in: usize, d_model: usize) -> Result<Linear> {
+    Ok(Linear {
+        weight: scope.transposed("weight", [d_in, d_model], Init::Constant(0.0))?,
+        bias: Some(scope.vector("bias", d_model, Init::Linear { fan_in: d_in })?),
+    })
+}
+
+/// `x + SiLU(layer(x))` for each layer in turn.
+pub(crate) fn residual_blocks(layers: &[Linear], mut x: Tensor<2>) -> Tensor<2> {
+    for layer in layers {
+        x = x.clone() + silu(layer.forward(x));
+    }
+    x
+}
+
+/// Fails unless there is at least one head with at least one layer, and a draft vocabulary within the target's.
+pub(crate) fn check_sizes(
+    heads: usize,
+    head_layers: usize,
+    draft_vocab: usize,
+    target: &TargetSpec,
+) -> Result<()> {
+    let wrong = |key, expected: String, got: usize| {
+        Err(Error::Drafter {
+            key,
+            expected,
+            got: got.to_string(),
+        })
+    };
+    if heads == 0 {
+        return wrong("heads", "at least 1".into(), heads);
+    }
+    if head_layers == 0 {
+        return wrong("head_layers", "at least 1".into(), head_layers);
+    }
+    if draft_vocab > target.vocab {
+        let expected = format!("at most the target's {}", target.vocab);
+        return wrong("draft_vocab", expected, draft_vocab);
+    }
+    Ok(())
+}
+
+/// Random parameters, except for the output layers, which start as the target's.
+pub(crate) struct FreshHeads<'a> {
+    random: RandomWeights,
+    target: &'a TargetParts,
+    vocabulary: &'a DraftVocabulary,
+}
+
+impl<'a> FreshHeads<'a> {
+    pub(crate) fn new(seed: u64, target: &'a TargetParts, vocabulary: &'a DraftVocabulary) -> Self {
+        Self {
+            random: RandomWeights::new(seed),
+            target,
+            vocabulary,
+        }
+    }
+}
+
+impl Weights for FreshHeads<'_> {
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        if !name.starts_with("lm_heads.") {
+            return self.random.tensor(name, shape, init);
+        }
+        let values = match name.ends_with(".bias") {
+            // The target's head has none.
+            true => vec![0.0; shape[0]],
+            false => host_f32(head_rows(self.target, self.vocabulary).transpose()),
+        };
+        Ok(NamedTensor::from_f32(name, shape, values))
+    }
+}
+
+/// The head that predicts the children of a node.
+///
+/// # Panics
+/// There is none.
+pub(crate) fn head_after(parents: &[Option<usize>], node: usize, heads: usize) -> usize {
+    let mut head = 1;
+    let mut at = parents[node];
+    while let Some(parent) = at {
+        head += 1;
+        at = parents[parent];
+    }
+    assert!(head < heads, "a draft deeper than its {heads} heads");
+    head
+}

@@ -1,0 +1,333 @@
+//! Hydra: Medusa's heads, each of which also reads the tokens drafted before it, and Hydra++, which puts a decoder layer
+//! over the target's hidden states before them (<https://arxiv.org/abs/2402.05109>).
+use burn::prelude::*;
+use burn::tensor::activation::silu;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::draft_heads::{
+    DraftHeads, FreshHeads, Frozen, OutputHead, OutputLayer, check_sizes, head_after, own_outputs,
+    residual, residual_blocks,
+};
+use crate::mask::{token_ids, tree_mask, tree_positions};
+use crate::weights::lift;
+use crate::{
+    AttentionConfig, Bias, Capture, DecoderLayer, DecoderLayerConfig, Drafter, Features, KvCache,
+    Layout, Linear, Result, RmsNorm, Rope, Scope, TargetParts, TargetSpec, Tree, Weights, chain,
+};
+
+/// The `[drafter]` table of a Hydra recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HydraConfig {
+    /// Heads: the longest draft. 4.
+    pub heads: usize,
+    /// Blocks of each head; the first one reads hidden state and tokens together. 1, and 4 in Hydra++.
+    pub head_layers: usize,
+    /// Whether a decoder layer of the target's sizes stands before the heads (Hydra++). False.
+    pub prefix_layer: bool,
+    /// Where the output layers come from. `"own"`.
+    pub head: OutputHead,
+    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
+    /// vocabulary.
+    pub draft_vocab: usize,
+}
+
+impl Default for HydraConfig {
+    fn default() -> Self {
+        Self {
+            heads: 4,
+            head_layers: 1,
+            prefix_layer: false,
+            head: OutputHead::Own,
+            draft_vocab: 0,
+        }
+    }
+}
+
+/// The Hydra drafter. Its fields carry the names of the checkpoint.
+///
+/// The reference builds the later blocks of a head as one module applied several times; here they are distinct.
+#[derive(Module, Debug)]
+pub struct Hydra {
+    prefix_layer: Option<DecoderLayer>,
+    prefix_norm: Option<RmsNorm>,
+    blocks: Vec<Blocks>,
+    /// With a bias, as in the reference. None when the target's is shared, which has no bias.
+    lm_heads: Vec<Linear>,
+    #[module(skip)]
+    config: HydraConfig,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+/// `res_connection(x) + SiLU(layers[0](x))`, and `x + SiLU(layer(x))` for each further layer.
+#[derive(Module, Debug)]
+struct Blocks {
+    res_connection: Linear,
+    layers: Vec<Linear>,
+}
+
+/// Decoding state of one sequence.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// Of the prefix layer, over committed positions.
+    cache: KvCache,
+    /// `[1, d_model]`: what the heads read of the last position that has a hidden state.
+    hidden: Option<Tensor<2>>,
+    /// The token after it, which has none.
+    bonus: u32,
+}
+
+impl Blocks {
+    /// # Shapes
+    /// - x: `[rows, (1 + tokens) * d_model]`, the hidden state first
+    /// - output: `[rows, d_model]`
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let grounded = self.res_connection.forward(x.clone()) + silu(self.layers[0].forward(x));
+        residual_blocks(&self.layers[1..], grounded)
+    }
+}
+
+impl Hydra {
+    /// Its settings.
+    pub fn config(&self) -> &HydraConfig {
+        &self.config
+    }
+
+    /// The target's embedding, frozen. `[batch, seq]` to `[batch, seq, d_model]`.
+    fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let embedded = self
+            .frozen
+            .target
+            .embed_tokens
+            .forward(tokens.without_autodiff());
+        lift(embedded, &self.device())
+    }
+
+    fn device(&self) -> Device {
+        self.blocks[0].res_connection.weight.device()
+    }
+
+    fn rope(&self, device: &Device) -> Rope {
+        let spec = &self.frozen.target.spec;
+        Rope::new(&spec.rope, spec.d_head, device)
+    }
+
+    /// What the heads read in place of the target's last hidden states, over whole packed rows. `[batch, seq, d_model]`
+    /// to the same.
+    fn prefix(&self, last: Tensor<3>, layout: &Layout) -> Tensor<3> {
+        let (Some(layer), Some(norm)) = (&self.prefix_layer, &self.prefix_norm) else {
+            return last;
+        };
+        let rotation = self.rope(&last.device()).at(layout.positions.clone());
+        let mask = layout.mask(None);
+        norm.forward(layer.forward(last, &rotation, Some(&mask), None))
+    }
+
+    /// The same for positions after what `cache` holds, batch 1.
+    fn extend(&self, last: Tensor<3>, cache: &mut KvCache) -> Tensor<3> {
+        let (Some(layer), Some(norm)) = (&self.prefix_layer, &self.prefix_norm) else {
+            return last;
+        };
+        let device = last.device();
+        let parents = chain(last.dims()[1]);
+        let positions = tree_positions(&parents, cache.len(), &device);
+        let mask = tree_mask(&parents, cache.len(), None, &device);
+        let rotation = self.rope(&device).at(positions);
+        norm.forward(layer.forward(last, &rotation, mask.as_ref(), Some(cache)))
+    }
+
+    /// Logits of head `paths[0].len() - 1` after each path of tokens, the bonus token first. All are of one length.
+    fn logits(&self, state: &State, paths: &[Vec<u32>]) -> Tensor<2> {
+        let Some(hidden) = state.hidden.clone() else {
+            panic!("drafting before anything was observed");
+        };
+        let (rows, length) = (paths.len(), paths[0].len());
+        let d_model = hidden.dims()[1];
+        let tokens = token_ids(&paths.concat(), &hidden.device());
+        let embedded = self.embed(tokens).cast(hidden.dtype());
+        let embedded = embedded.reshape([rows, length * d_model]);
+        let x = Tensor::cat(vec![hidden.expand([rows, d_model]), embedded], 1);
+        let head = length - 1;
+        self.output(head).logits(self.blocks[head].forward(x))
+    }
+}
+
+impl DraftHeads for Hydra {
+    fn hidden(
+        &self,
+        following: &[Tensor<2, Int>],
+        layout: &Layout,
+        last: Tensor<3>,
+    ) -> Vec<Tensor<2>> {
+        let [batch, seq, d_model] = last.dims();
+        let dtype = last.dtype();
+        // Head k reads the hidden state of x_t and the tokens x_{t+1}..=x_{t+1+k}.
+        let mut read = vec![self.prefix(last, layout)];
+        let mut hidden = Vec::with_capacity(self.blocks.len());
+        for (head, (blocks, tokens)) in self.blocks.iter().zip(following).enumerate() {
+            read.push(self.embed(tokens.clone()).cast(dtype));
+            let x = Tensor::cat(read.clone(), 2).reshape([batch * seq, (head + 2) * d_model]);
+            hidden.push(blocks.forward(x));
+        }
+        hidden
+    }
+
+    fn output(&self, head: usize) -> OutputLayer {
+        self.frozen.output(&self.lm_heads, head, &self.device())
+    }
+
+    fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+}
+
+impl Drafter for Hydra {
+    type Config = HydraConfig;
+    type State = State;
+
+    fn new(
+        config: &HydraConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        let spec = &target.spec;
+        check_sizes(config.heads, config.head_layers, config.draft_vocab, spec)?;
+        let d = spec.d_model;
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let (mut prefix_layer, mut prefix_norm) = (None, None);
+        if config.prefix_layer {
+            let layer = prefix_config(spec);
+            prefix_layer = Some(DecoderLayer::new(&mut root.child("prefix_layer"), &layer)?);
+            let mut scope = root.child("prefix_norm");
+            prefix_norm = Some(RmsNorm::new(&mut scope, d, spec.norm_epsilon)?);
+        }
+        let mut blocks = Vec::with_capacity(config.heads);
+        for head in 0..config.heads {
+            let mut scope = root.child(format!("blocks.{head}"));
+            blocks.push(Blocks::new(
+                &mut scope,
+                (head + 2) * d,
+                d,
+                config.head_layers,
+            )?);
+        }
+        let sizes = [d, vocabulary.len()];
+        let lm_heads = own_outputs(&mut root, config.heads, sizes, config.head, Bias::With)?;
+        Ok(Self {
+            prefix_layer,
+            prefix_norm,
+            blocks,
+            lm_heads,
+            config: HydraConfig {
+                draft_vocab: vocabulary.len(),
+                ..config.clone()
+            },
+            frozen: Frozen::new(target, vocabulary, config.head),
+        })
+    }
+
+    fn fresh(
+        config: &HydraConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = FreshHeads::new(seed, target, vocabulary);
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    fn capture(config: &HydraConfig, target: &TargetSpec) -> Result<Capture> {
+        check_sizes(config.heads, config.head_layers, config.draft_vocab, target)?;
+        Ok(Capture::default())
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        Some(self.config.heads)
+    }
+
+    fn start(&self, capacity: usize) -> State {
+        State {
+            cache: KvCache::new(capacity),
+            hidden: None,
+            bonus: 0,
+        }
+    }
+
+    fn observe(&self, state: &mut State, tokens: &[u32], features: &Features) {
+        let hidden = self.extend(features.last.clone(), &mut state.cache);
+        let last = hidden.narrow(1, tokens.len() - 1, 1);
+        state.hidden = Some(last.squeeze_dim(0));
+        state.bonus = tokens[tokens.len() - 1];
+    }
+
+    fn root_logits(&self, state: &mut State) -> Tensor<2> {
+        self.logits(state, &[vec![state.bonus]])
+    }
+
+    fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        head_after(&tree.parents, nodes[0], self.config.heads);
+        let path = |&node: &usize| {
+            let mut tokens = Vec::new();
+            let mut at = Some(node);
+            while let Some(node) = at {
+                tokens.push(tree.tokens[node]);
+                at = tree.parents[node];
+            }
+            tokens.push(state.bonus);
+            tokens.reverse();
+            tokens
+        };
+        let paths: Vec<_> = nodes.iter().map(path).collect();
+        self.logits(state, &paths)
+    }
+
+    fn rewind(&self, _: &mut State) {}
+}
+
+impl Blocks {
+    fn new(scope: &mut Scope, d_read: usize, d_model: usize, layers: usize) -> Result<Self> {
+        let res_connection = Linear::new(
+            &mut scope.child("res_connection"),
+            d_read,
+            d_model,
+            Bias::With,
+        )?;
+        let layer = |layer| {
+            let d_in = if layer == 0 { d_read } else { d_model };
+            residual(&mut scope.child(format!("layers.{layer}")), d_in, d_model)
+        };
+        Ok(Self {
+            res_connection,
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// A plain Llama layer of the target's sizes.
+fn prefix_config(spec: &TargetSpec) -> DecoderLayerConfig {
+    DecoderLayerConfig {
+        attention: AttentionConfig {
+            d_input: spec.d_model,
+            d_model: spec.d_model,
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            d_head: spec.d_head,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            head_norm: None,
+        },
+        d_ff: spec.d_ff,
+        mlp_bias: Bias::Without,
+        norm_epsilon: spec.norm_epsilon,
+    }
+}

@@ -1,0 +1,186 @@
+//! Medusa: heads beside the target's own, each predicting one token further ahead (<https://arxiv.org/abs/2401.10774>).
+//! The target stays frozen (Medusa-1).
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::draft_heads::{
+    DraftHeads, FreshHeads, Frozen, OutputHead, OutputLayer, check_sizes, head_after, own_outputs,
+    residual, residual_blocks,
+};
+use crate::{
+    Bias, Capture, Drafter, Features, Layout, Linear, Result, Scope, TargetParts, TargetSpec, Tree,
+    Weights,
+};
+
+/// The `[drafter]` table of a Medusa recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MedusaConfig {
+    /// Heads: the longest draft. 4.
+    pub heads: usize,
+    /// Residual blocks of each head. 1.
+    pub head_layers: usize,
+    /// Where the output layers come from. `"own"`.
+    pub head: OutputHead,
+    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
+    /// vocabulary.
+    pub draft_vocab: usize,
+}
+
+impl Default for MedusaConfig {
+    fn default() -> Self {
+        Self {
+            heads: 4,
+            head_layers: 1,
+            head: OutputHead::Own,
+            draft_vocab: 0,
+        }
+    }
+}
+
+/// The Medusa drafter. Its fields carry the names of the checkpoint.
+///
+/// The reference builds the blocks of a head as one module applied several times; here they are distinct.
+#[derive(Module, Debug)]
+pub struct Medusa {
+    blocks: Vec<Blocks>,
+    /// None when the target's is shared.
+    lm_heads: Vec<Linear>,
+    #[module(skip)]
+    config: MedusaConfig,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+/// `x + SiLU(linear(x))` for each layer in turn.
+#[derive(Module, Debug)]
+struct Blocks {
+    layers: Vec<Linear>,
+}
+
+/// Decoding state of one sequence.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// `[1, d_model]`: the target's last hidden state at the last position that has one.
+    hidden: Option<Tensor<2>>,
+}
+
+impl Medusa {
+    /// Its settings.
+    pub fn config(&self) -> &MedusaConfig {
+        &self.config
+    }
+
+    /// Logits of one head, `[1, draft_vocab]`. They depend on no drafted token.
+    fn logits(&self, state: &State, head: usize) -> Tensor<2> {
+        let Some(hidden) = state.hidden.clone() else {
+            panic!("drafting before anything was observed");
+        };
+        let hidden = residual_blocks(&self.blocks[head].layers, hidden);
+        self.output(head).logits(hidden)
+    }
+}
+
+impl DraftHeads for Medusa {
+    fn hidden(&self, _: &[Tensor<2, Int>], _: &Layout, last: Tensor<3>) -> Vec<Tensor<2>> {
+        let [batch, seq, d_model] = last.dims();
+        let last = last.reshape([batch * seq, d_model]);
+        let each = |blocks: &Blocks| residual_blocks(&blocks.layers, last.clone());
+        self.blocks.iter().map(each).collect()
+    }
+
+    fn output(&self, head: usize) -> OutputLayer {
+        let device = self.blocks[0].layers[0].weight.device();
+        self.frozen.output(&self.lm_heads, head, &device)
+    }
+
+    fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+}
+
+impl Drafter for Medusa {
+    type Config = MedusaConfig;
+    type State = State;
+
+    fn new(
+        config: &MedusaConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        let spec = &target.spec;
+        check_sizes(config.heads, config.head_layers, config.draft_vocab, spec)?;
+        let d = spec.d_model;
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let mut blocks = Vec::with_capacity(config.heads);
+        for head in 0..config.heads {
+            let mut layers = Vec::with_capacity(config.head_layers);
+            for layer in 0..config.head_layers {
+                let mut scope = root.child(format!("blocks.{head}.layers.{layer}"));
+                layers.push(residual(&mut scope, d, d)?);
+            }
+            blocks.push(Blocks { layers });
+        }
+        let sizes = [d, vocabulary.len()];
+        let lm_heads = own_outputs(&mut root, config.heads, sizes, config.head, Bias::Without)?;
+        Ok(Self {
+            blocks,
+            lm_heads,
+            config: MedusaConfig {
+                draft_vocab: vocabulary.len(),
+                ..config.clone()
+            },
+            frozen: Frozen::new(target, vocabulary, config.head),
+        })
+    }
+
+    fn fresh(
+        config: &MedusaConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = FreshHeads::new(seed, target, vocabulary);
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    fn capture(config: &MedusaConfig, target: &TargetSpec) -> Result<Capture> {
+        check_sizes(config.heads, config.head_layers, config.draft_vocab, target)?;
+        Ok(Capture::default())
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        Some(self.config.heads)
+    }
+
+    fn start(&self, _: usize) -> State {
+        State::default()
+    }
+
+    fn observe(&self, state: &mut State, tokens: &[u32], features: &Features) {
+        let last = features.last.clone().narrow(1, tokens.len() - 1, 1);
+        state.hidden = Some(last.squeeze_dim(0));
+    }
+
+    fn root_logits(&self, state: &mut State) -> Tensor<2> {
+        self.logits(state, 0)
+    }
+
+    fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let head = head_after(&tree.parents, nodes[0], self.config.heads);
+        let logits = self.logits(state, head);
+        let vocab = logits.dims()[1];
+        logits.expand([nodes.len(), vocab])
+    }
+
+    fn rewind(&self, _: &mut State) {}
+}

@@ -1,0 +1,94 @@
+//! What the folders of Medusa and Hydra heads have in common.
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::DType as BurnType;
+use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::draft_heads::OutputHead;
+use spectrain_models::eagle3::head_rows;
+use spectrain_models::weights::host_f32;
+use spectrain_models::{TargetParts, TargetSpec};
+
+/// Largest difference between the target's head and its copy in a folder, relative to the largest element: bf16 keeps
+/// eight bits.
+const ROUNDED: f32 = 0.01;
+
+/// Fails where heads are not for this target.
+pub(crate) fn check_fit(hidden_size: usize, vocab_size: usize, target: &TargetSpec) -> Result<()> {
+    for (what, found, expected) in [
+        ("hidden size", hidden_size, target.d_model),
+        ("target vocabulary", vocab_size, target.vocab),
+    ] {
+        if found != expected {
+            bail!("{what}: expected {expected}, found {found}");
+        }
+    }
+    Ok(())
+}
+
+/// Takes the draft vocabulary out of a folder's tensors.
+pub(crate) fn take_vocabulary(
+    tensors: &mut Vec<NamedTensor>,
+    vocab: usize,
+) -> Result<DraftVocabulary> {
+    let Some(map) = take(tensors, "token_map") else {
+        return Ok(DraftVocabulary::full(vocab));
+    };
+    let ids = map.to_i64()?.into_iter();
+    let offsets: Vec<i64> = ids.zip(0..).map(|(id, draft)| id - draft).collect();
+    Ok(DraftVocabulary::from_d2t(&offsets, vocab)?)
+}
+
+/// The draft vocabulary as a tensor, unless it is the whole one.
+pub(crate) fn token_map(vocabulary: &DraftVocabulary) -> Option<NamedTensor> {
+    let ids: Vec<i64> = vocabulary.target_ids().into_iter().map(i64::from).collect();
+    (!vocabulary.is_full()).then(|| NamedTensor::from_i64("token_map", [ids.len()], ids))
+}
+
+/// The target's head over the draft vocabulary, as files hold it.
+pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) -> NamedTensor {
+    let rows = head_rows(target, vocabulary).transpose();
+    let shape = rows.dims();
+    NamedTensor::from_f32("lm_head.weight", shape, host_f32(rows.cast(BurnType::F32)))
+}
+
+/// Takes the target's head out of a folder's tensors, and fails unless it is this target's.
+pub(crate) fn take_target_head(
+    tensors: &mut Vec<NamedTensor>,
+    target: &TargetParts,
+    vocabulary: &DraftVocabulary,
+) -> Result<()> {
+    let found = take(tensors, "lm_head.weight").context("no `lm_head.weight`")?;
+    let expected = target_head(target, vocabulary).to_f32()?;
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let pairs = found.to_f32()?.into_iter().zip(&expected);
+    // Written so that NaN fails.
+    match pairs
+        .into_iter()
+        .all(|(got, x)| (got - x).abs() <= ROUNDED * largest)
+    {
+        true => Ok(()),
+        false => bail!("`lm_head.weight`, which the heads share with their target, is another one"),
+    }
+}
+
+/// Rounds tensors to the type they are written in.
+pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
+    let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
+    Ok(cast.collect::<spectrain_checkpoints::Result<_>>()?)
+}
+
+/// Where the output layers come from, as the folder says it.
+pub(crate) fn output_head(shared: bool) -> OutputHead {
+    match shared {
+        true => OutputHead::Shared,
+        false => OutputHead::Own,
+    }
+}
+
+fn take(tensors: &mut Vec<NamedTensor>, name: &str) -> Option<NamedTensor> {
+    let at = tensors.iter().position(|tensor| tensor.name == name)?;
+    Some(tensors.remove(at))
+}

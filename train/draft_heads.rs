@@ -1,0 +1,213 @@
+//! The loss of drafters with one head for each draft depth: cross-entropy with the text, a divergence from the target, or
+//! both, summed over the heads.
+//!
+//! Head `k` reads the target's last hidden state of `x_t` (Hydra's also `x_{t+1}..=x_{t+1+k}`) and predicts `x_{t+2+k}`;
+//! that token judges it, or the target's distribution of row `t+1+k`. A position counts where `x_{t+2+k}` is in the loss
+//! mask, and so is `x_{t+1}`, after which a decoder first drafts.
+use burn::prelude::*;
+use spectrain_models::draft_heads::DraftHeads;
+use spectrain_models::mask::shift_left;
+
+use crate::{
+    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, MaskAlign, Result, Row, Statistics,
+    Teacher, VocabLoss, vocab_loss,
+};
+
+/// How the parts of the loss are weighed.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadsLoss {
+    /// The loss of head `k` counts `decay^k`.
+    pub(crate) decay: f64,
+    /// Factor on the cross-entropy with the text.
+    pub(crate) label_weight: f64,
+    /// Factor on the divergence from the target.
+    pub(crate) teacher_weight: f64,
+    /// That divergence.
+    pub(crate) divergence: Divergence,
+}
+
+impl HeadsLoss {
+    /// Fails where a setting makes no sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        let setting = |key, expected: &str, got: String| {
+            Err(Error::Setting {
+                table: "objective",
+                key,
+                expected: expected.into(),
+                got,
+            })
+        };
+        if !(self.decay > 0.0 && self.decay <= 1.0) {
+            return setting("decay", "above 0 and at most 1", self.decay.to_string());
+        }
+        for (key, weight) in [
+            ("label_weight", self.label_weight),
+            ("teacher_weight", self.teacher_weight),
+        ] {
+            if !(weight >= 0.0 && weight.is_finite()) {
+                return setting(key, "0 or more", weight.to_string());
+            }
+        }
+        if self.label_weight + self.teacher_weight == 0.0 {
+            let expected = "above 0 where `label_weight` is 0";
+            return setting("teacher_weight", expected, "0".into());
+        }
+        match self.divergence.problem() {
+            Some((expected, got)) => setting("divergence", expected, got),
+            None => Ok(()),
+        }
+    }
+
+    /// The loss of `drafter` on `batch`. Where the target judges, the reported steps are of its divergence, else of the
+    /// cross-entropy.
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub(crate) fn of<D: DraftHeads>(
+        &self,
+        drafter: &D,
+        batch: &Batch,
+        statistics: Statistics,
+    ) -> Loss {
+        let Some(features) = &batch.features else {
+            panic!("draft heads need features");
+        };
+        let last = features.last.clone();
+        let heads = drafter.max_depth().unwrap_or(0);
+        let following: Vec<_> = (0..heads)
+            .map(|head| shift_left(batch.tokens.clone(), 1 + head))
+            .collect();
+        let hidden = drafter.hidden(&following, &batch.layout, last.clone());
+        let counted: Vec<_> = (0..heads)
+            .map(|head| {
+                let counts = |&at: &usize| MaskAlign::Label.counts(&batch.rows, at, head);
+                (0..batch.rows.len()).filter(counts).collect()
+            })
+            .collect();
+        let heads = Heads {
+            drafter,
+            hidden,
+            counted,
+            decay: self.decay,
+            statistics,
+        };
+        let by_text = || heads.by_text(&batch.rows.tokens, self.label_weight);
+        if self.teacher_weight == 0.0 {
+            return by_text().into();
+        }
+        let by_target = heads.by_target(
+            Teacher::new(
+                last.without_autodiff(),
+                drafter.target(),
+                drafter.vocabulary(),
+            ),
+            self.divergence,
+            self.teacher_weight,
+        );
+        let mut loss = Loss::from(by_target);
+        if self.label_weight > 0.0 {
+            for part in by_text().parts {
+                loss.add_term("labels", part);
+            }
+        }
+        loss
+    }
+}
+
+/// All heads over a batch.
+struct Heads<'a, D> {
+    drafter: &'a D,
+    /// What each output layer reads, `[batch * seq, d_model]`.
+    hidden: Vec<Tensor<2>>,
+    /// The positions that count for each.
+    counted: Vec<Vec<usize>>,
+    decay: f64,
+    statistics: Statistics,
+}
+
+/// The losses of all heads.
+struct Parts {
+    parts: Vec<VocabLoss>,
+    /// Head and position of what counts, but is judged by a token that cannot be proposed.
+    missed: Vec<(usize, usize)>,
+}
+
+impl From<Parts> for Loss {
+    fn from(parts: Parts) -> Self {
+        let mut loss: Self = parts.parts.into_iter().collect();
+        loss.missed = parts.missed;
+        loss
+    }
+}
+
+impl<D: DraftHeads> Heads<'_, D> {
+    /// Cross-entropy with the tokens of the text.
+    fn by_text(&self, tokens: &[u32], weight: f64) -> Parts {
+        let vocabulary = self.drafter.vocabulary();
+        let labels: Vec<_> = tokens.iter().map(|&t| vocabulary.to_draft(t)).collect();
+        let known: Vec<u32> = labels.iter().map(|label| label.unwrap_or(0)).collect();
+        self.judge(2, weight, |at| labels[at].is_some(), &|| {
+            Judge::Labels(&known)
+        })
+    }
+
+    /// Divergence from the target's distributions.
+    fn by_target(&self, mut teacher: Teacher, divergence: Divergence, weight: f64) -> Parts {
+        let counted = self.counted.iter().enumerate();
+        let judging = counted.flat_map(|(head, positions)| {
+            positions.iter().map(move |position| position + 1 + head)
+        });
+        let mut judging: Vec<usize> = judging.collect();
+        judging.sort_unstable();
+        judging.dedup();
+        teacher.find_proposable(&judging);
+        let teacher = &teacher;
+        let judge = || Judge::Target {
+            teacher,
+            divergence,
+        };
+        self.judge(1, weight, |at| teacher.can_be_met(at), &judge)
+    }
+
+    /// The loss of each head, where head `k` at position `t` is judged by row `t + ahead + k`, unless what that row asks
+    /// for cannot be proposed.
+    fn judge<'a>(
+        &self,
+        ahead: usize,
+        weight: f64,
+        proposable: impl Fn(usize) -> bool,
+        judge: &dyn Fn() -> Judge<'a>,
+    ) -> Parts {
+        let mut found = Parts {
+            parts: Vec::with_capacity(self.hidden.len()),
+            missed: Vec::new(),
+        };
+        for (head, hidden) in self.hidden.iter().enumerate() {
+            let (kept, missed): (Vec<usize>, Vec<usize>) = self.counted[head]
+                .iter()
+                .partition(|&position| proposable(position + ahead + head));
+            found
+                .missed
+                .extend(missed.iter().map(|&position| (head, position)));
+            let share = weight * self.decay.powi(head as i32) / kept.len().max(1) as f64;
+            let row = |position| Row {
+                step: 0,
+                position,
+                teacher: position + ahead + head,
+                weight: share as f32,
+            };
+            let rows = kept.into_iter().map(row).collect();
+            let output = self.drafter.output(head);
+            let output = Head {
+                weight: output.weight,
+                bias: output.bias,
+                trained: output.parameter.map(HeadParameter::Weight),
+            };
+            let hidden = std::slice::from_ref(hidden);
+            let mut part = vocab_loss(hidden, output, rows, judge(), self.statistics);
+            part.rows.iter_mut().for_each(|row| row.step = head);
+            found.parts.push(part);
+        }
+        found
+    }
+}

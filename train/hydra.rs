@@ -1,0 +1,57 @@
+//! The loss of Hydra's heads (<https://arxiv.org/abs/2402.05109>): cross-entropy with the text, all heads alike; Hydra++ takes
+//! the target's distribution in its place. See [`crate::draft_heads`].
+use serde::{Deserialize, Serialize};
+use spectrain_models::hydra::Hydra;
+
+use crate::draft_heads::HeadsLoss;
+use crate::{Batch, Divergence, Loss, Objective, Result, Statistics};
+
+/// The `[objective]` table of a Hydra recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HydraLossConfig {
+    /// The loss of head `k` counts `decay^k`. 1.
+    pub decay: f64,
+    /// Factor on the cross-entropy with the text. 1.
+    pub label_weight: f64,
+    /// Factor on the divergence from the target's distribution. 0, and 1 in Hydra++, whose `label_weight` is 0.
+    pub teacher_weight: f64,
+    /// That divergence. `"kl"`.
+    pub divergence: Divergence,
+}
+
+impl Default for HydraLossConfig {
+    fn default() -> Self {
+        Self {
+            decay: 1.0,
+            label_weight: 1.0,
+            teacher_weight: 0.0,
+            divergence: Divergence::Kl,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct HydraLoss(HeadsLoss);
+
+impl Objective<Hydra> for HydraLoss {
+    type Config = HydraLossConfig;
+
+    fn new(config: &Self::Config) -> Result<Self> {
+        let loss = HeadsLoss {
+            decay: config.decay,
+            label_weight: config.label_weight,
+            teacher_weight: config.teacher_weight,
+            divergence: config.divergence,
+        };
+        loss.check()?;
+        Ok(Self(loss))
+    }
+
+    /// # Panics
+    /// The batch has no features.
+    fn loss(&self, drafter: &Hydra, batch: &Batch, statistics: Statistics) -> Loss {
+        self.0.of(drafter, batch, statistics)
+    }
+}

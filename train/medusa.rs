@@ -1,0 +1,57 @@
+//! The loss of Medusa's heads (<https://arxiv.org/abs/2401.10774>): cross-entropy with the text, head `k` weighted `0.8^k`;
+//! see [`crate::draft_heads`].
+use serde::{Deserialize, Serialize};
+use spectrain_models::medusa::Medusa;
+
+use crate::draft_heads::HeadsLoss;
+use crate::{Batch, Divergence, Loss, Objective, Result, Statistics};
+
+/// The `[objective]` table of a Medusa recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MedusaLossConfig {
+    /// The loss of head `k` counts `decay^k`. 0.8; 1 as in the authors' first code.
+    pub decay: f64,
+    /// Factor on the cross-entropy with the text. 1.
+    pub label_weight: f64,
+    /// Factor on the divergence from the target's distribution. 0.
+    pub teacher_weight: f64,
+    /// That divergence. `"kl"`.
+    pub divergence: Divergence,
+}
+
+impl Default for MedusaLossConfig {
+    fn default() -> Self {
+        Self {
+            decay: 0.8,
+            label_weight: 1.0,
+            teacher_weight: 0.0,
+            divergence: Divergence::Kl,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct MedusaLoss(HeadsLoss);
+
+impl Objective<Medusa> for MedusaLoss {
+    type Config = MedusaLossConfig;
+
+    fn new(config: &Self::Config) -> Result<Self> {
+        let loss = HeadsLoss {
+            decay: config.decay,
+            label_weight: config.label_weight,
+            teacher_weight: config.teacher_weight,
+            divergence: config.divergence,
+        };
+        loss.check()?;
+        Ok(Self(loss))
+    }
+
+    /// # Panics
+    /// The batch has no features.
+    fn loss(&self, drafter: &Medusa, batch: &Batch, statistics: Statistics) -> Loss {
+        self.0.of(drafter, batch, statistics)
+    }
+}
