@@ -5,6 +5,8 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use spectrain_models::Sampling;
+
 use crate::{ChiSquare, Comparison, DraftReport, Error, Result};
 
 /// Version of the shape of `report.json` that is written here.
@@ -76,6 +78,9 @@ pub struct SettingReport {
     pub top_p: Option<f64>,
     /// The verifier that decided.
     pub verifier: String,
+    /// Whether that verifier lets the output stray from the target's distribution; left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lossy: bool,
     /// What was drafted.
     pub draft: DraftReport,
     /// One for each dataset.
@@ -175,6 +180,17 @@ impl From<Comparison> for LosslessReport {
     }
 }
 
+impl SettingReport {
+    /// How tokens were chosen.
+    pub fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k.unwrap_or(0),
+            top_p: self.top_p.unwrap_or(1.0),
+        }
+    }
+}
+
 impl Report {
     /// A report of what was evaluated, still without recipe, device, hashes and seeds.
     pub fn new(target: TargetReport, drafter: DrafterReport, settings: Vec<SettingReport>) -> Self {
@@ -234,6 +250,9 @@ impl Report {
                 text.push_str(&row(setting, dataset));
             }
         }
+        if self.settings.iter().any(|setting| setting.lossy) {
+            text.push_str("\nLossy settings change what the target says: their τ and speed-up are no speculative decoding's.\n");
+        }
         let lossless = &self.lossless;
         if lossless.greedy_tokens > 0 {
             let LosslessReport {
@@ -275,6 +294,7 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
     if let Some(top_p) = setting.top_p {
         _ = write!(name, " top-p={top_p}");
     }
+    let lossy = if setting.lossy { " (lossy)" } else { "" };
     let steps: Vec<String> = dataset
         .conditional
         .iter()
@@ -282,7 +302,7 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
     format!(
-        "| {name}, {}, {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        "| {name}, {}{lossy}, {} | {} | {} | {} | {} | {} | {} | {} |\n",
         setting.verifier,
         setting.draft,
         dataset.name,
@@ -349,6 +369,7 @@ mod tests {
             top_k: None,
             top_p: Some(0.95),
             verifier: "rejection".into(),
+            lossy: false,
             draft: DraftReport::Chain { length: 2 },
             datasets: vec![dataset, empty],
             overall,
