@@ -13,15 +13,16 @@ mod read;
 mod tests;
 mod vocabulary;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
 
+use crate::expected::{Expected, TensorSpec, check_finite, check_tensors, specs};
 use crate::folder::{WEIGHTS, write_folder};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result, json};
 
+pub use crate::config::Rope;
 pub use config::default_captured_layers;
 pub use launch::launch_lines;
 pub use read::{read, read_for_target};
@@ -29,15 +30,6 @@ pub use vocabulary::{target_ids, vocabulary_tensors};
 
 /// The file in which [`write()`] keeps where a drafter comes from.
 pub const PROVENANCE: &str = "provenance.json";
-
-/// Rotary position embedding.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    /// The base of the frequencies.
-    pub rope_theta: f64,
-    /// `rope_type` and its parameters, where it is not the default type.
-    pub scaling: Option<Value>,
-}
 
 /// Sizes and switches of an EAGLE-3 drafter.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,9 +71,6 @@ pub struct Eagle3Layout {
     /// The type of the weights.
     pub dtype: DType,
 }
-
-/// Name, shape and type of a tensor.
-pub type TensorSpec = (String, Vec<usize>, DType);
 
 impl Eagle3Layout {
     /// Whether the drafter has a vocabulary of its own, and with it `d2t` and `t2d`.
@@ -176,15 +165,13 @@ pub fn write(
 ) -> Result<()> {
     check_layout(layout)?;
     let weights = dir.join(WEIGHTS);
-    let present: Vec<TensorSpec> = tensors
-        .iter()
-        .map(|tensor| (tensor.name.clone(), tensor.shape.clone(), tensor.dtype))
-        .collect();
     let expected = Expected {
         required: required(layout),
         optional: optional(layout),
     };
-    check_tensors(&weights, &present, &expected, |got, asked| got == asked)?;
+    check_tensors(&weights, &specs(&tensors), &expected, |got, asked| {
+        got == asked
+    })?;
     for tensor in &tensors {
         check_finite(&weights, tensor)?;
     }
@@ -195,12 +182,6 @@ pub fn write(
         _ => &[(PROVENANCE, &provenance_file)],
     };
     write_folder(dir, &config::to_json(layout), &tensors, extra_files)
-}
-
-/// The tensors a folder must hold, and those it may hold.
-struct Expected {
-    required: Vec<TensorSpec>,
-    optional: Vec<TensorSpec>,
 }
 
 fn check_layout(layout: &Eagle3Layout) -> Result<()> {
@@ -243,14 +224,8 @@ fn check_layout(layout: &Eagle3Layout) -> Result<()> {
     if !layout.dtype.is_float() {
         return wrong("dtype", "F32, F16 or BF16", layout.dtype.to_string());
     }
-    let scaling = layout.rope.scaling.as_ref();
-    let named = |value: &Value| {
-        value["rope_type"]
-            .as_str()
-            .is_some_and(|name| name != "default")
-    };
-    if scaling.is_some_and(|value| !named(value)) {
-        let got = scaling.map(Value::to_string).unwrap_or_default();
+    if let Some(scaling) = layout.rope.unnamed_scaling() {
+        let got = scaling.to_string();
         return wrong(
             "rope.scaling",
             "a table whose `rope_type` is not `default`",
@@ -258,67 +233,4 @@ fn check_layout(layout: &Eagle3Layout) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Every required tensor is there, every tensor is known, and each has its shape and an accepted type.
-fn check_tensors(
-    file: &Path,
-    present: &[TensorSpec],
-    expected: &Expected,
-    accepts: fn(DType, DType) -> bool,
-) -> Result<()> {
-    let known = expected.required.iter().chain(&expected.optional);
-    let specs: BTreeMap<&str, &TensorSpec> = known.map(|spec| (spec.0.as_str(), spec)).collect();
-    let names: BTreeSet<&str> = present.iter().map(|(name, ..)| name.as_str()).collect();
-    let absent = expected
-        .required
-        .iter()
-        .filter(|(name, ..)| !names.contains(name.as_str()));
-    let missing: Vec<String> = absent.map(|(name, ..)| name.clone()).collect();
-    let unknown = names.iter().filter(|name| !specs.contains_key(*name));
-    let unexpected: Vec<String> = unknown.map(|name| (*name).to_string()).collect();
-    let path = file.to_path_buf();
-    if !missing.is_empty() || !unexpected.is_empty() {
-        return Err(Error::Names {
-            path,
-            missing,
-            unexpected,
-        });
-    }
-    for (name, got_shape, got_type) in present {
-        let (_, shape, dtype) = specs[name.as_str()];
-        let name = name.clone();
-        if got_shape != shape {
-            return Err(Error::Shape {
-                name,
-                path,
-                expected: shape.clone(),
-                got: got_shape.clone(),
-            });
-        }
-        if !accepts(*got_type, *dtype) {
-            return Err(Error::ElementType {
-                name,
-                path,
-                expected: dtype.to_string(),
-                got: *got_type,
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Weights that must be loaded start as NaN: none may have been left so.
-fn check_finite(file: &Path, tensor: &NamedTensor) -> Result<()> {
-    if !tensor.dtype.is_float() {
-        return Ok(());
-    }
-    match tensor.to_f32()?.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(position) => Err(Error::Values {
-            name: tensor.name.clone(),
-            path: file.to_path_buf(),
-            reason: format!("element {position} is not a finite number"),
-        }),
-    }
 }

@@ -5,16 +5,22 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod atomic;
+mod config;
+pub mod eagle1;
 pub mod eagle3;
 mod error;
+mod expected;
 pub mod folder;
 pub mod hash;
 pub mod hub;
 mod json;
+mod launch;
 pub mod state;
 pub mod tensors;
 
+pub use config::Rope;
 pub use error::{Error, Result};
+pub use expected::TensorSpec;
 pub use folder::{ModelFolder, TensorInfo, write_folder};
 pub use hub::{HubOptions, resolve};
 pub use tensors::{DType, NamedTensor, write_safetensors};

@@ -13,6 +13,7 @@ pub mod mask;
 pub mod packing;
 pub mod prepare;
 pub mod rows;
+pub mod seed;
 pub mod synthetic;
 mod table;
 pub mod template;

@@ -8,6 +8,7 @@ use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::seed::mix;
 
 /// Rows are filled from samples worth so many batches at a time: enough for a close fit, few enough for random order.
 const WINDOW: usize = 8;
@@ -176,14 +177,6 @@ pub fn layout(batch: &PackedBatch, lengths: &[usize], row_length: usize) -> RowL
         documents,
         positions,
     }
-}
-
-/// A seed for each epoch that shares no run of values with its neighbours' (the finaliser of SplitMix64).
-fn mix(seed: u64, epoch: u64) -> u64 {
-    let mut state = seed.wrapping_add(epoch.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^ (state >> 31)
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::mask::{draft_mask, draft_positions, token_ids, tree_mask, tree_positions};
+use crate::mask::token_ids;
 use crate::unrolled::UnrolledCache;
 use crate::{
-    Attention, AttentionConfig, Bias, Capture, Drafter, Error, Features, Init, KvCache, Linear,
-    Mlp, RandomWeights, Result, RmsNorm, Rope, Rotation, Scope, TargetParts, TargetSpec, Tree,
-    Weights, attend, chain,
+    Attention, AttentionConfig, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
+    Init, Linear, Mlp, RandomWeights, Result, RmsNorm, Rope, Rotation, Scope, TargetParts,
+    TargetSpec, Tree, Weights, attend,
     weights::{host_f32, lift},
 };
 
@@ -102,50 +102,6 @@ struct Midlayer {
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
-}
-
-/// Decoding state of one sequence.
-#[derive(Debug, Clone)]
-pub struct State {
-    /// Over committed positions, made from true features only, and after them the nodes of `drafted`.
-    cache: KvCache,
-    /// `[1, 1 + drafted, d_model]`: outputs at the last committed position and of the nodes, before the final norm.
-    outputs: Option<Tensor<3>>,
-    /// Nodes that were run, in the order of their rows.
-    drafted: Vec<usize>,
-}
-
-impl State {
-    /// Positions observed.
-    fn committed(&self) -> usize {
-        self.cache.len() - self.drafted.len()
-    }
-
-    /// Outputs so far, of what was observed first.
-    fn outputs(&self) -> Tensor<3> {
-        match &self.outputs {
-            Some(outputs) => outputs.clone(),
-            None => panic!("drafting before anything was observed"),
-        }
-    }
-
-    /// Output of each node's parent, `[1, nodes.len(), d_model]`.
-    fn parent_outputs(&self, tree: &Tree, nodes: &[usize]) -> Tensor<3> {
-        let row = |parent: usize| self.drafted.iter().position(|&node| node == parent);
-        let rows: Vec<i64> = nodes
-            .iter()
-            .map(|&node| match tree.parents[node] {
-                None => 0,
-                Some(parent) => match row(parent) {
-                    Some(row) => 1 + row as i64,
-                    None => panic!("node {node} was asked for before its parent"),
-                },
-            })
-            .collect();
-        let outputs = self.outputs();
-        let rows = Tensor::from_ints(rows.as_slice(), &outputs.device());
-        outputs.select(1, rows)
-    }
 }
 
 impl Eagle3 {
@@ -261,22 +217,15 @@ impl Eagle3 {
         x.clone() + layer.mlp.forward(layer.post_attention_layernorm.forward(x))
     }
 
-    /// One pass over tokens at `positions` after what `cache` holds, batch 1.
-    fn decode(
-        &self,
-        tokens: &[u32],
-        hidden: Tensor<3>,
-        positions: Tensor<2, Int>,
-        mask: Option<Tensor<4>>,
-        cache: &mut KvCache,
-    ) -> Tensor<3> {
+    /// One pass over tokens, batch 1: the outputs before the final norm.
+    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
         let device = hidden.device();
-        let rotation = self.rope(&device).at(positions);
+        let rotation = self.rope(&device).at(pass.positions);
         let embedded = self.embed(token_ids(tokens, &device)).cast(hidden.dtype());
         self.layer(embedded, hidden, |attention, x| {
             let projected = attention.project(x, &rotation);
-            let (key, value) = cache.append(projected.key, projected.value);
-            attention.output(attend(projected.query, key, value, mask.as_ref()))
+            let (key, value) = pass.cache.append(projected.key, projected.value);
+            attention.output(attend(projected.query, key, value, pass.mask.as_ref()))
         })
     }
 
@@ -290,7 +239,7 @@ impl Eagle3 {
 
 impl Drafter for Eagle3 {
     type Config = Eagle3Config;
-    type State = State;
+    type State = DraftState;
 
     fn new(
         config: &Eagle3Config,
@@ -382,49 +331,35 @@ impl Drafter for Eagle3 {
         Ok(Capture { layers: chosen })
     }
 
-    fn start(&self, capacity: usize) -> State {
-        State {
-            cache: KvCache::new(capacity),
-            outputs: None,
-            drafted: Vec::new(),
-        }
+    fn start(&self, capacity: usize) -> DraftState {
+        DraftState::new(capacity)
     }
 
-    fn observe(&self, state: &mut State, tokens: &[u32], features: &Features) {
+    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
         let hidden = self.fuse(features.captured.clone());
-        let (parents, cached) = (chain(tokens.len()), state.cache.len());
-        let device = hidden.device();
-        let positions = tree_positions(&parents, cached, &device);
-        let mask = tree_mask(&parents, cached, None, &device);
-        let output = self.decode(tokens, hidden, positions, mask, &mut state.cache);
-        state.outputs = Some(output.narrow(1, tokens.len() - 1, 1));
+        state.observe(tokens.len(), &hidden.device(), |pass| {
+            self.decode(tokens, hidden, pass)
+        });
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {
         &self.frozen.vocabulary
     }
 
-    fn root_logits(&self, state: &mut State) -> Tensor<2> {
-        self.logits(state.outputs().narrow(1, 0, 1))
+    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
+        self.logits(state.root())
     }
 
-    fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let hidden = self.feedback(state.parent_outputs(tree, nodes));
-        let device = hidden.device();
-        let committed = state.committed();
-        let positions = draft_positions(tree, nodes, committed, &device);
-        let mask = draft_mask(tree, &state.drafted, nodes, committed, &device);
+    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
-        let output = self.decode(&tokens, hidden, positions, mask, &mut state.cache);
-        state.drafted.extend(nodes);
-        state.outputs = Some(Tensor::cat(vec![state.outputs(), output.clone()], 1));
-        self.logits(output)
+        let outputs = state.draft(tree, nodes, |outputs, pass| {
+            self.decode(&tokens, self.feedback(outputs), pass)
+        });
+        self.logits(outputs)
     }
 
-    fn rewind(&self, state: &mut State) {
-        state.cache.truncate(state.committed());
-        state.drafted.clear();
-        state.outputs = state.outputs.take().map(|outputs| outputs.narrow(1, 0, 1));
+    fn rewind(&self, state: &mut DraftState) {
+        state.rewind();
     }
 }
 

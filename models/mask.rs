@@ -133,6 +133,17 @@ pub fn token_ids(tokens: &[u32], device: &Device) -> Tensor<2, Int> {
     Tensor::<1, Int>::from_ints(ids.as_slice(), device).reshape([1, tokens.len()])
 }
 
+/// Drops the first `by` tokens of each row and fills the end with zeros. `[batch, seq]`.
+pub fn shift_left(tokens: Tensor<2, Int>, by: usize) -> Tensor<2, Int> {
+    let [batch, seq] = tokens.dims();
+    let by = by.min(seq);
+    let fill = Tensor::zeros([batch, by], &tokens.device());
+    if by == seq {
+        return fill;
+    }
+    Tensor::cat(vec![tokens.narrow(1, by, seq - by), fill], 1)
+}
+
 /// Position of each node of a tree after `cached` positions, `[1, nodes]`.
 pub fn tree_positions(parents: &[Option<usize>], cached: usize, device: &Device) -> Tensor<2, Int> {
     let positions: Vec<i64> = depths(parents)

@@ -58,7 +58,7 @@ impl Shipped for Eagle3 {
         // A drafter's norms and positions may be other than its target's.
         let mut parts = target.clone();
         parts.spec.norm_epsilon = layout.rms_norm_eps;
-        parts.spec.rope = rope(&layout)?;
+        parts.spec.rope = rope_config(&layout.rope, layout.max_position_embeddings)?;
         let mut weights = TensorWeights::new(tensors, folder.display().to_string());
         Ok(Self::new(
             &config,
@@ -147,10 +147,6 @@ impl Shipped for Eagle3 {
 
 fn layout(drafter: &Eagle3, dtype: DType) -> Result<Eagle3Layout> {
     let (config, spec) = (drafter.config(), &drafter.target().spec);
-    let scaling = match &spec.rope.scaling {
-        RopeScaling::Default => None,
-        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
-    };
     Ok(Eagle3Layout {
         hidden_size: spec.d_model,
         target_hidden_size: spec.d_model,
@@ -167,17 +163,14 @@ fn layout(drafter: &Eagle3, dtype: DType) -> Result<Eagle3Layout> {
         norm_output: config.norm_output,
         rms_norm_eps: spec.norm_epsilon,
         max_position_embeddings: spec.max_positions,
-        rope: Rope {
-            rope_theta: spec.rope.theta,
-            scaling,
-        },
+        rope: rope_layout(&spec.rope)?,
         shared_head: config.head == Head::Shared && drafter.vocabulary().is_full(),
         dtype,
     })
 }
 
 fn check_fit(layout: &Eagle3Layout, target: &TargetSpec) -> Result<()> {
-    let sizes = [
+    check_sizes(&[
         ("hidden size", layout.hidden_size, target.d_model),
         (
             "hidden size of its target",
@@ -186,7 +179,11 @@ fn check_fit(layout: &Eagle3Layout, target: &TargetSpec) -> Result<()> {
         ),
         ("width of a head", layout.head_dim, target.d_head),
         ("target vocabulary", layout.vocab_size, target.vocab),
-    ];
+    ])
+}
+
+/// Fails on the first size that is not the target's: what it is, the drafter's and the target's.
+pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
     for (what, found, expected) in sizes {
         if found != expected {
             bail!("{what}: expected {expected}, found {found}");
@@ -195,20 +192,33 @@ fn check_fit(layout: &Eagle3Layout, target: &TargetSpec) -> Result<()> {
     Ok(())
 }
 
-fn rope(layout: &Eagle3Layout) -> Result<RopeConfig> {
-    let scaling = match &layout.rope.scaling {
+/// Rotary positions as a layout has them.
+pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
+    let scaling = match &rope.scaling {
+        RopeScaling::Default => None,
+        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
+    };
+    Ok(Rope {
+        rope_theta: rope.theta,
+        scaling,
+    })
+}
+
+/// Rotary positions of a layout, for sequences of at most `positions`.
+pub(crate) fn rope_config(rope: &Rope, positions: usize) -> Result<RopeConfig> {
+    let scaling = match &rope.scaling {
         None => RopeScaling::Default,
         Some(scaling) => {
             let mut scaling = scaling.clone();
             // Some checkpoints leave the original context out and mean the longest one.
             if scaling["original_max_position_embeddings"].is_null() {
-                scaling["original_max_position_embeddings"] = json!(layout.max_position_embeddings);
+                scaling["original_max_position_embeddings"] = json!(positions);
             }
             serde_json::from_value(scaling).context("unknown rotary scaling")?
         }
     };
     Ok(RopeConfig {
-        theta: layout.rope.rope_theta,
+        theta: rope.rope_theta,
         scaling,
     })
 }

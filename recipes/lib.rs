@@ -5,6 +5,7 @@ pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod device;
+mod eagle1;
 mod eagle3;
 mod hashes;
 mod known_targets;

@@ -190,10 +190,11 @@ impl Estimate {
         let spec = &sizes.spec;
         let footprint = recipe.method.footprint(spec)?;
         // An objective that does not unroll has no such key.
-        let unroll = recipe.json["objective"]["steps"]
-            .as_u64()
-            .unwrap_or(1)
-            .max(1);
+        let objective = &recipe.json["objective"];
+        let unroll = ["steps", "passes"]
+            .iter()
+            .find_map(|key| objective[key].as_u64());
+        let unroll = unroll.unwrap_or(1).max(1);
         let batch_tokens = recipe.train.batch_tokens as u64;
         let row = (recipe.data.max_length as u64).min(batch_tokens.max(1));
         let gpu = device::is_gpu(device);

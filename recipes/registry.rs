@@ -6,18 +6,25 @@ use anyhow::{Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
-use spectrain_train::{Objective, TrainingTimeTest};
+use spectrain_train::{FeatureRegression, Objective, TrainingTimeTest};
 
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
 
 /// Every recipe there is. A new one is added here and nowhere else in the program.
-pub const RECIPES: &[Recipe] = &[Recipe::of::<Eagle3, TrainingTimeTest>(
-    "eagle3",
-    "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
-)];
+pub const RECIPES: &[Recipe] = &[
+    Recipe::of::<Eagle3, TrainingTimeTest>(
+        "eagle3",
+        "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
+    ),
+    Recipe::of::<Eagle1, FeatureRegression>(
+        "eagle1",
+        "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
+    ),
+];
 
 /// A drafter and the objective it is trained with, without their types.
 pub struct Recipe {

@@ -42,6 +42,7 @@ Options:
 
 const RECIPES: &str = "\
 eagle3  one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)
+eagle1  one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)
 ";
 
 #[test]

@@ -3,13 +3,13 @@
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
-use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
-use spectrain_models::eagle3::Eagle3Config;
-use spectrain_models::{DraftShape, Sampling, Session};
+use spectrain_models::eagle1::{Eagle1, Eagle1Config};
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::{DraftShape, Drafter, Sampling, Session, Target as _};
 use spectrain_train::{
-    BatchSource, Objective, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest,
-    TrainingTimeTestConfig,
+    BatchSource, FeatureRegression, FeatureRegressionConfig, Objective, Statistics, Train,
+    TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig,
 };
 
 use crate::tiny;
@@ -17,12 +17,14 @@ use crate::tiny;
 const LENGTH: usize = 3;
 const NEW_TOKENS: usize = 48;
 
-#[test]
-fn an_overfitted_eagle3_drafts_almost_everything() {
+fn overfitted_drafts_almost_everything<D, O>(config: &D::Config, objective: &O::Config)
+where
+    D: Drafter + 'static,
+    O: Objective<D>,
+{
     let device = Device::flex();
     let target = tiny::target(&device);
-    let config = Eagle3Config::default();
-    let capture = tiny::eagle3_capture(&config, &target);
+    let capture = D::capture(config, target.spec()).unwrap();
     let decoder = Decoder {
         target: &target,
         capture: &capture,
@@ -48,13 +50,8 @@ fn an_overfitted_eagle3_drafts_almost_everything() {
     let samples = tiny::samples(folder.path(), &[sample], 1);
     let mut source = tiny::live(samples.clone(), &target, capture.clone());
     let batch = source.batch(samples.epoch(0).unwrap().remove(0)).unwrap();
-    let objective = TrainingTimeTestConfig {
-        steps: LENGTH,
-        ..Default::default()
-    };
-    let objective = TrainingTimeTest::new(&objective).unwrap();
-    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
-    let drafter = tiny::drafter(&config, &target, &vocabulary, &device.clone().autodiff());
+    let drafter: D = tiny::fresh(config, &target, &device.clone().autodiff());
+    let objective = O::new(objective).unwrap();
     let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
     let first = trainee.measure(&batch);
     for _ in 0..150 {
@@ -84,4 +81,32 @@ fn an_overfitted_eagle3_drafts_almost_everything() {
         "τ {tau} of at most {}",
         LENGTH + 1
     );
+}
+
+#[test]
+fn an_overfitted_eagle3_drafts_almost_everything() {
+    let objective = TrainingTimeTestConfig {
+        steps: LENGTH,
+        ..Default::default()
+    };
+    let config = Eagle3Config::default();
+    overfitted_drafts_almost_everything::<Eagle3, TrainingTimeTest>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_eagle1_drafts_almost_everything() {
+    let (config, objective) = (Eagle1Config::default(), FeatureRegressionConfig::default());
+    overfitted_drafts_almost_everything::<Eagle1, FeatureRegression>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_hass_drafts_almost_everything() {
+    let objective = FeatureRegressionConfig {
+        passes: LENGTH,
+        // Its value has the entropy of the target in it, which no training takes away.
+        top_k_weight: 0.1,
+        ..Default::default()
+    };
+    let config = Eagle1Config::default();
+    overfitted_drafts_almost_everything::<Eagle1, FeatureRegression>(&config, &objective);
 }

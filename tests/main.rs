@@ -5,6 +5,7 @@ mod bad_input;
 mod checkpointing;
 mod cli;
 mod divergence_parity;
+mod eagle1_parity;
 mod eagle3_parity;
 mod features;
 mod golden;

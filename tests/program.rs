@@ -2,9 +2,9 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
 
-use spectrain_checkpoints::{ModelFolder, eagle3, state};
+use spectrain_checkpoints::{ModelFolder, eagle1, eagle3, state};
 
-use crate::workspace::{CONVERSATIONS, Outcome, Workspace, wait_for};
+use crate::workspace::{CONVERSATIONS, Outcome, RECIPE, Workspace, wait_for};
 
 /// From nothing to a report in some seconds.
 const SYNTHETIC: &str = r#"recipe = "eagle3"
@@ -52,6 +52,18 @@ draft_lengths = [3]
 drafts = [{ shape = "dynamic", depth = 3, top_k = 2, nodes = 6 }, { shape = "calibrated", nodes = 4, prompts = 2 }]
 max_new_tokens = 8
 "#;
+
+/// [`RECIPE`] for an EAGLE-1 drafter.
+fn eagle1_workspace() -> Workspace {
+    let workspace = Workspace::new();
+    let recipe = RECIPE
+        .replace("eagle3", "eagle1")
+        .replace("draft_vocab = 256\n", "")
+        .replace("[objective]\nsteps = 2", "[objective]\npasses = 2")
+        .replace("[train]\n", "[train]\nclip = 0.0\nclip_value = 0.5\n");
+    workspace.write("recipe.toml", recipe);
+    workspace
+}
 
 const RUN: [&str; 2] = ["recipe", "recipe.toml"];
 const STAGES: [&str; 5] = ["synthetic", "prepare", "train", "export", "evaluate"];
@@ -399,4 +411,37 @@ fn a_run_that_is_interrupted_saves_and_ends_as_one_that_is_not() {
         "{stderr}"
     );
     goes_on(&workspace);
+}
+
+#[test]
+fn an_eagle1_recipe_goes_to_a_report_and_features_may_be_live_or_stored() {
+    let workspace = eagle1_workspace();
+    run_with(&workspace, &["export.dtype=f32"]);
+    let export = workspace.manifest("export")["summary"].clone();
+    assert_eq!(export["tau_trained"], export["tau_exported"]);
+    let launch = export["launch"].as_array().unwrap();
+    assert!(
+        launch[0].as_str().unwrap().contains(r#""method":"eagle""#),
+        "{launch:?}"
+    );
+    assert!(
+        launch[1]
+            .as_str()
+            .unwrap()
+            .contains("--speculative-algorithm EAGLE "),
+        "{launch:?}"
+    );
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["drafter"]["kind"], "eagle1");
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+    let exported = workspace.path("runs/run/export/drafter");
+    let (layout, tensors) = eagle1::read(&exported).unwrap();
+    assert!(!layout.bias && tensors.len() == eagle1::required(&layout).len() - 1);
+
+    let stored = ["name=stored", "features.mode=stored", "export.dtype=f32"];
+    run_with(&workspace, &stored);
+    for file in ["model.safetensors", "config.json"] {
+        let of = |run: &str| workspace.bytes(&format!("runs/{run}/export/drafter/{file}"));
+        assert_eq!(of("run"), of("stored"), "{file}");
+    }
 }

@@ -6,6 +6,7 @@ use clap::Parser as _;
 use serde_json::Value;
 use spectrain::cli::Arguments;
 use spectrain::recipe;
+use spectrain::registry::RECIPES;
 
 use crate::workspace::Workspace;
 
@@ -35,7 +36,7 @@ fn every_shipped_recipe_has_a_plan_without_a_network() {
         let resolved = recipe::read_file(&path, &[]).unwrap();
         assert_eq!(resolved.name, stem, "a recipe's run is called as its file");
         // A real size is one that is not trained on a CPU.
-        let real = stem.starts_with("eagle3-");
+        let real = stem.ends_with("-8b");
         let device = if real { "cuda:0" } else { "cpu" };
         let plan = workspace
             .run(&["recipe", &file, "--plan", "--device", device])
@@ -122,28 +123,36 @@ fn every_command_in_the_readme_is_understood() {
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
-/// Every key of every table, with the optional ones; those outside of tables under the empty name.
+/// Every key of every table, with the optional ones; those outside of tables under the empty name, and those of tables
+/// that differ from recipe to recipe under the table's name and the recipe's.
 fn keys() -> Keys {
-    let given = "recipe = \"eagle3\"\nname = \"a\"\n\
+    let given = "name = \"a\"\n\
         [target]\nmodel = \"m\"\nrevision = \"r\"\n[data]\ntrain = \"t\"\neval = \"e\"\ntemplate = \"j\"\n";
-    let made = "recipe = \"eagle3\"\nname = \"a\"\n[synthetic]\n";
+    let made = "name = \"a\"\n[synthetic]\n";
     let mut keys = Keys::new();
-    for text in [given, made] {
-        let resolved = recipe::read(text, &[]).unwrap();
+    for (kind, text) in RECIPES
+        .iter()
+        .flat_map(|kind| [(kind, given), (kind, made)])
+    {
+        let text = format!("recipe = \"{}\"\n{text}", kind.name);
+        let resolved = recipe::read(&text, &[]).unwrap();
         for (key, value) in resolved.json.as_object().unwrap() {
-            match value {
-                Value::Object(table) => keys
-                    .entry(key.clone())
-                    .or_default()
-                    .extend(table.keys().cloned()),
-                _ => drop(keys.entry(String::new()).or_default().insert(key.clone())),
-            }
+            let (table, found) = match (key.as_str(), value) {
+                ("drafter" | "objective", Value::Object(table)) => (
+                    format!("{key} of {}", kind.name),
+                    table.keys().cloned().collect(),
+                ),
+                (_, Value::Object(table)) => (key.clone(), table.keys().cloned().collect()),
+                _ => (String::new(), vec![key.clone()]),
+            };
+            keys.entry(table).or_default().extend(found);
         }
     }
     keys
 }
 
-/// The keys in the first column of the tables under `### Top level` and ``### `[table]` …``.
+/// The keys in the first column of the tables under `### Top level`, ``### `[table]` …`` and
+/// ``### `[table]` of `recipe = "name"` ``.
 fn documented(text: &str) -> Keys {
     let mut keys = Keys::new();
     let mut section = None;
@@ -154,7 +163,10 @@ fn documented(text: &str) -> Keys {
                 .strip_prefix("`[")
                 .and_then(|rest| rest.split_once("]`"));
             section = match table {
-                Some((table, _)) => Some(table.to_owned()),
+                Some((table, rest)) => Some(match rest.split('"').nth(1) {
+                    Some(kind) => format!("{table} of {kind}"),
+                    None => table.to_owned(),
+                }),
                 None => (heading == "Top level").then(String::new),
             };
         }

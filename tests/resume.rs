@@ -3,27 +3,51 @@ use std::path::Path;
 
 use burn::prelude::*;
 use spectrain_checkpoints::{NamedTensor, state};
-use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::eagle3::Eagle3Config;
+use spectrain_models::eagle1::{Eagle1, Eagle1Config};
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::{Drafter, Target as _};
 use spectrain_train::{
-    Fit, FitSummary, Objective, Train, TrainConfig, Trainee, TrainingTimeTest,
-    TrainingTimeTestConfig, Validation, fit,
+    FeatureRegression, FeatureRegressionConfig, Fit, FitSummary, Noise, Objective, Train,
+    TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
 };
 
 use crate::tiny;
 
-fn train(folder: &Path, stop_after: usize) -> (FitSummary, Vec<NamedTensor>) {
-    let device = Device::flex();
-    let target = tiny::target(&device);
-    let config = Eagle3Config::default();
-    let capture = tiny::eagle3_capture(&config, &target);
+type Trained = (FitSummary, Vec<NamedTensor>);
+
+fn eagle3(folder: &Path, stop_after: usize) -> Trained {
     let objective = TrainingTimeTestConfig {
         steps: 2,
         ..Default::default()
     };
-    let objective = TrainingTimeTest::new(&objective).unwrap();
-    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
-    let drafter = tiny::drafter(&config, &target, &vocabulary, &device.clone().autodiff());
+    let config = Eagle3Config::default();
+    train::<Eagle3, TrainingTimeTest>(&config, &objective, folder, stop_after)
+}
+
+fn noisy(noise: Noise, folder: &Path, stop_after: usize) -> Trained {
+    let objective = FeatureRegressionConfig {
+        noise,
+        ..Default::default()
+    };
+    let config = Eagle1Config::default();
+    train::<Eagle1, FeatureRegression>(&config, &objective, folder, stop_after)
+}
+
+fn train<D, O>(
+    config: &D::Config,
+    objective: &O::Config,
+    folder: &Path,
+    stop_after: usize,
+) -> Trained
+where
+    D: Drafter + 'static,
+    O: Objective<D>,
+{
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let capture = D::capture(config, target.spec()).unwrap();
+    let objective = O::new(objective).unwrap();
+    let drafter: D = tiny::fresh(config, &target, &device.clone().autodiff());
     let settings = TrainConfig {
         steps: 10,
         batch_tokens: 128,
@@ -63,8 +87,7 @@ fn train(folder: &Path, stop_after: usize) -> (FitSummary, Vec<NamedTensor>) {
     (summary, trainee.weights())
 }
 
-#[test]
-fn half_a_run_and_its_other_half_equal_a_whole_one_bitwise() {
+fn halves_equal_the_whole(train: impl Fn(&Path, usize) -> Trained) {
     let whole = tempfile::tempdir().unwrap();
     let halves = tempfile::tempdir().unwrap();
     let (summary, expected) = train(whole.path(), usize::MAX);
@@ -83,9 +106,29 @@ fn half_a_run_and_its_other_half_equal_a_whole_one_bitwise() {
 }
 
 #[test]
+fn half_a_run_and_its_other_half_equal_a_whole_one_bitwise() {
+    halves_equal_the_whole(eagle3);
+}
+
+#[test]
+fn half_a_run_with_noise_and_its_other_half_equal_a_whole_one_bitwise() {
+    halves_equal_the_whole(|folder, stop_after| noisy(Noise::default(), folder, stop_after));
+}
+
+#[test]
+fn noise_changes_what_is_learnt() {
+    let weights = |noise| noisy(noise, tempfile::tempdir().unwrap().path(), usize::MAX).1;
+    let silent = Noise {
+        std: 0.0,
+        ..Noise::default()
+    };
+    assert_ne!(weights(silent), weights(Noise::default()));
+}
+
+#[test]
 fn the_state_of_another_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    train(folder.path(), 3);
+    eagle3(folder.path(), 3);
     let saved = state::latest(folder.path()).unwrap().unwrap();
     let file = saved.path.join("state.json");
     let text = std::fs::read_to_string(&file)
@@ -93,7 +136,7 @@ fn the_state_of_another_run_is_refused() {
         .replace("\"identity\":\"test\"", "\"identity\":\"other\"");
     let text = text.replace("\"identity\": \"test\"", "\"identity\": \"other\"");
     std::fs::write(&file, text).unwrap();
-    let outcome = std::panic::catch_unwind(|| train(folder.path(), usize::MAX));
+    let outcome = std::panic::catch_unwind(|| eagle3(folder.path(), usize::MAX));
     assert!(
         outcome.is_err(),
         "a state with another identity must not be taken up"

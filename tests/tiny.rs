@@ -58,6 +58,12 @@ pub fn drafter(
     Eagle3::new(config, &target.parts(), vocabulary, &mut random, device).unwrap()
 }
 
+/// An untrained drafter of any kind, that can propose every token.
+pub fn fresh<D: Drafter>(config: &D::Config, target: &Transformer, device: &Device) -> D {
+    let vocabulary = DraftVocabulary::full(VOCAB);
+    D::fresh(config, &target.parts(), &vocabulary, 11, device).unwrap()
+}
+
 /// Samples of random tokens, the first four of each being the prompt.
 pub fn random_samples(count: usize) -> Vec<Sample> {
     let mut rng = StdRng::seed_from_u64(3);

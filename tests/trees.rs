@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{Comparison, DecodeSettings, Decoder, Generation, VerifierChoice};
+use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
@@ -238,22 +239,21 @@ fn decoding_with_caches_is_decoding_without_them() {
 }
 
 /// Siblings, their subtrees and the order of the calls make no difference.
-#[test]
-fn the_logits_of_a_node_are_those_of_its_path_alone() {
-    let pair = pair();
+fn nodes_follow_their_path<D: Drafter>(config: &D::Config) {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: D = tiny::fresh(config, &target, &device);
+    let capture = D::capture(config, target.spec()).unwrap();
     let tokens: Vec<u32> = (0..12).map(|at| at * 7 % tiny::VOCAB as u32).collect();
     let pass = Pass {
         tokens: &tokens[..11],
         parents: &chain(11),
         logits: LogitRows::Last,
     };
-    let mut caches = Caches::new(pair.target.spec().layers, 16);
-    let features = pair
-        .target
-        .decode(pass, &mut caches, &pair.capture)
-        .features;
-    let mut state = pair.drafter.start(16);
-    pair.drafter.observe(&mut state, &tokens[1..], &features);
+    let mut caches = Caches::new(target.spec().layers, 16);
+    let features = target.decode(pass, &mut caches, &capture).features;
+    let mut state = drafter.start(16);
+    drafter.observe(&mut state, &tokens[1..], &features);
 
     // Three children of the root, four of them, and two of these, out of order.
     let tree = Tree {
@@ -265,14 +265,14 @@ fn the_logits_of_a_node_are_those_of_its_path_alone() {
     };
     for _ in 0..2 {
         let mut found: Vec<(usize, Vec<f32>)> = Vec::new();
-        let root = host_f32(pair.drafter.root_logits(&mut state));
+        let root = host_f32(drafter.root_logits(&mut state));
         for nodes in [&[2, 0][..], &[1], &[5, 4, 3, 6], &[8, 7]] {
-            let logits = pair.drafter.node_logits(&mut state, &tree, nodes);
+            let logits = drafter.node_logits(&mut state, &tree, nodes);
             let rows = host_f32(logits);
             let rows = rows.chunks(root.len()).map(<[f32]>::to_vec);
             found.extend(nodes.iter().copied().zip(rows));
         }
-        pair.drafter.rewind(&mut state);
+        drafter.rewind(&mut state);
         assert_eq!(found.len(), tree.len());
         for (node, logits) in found {
             let mut path = Vec::new();
@@ -282,9 +282,15 @@ fn the_logits_of_a_node_are_those_of_its_path_alone() {
                 at = tree.parents[ancestor];
             }
             path.reverse();
-            let alone = forced(&pair.drafter, &mut state, &path);
+            let alone = forced(&drafter, &mut state, &path);
             assert_close("root", &alone[0], &root, 1e-6);
             assert_close(&format!("node {node}"), &logits, &alone[path.len()], 1e-5);
         }
     }
+}
+
+#[test]
+fn the_logits_of_a_node_are_those_of_its_path_alone() {
+    nodes_follow_their_path::<Eagle3>(&Eagle3Config::default());
+    nodes_follow_their_path::<Eagle1>(&Eagle1Config::default());
 }

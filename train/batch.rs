@@ -91,6 +91,8 @@ pub struct Batch {
     pub layout: Layout,
     /// Absent when what is trained reads no features.
     pub features: Option<Features>,
+    /// Seed of what is random in a training step on it. None where nothing may be, as in a validation.
+    pub seed: Option<u64>,
 }
 
 impl Batch {
@@ -109,6 +111,7 @@ impl Batch {
             },
             rows,
             features: None,
+            seed: None,
         }
     }
 
@@ -125,6 +128,7 @@ impl Batch {
                 captured: lift(features.captured.clone(), device),
                 last: lift(features.last.clone(), device),
             }),
+            seed: self.seed,
         }
     }
 }

@@ -60,6 +60,17 @@ impl TeacherRows {
 const LEAST_ALPHA: f64 = 1e-5;
 
 impl Divergence {
+    /// What its parameter must be and is, where that makes no sense.
+    pub(crate) fn problem(self) -> Option<(&'static str, String)> {
+        match self {
+            Self::TopK(0) => Some(("a top_k of at least 1", "0".into())),
+            Self::Jsd(beta) if !(beta > 0.0 && beta < 1.0) => {
+                Some(("a jsd between 0 and 1", beta.to_string()))
+            }
+            _ => None,
+        }
+    }
+
     /// # Shapes
     /// - logits: `[rows, vocab]`, the drafter's, f32, not in a graph
     pub fn judge(self, logits: Tensor<2>, teacher: &TeacherRows) -> Judged {

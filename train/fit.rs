@@ -91,6 +91,7 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
     let order = Order::from(fit.samples.clone(), first)?;
     let Fit {
         config,
+        samples,
         mut source,
         folder,
         interrupted,
@@ -102,8 +103,12 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut order = order;
-            for _ in 0..wanted {
+            for position in first..first + wanted {
                 let batch = order.advance().and_then(|packed| source.batch(packed));
+                let batch = batch.map(|batch| Batch {
+                    seed: Some(samples.step_seed(position)),
+                    ..batch
+                });
                 // The loop has ended and dropped its side.
                 if sender.send(batch).is_err() {
                     return;

@@ -34,6 +34,8 @@ pub struct Loss {
     /// Step and position of what a decoder would draft in vain, and the loss leaves out: the target's most likely token
     /// cannot be proposed.
     pub missed: Vec<(usize, usize)>,
+    /// What the total counts beside the rows, `[1]` each, with its weight.
+    pub terms: Vec<(&'static str, Tensor<1>)>,
     /// `[rows, 1]`: distance at each.
     values: Tensor<2>,
     /// `[rows, 2]`: see [`VocabLoss::statistics`].
@@ -91,6 +93,7 @@ impl From<VocabLoss> for Loss {
             head_gradients: loss.head_gradient.into_iter().collect(),
             rows: loss.rows,
             missed: Vec::new(),
+            terms: Vec::new(),
             values: loss.values,
             statistics: loss.statistics,
         }
@@ -98,6 +101,19 @@ impl From<VocabLoss> for Loss {
 }
 
 impl Loss {
+    /// Adds a loss over rows that are reported already: it counts in the total and nowhere else.
+    pub(crate) fn add_term(&mut self, name: &'static str, part: VocabLoss) {
+        self.surrogate = self.surrogate.clone() + part.surrogate;
+        self.head_gradients.extend(part.head_gradient);
+        if part.rows.is_empty() {
+            return;
+        }
+        let weights: Vec<f32> = part.rows.iter().map(|row| row.weight).collect();
+        let weights = Tensor::<1>::from_floats(weights.as_slice(), &part.values.device());
+        self.terms
+            .push((name, (part.values.squeeze_dim(1) * weights).sum()));
+    }
+
     /// Reads the loss from the device.
     pub fn report(&self) -> LossReport {
         let depth = self.rows.iter().map(|row| row.step + 1).max().unwrap_or(0);
@@ -107,6 +123,9 @@ impl Loss {
             simulated_tau: 1.0,
             chains: 0,
         };
+        for (_, term) in &self.terms {
+            report.total += host_f32(term.clone())[0] as f64;
+        }
         if self.rows.is_empty() {
             return report;
         }
@@ -185,13 +204,14 @@ mod tests {
             head_gradients: Vec::new(),
             rows: judged.iter().map(row).collect(),
             missed: vec![(0, 1)],
+            terms: vec![("more", Tensor::from_floats([0.5], &device))],
             values: Tensor::ones([4, 1], &device),
             statistics: Some(
                 Tensor::<1>::from_floats(statistics.as_slice(), &device).reshape([4, 2]),
             ),
         };
         let report = loss.report();
-        assert_eq!(report.total, 4.0);
+        assert_eq!(report.total, 4.5);
         assert_eq!((report.steps[0].reached, report.steps[0].kept), (3, 2));
         assert_eq!((report.steps[1].reached, report.steps[1].kept), (1, 0));
         assert!((report.simulated_tau - (1.0 + 2.0 / 3.0)).abs() < 1e-12);

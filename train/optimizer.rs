@@ -22,6 +22,8 @@ pub struct AdamWConfig {
     pub epsilon: f64,
     /// Share of the learning rate by which weights shrink at each step.
     pub weight_decay: f64,
+    /// Size to which every element of the gradient is cut; 0 cuts nothing.
+    pub clip_value: f64,
 }
 
 /// Summed gradients by parameter name, flat, f32.
@@ -98,6 +100,13 @@ impl Gradients {
         }
     }
 
+    /// Cuts every element to `±largest`.
+    pub fn clip_values(&mut self, largest: f64) {
+        for gradient in self.0.values_mut() {
+            gradient.inplace(|g| g.clamp(-largest, largest));
+        }
+    }
+
     /// Name and elements of every gradient, for tests and checks.
     pub fn to_host(&self) -> BTreeMap<String, Vec<f32>> {
         let read =
@@ -156,10 +165,18 @@ impl AdamW {
     }
 
     /// Moves every parameter that has a gradient.
-    pub fn update<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64) -> M {
+    pub fn update<M: Module>(
+        &mut self,
+        module: M,
+        mut gradients: Gradients,
+        learning_rate: f64,
+    ) -> M {
         // A step in which no position counted moves nothing, and must not weaken the correction of later ones.
         if gradients.0.is_empty() {
             return module;
+        }
+        if self.config.clip_value > 0.0 {
+            gradients.clip_values(self.config.clip_value);
         }
         self.updates += 1;
         module.map(&mut Step {
@@ -182,6 +199,7 @@ impl AdamW {
             beta2,
             epsilon,
             weight_decay,
+            ..
         } = self.config;
         let Moments { first, second } = self.moments.remove(name).unwrap_or_else(|| Moments {
             first: gradient.zeros_like(),
@@ -324,6 +342,7 @@ mod tests {
         beta2: 0.95,
         epsilon: 1e-8,
         weight_decay: 0.1,
+        clip_value: 0.0,
     };
 
     #[test]
@@ -365,6 +384,19 @@ mod tests {
         let mut gradients = make();
         gradients.clip(norm, 50.0);
         assert_eq!(host_f32(gradients.norm().unwrap()), [5.0]);
+    }
+
+    #[test]
+    fn clipping_values_cuts_the_large_ones_and_leaves_the_others() {
+        let device = Device::flex();
+        let mut gradients = Gradients(BTreeMap::from([
+            ("a".to_owned(), Tensor::from_floats([3.0, -0.25], &device)),
+            ("b".to_owned(), Tensor::from_floats([-0.75], &device)),
+        ]));
+        gradients.clip_values(0.5);
+        let clipped = gradients.to_host();
+        assert_eq!(clipped["a"], [0.5, -0.25]);
+        assert_eq!(clipped["b"], [-0.5]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct TrainConfig {
     pub warmup: usize,
     /// Largest global gradient norm; 0 clips nothing. 0.5.
     pub clip: f64,
+    /// Size to which every element of the gradient is cut after that; 0 cuts nothing. 0.
+    pub clip_value: f64,
     /// AdamW's weight decay. 0.
     pub weight_decay: f64,
     /// AdamW's decay of the first moment. 0.9.
@@ -64,6 +66,7 @@ impl Default for TrainConfig {
             floor: 0.0,
             warmup: 50,
             clip: 0.5,
+            clip_value: 0.0,
             weight_decay: 0.0,
             beta1: 0.9,
             beta2: 0.95,
@@ -134,6 +137,7 @@ impl TrainConfig {
         }
         let not_negative = [
             ("clip", self.clip),
+            ("clip_value", self.clip_value),
             ("weight_decay", self.weight_decay),
             ("floor", self.floor),
         ];
@@ -172,6 +176,7 @@ impl TrainConfig {
             beta2: self.beta2,
             epsilon: self.epsilon,
             weight_decay: self.weight_decay,
+            clip_value: self.clip_value,
         }
     }
 }

@@ -5,11 +5,15 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_data::features::FeatureShards;
 use spectrain_data::packing::{PackedBatch, Packing};
+use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, Features, Transformer};
 
 use crate::batch::{Rows, as_stored};
 use crate::{Batch, Error, Result};
+
+/// Sets the seeds of training steps apart from those of the epochs' orders.
+const STEPS: u64 = 1 << 63;
 
 /// Makes the batch of some packed samples.
 pub trait BatchSource: Send {
@@ -53,6 +57,12 @@ impl Samples {
     /// Positions of a row.
     pub fn row_length(&self) -> usize {
         self.packing.row_length
+    }
+
+    /// Seed of what is random in the training step on the batch number `position` of the run: not of how many were
+    /// made before it in this process.
+    pub fn step_seed(&self, position: usize) -> u64 {
+        mix(mix(self.packing.seed, STEPS), position as u64)
     }
 
     fn rows(&self, packed: PackedBatch) -> Rows {
@@ -152,6 +162,10 @@ fn blank_padding(features: Features, batch: &Batch) -> Features {
     let [rows, seq] = batch.tokens.dims();
     let blank = |x: Tensor<3>| {
         let width = x.dims()[2];
+        if width == 0 {
+            // Nothing was captured, and no tensor expands to nothing.
+            return x;
+        }
         let mask = padding
             .clone()
             .reshape([rows, seq, 1])

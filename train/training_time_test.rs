@@ -4,6 +4,7 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::eagle3::Eagle3;
+use spectrain_models::mask::shift_left;
 use spectrain_models::unrolled::UnrolledCache;
 
 use crate::batch::Rows;
@@ -62,6 +63,20 @@ pub enum OutOfVocab {
     Keep,
 }
 
+impl MaskAlign {
+    /// Whether a position counts at a step.
+    pub(crate) fn counts(self, batch: &Rows, position: usize, step: usize) -> bool {
+        match self {
+            Self::Label => {
+                batch.reaches(position, 2 + step)
+                    && batch.loss_mask[position + 1]
+                    && batch.loss_mask[position + 2 + step]
+            }
+            Self::Feature => batch.reaches(position, 1 + step) && batch.loss_mask[position + step],
+        }
+    }
+}
+
 impl Default for TrainingTimeTestConfig {
     fn default() -> Self {
         Self {
@@ -99,13 +114,8 @@ impl Objective<Eagle3> for TrainingTimeTest {
         if !(config.decay > 0.0 && config.decay <= 1.0) {
             return setting("decay", "above 0 and at most 1", config.decay.to_string());
         }
-        if config.divergence == Divergence::TopK(0) {
-            return setting("divergence", "a top_k of at least 1", "0".into());
-        }
-        if let Divergence::Jsd(beta) = config.divergence
-            && !(beta > 0.0 && beta < 1.0)
-        {
-            return setting("divergence", "a jsd between 0 and 1", beta.to_string());
+        if let Some((expected, got)) = config.divergence.problem() {
+            return setting("divergence", expected, got);
         }
         Ok(Self {
             config: config.clone(),
@@ -173,16 +183,7 @@ impl TrainingTimeTest {
     /// The positions that count, each with the target's position that judges it: `t + 1 + j` at step `j`. And step and
     /// position of those left out because the target's token cannot be proposed.
     fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> (Vec<Row>, Vec<(usize, usize)>) {
-        let counts = |position: usize, step: usize| match self.config.mask_align {
-            MaskAlign::Label => {
-                batch.reaches(position, 2 + step)
-                    && batch.loss_mask[position + 1]
-                    && batch.loss_mask[position + 2 + step]
-            }
-            MaskAlign::Feature => {
-                batch.reaches(position, 1 + step) && batch.loss_mask[position + step]
-            }
-        };
+        let counts = |position, step| self.config.mask_align.counts(batch, position, step);
         let positions = 0..batch.len();
         let mut rows: Vec<Row> = (0..self.config.steps)
             .flat_map(|step| positions.clone().map(move |position| (step, position)))
@@ -220,15 +221,4 @@ impl TrainingTimeTest {
             .map(|row| (row.step, row.position))
             .collect()
     }
-}
-
-/// Drops the first `by` tokens of each row and fills the end with zeros. `[batch, seq]`.
-fn shift_left(tokens: Tensor<2, Int>, by: usize) -> Tensor<2, Int> {
-    let [batch, seq] = tokens.dims();
-    let by = by.min(seq);
-    let fill = Tensor::zeros([batch, by], &tokens.device());
-    if by == seq {
-        return fill;
-    }
-    Tensor::cat(vec![tokens.narrow(1, by, seq - by), fill], 1)
 }

@@ -152,7 +152,11 @@ pub fn vocab_loss(
 }
 
 /// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
-fn surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>, places: Tensor<1, Int>) -> Tensor<1> {
+pub(crate) fn surrogate(
+    hidden: &[Tensor<2>],
+    gradients: Vec<Tensor<2>>,
+    places: Tensor<1, Int>,
+) -> Tensor<1> {
     let mut sum = Tensor::<1>::zeros([1], (&hidden[0].device(), DType::F32));
     if gradients.is_empty() {
         return sum;

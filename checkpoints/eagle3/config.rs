@@ -4,25 +4,18 @@
 //! have run (vLLM, llama.cpp); the one under `eagle_config` is the index of the layer whose output is taken (SGLang,
 //! TensorRT-LLM), as everywhere in this program. Each engine reads one of them, so both are written.
 
-use std::path::PathBuf;
+use serde_json::{Value, json};
 
-use serde_json::{Map, Value, json};
-
-use super::{Eagle3Layout, Rope};
-use crate::folder::{CONFIG, ModelFolder};
+use super::Eagle3Layout;
+use crate::Result;
+use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, MAX_SIZE, torch_dtype};
+use crate::folder::ModelFolder;
 use crate::tensors::DType;
-use crate::{Error, Result};
 
 const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 const ARCHITECTURE: &str = "LlamaForCausalLMEagle3";
 /// Architectures of one llama layer behind `fc`, under the names engines accept.
 const ARCHITECTURES: [&str; 2] = [ARCHITECTURE, "Eagle3LlamaForCausalLM"];
-/// What engines take where a configuration says nothing.
-const DEFAULT_THETA: f64 = 10_000.0;
-const DEFAULT_EPSILON: f64 = 1e-6;
-const DEFAULT_POSITIONS: usize = 2048;
-/// Sizes above this are not sizes; below it, products of two fit a `usize`.
-const MAX_SIZE: u64 = i32::MAX as u64;
 
 /// The layers that engines capture when a configuration names none, for a target of so many layers.
 pub fn default_captured_layers(target_layers: usize) -> Option<Vec<usize>> {
@@ -38,16 +31,6 @@ pub fn default_captured_layers(target_layers: usize) -> Option<Vec<usize>> {
 pub(super) fn to_json(layout: &Eagle3Layout) -> Value {
     let captured = &layout.captured_layers;
     let layers_run: Vec<usize> = captured.iter().map(|layer| layer + 1).collect();
-    let dtype = match layout.dtype {
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-        _ => "float32",
-    };
-    let mut rope_parameters = Map::from_iter([("rope_type".to_string(), json!("default"))]);
-    if let Some(scaling) = layout.rope.scaling.as_ref().and_then(Value::as_object) {
-        rope_parameters.extend(scaling.clone());
-    }
-    rope_parameters.insert("rope_theta".to_string(), json!(layout.rope.rope_theta));
     let mut config = json!({
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
@@ -64,8 +47,6 @@ pub(super) fn to_json(layout: &Eagle3Layout) -> Value {
         "hidden_act": "silu",
         "rms_norm_eps": layout.rms_norm_eps,
         "max_position_embeddings": layout.max_position_embeddings,
-        "rope_theta": layout.rope.rope_theta,
-        "rope_parameters": rope_parameters,
         "tie_word_embeddings": false,
         "attention_bias": false,
         "mlp_bias": false,
@@ -74,11 +55,9 @@ pub(super) fn to_json(layout: &Eagle3Layout) -> Value {
         "num_aux_hidden_states": captured.len(),
         LAYER_IDS: layers_run,
         "eagle_config": {"use_aux_hidden_state": true, LAYER_IDS: captured},
-        "torch_dtype": dtype,
+        "torch_dtype": torch_dtype(layout.dtype),
     });
-    if let Some(scaling) = &layout.rope.scaling {
-        config["rope_scaling"] = scaling.clone();
-    }
+    layout.rope.write(&mut config);
     for (key, value) in [
         ("fc_norm", layout.fc_norm),
         ("norm_output", layout.norm_output),
@@ -97,10 +76,7 @@ pub(super) fn from_json(
     target_layers: Option<usize>,
     dtype: DType,
 ) -> Result<Eagle3Layout> {
-    let config = Config {
-        path: folder.path().join(CONFIG),
-        root: folder.config(),
-    };
+    let config = Config::of(folder);
     config.check_variant()?;
     let hidden_size = config.size("hidden_size", None)?;
     let heads = config.size("num_attention_heads", None)?;
@@ -131,64 +107,7 @@ pub(super) fn from_json(
     })
 }
 
-/// A configuration, and where it is for the errors.
-struct Config<'a> {
-    path: PathBuf,
-    root: &'a Value,
-}
-
 impl Config<'_> {
-    /// The value under keys separated by dots; null is as good as nothing.
-    fn get(&self, key: &str) -> Option<&Value> {
-        let value = key
-            .split('.')
-            .try_fold(self.root, |value, part| value.get(part))?;
-        (!value.is_null()).then_some(value)
-    }
-
-    fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
-        Error::Key {
-            path: self.path.clone(),
-            key: key.to_string(),
-            expected: expected.into(),
-            got: self
-                .get(key)
-                .map_or("nothing".to_string(), |value| format!("`{value}`")),
-        }
-    }
-
-    fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
-        let wrong = || self.wrong(key, format!("a whole number from 1 to {MAX_SIZE}"));
-        let size = match (self.get(key), default) {
-            (None, Some(default)) => default as u64,
-            (value, _) => value.and_then(Value::as_u64).ok_or_else(wrong)?,
-        };
-        if (1..=MAX_SIZE).contains(&size) {
-            Ok(size as usize)
-        } else {
-            Err(wrong())
-        }
-    }
-
-    fn number(&self, key: &str, default: f64) -> Result<f64> {
-        let Some(value) = self.get(key) else {
-            return Ok(default);
-        };
-        value
-            .as_f64()
-            .filter(|number| *number > 0.0)
-            .ok_or_else(|| self.wrong(key, "a number above 0"))
-    }
-
-    fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        let Some(value) = self.get(key) else {
-            return Ok(default);
-        };
-        value
-            .as_bool()
-            .ok_or_else(|| self.wrong(key, "`true` or `false`"))
-    }
-
     /// Refuses what would be loaded into a module that computes something else.
     fn check_variant(&self) -> Result<()> {
         let named = self.get("architectures").and_then(Value::as_array);
@@ -275,54 +194,6 @@ impl Config<'_> {
         match ids {
             Some(ids) if !ids.is_empty() && ids.is_sorted_by(|a, b| a < b) => Ok(Some(ids)),
             _ => Err(self.wrong(key, format!("ascending layer ids from {first}"))),
-        }
-    }
-
-    /// `rope_parameters` or the older `rope_theta` and `rope_scaling`. Where there are both they must say the same.
-    fn rope(&self) -> Result<Rope> {
-        let rope_theta = self.number("rope_theta", DEFAULT_THETA)?;
-        if self.get("rope_parameters").is_none() {
-            return Ok(Rope {
-                rope_theta,
-                scaling: self.scaling("rope_scaling")?,
-            });
-        }
-        let new_theta = self.number("rope_parameters.rope_theta", rope_theta)?;
-        if self.get("rope_theta").is_some() && new_theta != rope_theta {
-            return Err(self.wrong(
-                "rope_parameters.rope_theta",
-                format!("`{rope_theta}` as in `rope_theta`"),
-            ));
-        }
-        let scaling = self.scaling("rope_parameters")?;
-        if self.get("rope_scaling").is_some() && self.scaling("rope_scaling")? != scaling {
-            return Err(self.wrong("rope_scaling", "the same as in `rope_parameters`"));
-        }
-        Ok(Rope {
-            rope_theta: new_theta,
-            scaling,
-        })
-    }
-
-    /// The type of scaling and its parameters, without the base; nothing for the default type.
-    fn scaling(&self, key: &str) -> Result<Option<Value>> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        let mut scaling = value
-            .as_object()
-            .cloned()
-            .ok_or_else(|| self.wrong(key, "a table"))?;
-        scaling.remove("rope_theta");
-        // Older configurations call it `type`, some name it twice.
-        if let Some(kind) = scaling.remove("type") {
-            scaling.entry("rope_type").or_insert(kind);
-        }
-        match scaling.get("rope_type").and_then(Value::as_str) {
-            Some("default") => Ok(None),
-            Some(_) => Ok(Some(Value::Object(scaling))),
-            None if scaling.is_empty() => Ok(None),
-            None => Err(self.wrong(key, "a table with a `rope_type`")),
         }
     }
 }

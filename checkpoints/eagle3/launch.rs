@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use serde_json::json;
-
 use super::Eagle3Layout;
+use crate::launch;
 
 /// One command for each engine that can run the layout: vLLM, and SGLang unless `norm_before_residual` rules it out.
 ///
@@ -15,35 +14,11 @@ pub fn launch_lines(
     target: &str,
     draft_tokens: usize,
 ) -> Vec<String> {
-    let drafter = dir.display().to_string();
-    let speculative =
-        json!({"method": "eagle3", "model": drafter, "num_speculative_tokens": draft_tokens});
-    let quoted_target = quote(target);
-    let vllm = format!(
-        "vllm serve {quoted_target} --speculative-config {}",
-        quote(&speculative.to_string())
-    );
+    let vllm = launch::vllm(dir, "eagle3", target, draft_tokens);
     if layout.norm_before_residual {
         return vec![vllm];
     }
-    // SGLang counts the root of the tree among the draft tokens.
-    let sglang = format!(
-        "python -m sglang.launch_server --model-path {quoted_target} --speculative-algorithm EAGLE3 \
-         --speculative-draft-model-path {} --speculative-num-steps {draft_tokens} --speculative-eagle-topk 1 \
-         --speculative-num-draft-tokens {}",
-        quote(&drafter),
-        draft_tokens + 1
-    );
-    vec![vllm, sglang]
-}
-
-/// A word for a POSIX shell.
-fn quote(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) {
-        return word.to_string();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    vec![vllm, launch::sglang(dir, "EAGLE3", target, draft_tokens)]
 }
 
 #[cfg(test)]
@@ -72,10 +47,5 @@ mod tests {
         layout.norm_before_residual = true;
         let lines = launch_lines(Path::new("d"), &layout, "t", 3);
         assert!(lines.len() == 1 && lines[0].starts_with("vllm"));
-    }
-
-    #[test]
-    fn quotes_are_escaped() {
-        assert_eq!(quote("it's"), r"'it'\''s'");
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Eagle3Layout, Expected, check_tensors, config, optional, required, vocabulary};
+use super::{Eagle3Layout, config, optional, required, vocabulary};
+use crate::expected::{Expected, check_tensors};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result};

@@ -1,0 +1,178 @@
+//! What the configurations of all drafters have in common: sizes, flags and rotary positions, read with errors that
+//! name the key.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use crate::folder::{CONFIG, ModelFolder};
+use crate::tensors::DType;
+use crate::{Error, Result};
+
+/// What engines take where a configuration says nothing.
+const DEFAULT_THETA: f64 = 10_000.0;
+/// The same for the norms.
+pub(crate) const DEFAULT_EPSILON: f64 = 1e-6;
+/// The same for the longest sequence.
+pub(crate) const DEFAULT_POSITIONS: usize = 2048;
+/// Sizes above this are not sizes; below it, products of two fit a `usize`.
+pub(crate) const MAX_SIZE: u64 = i32::MAX as u64;
+
+/// Rotary position embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// The base of the frequencies.
+    pub rope_theta: f64,
+    /// `rope_type` and its parameters, where it is not the default type.
+    pub scaling: Option<Value>,
+}
+
+impl Rope {
+    /// Adds it to a configuration in both spellings.
+    pub(crate) fn write(&self, config: &mut Value) {
+        let mut parameters = Map::from_iter([("rope_type".to_string(), json!("default"))]);
+        if let Some(scaling) = self.scaling.as_ref().and_then(Value::as_object) {
+            parameters.extend(scaling.clone());
+        }
+        parameters.insert("rope_theta".to_string(), json!(self.rope_theta));
+        config["rope_theta"] = json!(self.rope_theta);
+        config["rope_parameters"] = Value::Object(parameters);
+        if let Some(scaling) = &self.scaling {
+            config["rope_scaling"] = scaling.clone();
+        }
+    }
+
+    /// The scaling, if it is one that engines would take for the default.
+    pub(crate) fn unnamed_scaling(&self) -> Option<&Value> {
+        let named = |value: &Value| {
+            value["rope_type"]
+                .as_str()
+                .is_some_and(|name| name != "default")
+        };
+        self.scaling.as_ref().filter(|value| !named(value))
+    }
+}
+
+/// A type of weights as `torch_dtype` calls it.
+pub(crate) fn torch_dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        _ => "float32",
+    }
+}
+
+/// A configuration, and where it is for the errors.
+pub(crate) struct Config<'a> {
+    path: PathBuf,
+    root: &'a Value,
+}
+
+impl<'a> Config<'a> {
+    /// That of a folder.
+    pub(crate) fn of(folder: &'a ModelFolder) -> Self {
+        Self {
+            path: folder.path().join(CONFIG),
+            root: folder.config(),
+        }
+    }
+
+    /// The value under keys separated by dots; null is as good as nothing.
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        let value = key
+            .split('.')
+            .try_fold(self.root, |value, part| value.get(part))?;
+        (!value.is_null()).then_some(value)
+    }
+
+    pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
+        Error::Key {
+            path: self.path.clone(),
+            key: key.to_string(),
+            expected: expected.into(),
+            got: self
+                .get(key)
+                .map_or("nothing".to_string(), |value| format!("`{value}`")),
+        }
+    }
+
+    pub(crate) fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
+        let wrong = || self.wrong(key, format!("a whole number from 1 to {MAX_SIZE}"));
+        let size = match (self.get(key), default) {
+            (None, Some(default)) => default as u64,
+            (value, _) => value.and_then(Value::as_u64).ok_or_else(wrong)?,
+        };
+        if (1..=MAX_SIZE).contains(&size) {
+            Ok(size as usize)
+        } else {
+            Err(wrong())
+        }
+    }
+
+    pub(crate) fn number(&self, key: &str, default: f64) -> Result<f64> {
+        let Some(value) = self.get(key) else {
+            return Ok(default);
+        };
+        value
+            .as_f64()
+            .filter(|number| *number > 0.0)
+            .ok_or_else(|| self.wrong(key, "a number above 0"))
+    }
+
+    pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        let Some(value) = self.get(key) else {
+            return Ok(default);
+        };
+        value
+            .as_bool()
+            .ok_or_else(|| self.wrong(key, "`true` or `false`"))
+    }
+
+    /// `rope_parameters` or the older `rope_theta` and `rope_scaling`. Where there are both they must say the same.
+    pub(crate) fn rope(&self) -> Result<Rope> {
+        let rope_theta = self.number("rope_theta", DEFAULT_THETA)?;
+        if self.get("rope_parameters").is_none() {
+            return Ok(Rope {
+                rope_theta,
+                scaling: self.scaling("rope_scaling")?,
+            });
+        }
+        let new_theta = self.number("rope_parameters.rope_theta", rope_theta)?;
+        if self.get("rope_theta").is_some() && new_theta != rope_theta {
+            return Err(self.wrong(
+                "rope_parameters.rope_theta",
+                format!("`{rope_theta}` as in `rope_theta`"),
+            ));
+        }
+        let scaling = self.scaling("rope_parameters")?;
+        if self.get("rope_scaling").is_some() && self.scaling("rope_scaling")? != scaling {
+            return Err(self.wrong("rope_scaling", "the same as in `rope_parameters`"));
+        }
+        Ok(Rope {
+            rope_theta: new_theta,
+            scaling,
+        })
+    }
+
+    /// The type of scaling and its parameters, without the base; nothing for the default type.
+    fn scaling(&self, key: &str) -> Result<Option<Value>> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let mut scaling = value
+            .as_object()
+            .cloned()
+            .ok_or_else(|| self.wrong(key, "a table"))?;
+        scaling.remove("rope_theta");
+        // Older configurations call it `type`, some name it twice.
+        if let Some(kind) = scaling.remove("type") {
+            scaling.entry("rope_type").or_insert(kind);
+        }
+        match scaling.get("rope_type").and_then(Value::as_str) {
+            Some("default") => Ok(None),
+            Some(_) => Ok(Some(Value::Object(scaling))),
+            None if scaling.is_empty() => Ok(None),
+            None => Err(self.wrong(key, "a table with a `rope_type`")),
+        }
+    }
+}

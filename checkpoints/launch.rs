@@ -1,0 +1,48 @@
+//! Commands that serve a target with a drafter, for a POSIX shell.
+
+use std::path::Path;
+
+use serde_json::json;
+
+/// vLLM's, with its name of the method.
+pub(crate) fn vllm(dir: &Path, method: &str, target: &str, draft_tokens: usize) -> String {
+    let drafter = dir.display().to_string();
+    let speculative =
+        json!({"method": method, "model": drafter, "num_speculative_tokens": draft_tokens});
+    format!(
+        "vllm serve {} --speculative-config {}",
+        quote(target),
+        quote(&speculative.to_string())
+    )
+}
+
+/// SGLang's, with its name of the algorithm. It counts the root of the tree among the draft tokens.
+pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: usize) -> String {
+    format!(
+        "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
+         --speculative-draft-model-path {} --speculative-num-steps {draft_tokens} --speculative-eagle-topk 1 \
+         --speculative-num-draft-tokens {}",
+        quote(target),
+        quote(&dir.display().to_string()),
+        draft_tokens + 1
+    )
+}
+
+/// A word for a POSIX shell.
+fn quote(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_are_escaped() {
+        assert_eq!(quote("it's"), r"'it'\''s'");
+    }
+}

@@ -1,0 +1,129 @@
+//! Decoding state of a drafter that reads its own outputs where there are no features yet.
+use burn::prelude::*;
+
+use crate::mask::{draft_mask, draft_positions, tree_mask, tree_positions};
+use crate::{KvCache, Tree, chain};
+
+/// Keys, values and outputs of one sequence: of what was observed, made from true features only, and after it of draft
+/// nodes.
+#[derive(Debug, Clone)]
+pub struct DraftState {
+    cache: KvCache,
+    /// `[1, 1 + drafted, d_model]`: outputs at the last committed position and of the nodes.
+    outputs: Option<Tensor<3>>,
+    /// Nodes that were run, in the order of their rows.
+    drafted: Vec<usize>,
+}
+
+/// Where the tokens of one pass stand.
+pub struct DraftPass<'a> {
+    /// `[1, tokens]`
+    pub positions: Tensor<2, Int>,
+    /// See [`attend`](crate::attend).
+    pub mask: Option<Tensor<4>>,
+    /// Takes the pass's keys and values.
+    pub cache: &'a mut KvCache,
+}
+
+impl DraftState {
+    /// An empty sequence that may grow to `capacity` tokens.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            cache: KvCache::new(capacity),
+            outputs: None,
+            drafted: Vec::new(),
+        }
+    }
+
+    /// Takes in `tokens` committed tokens, whose outputs `run` computes.
+    ///
+    /// # Shapes
+    /// - output of `run`: `[1, tokens, d_model]`
+    pub fn observe(
+        &mut self,
+        tokens: usize,
+        device: &Device,
+        run: impl FnOnce(DraftPass) -> Tensor<3>,
+    ) {
+        let (parents, cached) = (chain(tokens), self.cache.len());
+        let outputs = run(DraftPass {
+            positions: tree_positions(&parents, cached, device),
+            mask: tree_mask(&parents, cached, None, device),
+            cache: &mut self.cache,
+        });
+        self.outputs = Some(outputs.narrow(1, tokens - 1, 1));
+    }
+
+    /// Takes in draft nodes, whose outputs `run` computes from those of their parents. Returns them.
+    ///
+    /// # Shapes
+    /// - input and output of `run`, output: `[1, nodes.len(), d_model]`
+    ///
+    /// # Panics
+    /// Nothing was observed, or a node's parent was not taken in.
+    pub fn draft(
+        &mut self,
+        tree: &Tree,
+        nodes: &[usize],
+        run: impl FnOnce(Tensor<3>, DraftPass) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let parents = self.parent_outputs(tree, nodes);
+        let device = parents.device();
+        let committed = self.committed();
+        let pass = DraftPass {
+            positions: draft_positions(tree, nodes, committed, &device),
+            mask: draft_mask(tree, &self.drafted, nodes, committed, &device),
+            cache: &mut self.cache,
+        };
+        let outputs = run(parents, pass);
+        self.drafted.extend(nodes);
+        self.outputs = Some(Tensor::cat(vec![self.outputs(), outputs.clone()], 1));
+        outputs
+    }
+
+    /// Output at the last committed position, `[1, 1, d_model]`.
+    ///
+    /// # Panics
+    /// Nothing was observed.
+    pub fn root(&self) -> Tensor<3> {
+        self.outputs().narrow(1, 0, 1)
+    }
+
+    /// Forgets all nodes; what was observed stays.
+    pub fn rewind(&mut self) {
+        self.cache.truncate(self.committed());
+        self.drafted.clear();
+        self.outputs = self.outputs.take().map(|outputs| outputs.narrow(1, 0, 1));
+    }
+
+    /// Positions observed.
+    fn committed(&self) -> usize {
+        self.cache.len() - self.drafted.len()
+    }
+
+    /// Outputs so far, that of what was observed first.
+    fn outputs(&self) -> Tensor<3> {
+        match &self.outputs {
+            Some(outputs) => outputs.clone(),
+            None => panic!("drafting before anything was observed"),
+        }
+    }
+
+    /// Output of each node's parent, `[1, nodes.len(), d_model]`.
+    fn parent_outputs(&self, tree: &Tree, nodes: &[usize]) -> Tensor<3> {
+        let row = |parent: usize| self.drafted.iter().position(|&node| node == parent);
+        let rows: Vec<i64> = nodes
+            .iter()
+            .map(|&node| match tree.parents[node] {
+                None => 0,
+                Some(parent) => match row(parent) {
+                    Some(row) => 1 + row as i64,
+                    None => panic!("node {node} was asked for before its parent"),
+                },
+            })
+            .collect();
+        let outputs = self.outputs();
+        let rows = Tensor::from_ints(rows.as_slice(), &outputs.device());
+        outputs.select(1, rows)
+    }
+}

@@ -1,0 +1,275 @@
+//! EAGLE-1: one decoder layer that continues the target's last hidden states, read by the target's own head
+//! (<https://arxiv.org/abs/2401.15077>). HASS (<https://arxiv.org/abs/2408.15766>) trains the same module.
+use burn::prelude::*;
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::draft_state::{DraftPass, DraftState};
+use crate::mask::token_ids;
+use crate::unrolled::UnrolledCache;
+use crate::{
+    Attention, AttentionConfig, Bias, Capture, Drafter, Error, Features, Linear, Mlp,
+    RandomWeights, Result, RmsNorm, Rope, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights,
+    attend, weights::lift,
+};
+
+/// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Eagle1Config {
+    /// Whether `fc` adds a bias. vLLM has none and drops it silently.
+    pub bias: bool,
+    /// Feed-forward width. Left out or 0: the target's.
+    pub d_ff: usize,
+    /// Query heads. Left out or 0: the target's.
+    pub heads: usize,
+    /// Key and value heads. Left out or 0: the target's.
+    pub kv_heads: usize,
+}
+
+/// The EAGLE-1 drafter. Its fields carry the names of the checkpoint.
+#[derive(Module, Debug)]
+pub struct Eagle1 {
+    fc: Linear,
+    /// One; a list because checkpoints call it `layers.0`.
+    layers: Vec<Layer>,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+/// What the drafter uses and does not train.
+#[derive(Debug, Clone)]
+struct Frozen {
+    config: Eagle1Config,
+    target: TargetParts,
+    vocabulary: DraftVocabulary,
+}
+
+/// A decoder layer without a norm before its attention. No norm follows it either: it predicts hidden states that are
+/// normed already.
+#[derive(Module, Debug)]
+struct Layer {
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Eagle1 {
+    /// The target's embedding, frozen.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, seq]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let tokens = tokens.without_autodiff();
+        self.lift(self.frozen.target.embed_tokens.forward(tokens))
+    }
+
+    /// The rotary positions of the drafter's attention.
+    pub fn rope(&self, device: &Device) -> Rope {
+        let spec = &self.frozen.target.spec;
+        Rope::new(&spec.rope, spec.d_head, device)
+    }
+
+    /// Step `cache.len()` of the drafter unrolled over whole packed rows: the features that follow.
+    ///
+    /// # Shapes
+    /// - embedded: `[batch, seq, d_model]`, of the token after each feature
+    /// - features: `[batch, seq, d_model]`, true ones at step 0, predicted ones after
+    /// - mask: `[batch, 1, seq, seq]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn unrolled_step(
+        &self,
+        embedded: Tensor<3>,
+        features: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Tensor<4>,
+        cache: &mut UnrolledCache,
+    ) -> Tensor<3> {
+        self.layer(embedded, features, |attention, x| {
+            attention.output(cache.attend(attention.project(x, rotation), mask))
+        })
+    }
+
+    /// The target's head, frozen, `[d_model, vocab]`.
+    pub fn head(&self) -> Tensor<2> {
+        self.lift(self.frozen.target.lm_head.weight.val())
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Eagle1Config {
+        &self.frozen.config
+    }
+
+    /// The target's frozen pieces.
+    pub fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+
+    /// A frozen tensor as one of the graph that the parameters are in.
+    fn lift<const D: usize>(&self, frozen: Tensor<D>) -> Tensor<D> {
+        lift(frozen, &self.fc.weight.device())
+    }
+
+    fn layer(
+        &self,
+        embedded: Tensor<3>,
+        features: Tensor<3>,
+        attention: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let layer = &self.layers[0];
+        let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
+        let x = self.fc.forward(x); // [batch, seq, d_model]
+        let x = x.clone() + attention(&layer.self_attn, x);
+        x.clone() + layer.mlp.forward(layer.post_attention_layernorm.forward(x))
+    }
+
+    /// The features that follow those of some tokens, batch 1.
+    fn decode(&self, tokens: &[u32], features: Tensor<3>, pass: DraftPass) -> Tensor<3> {
+        let device = features.device();
+        let rotation = self.rope(&device).at(pass.positions);
+        let embedded = self
+            .embed(token_ids(tokens, &device))
+            .cast(features.dtype());
+        self.layer(embedded, features, |attention, x| {
+            let projected = attention.project(x, &rotation);
+            let (key, value) = pass.cache.append(projected.key, projected.value);
+            attention.output(attend(projected.query, key, value, pass.mask.as_ref()))
+        })
+    }
+
+    /// Logits of the tokens that follow predicted features. `[1, rows, d_model]` to `[rows, vocab]`, f32.
+    fn logits(&self, predicted: Tensor<3>) -> Tensor<2> {
+        let predicted: Tensor<2> = predicted.squeeze_dim(0);
+        let weight = self.head().cast(predicted.dtype());
+        predicted.matmul(weight).cast(DType::F32)
+    }
+}
+
+impl Drafter for Eagle1 {
+    type Config = Eagle1Config;
+    type State = DraftState;
+
+    /// # Panics
+    /// The vocabulary is not the target's: the head is.
+    fn new(
+        config: &Eagle1Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        assert!(
+            vocabulary.is_full(),
+            "a drafter without a head proposes every token"
+        );
+        let spec = &target.spec;
+        let config = config.resolve(spec)?;
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let d = spec.d_model;
+        Ok(Self {
+            fc: Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?,
+            layers: vec![Layer::new(&mut root.child("layers.0"), &config, spec)?],
+            frozen: Frozen {
+                config,
+                target: target.clone(),
+                vocabulary: vocabulary.clone(),
+            },
+        })
+    }
+
+    fn fresh(
+        config: &Eagle1Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = RandomWeights::new(seed);
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    /// No layers: the last hidden state, which is always there, is all it reads.
+    fn capture(_: &Eagle1Config, _: &TargetSpec) -> Result<Capture> {
+        Ok(Capture::default())
+    }
+
+    fn start(&self, capacity: usize) -> DraftState {
+        DraftState::new(capacity)
+    }
+
+    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
+        let last = features.last.clone();
+        state.observe(tokens.len(), &last.device(), |pass| {
+            self.decode(tokens, last, pass)
+        });
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
+        self.logits(state.root())
+    }
+
+    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
+        let predicted = state.draft(tree, nodes, |features, pass| {
+            self.decode(&tokens, features, pass)
+        });
+        self.logits(predicted)
+    }
+
+    fn rewind(&self, state: &mut DraftState) {
+        state.rewind();
+    }
+}
+
+impl Layer {
+    fn new(scope: &mut Scope, config: &Eagle1Config, spec: &TargetSpec) -> Result<Self> {
+        let d = spec.d_model;
+        let attention = AttentionConfig {
+            d_input: d,
+            d_model: d,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            d_head: spec.d_head,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            head_norm: None,
+        };
+        Ok(Self {
+            self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
+            post_attention_layernorm: RmsNorm::new(
+                &mut scope.child("post_attention_layernorm"),
+                d,
+                spec.norm_epsilon,
+            )?,
+            mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
+        })
+    }
+}
+
+impl Eagle1Config {
+    /// With the sizes that were left out taken from the target.
+    fn resolve(&self, target: &TargetSpec) -> Result<Self> {
+        let or = |given: usize, default: usize| if given == 0 { default } else { given };
+        let resolved = Self {
+            bias: self.bias,
+            d_ff: or(self.d_ff, target.d_ff),
+            heads: or(self.heads, target.heads),
+            kv_heads: or(self.kv_heads, target.kv_heads),
+        };
+        if !resolved.heads.is_multiple_of(resolved.kv_heads) {
+            return Err(Error::Drafter {
+                key: "kv_heads",
+                expected: format!("a divisor of {} query heads", resolved.heads),
+                got: resolved.kv_heads.to_string(),
+            });
+        }
+        Ok(resolved)
+    }
+}

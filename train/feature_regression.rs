@@ -1,0 +1,328 @@
+//! Regression of the target's next hidden state, with a cross-entropy through the target's head (EAGLE-1,
+//! <https://arxiv.org/abs/2401.15077>), and the same over several passes on the drafter's own predictions (HASS,
+//! <https://arxiv.org/abs/2408.15766>).
+//!
+//! HASS shifts predictions to the right and keeps rows where they are; here rows stay with the feature they start from
+//! and tokens shift to the left, as in EAGLE-3. Row `r` of its pass `m` is index `r - m` of step `m` here: the same keys
+//! at the same distances. Its code multiplies scores by a 0/1 mask, which leaves hidden keys with `exp(0)` in the
+//! softmax; here the mask is added, as in decoding.
+use burn::prelude::*;
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use spectrain_models::eagle1::Eagle1;
+use spectrain_models::mask::shift_left;
+use spectrain_models::unrolled::UnrolledCache;
+use spectrain_models::{Drafter as _, Features};
+
+use crate::batch::Rows;
+use crate::noise::Noise;
+use crate::teacher::indices;
+use crate::vocab_loss::surrogate;
+use crate::{
+    Batch, Divergence, Error, Head, Judge, Loss, MaskAlign, Objective, Result, Row, Statistics,
+    Teacher, vocab_loss,
+};
+
+/// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FeatureRegressionConfig {
+    /// Draft steps unrolled in training: 1 is EAGLE-1, HASS takes 3. 1.
+    pub passes: usize,
+    /// Whether a pass passes no gradient to the predictions that it reads. `true`.
+    pub detach: bool,
+    /// Factor on the distance between predicted and true hidden states. 1.
+    pub regression_weight: f64,
+    /// Factor on the divergence between the distributions that the target's head reads from them. 0.1.
+    pub class_weight: f64,
+    /// This divergence. `"kl"`.
+    pub divergence: Divergence,
+    /// Factor on the cross-entropy over the target's most likely tokens (HASS). 0.
+    pub top_k_weight: f64,
+    /// How many these are. 10.
+    pub top_k: usize,
+    /// Which token's place in the loss mask makes a position count. `"label"`.
+    pub mask_align: MaskAlign,
+    /// Noise on the true hidden states that the drafter reads, not on those it is judged by.
+    pub noise: Noise,
+}
+
+impl Default for FeatureRegressionConfig {
+    fn default() -> Self {
+        Self {
+            passes: 1,
+            detach: true,
+            regression_weight: 1.0,
+            class_weight: 0.1,
+            divergence: Divergence::Kl,
+            top_k_weight: 0.0,
+            top_k: 10,
+            mask_align: MaskAlign::Label,
+            noise: Noise::default(),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct FeatureRegression {
+    config: FeatureRegressionConfig,
+}
+
+impl Objective<Eagle1> for FeatureRegression {
+    type Config = FeatureRegressionConfig;
+
+    fn new(config: &Self::Config) -> Result<Self> {
+        let setting = |key, expected: &str, got: String| {
+            Err(Error::Setting {
+                table: "objective",
+                key,
+                expected: expected.into(),
+                got,
+            })
+        };
+        for (key, value) in [("passes", config.passes), ("top_k", config.top_k)] {
+            if value == 0 {
+                return setting(key, "at least 1", "0".into());
+            }
+        }
+        let weights = [
+            ("regression_weight", config.regression_weight),
+            ("class_weight", config.class_weight),
+            ("top_k_weight", config.top_k_weight),
+        ];
+        for (key, weight) in weights {
+            if !(weight >= 0.0 && weight.is_finite()) {
+                return setting(key, "0 or more", weight.to_string());
+            }
+        }
+        if weights.iter().all(|(_, weight)| *weight == 0.0) {
+            return setting("regression_weight", "one weight above 0", "0".into());
+        }
+        if let Some((expected, got)) = config.divergence.problem() {
+            return setting("divergence", expected, got);
+        }
+        config.noise.check()?;
+        Ok(Self {
+            config: config.clone(),
+        })
+    }
+
+    /// # Panics
+    /// The batch has no features.
+    fn loss(&self, drafter: &Eagle1, batch: &Batch, statistics: Statistics) -> Loss {
+        let predicted = self.unroll(drafter, batch);
+        let last = features(batch).last.clone().without_autodiff();
+        let rows = self.rows(&batch.rows);
+        let teacher = Teacher::new(last.clone(), drafter.target(), drafter.vocabulary());
+        let judged = |divergence, weight: f64, statistics| {
+            let weigh = |row: &Row| Row {
+                weight: row.weight * weight as f32,
+                ..*row
+            };
+            let head = Head {
+                weight: drafter.head(),
+                trained: None,
+            };
+            let judge = Judge::Target {
+                teacher: &teacher,
+                divergence,
+            };
+            let rows = rows.iter().map(weigh).collect();
+            vocab_loss(&predicted, head, rows, judge, statistics)
+        };
+        let config = &self.config;
+        let class = judged(config.divergence, config.class_weight, statistics);
+        let mut loss = Loss::from(class);
+        if rows.is_empty() {
+            return loss;
+        }
+        if config.top_k_weight > 0.0 {
+            let divergence = Divergence::TopK(config.top_k);
+            let top_k = judged(divergence, config.top_k_weight, Statistics::Loss);
+            loss.add_term("top_k", top_k);
+        }
+        if config.regression_weight > 0.0 {
+            let (value, surrogate) = self.regression(&predicted, last, &rows);
+            loss.surrogate = loss.surrogate + surrogate;
+            loss.terms.push(("regression", value));
+        }
+        loss
+    }
+}
+
+impl FeatureRegression {
+    /// The features predicted by each pass: `passes` times `[batch * seq, d_model]`. Index `t` of pass `j` predicts the
+    /// feature of `x_{t+1+j}` from that of `x_t` and the tokens `x_{t+1}..=x_{t+1+j}`; the head reads `x_{t+2+j}` from it.
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
+        let device = batch.tokens.device();
+        let rope = drafter.rope(&device);
+        let mask = batch.layout.mask(None);
+        let mut cache = UnrolledCache::default();
+        let mut features = features(batch).last.clone(); // [batch, seq, d_model]
+        if let Some(seed) = batch.seed {
+            features = self.config.noise.add(features, &batch.rows.layout, seed);
+        }
+        let [rows, seq, d_model] = features.dims();
+        let mut predicted = Vec::with_capacity(self.config.passes);
+        for pass in 0..self.config.passes {
+            let tokens = shift_left(batch.tokens.clone(), 1 + pass);
+            let embedded = drafter.embed(tokens).cast(features.dtype());
+            let rotation = rope.at(batch.layout.positions.clone() + pass as i64);
+            let output = drafter.unrolled_step(embedded, features, &rotation, &mask, &mut cache);
+            predicted.push(output.clone().reshape([rows * seq, d_model]));
+            features = match self.config.detach {
+                true => output.detach(),
+                false => output,
+            };
+        }
+        predicted
+    }
+
+    /// The positions that count, each with the target's position that judges it: `t + 1 + j` in pass `j`. Their weights
+    /// make the mean of each pass.
+    fn rows(&self, batch: &Rows) -> Vec<Row> {
+        let pass = |step: usize| {
+            let counts = |&position: &usize| self.config.mask_align.counts(batch, position, step);
+            let counted: Vec<usize> = (0..batch.len()).filter(counts).collect();
+            let weight = 1.0 / counted.len().max(1) as f32;
+            let row = move |position: usize| Row {
+                step,
+                position,
+                teacher: position + 1 + step,
+                weight,
+            };
+            counted.into_iter().map(row)
+        };
+        (0..self.config.passes).flat_map(pass).collect()
+    }
+
+    /// `Σ weight · mean over the width of SmoothL1(predicted, true)`, and a [surrogate](Loss::surrogate) with its gradients.
+    ///
+    /// # Shapes
+    /// - predicted: `[positions, d_model]` for each pass
+    /// - last: `[batch, seq, d_model]`
+    /// - output: `[1]` twice
+    fn regression(
+        &self,
+        predicted: &[Tensor<2>],
+        last: Tensor<3>,
+        rows: &[Row],
+    ) -> (Tensor<1>, Tensor<1>) {
+        let [positions, d_model] = predicted[0].dims();
+        let device = last.device();
+        let places: Vec<usize> = rows
+            .iter()
+            .map(|row| row.step * positions + row.position)
+            .collect();
+        let judges: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
+        let weights: Vec<f32> = rows
+            .iter()
+            .map(|row| row.weight * self.config.regression_weight as f32 / d_model as f32)
+            .collect();
+        let places = indices(&places, &device);
+        let weights = Tensor::<1>::from_floats(weights.as_slice(), &device).unsqueeze_dim::<2>(1);
+        let states = predicted.iter().map(|p| p.clone().without_autodiff());
+        let states = Tensor::cat(states.collect(), 0).select(0, places.clone());
+        let judges = last
+            .reshape([positions, d_model])
+            .select(0, indices(&judges, &device));
+        let difference = states.cast(DType::F32) - judges.cast(DType::F32); // [rows, d_model]
+        let value = (smooth_l1(difference.clone()) * weights.clone()).sum();
+        // Its slope is the difference, cut at ±1.
+        let gradient = difference.clamp(-1.0, 1.0) * weights;
+        let gradient = gradient.cast(predicted[0].dtype());
+        (value, surrogate(predicted, vec![gradient], places))
+    }
+}
+
+fn features(batch: &Batch) -> &Features {
+    match &batch.features {
+        Some(features) => features,
+        None => panic!("a regression of features needs features"),
+    }
+}
+
+/// `x² / 2` up to 1, `|x| - 1 / 2` beyond: the smooth L1 distance with β = 1.
+fn smooth_l1(x: Tensor<2>) -> Tensor<2> {
+    let size = x.abs();
+    let near = size.clone().clamp_max(1.0);
+    near.clone() * (size - near * 0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spectrain_models::weights::host_f32;
+
+    #[test]
+    fn the_smooth_l1_distance_is_a_parabola_between_two_lines() {
+        let x =
+            Tensor::<2>::from_floats([[-3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0]], &Device::flex());
+        let expected = [2.5, 0.5, 0.125, 0.0, 0.03125, 0.5, 1.5];
+        assert_eq!(host_f32(smooth_l1(x)), expected);
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_by_name() {
+        let refused = |config: FeatureRegressionConfig| {
+            FeatureRegression::new(&config).unwrap_err().to_string()
+        };
+        let default = FeatureRegressionConfig::default;
+        let wrong = [
+            (
+                "passes",
+                FeatureRegressionConfig {
+                    passes: 0,
+                    ..default()
+                },
+            ),
+            (
+                "top_k",
+                FeatureRegressionConfig {
+                    top_k: 0,
+                    ..default()
+                },
+            ),
+            (
+                "class_weight",
+                FeatureRegressionConfig {
+                    class_weight: f64::NAN,
+                    ..default()
+                },
+            ),
+            (
+                "regression_weight",
+                FeatureRegressionConfig {
+                    regression_weight: 0.0,
+                    class_weight: 0.0,
+                    ..default()
+                },
+            ),
+            (
+                "divergence",
+                FeatureRegressionConfig {
+                    divergence: Divergence::Jsd(1.0),
+                    ..default()
+                },
+            ),
+            (
+                "noise",
+                FeatureRegressionConfig {
+                    noise: Noise {
+                        std: -0.1,
+                        ..Noise::default()
+                    },
+                    ..default()
+                },
+            ),
+        ];
+        for (key, config) in wrong {
+            let error = refused(config);
+            assert!(error.contains(key), "{key}: {error}");
+        }
+    }
+}
