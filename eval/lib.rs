@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod bootstrap;
 mod calibrate;
+mod compare;
 mod draft;
 mod error;
 mod evaluate;
@@ -15,6 +16,7 @@ mod verify;
 
 pub use bootstrap::bootstrap;
 pub use calibrate::{RankTable, measure};
+pub use compare::compare;
 pub use draft::{Calibration, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
 pub use evaluate::{

@@ -189,6 +189,20 @@ impl SettingReport {
             top_p: self.top_p.unwrap_or(1.0),
         }
     }
+
+    /// The setting in a few words.
+    pub fn heading(&self) -> String {
+        let mut text = format!("T={}", self.temperature);
+        if let Some(top_k) = self.top_k {
+            _ = write!(text, " top-k={top_k}");
+        }
+        if let Some(top_p) = self.top_p {
+            _ = write!(text, " top-p={top_p}");
+        }
+        let lossy = if self.lossy { " (lossy)" } else { "" };
+        _ = write!(text, ", {}{lossy}, {}", self.verifier, self.draft);
+        text
+    }
 }
 
 impl Report {
@@ -287,14 +301,6 @@ impl Report {
 }
 
 fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
-    let mut name = format!("T={}", setting.temperature);
-    if let Some(top_k) = setting.top_k {
-        _ = write!(name, " top-k={top_k}");
-    }
-    if let Some(top_p) = setting.top_p {
-        _ = write!(name, " top-p={top_p}");
-    }
-    let lossy = if setting.lossy { " (lossy)" } else { "" };
     let steps: Vec<String> = dataset
         .conditional
         .iter()
@@ -302,9 +308,8 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
     format!(
-        "| {name}, {}{lossy}, {} | {} | {} | {} | {} | {} | {} | {} |\n",
-        setting.verifier,
-        setting.draft,
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        setting.heading(),
         dataset.name,
         dataset.prompts,
         dataset.tokens,
@@ -318,7 +323,7 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
     )
 }
 
-fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
+pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
     match (value, interval) {
         (Some(value), Some([low, high])) => format!("{value:.2} [{low:.2}, {high:.2}]"),
         (Some(value), None) => format!("{value:.2}"),

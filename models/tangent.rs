@@ -1,8 +1,9 @@
-//! Element-wise functions of the CPU's training graph, each replaced by its tangent.
+//! Element-wise functions on the CPU in one vectorised pass over all threads; in the training graph each is replaced by its
+//! tangent.
 //!
 //! Where `f` acts on each element alone, `x · f'(x) + (f(x) - x · f'(x))` with both factors constant has the value and the
-//! gradient of `f(x)`. The factors are made in one vectorised pass over all threads, the backward pass is one product,
-//! and only `f'(x)` is kept for it. Burn's CPU back end takes exponentials one at a time in one thread and keeps every
+//! gradient of `f(x)`. The factors are made in that one pass, the backward pass is one product, and only `f'(x)` is
+//! kept for it. Burn's CPU back end takes exponentials one at a time in one thread and keeps every
 //! intermediate result.
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -14,9 +15,9 @@ use crate::weights::{host_f32, lift};
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 14;
 
-/// Whether `x` is of a graph on the CPU, in f32.
+/// Whether `x` is on the CPU, in f32.
 pub(crate) fn applies<const D: usize>(x: &Tensor<D>) -> bool {
-    x.is_autodiff() && x.dtype() == DType::F32 && x.device().without_autodiff() == Device::flex()
+    x.dtype() == DType::F32 && x.device().without_autodiff() == Device::flex()
 }
 
 /// `silu(gate) · up`.
@@ -24,6 +25,9 @@ pub(crate) fn applies<const D: usize>(x: &Tensor<D>) -> bool {
 /// # Shapes
 /// - gate, up, output: the same
 pub(crate) fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    if !gate.is_autodiff() {
+        return plain_swiglu(gate, up);
+    }
     // Copies, since the graph goes on with the originals; two of them become factors in place.
     let [mut by_gate, mut by_up] = [&gate, &up].map(|x| host_f32(x.clone().without_autodiff()));
     let mut rest = vec![0.0; by_gate.len()];
@@ -39,14 +43,39 @@ pub(crate) fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D
     gate * by_gate + up * by_up + rest
 }
 
+fn plain_swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    let (shape, up) = (gate.dims(), host_f32(up));
+    let mut product = host_f32(gate);
+    let arch = Arch::new();
+    (product.par_chunks_mut(BLOCK))
+        .zip(up.par_chunks(BLOCK))
+        .for_each(|(gate, up)| {
+            arch.dispatch(|| {
+                for (gate, up) in gate.iter_mut().zip(up) {
+                    *gate *= sigmoid(*gate) * up;
+                }
+            });
+        });
+    Tensor::from_data(TensorData::new(product, shape), &Device::flex())
+}
+
+/// Of the two equal forms, the one whose exponential cannot overflow.
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    if x >= 0.0 {
+        1.0 / (1.0 + e)
+    } else {
+        e / (1.0 + e)
+    }
+}
+
 /// Turns gates and ups into the factors of each, and fills in the rest.
 #[inline(always)]
 fn swiglu_block(by_gate: &mut [f32], by_up: &mut [f32], rest: &mut [f32]) {
     for ((by_gate, by_up), rest) in by_gate.iter_mut().zip(by_up).zip(rest) {
         let (gate, up) = (*by_gate, *by_up);
-        // Of the two equal forms, the one whose exponential cannot overflow.
-        let e = exp(-gate.abs());
-        let sigmoid = if gate >= 0.0 { 1.0 } else { e } / (1.0 + e);
+        let sigmoid = sigmoid(gate);
         *by_up = gate * sigmoid;
         *by_gate = up * sigmoid * (1.0 + gate * (1.0 - sigmoid));
         // silu · up - up · silu = 0 remains of the two terms in `up`.
@@ -65,49 +94,53 @@ pub(crate) fn exponentials(
     mask: &Tensor<4>,
     floor: Option<Tensor<4>>,
 ) -> (Tensor<4>, Tensor<4>) {
-    let [batch, heads, rows, keys] = scores.dims();
-    let values = host_f32(scores.clone().without_autodiff());
-    let masks = mask.dims()[0];
-    let mask = host_f32(mask.clone().without_autodiff());
+    let shape @ [batch, heads, rows, keys] = scores.dims();
+    let (masks, mask) = (mask.dims()[0], host_f32(mask.clone().without_autodiff()));
     let floor = match floor {
         Some(floor) => host_f32(floor.without_autodiff()),
         None => vec![f32::NEG_INFINITY; batch * heads * rows],
     };
-    let [mut slope, mut rest] = [0; 2].map(|_| vec![0.0; values.len()]);
     let arch = Arch::new();
+    let row = |index: usize, scores: &mut [f32], rest: Option<&mut [f32]>| {
+        let of_batch = match masks {
+            1 => 0,
+            _ => index / (heads * rows),
+        };
+        let start = (of_batch * rows + index % rows) * keys;
+        let mask = &mask[start..start + keys];
+        arch.dispatch(|| exponentials_row(scores, rest, mask, floor[index]))
+    };
+    let together = BLOCK / keys.min(BLOCK);
+    let on_host = |largest: Vec<f32>| {
+        let data = TensorData::new(largest, [batch, heads, rows, 1]);
+        Tensor::from_data(data, &Device::flex())
+    };
+    if !scores.is_autodiff() {
+        let mut weights = host_f32(scores);
+        let largest = weights.par_chunks_mut(keys).enumerate();
+        let largest = largest
+            .with_min_len(together)
+            .map(|(index, weights)| row(index, weights, None))
+            .collect();
+        let weights = Tensor::from_data(TensorData::new(weights, shape), &Device::flex());
+        return (weights, on_host(largest));
+    }
+    let mut slope = host_f32(scores.clone().without_autodiff());
+    let mut rest = vec![0.0; slope.len()];
     let largest: Vec<f32> = (slope.par_chunks_mut(keys))
         .zip(rest.par_chunks_mut(keys))
-        .zip(values.par_chunks(keys).zip(&floor))
         .enumerate()
-        .with_min_len(BLOCK / keys.min(BLOCK))
-        .map(|(index, ((slope, rest), (scores, &floor)))| {
-            let of_batch = if masks == 1 {
-                0
-            } else {
-                index / (heads * rows)
-            };
-            let start = (of_batch * rows + index % rows) * keys;
-            let mask = &mask[start..start + keys];
-            arch.dispatch(|| exponentials_row(slope, rest, scores, mask, floor))
-        })
+        .with_min_len(together)
+        .map(|(index, (slope, rest))| row(index, slope, Some(rest)))
         .collect();
-    let largest = Tensor::from_data(
-        TensorData::new(largest, [batch, heads, rows, 1]),
-        &Device::flex(),
-    );
     let (slope, rest) = (constant(slope, &scores), constant(rest, &scores));
-    let largest = lift(largest, &scores.device());
+    let largest = lift(on_host(largest), &scores.device());
     (scores * slope + rest, largest)
 }
 
+/// Turns a row of scores into its weights, fills in the rest of the tangent, and returns the largest score.
 #[inline(always)]
-fn exponentials_row(
-    slope: &mut [f32],
-    rest: &mut [f32],
-    scores: &[f32],
-    mask: &[f32],
-    floor: f32,
-) -> f32 {
+fn exponentials_row(scores: &mut [f32], rest: Option<&mut [f32]>, mask: &[f32], floor: f32) -> f32 {
     let mut lanes = [floor; 16];
     let blocks = scores.chunks_exact(16).zip(mask.chunks_exact(16));
     for (scores, mask) in blocks {
@@ -118,11 +151,18 @@ fn exponentials_row(
     let tail = scores.len() - scores.len() % 16;
     let tail = scores[tail..].iter().zip(&mask[tail..]).map(|(s, m)| s + m);
     let largest = lanes.into_iter().chain(tail).fold(floor, f32::max);
-    for (((slope, rest), &score), &mask) in slope.iter_mut().zip(rest).zip(scores).zip(mask) {
+    let weight = |score: f32, mask: f32| {
         let shifted = score + mask - largest;
-        let e = if shifted > -87.0 { exp(shifted) } else { 0.0 };
-        *slope = e;
-        *rest = e - score * e;
+        if shifted > -87.0 { exp(shifted) } else { 0.0 }
+    };
+    let pairs = scores.iter_mut().zip(mask);
+    match rest {
+        Some(rest) => pairs.zip(rest).for_each(|((score, &mask), rest)| {
+            let e = weight(*score, mask);
+            *rest = e - *score * e;
+            *score = e;
+        }),
+        None => pairs.for_each(|(score, &mask)| *score = weight(*score, mask)),
     }
     largest
 }
@@ -206,6 +246,24 @@ mod tests {
         for leaf in [gate, up] {
             close(leaf.grad(&tangent).unwrap(), leaf.grad(&plain).unwrap());
         }
+    }
+
+    #[test]
+    fn out_of_a_graph_the_values_are_the_same() {
+        let (gate, up) = (
+            leaf(&[-30.0, -1.5, 0.0, 0.3, 2.0, 40.0]).inner(),
+            leaf(&[1.0, -2.0, 3.0, 0.5, 0.1, -1.0]).inner(),
+        );
+        let expected = silu(gate.clone()) * up.clone();
+        let got = swiglu(gate.clone(), up);
+        close(got, expected);
+        let scores = gate.reshape([1, 1, 2, 3]);
+        let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
+        let mask = Tensor::<1>::from_floats(mask, &Device::flex()).reshape([1, 1, 2, 3]);
+        let (weights, largest) = exponentials(scores.clone(), &mask, None);
+        assert_eq!(host_f32(largest.clone()), [-1.5, 40.0]);
+        let plain = (scores + mask - largest).exp();
+        close(weights.reshape([2, 3]), plain.reshape([2, 3]));
     }
 
     #[test]

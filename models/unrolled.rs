@@ -23,6 +23,16 @@ impl UnrolledCache {
         self.steps.is_empty()
     }
 
+    /// Keys and values of the steps so far, `[batch, kv_heads, seq, d_head]` twice for each.
+    pub fn steps(&self) -> &[(Tensor<4>, Tensor<4>)] {
+        &self.steps
+    }
+
+    /// The cache after steps with these keys and values.
+    pub fn from_steps(steps: Vec<(Tensor<4>, Tensor<4>)>) -> Self {
+        Self { steps }
+    }
+
     /// Adds a step and attends from its queries.
     ///
     /// Scores are `[seq, seq]` for step 0 and one column for each later step. The softmax is taken over both without

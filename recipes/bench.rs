@@ -47,6 +47,9 @@ pub struct BenchArguments {
     /// Timed repetitions, after one that is not timed.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Keep the activations of all unrolled steps for the backward pass.
+    #[arg(long)]
+    keep_activations: bool,
     /// Compute cheap activations of the training step again in the backward pass instead of keeping them.
     #[arg(long)]
     gradient_checkpointing: bool,
@@ -107,6 +110,7 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
                         .gradient_checkpointing
                         .then_some("--gradient-checkpointing"),
                 )
+                .args(arguments.keep_activations.then_some("--keep-activations"))
                 .status()
                 .context("cannot start a case")?;
             if !status.success() {
@@ -132,7 +136,10 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
     let start = memory("VmRSS");
     let (tokens, mut work): (usize, Box<dyn FnMut() -> Result<()>>) = match task {
         Task::Capture => (LENGTH, capture(size, device)?),
-        Task::Train => (LENGTH, train(size, device, &graph)?),
+        Task::Train => (
+            LENGTH,
+            train(size, device, &graph, !arguments.keep_activations)?,
+        ),
         Task::Plain => (DECODED, decode(size, device, Drafting::Off)?),
         Task::Speculative => (DECODED, decode(size, device, Drafting::On)?),
     };
@@ -237,7 +244,12 @@ fn capture(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>
     }))
 }
 
-fn train(size: Size, device: &Device, graph: &Device) -> Result<Box<dyn FnMut() -> Result<()>>> {
+fn train(
+    size: Size,
+    device: &Device,
+    graph: &Device,
+    recompute: bool,
+) -> Result<Box<dyn FnMut() -> Result<()>>> {
     let spec = spec(size);
     let config = Eagle3Config::default();
     // The target's layers take no part in the step: only its frozen pieces are here.
@@ -250,6 +262,7 @@ fn train(size: Size, device: &Device, graph: &Device) -> Result<Box<dyn FnMut() 
     let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, graph)?;
     let objective = TrainingTimeTestConfig {
         steps: UNROLLED,
+        recompute,
         mask_align: MaskAlign::Feature,
         reduction: Reduction::All,
         ..Default::default()

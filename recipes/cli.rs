@@ -16,6 +16,7 @@ use crate::commands::data::DataCommand;
 use crate::commands::evaluate::EvaluateArguments;
 use crate::commands::export::ExportArguments;
 use crate::commands::generate::GenerateArguments;
+use crate::commands::report::ReportArguments;
 use crate::progress::Output;
 use crate::registry::RECIPES;
 use crate::run_folder::{Existing, RunFolder, RunName};
@@ -45,6 +46,8 @@ enum Command {
     /// Prepare or check a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
+    /// Compare the reports of several runs in one table
+    Report(ReportArguments),
     /// Measure the speed of training steps
     Bench(BenchArguments),
 }
@@ -178,6 +181,7 @@ impl Arguments {
             Command::Generate(arguments) => commands::generate::run(&arguments),
             Command::Export(arguments) => commands::export::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
+            Command::Report(arguments) => commands::report::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),
         }
     }

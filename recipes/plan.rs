@@ -180,6 +180,8 @@ struct Estimate {
     data_tokens: Option<u64>,
     train_tokens: u64,
     unroll: u64,
+    /// Unrolled steps whose activations are held at the same time.
+    alive: u64,
     flops_per_token: f64,
     /// FLOP/s, and how that is known.
     speed: (f64, String),
@@ -195,6 +197,11 @@ impl Estimate {
             .iter()
             .find_map(|key| objective[key].as_u64());
         let unroll = unroll.unwrap_or(1).max(1);
+        // Activations of one step are alive at a time when the backward pass computes them again.
+        let alive = match objective["recompute"] == true {
+            true => 1,
+            false => unroll,
+        };
         let batch_tokens = recipe.train.batch_tokens as u64;
         let row = (recipe.data.max_length as u64).min(batch_tokens.max(1));
         let gpu = device::is_gpu(device);
@@ -210,7 +217,7 @@ impl Estimate {
             // Weights, gradients and the two moments of AdamW.
             drafter_bytes: footprint.parameters * 4 * 4,
             // Scores are kept in f32, before and after the softmax.
-            activation_bytes: unroll
+            activation_bytes: alive
                 * batch_tokens
                 * (footprint.activations * float + 2 * 4 * footprint.heads * row),
             feature_bytes: data_tokens
@@ -219,6 +226,7 @@ impl Estimate {
             data_tokens,
             train_tokens: batch_tokens * (recipe.train.steps * recipe.train.accumulate) as u64,
             unroll,
+            alive,
             flops_per_token: flops_per_token(spec, &footprint, unroll, row, live),
             speed: match gpu {
                 true => (
@@ -261,9 +269,10 @@ impl Estimate {
         line(
             "memory, activations",
             format!(
-                "{} ({} steps unrolled)",
+                "{} ({} steps unrolled, {} held at a time)",
                 bytes(self.activation_bytes),
-                self.unroll
+                self.unroll,
+                self.alive
             ),
         );
         let total = self.target_bytes + self.drafter_bytes + self.activation_bytes;

@@ -13,6 +13,7 @@ Commands:
   generate  Answer one prompt and show which tokens were drafted
   export    Write a finished run's drafter for a serving engine
   data      Prepare or check a dataset by itself
+  report    Compare the reports of several runs in one table
   bench     Measure the speed of training steps
   help      Print this message or the help of the given subcommand(s)
 
@@ -149,5 +150,21 @@ fn an_error_says_each_thing_once() {
         outcome.stderr.matches("File too large").count(),
         1,
         "{outcome:#?}"
+    );
+}
+
+#[test]
+fn several_reports_stand_in_one_table_and_a_missing_one_is_named() {
+    let workspace = Workspace::of("");
+    let missing = workspace.run(&["report", "nowhere"]);
+    assert!(
+        missing.stderr.contains("cannot read the report `nowhere`"),
+        "{missing:#?}"
+    );
+    std::fs::write(workspace.path("other.json"), r#"{"schema": 9}"#).unwrap();
+    let other = workspace.run(&["report", "other.json"]);
+    assert!(
+        other.stderr.contains("`other.json` is not a report"),
+        "{other:#?}"
     );
 }

@@ -98,6 +98,16 @@ fn batch(golden: &Tensors, device: &Device) -> Batch {
 }
 
 fn parity(case: &str, drafter: Eagle3Config, objective: TrainingTimeTestConfig) {
+    for recompute in [true, false] {
+        let objective = TrainingTimeTestConfig {
+            recompute,
+            ..objective.clone()
+        };
+        parity_of_one(case, drafter.clone(), objective);
+    }
+}
+
+fn parity_of_one(case: &str, drafter: Eagle3Config, objective: TrainingTimeTestConfig) {
     let device = Device::flex();
     let golden = tensors("eagle3.safetensors");
     let figures = &json("eagle3.json")["cases"][case];
@@ -209,6 +219,7 @@ fn the_reference_codes_objective_equals_pytorch() {
         reduction: Reduction::All,
         out_of_vocab: OutOfVocab::Drop,
         decay: 0.8,
+        ..Default::default()
     };
     parity("feature", Eagle3Config::default(), objective);
 }

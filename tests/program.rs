@@ -128,6 +128,17 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
         "nothing was to be written"
     );
 
+    let table = workspace
+        .run(&["report", "runs/run", "runs/run/evaluate/report.json"])
+        .succeeded();
+    assert_eq!(
+        table
+            .stdout
+            .matches("| T=0, greedy, chain 3 | run |")
+            .count(),
+        2
+    );
+
     let exported = workspace.path("runs/run/export/drafter");
     let (layout, tensors) = eagle3::read(&exported).unwrap();
     assert_eq!((layout.vocab_size, layout.draft_vocab_size), (400, 256));

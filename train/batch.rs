@@ -115,6 +115,23 @@ impl Batch {
         }
     }
 
+    /// The same batch outside of any graph.
+    pub fn without_autodiff(&self) -> Self {
+        Self {
+            seed: self.seed,
+            rows: self.rows.clone(),
+            tokens: self.tokens.clone().without_autodiff(),
+            layout: Layout {
+                documents: self.layout.documents.clone().without_autodiff(),
+                positions: self.layout.positions.clone().without_autodiff(),
+            },
+            features: self.features.as_ref().map(|features| Features {
+                captured: features.captured.clone().without_autodiff(),
+                last: features.last.clone().without_autodiff(),
+            }),
+        }
+    }
+
     /// The same batch as part of the graph that parameters on `device` are in.
     pub fn lift(&self, device: &Device) -> Self {
         Self {

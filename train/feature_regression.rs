@@ -235,7 +235,7 @@ impl FeatureRegression {
         // Its slope is the difference, cut at ±1.
         let gradient = difference.clamp(-1.0, 1.0) * weights;
         let gradient = gradient.cast(predicted[0].dtype());
-        (value, surrogate(predicted, vec![gradient], places))
+        (value, surrogate(predicted, gradient, places))
     }
 }
 

@@ -11,6 +11,7 @@ mod next_token;
 mod noise;
 mod objective;
 mod optimizer;
+mod recomputed;
 mod schedule;
 mod settings;
 mod source;

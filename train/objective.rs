@@ -1,8 +1,8 @@
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
-use burn::tensor::Gradients;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::optimizer::Gradients;
 use crate::{Batch, Result, Row, Statistics, VocabLoss};
 use spectrain_models::weights::host_f32;
 
@@ -25,8 +25,8 @@ pub trait Objective<M: Module>: Sized {
 pub struct Loss {
     /// See [`VocabLoss::surrogate`].
     pub surrogate: Tensor<1>,
-    /// Backward passes that were run already, each with a part of the parameters' gradients.
-    pub graphs: Vec<Gradients>,
+    /// Gradients that were formed already, beside those the surrogate delivers.
+    pub gradients: Gradients,
     /// See [`VocabLoss::head_gradient`], one for each trained head.
     pub head_gradients: Vec<(ParamId, Tensor<2>)>,
     /// Every position judged, with its step.
@@ -89,7 +89,7 @@ impl From<VocabLoss> for Loss {
     fn from(loss: VocabLoss) -> Self {
         Self {
             surrogate: loss.surrogate,
-            graphs: Vec::new(),
+            gradients: Gradients::default(),
             head_gradients: loss.head_gradient.into_iter().collect(),
             rows: loss.rows,
             missed: Vec::new(),
@@ -200,7 +200,7 @@ mod tests {
             .collect();
         let loss = Loss {
             surrogate: Tensor::zeros([1], &device),
-            graphs: Vec::new(),
+            gradients: Gradients::default(),
             head_gradients: Vec::new(),
             rows: judged.iter().map(row).collect(),
             missed: vec![(0, 1)],

@@ -45,21 +45,34 @@ struct Moments {
 }
 
 impl Gradients {
-    /// Adds `share` times those of backward passes, and those of parameters that are not in the graph.
+    /// Adds those of a backward pass, and those of parameters that are not in the graph.
     pub fn add<M: Module>(
         &mut self,
         module: &M,
-        graphs: Vec<Graph>,
+        graph: Option<Graph>,
         known: Vec<(ParamId, Tensor<2>)>,
-        share: f64,
     ) {
         module.visit(&mut Collect {
             path: Vec::new(),
-            graphs,
+            graph,
             known,
-            share,
             sums: &mut self.0,
         });
+    }
+
+    /// Adds `share` times the others.
+    pub fn add_scaled(&mut self, others: Self, share: f64) {
+        for (name, other) in others.0 {
+            let other = match share {
+                1.0 => other,
+                _ => other * share,
+            };
+            let sum = match self.0.remove(&name) {
+                Some(before) => before + other,
+                None => other,
+            };
+            self.0.insert(name, sum);
+        }
     }
 
     /// The Euclidean norm over all parameters, `[1]`; `None` when there is no gradient.
@@ -117,9 +130,8 @@ impl Gradients {
 
 struct Collect<'a> {
     path: Vec<String>,
-    graphs: Vec<Graph>,
+    graph: Option<Graph>,
     known: Vec<(ParamId, Tensor<2>)>,
-    share: f64,
     sums: &'a mut BTreeMap<String, Tensor<1>>,
 }
 
@@ -133,15 +145,12 @@ impl ModuleVisitor for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let graphs = self.graphs.iter_mut();
-        let passed_back = graphs.filter_map(|graph| param.val().grad_remove(graph).map(flat));
+        let graph = self.graph.as_mut();
+        let passed_back = graph.and_then(|graph| param.val().grad_remove(graph));
         let known = self.known.extract_if(.., |(id, _)| *id == param.id);
-        let parts = passed_back.chain(known.map(|(_, gradient)| flat(gradient)));
-        let share = self.share;
-        let parts = parts.map(|part| match share {
-            1.0 => part.cast(DType::F32),
-            _ => part.cast(DType::F32) * share,
-        });
+        let parts = passed_back.map(flat).into_iter();
+        let parts = parts.chain(known.map(|(_, gradient)| flat(gradient)));
+        let parts = parts.map(|part| part.cast(DType::F32));
         let name = self.path.join(".");
         let before = self.sums.remove(&name);
         let sum = before.into_iter().chain(parts).reduce(Tensor::add);

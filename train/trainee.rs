@@ -106,16 +106,14 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         let batch = batch.lift(&self.device());
         let mut loss = self.objective.loss(self.held(), &batch, statistics);
         // A batch in which no position counts touches no parameter.
-        let mut graphs = std::mem::take(&mut loss.graphs);
-        if loss.surrogate.is_tracked() {
-            graphs.push(loss.surrogate.backward());
-        }
+        let graph = loss.surrogate.is_tracked();
+        let graph = graph.then(|| loss.surrogate.backward());
         // The graph holds the activations.
         loss.surrogate = loss.surrogate.without_autodiff();
         let heads = std::mem::take(&mut loss.head_gradients);
-        let mut gradients = std::mem::take(&mut self.gradients);
-        gradients.add(self.held(), graphs, heads, share);
-        self.gradients = gradients;
+        let mut gradients = std::mem::take(&mut loss.gradients);
+        gradients.add(self.held(), graph, heads);
+        self.gradients.add_scaled(gradients, share);
         loss
     }
 

@@ -6,8 +6,11 @@ use spectrain_models::Drafter as _;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::mask::shift_left;
 use spectrain_models::unrolled::UnrolledCache;
+use spectrain_models::{Features, Rope};
 
 use crate::batch::Rows;
+use crate::recomputed::Unrolled;
+use crate::vocab_loss::{Wanted, vocab_gradients};
 use crate::{
     Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
     Teacher, vocab_loss,
@@ -29,6 +32,8 @@ pub struct TrainingTimeTestConfig {
     pub reduction: Reduction,
     /// Positions where the target's most likely token cannot be proposed. `"drop"`.
     pub out_of_vocab: OutOfVocab,
+    /// Whether the backward pass computes the steps again, one at a time, instead of keeping the activations of all. `true`.
+    pub recompute: bool,
 }
 
 /// Which positions count. The feature of `x_t` and the token `x_{t+1+j}` predict `x_{t+2+j}` at step `j`.
@@ -86,6 +91,7 @@ impl Default for TrainingTimeTestConfig {
             mask_align: MaskAlign::Label,
             reduction: Reduction::Counted,
             out_of_vocab: OutOfVocab::Drop,
+            recompute: true,
         }
     }
 }
@@ -125,11 +131,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     fn loss(&self, drafter: &Eagle3, batch: &Batch, statistics: Statistics) -> Loss {
-        let hidden = self.unroll(drafter, batch);
-        let Some(features) = &batch.features else {
-            panic!("a training-time test needs features");
-        };
-        let last = features.last.clone().without_autodiff();
+        let last = features(batch).last.clone().without_autodiff();
         let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
         let (rows, missed) = self.rows(&batch.rows, &mut teacher);
         let judge = Judge::Target {
@@ -140,8 +142,23 @@ impl Objective<Eagle3> for TrainingTimeTest {
             weight: drafter.head(),
             trained: drafter.head_parameter().map(HeadParameter::Weight),
         };
-        let loss = vocab_loss(&hidden, head, rows, judge, statistics);
-        let mut loss = Loss::from(loss);
+        let mut loss = match self.config.recompute && batch.tokens.is_autodiff() {
+            true => {
+                let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.steps);
+                let wanted = Wanted::Gradients;
+                let mut judged = vocab_gradients(hidden, head, rows, judge, statistics, wanted);
+                let gradients = std::mem::take(&mut judged.hidden_gradients);
+                let mut loss = Loss::from(judged);
+                if !gradients.is_empty() {
+                    loss.gradients = unrolled.backward(drafter, gradients);
+                }
+                loss
+            }
+            false => {
+                let hidden = self.unroll(drafter, batch);
+                Loss::from(vocab_loss(&hidden, head, rows, judge, statistics))
+            }
+        };
         loss.missed = missed;
         loss
     }
@@ -154,27 +171,13 @@ impl TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
-        let [rows, seq] = batch.tokens.dims();
-        let Some(features) = &batch.features else {
-            panic!("a training-time test needs features");
-        };
-        let device = batch.tokens.device();
-        let rope = drafter.rope(&device);
-        let mask = batch.layout.mask(None);
+        let steps = Steps::new(drafter, batch);
         let mut cache = UnrolledCache::default();
-        let mut hidden = drafter.fuse(features.captured.clone()); // [batch, seq, d_model]
-        let d_model = hidden.dims()[2];
+        let mut hidden = drafter.fuse(features(batch).captured.clone()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.steps);
         for step in 0..self.config.steps {
-            let tokens = shift_left(batch.tokens.clone(), 1 + step);
-            let embedded = drafter.embed(tokens).cast(hidden.dtype());
-            let rotation = rope.at(batch.layout.positions.clone() + step as i64);
-            let output = drafter.unrolled_step(embedded, hidden, &rotation, &mask, &mut cache);
-            normed.push(
-                drafter
-                    .normed(output.clone())
-                    .reshape([rows * seq, d_model]),
-            );
+            let output = steps.run(drafter, step, hidden, &mut cache);
+            normed.push(positions(drafter.normed(output.clone())));
             hidden = drafter.feedback(output);
         }
         normed
@@ -221,4 +224,53 @@ impl TrainingTimeTest {
             .map(|row| (row.step, row.position))
             .collect()
     }
+}
+
+/// What the drafter reads at each step beside hidden states.
+pub(crate) struct Steps {
+    tokens: Tensor<2, Int>,
+    positions: Tensor<2, Int>,
+    mask: Tensor<4>,
+    rope: Rope,
+}
+
+impl Steps {
+    pub(crate) fn new(drafter: &Eagle3, batch: &Batch) -> Self {
+        Self {
+            tokens: batch.tokens.clone(),
+            positions: batch.layout.positions.clone(),
+            mask: batch.layout.mask(None),
+            rope: drafter.rope(&batch.tokens.device()),
+        }
+    }
+
+    /// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
+    pub(crate) fn run(
+        &self,
+        drafter: &Eagle3,
+        step: usize,
+        hidden: Tensor<3>,
+        cache: &mut UnrolledCache,
+    ) -> Tensor<3> {
+        let tokens = shift_left(self.tokens.clone(), 1 + step);
+        let embedded = drafter.embed(tokens).cast(hidden.dtype());
+        let rotation = self.rope.at(self.positions.clone() + step as i64);
+        drafter.unrolled_step(embedded, hidden, &rotation, &self.mask, cache)
+    }
+}
+
+/// The features of a batch.
+///
+/// # Panics
+/// It has none.
+pub(crate) fn features(batch: &Batch) -> &Features {
+    match &batch.features {
+        Some(features) => features,
+        None => panic!("a training-time test needs features"),
+    }
+}
+
+/// `[batch, seq, d_model]` to `[batch * seq, d_model]`.
+pub(crate) fn positions(hidden: Tensor<3>) -> Tensor<2> {
+    hidden.flatten(0, 1)
 }

@@ -75,6 +75,8 @@ pub enum HeadParameter {
 pub struct VocabLoss {
     /// `[1]`: its backward pass delivers the gradients of all parameters below the head; its value means nothing.
     pub surrogate: Tensor<1>,
+    /// One `[positions, d_model]` per step, in no graph: the gradient of the hidden states; empty where none was wanted.
+    pub hidden_gradients: Vec<Tensor<2>>,
     /// The gradient of the head's parameter, in that parameter's layout.
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// The rows, in the order of `values`.
@@ -85,39 +87,71 @@ pub struct VocabLoss {
     pub statistics: Option<Tensor<2>>,
 }
 
-/// The loss `Σ weight · divergence` over `rows`, and its gradients.
+/// Which gradients of the vocabulary loss are formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// None.
+    Loss,
+    /// The head's, and that of the hidden states.
+    Gradients,
+    /// The head's alone.
+    HeadGradient,
+}
+
+/// The loss `Σ weight · divergence` over `rows`, with the gradients that the graph of `hidden` has a use for.
 ///
 /// # Shapes
 /// - hidden: one `[positions, d_model]` per step, after the drafter's final norm
 pub fn vocab_loss(
     hidden: &[Tensor<2>],
     head: Head,
+    rows: Vec<Row>,
+    judge: Judge,
+    statistics: Statistics,
+) -> VocabLoss {
+    let wanted = match hidden[0].is_autodiff() {
+        false => Wanted::Loss,
+        true if hidden.iter().any(|h| h.is_tracked()) => Wanted::Gradients,
+        true => Wanted::HeadGradient,
+    };
+    let plain = hidden.iter().map(|h| h.clone().without_autodiff());
+    let mut loss = vocab_gradients(plain.collect(), head, rows, judge, statistics, wanted);
+    let gradients = std::mem::take(&mut loss.hidden_gradients);
+    loss.surrogate = joined_surrogate(hidden, gradients);
+    loss
+}
+
+/// The loss of [`vocab_loss`] and the gradients that are wanted, of hidden states in no graph.
+///
+/// # Shapes
+/// - hidden: as for [`vocab_loss`]
+pub(crate) fn vocab_gradients(
+    hidden: Vec<Tensor<2>>,
+    head: Head,
     mut rows: Vec<Row>,
     judge: Judge,
     statistics: Statistics,
+    wanted: Wanted,
 ) -> VocabLoss {
     // Rows judged by the same position stand together, so that each chunk computes the target's side once.
     rows.sort_by_key(|row| (row.teacher, row.step));
     let [positions, d_model] = hidden[0].dims();
     let plain_head = head.weight.without_autodiff();
-    let states: Vec<_> = hidden
-        .iter()
-        .map(|h| h.clone().without_autodiff())
-        .collect();
-    let states = Tensor::cat(states, 0); // [steps * positions, d_model]
+    let steps = hidden.len();
+    let states = Tensor::cat(hidden, 0); // [steps * positions, d_model]
     let device = states.device();
     let place = |row: &Row| row.step * positions + row.position;
 
     let vocab = plain_head.dims()[1];
     let mut chunks = Chunks {
         head_gradient: match head.trained {
-            Some(_) if hidden[0].is_autodiff() && !rows.is_empty() => {
+            Some(_) if wanted != Wanted::Loss && !rows.is_empty() => {
                 HeadGradient::new([d_model, vocab], &states)
             }
             _ => HeadGradient::None,
         },
         head: plain_head.cast(states.dtype()),
-        tracked: hidden.iter().any(|h| h.is_tracked()),
+        tracked: wanted == Wanted::Gradients,
         judge,
         statistics,
         positions: distinct(&rows).0,
@@ -133,13 +167,20 @@ pub fn vocab_loss(
     }
 
     let places: Vec<usize> = rows.iter().map(place).collect();
-    let surrogate = surrogate(hidden, gradients, indices(&places, &device));
+    let hidden_gradients = match gradients.is_empty() {
+        true => Vec::new(),
+        false => {
+            let gradients = Tensor::cat(gradients, 0);
+            spread(gradients, indices(&places, &device), steps, positions)
+        }
+    };
     let to_parameter = |(gradient, parameter): (Tensor<2>, HeadParameter)| match parameter {
         HeadParameter::Weight(id) => (id, gradient),
         HeadParameter::Embedding(id) => (id, gradient.transpose()),
     };
     VocabLoss {
-        surrogate,
+        surrogate: Tensor::zeros([1], (&device, DType::F32)),
+        hidden_gradients,
         head_gradient: chunks
             .head_gradient
             .into_tensor([d_model, vocab], &device)
@@ -154,27 +195,39 @@ pub fn vocab_loss(
 /// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
 pub(crate) fn surrogate(
     hidden: &[Tensor<2>],
-    gradients: Vec<Tensor<2>>,
+    gradients: Tensor<2>,
     places: Tensor<1, Int>,
 ) -> Tensor<1> {
-    let mut sum = Tensor::<1>::zeros([1], (&hidden[0].device(), DType::F32));
-    if gradients.is_empty() {
-        return sum;
+    let gradients = spread(gradients, places, hidden.len(), hidden[0].dims()[0]);
+    joined_surrogate(hidden, gradients)
+}
+
+/// `Σ hidden · gradient` over the steps; 0 without gradients.
+fn joined_surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>) -> Tensor<1> {
+    let terms = hidden.iter().zip(gradients).map(|(h, g)| dot(h.clone(), g));
+    match terms.reduce(Tensor::add) {
+        Some(sum) => sum,
+        None => Tensor::zeros([1], (&hidden[0].device(), DType::F32)),
     }
-    let [positions, d_model] = hidden[0].dims();
-    let gradients = Tensor::cat(gradients, 0);
+}
+
+/// One `[positions, d_model]` for each step, zero but for the rows at `places` of all steps together.
+fn spread(
+    gradients: Tensor<2>,
+    places: Tensor<1, Int>,
+    steps: usize,
+    positions: usize,
+) -> Vec<Tensor<2>> {
+    let [_, d_model] = gradients.dims();
     let options = (&gradients.device(), gradients.dtype());
-    let all = Tensor::<2>::zeros([hidden.len() * positions, d_model], options);
+    let all = Tensor::<2>::zeros([steps * positions, d_model], options);
     let all = all.select_assign(0, places, gradients, IndexingUpdateOp::Add);
-    for (step, hidden) in hidden.iter().enumerate() {
-        let gradient = all.clone().narrow(0, step * positions, positions);
-        sum = sum + dot(hidden.clone(), gradient);
-    }
-    sum
+    let of_step = |step| all.clone().narrow(0, step * positions, positions);
+    (0..steps).map(of_step).collect()
 }
 
 /// `Σ x · gradient`, whose gradient in `x` is `gradient`. `[1]`, f32.
-fn dot(x: Tensor<2>, gradient: Tensor<2>) -> Tensor<1> {
+pub(crate) fn dot<const D: usize>(x: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
     let gradient = lift(gradient.cast(x.dtype()), &x.device());
     (x * gradient).cast(DType::F32).sum()
 }

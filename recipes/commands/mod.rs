@@ -4,3 +4,4 @@ pub mod data;
 pub mod evaluate;
 pub mod export;
 pub mod generate;
+pub mod report;
