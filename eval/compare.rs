@@ -108,6 +108,7 @@ mod tests {
             top_k: None,
             top_p: None,
             verifier: "exact".into(),
+            lossy: false,
             draft: DraftReport::Chain { length: 2 },
             datasets: vec![overall.clone()],
             overall: overall.clone(),

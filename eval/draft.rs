@@ -1,8 +1,124 @@
-//! Drafts as reports name them.
+//! Drafts as recipes ask for them and as reports name them.
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use spectrain_models::{Children, DraftShape, StaticTree};
+
+use crate::{Error, Result};
+
+/// A draft as recipes ask for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "shape", rename_all = "lowercase", deny_unknown_fields)]
+pub enum DraftChoice {
+    /// See [`DraftShape::Chain`].
+    Chain {
+        /// Tokens in a draft.
+        length: usize,
+    },
+    /// See [`DraftShape::Static`].
+    Static {
+        /// `"medusa-63"`, `"eagle-25"`, or the nodes as a list of paths of ranks: `[[0], [1], [0, 0]]`.
+        tree: StaticTree,
+        /// How tokens are chosen above temperature 0: `top`, `without_replacement` or `with_replacement`. Default: `top`.
+        #[serde(default)]
+        children: Children,
+    },
+    /// See [`DraftShape::Dynamic`].
+    Dynamic {
+        /// The longest path. Default: 6.
+        #[serde(default = "six")]
+        depth: usize,
+        /// Paths continued at each step, and children of each. Default: 10.
+        #[serde(default = "ten")]
+        top_k: usize,
+        /// Tokens in a draft.
+        nodes: usize,
+    },
+    /// A static tree of the drafter's own: the best by how often each of its guesses was right on some prompts.
+    Calibrated(Calibration),
+}
+
+/// What a calibrated tree is made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// Tokens in a draft.
+    pub nodes: usize,
+    /// The most children of a node. Default: 10.
+    #[serde(default = "ten")]
+    pub ranks: usize,
+    /// The longest path. Default: 6.
+    #[serde(default = "six")]
+    pub depth: usize,
+    /// Prompts to measure on, such as are not evaluated as far as there are any. Default: 8.
+    #[serde(default = "eight")]
+    pub prompts: usize,
+}
+
+fn six() -> usize {
+    6
+}
+
+fn eight() -> usize {
+    8
+}
+
+fn ten() -> usize {
+    10
+}
+
+impl DraftChoice {
+    /// The shape, unless it has to be measured first.
+    pub fn shape(&self) -> Option<DraftShape> {
+        Some(match self {
+            &Self::Chain { length } => DraftShape::Chain { length },
+            Self::Static { tree, children } => DraftShape::Static {
+                tree: tree.clone(),
+                children: *children,
+            },
+            &Self::Dynamic {
+                depth,
+                top_k,
+                nodes,
+            } => DraftShape::Dynamic {
+                depth,
+                top_k,
+                nodes,
+            },
+            Self::Calibrated(_) => return None,
+        })
+    }
+
+    /// Checks that no size is 0.
+    ///
+    /// # Errors
+    /// One is, and is named.
+    pub fn check(&self) -> Result<()> {
+        let sizes = match self {
+            Self::Chain { length } => vec![("length", *length)],
+            Self::Static { .. } => vec![],
+            Self::Dynamic {
+                depth,
+                top_k,
+                nodes,
+            } => vec![("depth", *depth), ("top_k", *top_k), ("nodes", *nodes)],
+            Self::Calibrated(calibration) => vec![
+                ("nodes", calibration.nodes),
+                ("ranks", calibration.ranks),
+                ("depth", calibration.depth),
+                ("prompts", calibration.prompts),
+            ],
+        };
+        match sizes.into_iter().find(|(_, size)| *size == 0) {
+            None => Ok(()),
+            Some((key, _)) => Err(Error::Setting {
+                key,
+                expected: "at least 1".into(),
+                got: "0".into(),
+            }),
+        }
+    }
+}
 
 /// What was drafted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,16 +138,61 @@ pub enum DraftReport {
         /// How tokens are chosen above temperature 0.
         children: Children,
     },
+    /// The tree of EAGLE-2.
+    Dynamic {
+        /// The longest path.
+        depth: usize,
+        /// Paths continued at each step, and children of each.
+        top_k: usize,
+        /// The most tokens in a draft.
+        nodes: usize,
+    },
+    /// The best static tree by measured acceptance.
+    Calibrated {
+        /// Its nodes; fewer than were asked for where no more have ever been right.
+        nodes: usize,
+        /// The most children of a node.
+        ranks: usize,
+        /// The longest path that was looked for.
+        depth: usize,
+        /// Prompts measured on.
+        prompts: usize,
+        /// Which those were.
+        measured_on: MeasuredOn,
+        /// The tree that was found.
+        tree: StaticTree,
+    },
 }
 
-impl From<&DraftShape> for DraftReport {
-    fn from(shape: &DraftShape) -> Self {
+/// The prompts that a tree was calibrated on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MeasuredOn {
+    /// Prompts that are not evaluated.
+    #[default]
+    Others,
+    /// Evaluated prompts, as there are no others: the tree may suit them better than new ones.
+    Evaluated,
+}
+
+impl DraftReport {
+    /// Of a shape that was asked for as it is.
+    pub(crate) fn of(shape: &DraftShape) -> Self {
         match shape {
-            DraftShape::Chain { length } => Self::Chain { length: *length },
+            &DraftShape::Chain { length } => Self::Chain { length },
             DraftShape::Static { tree, children } => Self::Static {
                 tree: tree.clone(),
                 nodes: tree.len(),
                 children: *children,
+            },
+            &DraftShape::Dynamic {
+                depth,
+                top_k,
+                nodes,
+            } => Self::Dynamic {
+                depth,
+                top_k,
+                nodes,
             },
         }
     }
@@ -41,10 +202,98 @@ impl fmt::Display for DraftReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Chain { length } => write!(f, "chain {length}"),
-            Self::Static { tree, nodes, .. } => match tree.name() {
-                Some(name) => write!(f, "tree {name}"),
-                None => write!(f, "tree of {nodes}"),
-            },
+            Self::Static {
+                tree,
+                nodes,
+                children,
+            } => {
+                match tree.name() {
+                    Some(name) => write!(f, "tree {name}")?,
+                    None => write!(f, "tree of {nodes}")?,
+                }
+                match children {
+                    Children::Top => Ok(()),
+                    Children::WithoutReplacement => write!(f, " without replacement"),
+                    Children::WithReplacement => write!(f, " with replacement"),
+                }
+            }
+            Self::Dynamic {
+                depth,
+                top_k,
+                nodes,
+            } => write!(f, "dynamic {depth}×{top_k}, {nodes} nodes"),
+            Self::Calibrated { nodes, .. } => write!(f, "calibrated tree of {nodes}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_is_read_with_its_defaults() {
+        let read = |text: &str| serde_json::from_str::<DraftChoice>(text);
+        let expected = DraftChoice::Dynamic {
+            depth: 6,
+            top_k: 10,
+            nodes: 60,
+        };
+        assert_eq!(
+            read(r#"{"shape": "dynamic", "nodes": 60}"#).unwrap(),
+            expected
+        );
+        let expected = DraftChoice::Static {
+            tree: StaticTree::named("eagle-25").unwrap(),
+            children: Children::Top,
+        };
+        assert_eq!(
+            read(r#"{"shape": "static", "tree": "eagle-25"}"#).unwrap(),
+            expected
+        );
+        let expected = Calibration {
+            nodes: 25,
+            ranks: 10,
+            depth: 6,
+            prompts: 8,
+        };
+        assert_eq!(
+            read(r#"{"shape": "calibrated", "nodes": 25}"#).unwrap(),
+            DraftChoice::Calibrated(expected)
+        );
+        for (text, part) in [
+            (r#"{"shape": "bush"}"#, "unknown variant `bush`"),
+            (
+                r#"{"shape": "chain", "length": 3, "nodes": 3}"#,
+                "unknown field `nodes`",
+            ),
+            (
+                r#"{"shape": "calibrated", "nodes": 3, "top_k": 3}"#,
+                "unknown field `top_k`",
+            ),
+            (
+                r#"{"shape": "static", "tree": "oak"}"#,
+                "`medusa-63`, `eagle-25` or a list",
+            ),
+            (
+                r#"{"shape": "static", "tree": "eagle-25", "children": "best"}"#,
+                "unknown variant `best`",
+            ),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_size_of_0_is_refused_by_its_name() {
+        let choice = DraftChoice::Dynamic {
+            depth: 2,
+            top_k: 0,
+            nodes: 4,
+        };
+        let error = choice.check().unwrap_err().to_string();
+        assert_eq!(error, "`top_k`: expected at least 1, got 0");
+        choice.shape().unwrap();
     }
 }

@@ -1,11 +1,15 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_models::{DraftShape, Proposer, Sampling};
+use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 
 use crate::{
-    Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, Error, Generation, Result,
-    Seconds, SecondsReport, SettingReport, Speedup, VerifierChoice, bootstrap,
+    Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, DraftChoice, DraftReport,
+    Error, Generation, MeasuredOn, Result, Seconds, SecondsReport, SettingReport, Speedup,
+    VerifierChoice, bootstrap, measure as measure_ranks,
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Tokens decoded before anything is measured, in which a device compiles and tunes its kernels.
 const WARM_UP: usize = 16;
@@ -25,7 +29,9 @@ pub struct EvaluateSettings {
     /// How tokens are chosen.
     pub samplings: Vec<Sampling>,
     /// What is drafted.
-    pub drafts: Vec<DraftShape>,
+    pub drafts: Vec<DraftChoice>,
+    /// What calibrated trees are measured on.
+    pub calibration: CalibrationPrompts,
     /// Tokens after which an output ends.
     pub max_new_tokens: usize,
     /// Tokens that end an output.
@@ -36,6 +42,15 @@ pub struct EvaluateSettings {
     pub baseline: bool,
     /// Seed of sampling and of the intervals. Each prompt has a generator of its own.
     pub seed: u64,
+}
+
+/// Prompts to calibrate trees on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CalibrationPrompts {
+    /// Tokens of each prompt; as many are used as a tree asks for.
+    pub prompts: Vec<Vec<u32>>,
+    /// Which prompts these are.
+    pub measured_on: MeasuredOn,
 }
 
 /// How far an evaluation is.
@@ -54,6 +69,8 @@ pub struct Progress<'a> {
 pub struct Evaluation {
     /// One for each sampling and draft, in that order.
     pub settings: Vec<SettingReport>,
+    /// The shapes that were drafted, one for each of `settings`.
+    pub shapes: Vec<DraftShape>,
     /// Greedy outputs against plain decoding, over all settings at temperature 0; empty without a baseline.
     pub greedy: Comparison,
 }
@@ -79,6 +96,7 @@ pub fn evaluate(
     };
     let mut evaluation = Evaluation {
         settings: Vec::new(),
+        shapes: Vec::new(),
         greedy: Comparison::default(),
     };
     for sampling in &settings.samplings {
@@ -94,14 +112,15 @@ pub fn evaluate(
             )?),
             false => None,
         };
-        for draft in &settings.drafts {
+        for choice in &settings.drafts {
+            let (shape, draft) = settle(decoder, proposer, choice, settings, sampling)?;
             let verifier = settings.verifier.at(sampling);
             let outputs = run(
                 sets,
                 settings.seed,
                 &mut advance,
                 &mut |prompt, rng, warm| {
-                    let decode = settings.decode(sampling, draft, warm);
+                    let decode = settings.decode(sampling, &shape, warm);
                     decoder.generate(proposer, verifier, prompt, &decode, rng)
                 },
             )?;
@@ -116,10 +135,12 @@ pub fn evaluate(
                 top_k: (sampling.top_k > 0).then_some(sampling.top_k),
                 top_p: (sampling.top_p < 1.0).then_some(sampling.top_p),
                 verifier: verifier.name().into(),
-                draft: draft.into(),
+                lossy: verifier.is_lossy(),
+                draft,
                 datasets: by_dataset(&measured, settings.seed),
                 overall: overall(&measured, settings.seed),
             });
+            evaluation.shapes.push(shape);
         }
     }
     Ok(evaluation)
@@ -137,6 +158,56 @@ impl EvaluateSettings {
             stop: self.stop.clone(),
         }
     }
+}
+
+/// The shape to draft, measured where it has to be, and what the report says of it.
+fn settle(
+    decoder: &Decoder,
+    proposer: &mut dyn Proposer,
+    choice: &DraftChoice,
+    settings: &EvaluateSettings,
+    sampling: &Sampling,
+) -> Result<(DraftShape, DraftReport)> {
+    let calibration = match (choice, choice.shape()) {
+        (DraftChoice::Calibrated(calibration), _) => calibration,
+        (_, Some(shape)) => {
+            let report = DraftReport::of(&shape);
+            return Ok((shape, report));
+        }
+        (_, None) => unreachable!("only a calibrated tree has no shape"),
+    };
+    let CalibrationPrompts {
+        prompts,
+        measured_on,
+    } = &settings.calibration;
+    let prompts = &prompts[..calibration.prompts.min(prompts.len())];
+    if prompts.is_empty() {
+        return Err(Error::Setting {
+            key: "drafts",
+            expected: "prompts to calibrate a tree on".into(),
+            got: "none".into(),
+        });
+    }
+    let decode = settings.decode(sampling, &DraftShape::Chain { length: 0 }, Warm::Already);
+    let table = measure_ranks(
+        decoder,
+        proposer,
+        prompts,
+        &decode,
+        calibration,
+        settings.seed,
+    )?;
+    let tree = table.best_tree(calibration.nodes);
+    let report = DraftReport::Calibrated {
+        nodes: tree.len(),
+        ranks: calibration.ranks,
+        depth: calibration.depth,
+        prompts: prompts.len(),
+        measured_on: *measured_on,
+        tree: tree.clone(),
+    };
+    let children = Children::Top;
+    Ok((DraftShape::Static { tree, children }, report))
 }
 
 fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
@@ -310,157 +381,4 @@ fn wall_speedup<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Option<f64> 
     }
     let measured = tokens > 0 && plain_tokens > 0 && seconds > 0.0 && plain_seconds > 0.0;
     measured.then(|| (tokens as f64 / seconds) / (plain_tokens as f64 / plain_seconds))
-}
-
-#[cfg(test)]
-mod tests {
-    use spectrain_models::Capture;
-
-    use super::*;
-    use crate::toy::{Style, ToyDrafter, ToyTarget};
-
-    fn sets() -> Vec<PromptSet> {
-        let set = |name: &str, prompts: &[&[u32]]| PromptSet {
-            name: name.into(),
-            prompts: prompts.iter().map(|prompt| prompt.to_vec()).collect(),
-        };
-        vec![
-            set("one", &[&[1], &[2, 3], &[4, 0, 1]]),
-            set("two", &[&[3, 3]]),
-        ]
-    }
-
-    fn settings() -> EvaluateSettings {
-        EvaluateSettings {
-            samplings: vec![Sampling::GREEDY, Sampling::at(1.0)],
-            drafts: vec![
-                DraftShape::Chain { length: 2 },
-                DraftShape::Chain { length: 4 },
-            ],
-            max_new_tokens: 24,
-            stop: Vec::new(),
-            verifier: VerifierChoice::Exact,
-            baseline: true,
-            seed: 11,
-        }
-    }
-
-    fn evaluated(style: Style, settings: &EvaluateSettings) -> Result<Evaluation> {
-        let target = ToyTarget::default();
-        let capture = Capture::default();
-        let decoder = Decoder {
-            target: &target,
-            capture: &capture,
-        };
-        let mut seen = Vec::new();
-        let mut drafter = ToyDrafter::new(style);
-        let evaluation = evaluate(&decoder, &mut drafter, &sets(), settings, &mut |progress| {
-            seen.push((progress.done, progress.total));
-        })?;
-        let total = seen.len();
-        let expected: Vec<(usize, usize)> = (1..=total).map(|done| (done, total)).collect();
-        assert_eq!(seen, expected);
-        Ok(evaluation)
-    }
-
-    #[test]
-    fn every_setting_is_reported_with_consistent_numbers() {
-        let evaluation = evaluated(Style::Random, &settings()).unwrap();
-        assert_eq!(evaluation.settings.len(), 4);
-        for setting in &evaluation.settings {
-            let overall = &setting.overall;
-            assert_eq!(overall.prompts, 4);
-            assert_eq!(overall.tokens, 4 * 23);
-            let sums = setting
-                .datasets
-                .iter()
-                .map(|dataset| dataset.passes)
-                .sum::<u64>();
-            assert_eq!(overall.passes, sums);
-            let tau = 1.0 + overall.survival.iter().sum::<f64>();
-            assert!((overall.tau.unwrap() - tau).abs() < 1e-12);
-            let [low, high] = overall.tau_ci95.unwrap();
-            assert!(low <= tau && tau <= high);
-            assert!(overall.speedup.unwrap().wall > 0.0);
-            assert!(overall.seconds.autoregressive.unwrap() > 0.0);
-        }
-        let verifiers = evaluation
-            .settings
-            .iter()
-            .map(|setting| setting.verifier.as_str());
-        assert_eq!(
-            verifiers.collect::<Vec<_>>(),
-            ["greedy", "greedy", "rejection", "rejection"]
-        );
-    }
-
-    #[test]
-    fn greedy_outputs_are_compared_with_plain_ones() {
-        let evaluation = evaluated(Style::Random, &settings()).unwrap();
-        let expected = Comparison {
-            mismatches: 0,
-            tokens: 2 * 4 * 24,
-        };
-        assert_eq!(evaluation.greedy, expected);
-    }
-
-    #[test]
-    fn acceptance_does_not_change_from_run_to_run() {
-        let (a, b) = (
-            evaluated(Style::Random, &settings()),
-            evaluated(Style::Random, &settings()),
-        );
-        for (a, b) in a.unwrap().settings.iter().zip(&b.unwrap().settings) {
-            let numbers = |dataset: &DatasetReport| {
-                let tau = (dataset.tau, dataset.tau_ci95);
-                (tau, dataset.alpha_ci95, dataset.accepted_histogram.clone())
-            };
-            assert_eq!(numbers(&a.overall), numbers(&b.overall));
-        }
-    }
-
-    #[test]
-    fn the_target_as_its_own_drafter_is_always_accepted() {
-        for setting in &evaluated(Style::Oracle, &settings()).unwrap().settings {
-            assert_eq!(setting.overall.alpha, Some(1.0));
-            assert_eq!(setting.overall.alpha_ci95, Some([1.0, 1.0]));
-        }
-    }
-
-    #[test]
-    fn without_a_baseline_there_is_no_speed_up_and_nothing_is_compared() {
-        let settings = EvaluateSettings {
-            baseline: false,
-            ..settings()
-        };
-        let evaluation = evaluated(Style::Random, &settings).unwrap();
-        assert_eq!(evaluation.greedy, Comparison::default());
-        let overall = &evaluation.settings[0].overall;
-        assert_eq!(
-            (overall.speedup, overall.seconds.autoregressive),
-            (None, None)
-        );
-    }
-
-    #[test]
-    fn a_failure_names_dataset_and_prompt() {
-        let error = evaluated(Style::SampledTree, &settings())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with(
-                "dataset `one`, prompt 0: verifier `rejection`: expected a chain or a deterministic"
-            ),
-            "{error}"
-        );
-        let none = EvaluateSettings {
-            drafts: Vec::new(),
-            ..settings()
-        };
-        let error = evaluated(Style::Random, &none).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "`drafts`: expected at least one, got none"
-        );
-    }
 }

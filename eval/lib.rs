@@ -1,6 +1,7 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod bootstrap;
+mod calibrate;
 mod compare;
 mod draft;
 mod error;
@@ -14,10 +15,13 @@ mod toy;
 mod verify;
 
 pub use bootstrap::bootstrap;
+pub use calibrate::{RankTable, measure};
 pub use compare::compare;
-pub use draft::DraftReport;
+pub use draft::{Calibration, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
-pub use evaluate::{EvaluateSettings, Evaluation, Progress, PromptSet, evaluate};
+pub use evaluate::{
+    CalibrationPrompts, EvaluateSettings, Evaluation, Progress, PromptSet, evaluate,
+};
 pub use lossless::{ChiSquare, Comparison, SamplingTest, chi_square, sampling_test};
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
@@ -25,4 +29,4 @@ pub use report::{
 };
 pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use statistics::{Acceptance, expected_emitted, macro_tau};
-pub use verify::{Greedy, Rejection, Verdict, Verifier, VerifierChoice};
+pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

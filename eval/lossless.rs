@@ -209,7 +209,7 @@ fn ln_gamma(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use rand::Rng;
-    use spectrain_models::Capture;
+    use spectrain_models::{Capture, Children, StaticTree};
 
     use super::*;
     use crate::toy::{Style, ToyDrafter, ToyTarget};
@@ -278,6 +278,16 @@ mod tests {
     }
 
     fn test(style: Style, draws: usize) -> ChiSquare {
+        let draft = DraftShape::Chain { length: 3 };
+        tested(style, draft, draws, VerifierChoice::Exact)
+    }
+
+    fn tested(
+        style: Style,
+        draft: DraftShape,
+        draws: usize,
+        verifier: VerifierChoice,
+    ) -> ChiSquare {
         let target = ToyTarget::default();
         let capture = Capture::default();
         let decoder = Decoder {
@@ -287,9 +297,9 @@ mod tests {
         let settings = SamplingTest {
             draws,
             gram: 2,
-            draft: DraftShape::Chain { length: 3 },
+            draft,
             sampling: Sampling::at(1.0),
-            verifier: VerifierChoice::Exact,
+            verifier,
             seed: 5,
         };
         let mut drafter = ToyDrafter::new(style);
@@ -298,8 +308,25 @@ mod tests {
 
     #[test]
     fn sampled_speculation_follows_the_law_of_plain_sampling() {
-        let sampled = test(Style::Random, 20_000);
+        let sampled = test(Style::Own, 20_000);
         assert!(sampled.dof > 10 && sampled.p_value > 0.01, "{sampled:?}");
+    }
+
+    #[test]
+    fn drawn_trees_and_block_verification_follow_the_law_of_plain_sampling() {
+        for children in [Children::WithoutReplacement, Children::WithReplacement] {
+            let tree = DraftShape::Static {
+                tree: StaticTree::named("eagle-25").unwrap(),
+                children,
+            };
+            let found = tested(Style::Own, tree, 4_000, VerifierChoice::Exact);
+            assert!(found.dof > 10 && found.p_value > 0.01, "{found:?}");
+        }
+        let chain = DraftShape::Chain { length: 4 };
+        let found = tested(Style::Own, chain.clone(), 4_000, VerifierChoice::Block);
+        assert!(found.dof > 10 && found.p_value > 0.01, "{found:?}");
+        let lossy = tested(Style::Own, chain, 4_000, VerifierChoice::TypicalLossy);
+        assert!(lossy.p_value < 1e-6, "{lossy:?}");
     }
 
     #[test]

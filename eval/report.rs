@@ -5,6 +5,8 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use spectrain_models::Sampling;
+
 use crate::{ChiSquare, Comparison, DraftReport, Error, Result};
 
 /// Version of the shape of `report.json` that is written here.
@@ -76,6 +78,9 @@ pub struct SettingReport {
     pub top_p: Option<f64>,
     /// The verifier that decided.
     pub verifier: String,
+    /// Whether that verifier lets the output stray from the target's distribution; left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lossy: bool,
     /// What was drafted.
     pub draft: DraftReport,
     /// One for each dataset.
@@ -175,6 +180,31 @@ impl From<Comparison> for LosslessReport {
     }
 }
 
+impl SettingReport {
+    /// How tokens were chosen.
+    pub fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k.unwrap_or(0),
+            top_p: self.top_p.unwrap_or(1.0),
+        }
+    }
+
+    /// The setting in a few words.
+    pub fn heading(&self) -> String {
+        let mut text = format!("T={}", self.temperature);
+        if let Some(top_k) = self.top_k {
+            _ = write!(text, " top-k={top_k}");
+        }
+        if let Some(top_p) = self.top_p {
+            _ = write!(text, " top-p={top_p}");
+        }
+        let lossy = if self.lossy { " (lossy)" } else { "" };
+        _ = write!(text, ", {}{lossy}, {}", self.verifier, self.draft);
+        text
+    }
+}
+
 impl Report {
     /// A report of what was evaluated, still without recipe, device, hashes and seeds.
     pub fn new(target: TargetReport, drafter: DrafterReport, settings: Vec<SettingReport>) -> Self {
@@ -234,6 +264,9 @@ impl Report {
                 text.push_str(&row(setting, dataset));
             }
         }
+        if self.settings.iter().any(|setting| setting.lossy) {
+            text.push_str("\nLossy settings change what the target says: their τ and speed-up are no speculative decoding's.\n");
+        }
         let lossless = &self.lossless;
         if lossless.greedy_tokens > 0 {
             let LosslessReport {
@@ -263,21 +296,6 @@ impl Report {
                 ),
             };
         }
-        text
-    }
-}
-
-impl SettingReport {
-    /// The setting in a few words.
-    pub fn heading(&self) -> String {
-        let mut text = format!("T={}", self.temperature);
-        if let Some(top_k) = self.top_k {
-            _ = write!(text, " top-k={top_k}");
-        }
-        if let Some(top_p) = self.top_p {
-            _ = write!(text, " top-p={top_p}");
-        }
-        _ = write!(text, ", {}, {}", self.verifier, self.draft);
         text
     }
 }
@@ -356,6 +374,7 @@ mod tests {
             top_k: None,
             top_p: Some(0.95),
             verifier: "rejection".into(),
+            lossy: false,
             draft: DraftReport::Chain { length: 2 },
             datasets: vec![dataset, empty],
             overall,

@@ -1,9 +1,11 @@
 //! A target whose logits are a hash of everything before, kept in a real cache, and drafters that know it.
 use burn::prelude::*;
 use rand::{Rng, rngs::StdRng};
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
     Caches, Capture, Distribution, Draft, DraftRequest, Features, LogitRows, Pass, Proposal,
-    Proposer, RopeConfig, RopeScaling, Sampling, Target, TargetOutput, TargetSpec, argmax,
+    Proposer, RopeConfig, RopeScaling, Sampling, Source, Target, TargetOutput, TargetSpec, Tree,
+    argmax, build, sample,
 };
 
 pub(crate) const VOCAB: usize = 5;
@@ -118,20 +120,60 @@ impl Target for ToyTarget {
 /// How a [`ToyDrafter`] drafts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Style {
-    /// Draws from a law of its own.
-    Random,
-    /// The target itself.
+    /// What is asked for, of logits of its own.
+    Own,
+    /// What is asked for, of the target's logits.
     Oracle,
-    /// The target's least likely token, with certainty.
+    /// What is asked for, of the target's logits turned round, with certainty.
     Adversarial,
     /// A deterministic tree with the target's most likely tokens among the later siblings, on and off.
     Tree,
-    /// Draws from one distribution and states another.
+    /// A chain drawn from one distribution that states another.
     Misstated,
-    /// Sampled siblings.
-    SampledTree,
     /// One step more than asked for.
     TooLong,
+}
+
+/// Salt of the drafter's own logits.
+pub(crate) const OWN: u64 = 99;
+
+/// Logits by the text: what is committed and the path in the draft.
+pub(crate) struct TextSource<'a, F: FnMut(&[f32]) -> u32> {
+    /// What is committed.
+    pub(crate) text: &'a [u32],
+    /// Whose logits.
+    pub(crate) salt: u64,
+    /// Divides the logits; negative to turn them round.
+    pub(crate) scale: f32,
+    /// The first tokens of the toy, all that there are.
+    pub(crate) vocab: usize,
+    /// What draws.
+    pub(crate) draw: F,
+}
+
+impl<F: FnMut(&[f32]) -> u32> Source for TextSource<'_, F> {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+        let after = |node: Option<usize>| {
+            let mut path = Vec::new();
+            let mut at = node;
+            while let Some(ancestor) = at {
+                path.push(tree.tokens[ancestor]);
+                at = tree.parents[ancestor];
+            }
+            path.extend(self.text.iter().rev());
+            path.reverse();
+            let logits = logits(&path, self.salt).into_iter().take(self.vocab);
+            logits.map(|logit| logit * self.scale).collect()
+        };
+        match nodes {
+            [] => vec![after(None)],
+            nodes => nodes.iter().map(|&node| after(Some(node))).collect(),
+        }
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        (self.draw)(weights)
+    }
 }
 
 /// A drafter that reads the text from what it observes, and checks what it observes.
@@ -154,50 +196,39 @@ impl ToyDrafter {
         }
     }
 
-    fn chain(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
-        let sampling = &request.sampling;
-        let length = request.length + usize::from(self.style == Style::TooLong);
-        let mut context = self.text.clone();
-        let mut laws = Vec::new();
-        for _ in 0..length {
-            let target = logits(&context, TARGET);
-            let own = logits(&context, 99);
-            let token = match self.style {
-                Style::Adversarial => {
-                    argmax(&target.iter().map(|logit| -logit).collect::<Vec<_>>()) as u32
-                }
-                Style::Oracle => self.draw(sampling, &target, &mut laws, rng),
-                Style::Misstated => {
-                    laws.push(Distribution {
-                        probabilities: vec![1.0 / VOCAB as f32; VOCAB],
-                    });
-                    Sampling::at(0.5).distribution(&own).sample(rng)
-                }
-                _ => self.draw(sampling, &own, &mut laws, rng),
-            };
-            context.push(token);
+    /// What is asked for.
+    fn asked(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        let mut request = request.clone();
+        if self.style == Style::Adversarial {
+            request.sampling = Sampling::GREEDY;
         }
-        let tokens = context.split_off(self.text.len());
-        let proposal = match laws.is_empty() {
-            true => Proposal::Deterministic,
-            false => Proposal::Sampled(laws),
+        let mut source = TextSource {
+            text: &self.text,
+            salt: match self.style {
+                Style::Own => OWN,
+                _ => TARGET,
+            },
+            scale: match self.style {
+                Style::Adversarial => -1.0,
+                _ => 1.0,
+            },
+            vocab: VOCAB,
+            draw: |weights: &[f32]| sample(weights, rng),
         };
-        Draft::chain(tokens, proposal)
+        build(&request, &DraftVocabulary::full(VOCAB), &mut source)
     }
 
-    fn draw(
-        &self,
-        sampling: &Sampling,
-        logits: &[f32],
-        laws: &mut Vec<Distribution>,
-        rng: &mut StdRng,
-    ) -> u32 {
-        let law = sampling.distribution(logits);
-        let token = law.sample(rng);
-        if !sampling.is_greedy() {
-            laws.push(law);
+    fn misstated(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        let mut context = self.text.clone();
+        for _ in 0..request.length {
+            let law = Sampling::at(0.5).distribution(&logits(&context, OWN));
+            context.push(law.sample(rng));
         }
-        token
+        let uniform = Distribution {
+            probabilities: vec![1.0 / VOCAB as f32; VOCAB],
+        };
+        let laws = vec![uniform; request.length];
+        Draft::chain(context.split_off(self.text.len()), Proposal::Sampled(laws))
     }
 
     /// Two children of every node of the first path, the most likely token second, or missing at random.
@@ -217,10 +248,6 @@ impl ToyDrafter {
             draft.parents.extend([parent, parent]);
             parent = Some(draft.len() - 1);
             context.push(second);
-        }
-        if self.style == Style::SampledTree {
-            let probabilities = vec![1.0 / VOCAB as f32; VOCAB];
-            draft.proposal = Proposal::Sampled(vec![Distribution { probabilities }; draft.len()]);
         }
         draft
     }
@@ -261,8 +288,28 @@ impl Proposer for ToyDrafter {
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         self.requests.push(request.length);
         match self.style {
-            Style::Tree | Style::SampledTree => self.tree(request, rng),
-            _ => self.chain(request, rng),
+            Style::Tree => self.tree(request, rng),
+            Style::Misstated => self.misstated(request, rng),
+            Style::TooLong => Draft::chain(vec![0; request.length + 1], Proposal::Deterministic),
+            Style::Own | Style::Oracle | Style::Adversarial => self.asked(request, rng),
         }
+    }
+
+    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
+        let mut context = self.text.clone();
+        let salt = match self.style {
+            Style::Oracle => TARGET,
+            _ => OWN,
+        };
+        let rank = |&token: &u32| {
+            let row = logits(&context, salt);
+            context.push(token);
+            Some(
+                row.iter()
+                    .filter(|&&logit| logit > row[token as usize])
+                    .count(),
+            )
+        };
+        tokens.iter().map(rank).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! Which nodes of a draft the target accepts, and its own token after them.
 //!
 //! Chains: Leviathan et al., <https://arxiv.org/abs/2211.17192>, algorithm 1. Trees: the recursive scheme of SpecInfer,
-//! <https://arxiv.org/abs/2305.09781>, with all of a child's proposal on that child.
+//! <https://arxiv.org/abs/2305.09781>, in which every child is judged by its own proposal: all mass on the token of a
+//! deterministic tree, and what its earlier siblings have left for one drawn without replacement.
 use burn::prelude::*;
 use rand::{Rng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,14 @@ use spectrain_models::{Draft, Proposal, Sampling};
 
 use crate::{Error, Result};
 
+mod block;
+mod typical;
+
+pub use block::Block;
+pub use typical::TypicalLossy;
+
+#[cfg(test)]
+mod exact;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +34,9 @@ pub struct Verdict {
 pub trait Verifier {
     /// Its name in recipes and reports.
     fn name(&self) -> &'static str;
+
+    /// Whether the output may stray from the target's distribution.
+    fn is_lossy(&self) -> bool;
 
     /// Walks `draft` from the root down. `target` holds logits, `sampling` makes distributions of them.
     ///
@@ -44,7 +56,7 @@ pub trait Verifier {
 
 /// Which verifier decides, as recipes name it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum VerifierChoice {
     /// `greedy` at temperature 0, `rejection` above.
     #[default]
@@ -53,6 +65,10 @@ pub enum VerifierChoice {
     Greedy,
     /// [`Rejection`] at every temperature.
     Rejection,
+    /// [`Greedy`] at temperature 0, [`Block`] above.
+    Block,
+    /// [`Greedy`] at temperature 0, [`TypicalLossy`] above.
+    TypicalLossy,
 }
 
 impl VerifierChoice {
@@ -60,8 +76,11 @@ impl VerifierChoice {
     pub fn at(self, sampling: &Sampling) -> &'static dyn Verifier {
         match self {
             Self::Greedy => &Greedy,
-            Self::Exact if sampling.is_greedy() => &Greedy,
-            Self::Exact | Self::Rejection => &Rejection,
+            Self::Rejection => &Rejection,
+            _ if sampling.is_greedy() => &Greedy,
+            Self::Exact => &Rejection,
+            Self::Block => &Block,
+            Self::TypicalLossy => &TypicalLossy,
         }
     }
 }
@@ -73,6 +92,10 @@ pub struct Greedy;
 impl Verifier for Greedy {
     fn name(&self) -> &'static str {
         "greedy"
+    }
+
+    fn is_lossy(&self) -> bool {
+        false
     }
 
     fn verify(
@@ -105,14 +128,18 @@ impl Verifier for Greedy {
 
 /// Rejection sampling: whatever is drafted, the output is distributed as the target's.
 ///
-/// Judges chains whose nodes were drawn from known distributions, and deterministic trees, of which chains are a case.
-/// Trees with siblings drawn at random are refused.
+/// Judges every kind of draft: deterministic ones, and those whose nodes were drawn from known distributions, be they
+/// chains or trees. Which nodes a drawn draft has must not depend on the tokens that were drawn for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Rejection;
 
 impl Verifier for Rejection {
     fn name(&self) -> &'static str {
         "rejection"
+    }
+
+    fn is_lossy(&self) -> bool {
+        false
     }
 
     fn verify(
@@ -245,11 +272,6 @@ fn laws<'a>(verifier: &'static str, draft: &'a Draft, vocab: usize) -> Result<Ve
     }
     let mut laws = Vec::with_capacity(drawn.len());
     for (node, distribution) in drawn.iter().enumerate() {
-        if draft.parents[node] != node.checked_sub(1) {
-            let got =
-                format!("drawn tokens of which node {node} does not follow the one before it");
-            return refuse("a chain or a deterministic tree", got);
-        }
         let q = &distribution.probabilities;
         if q.len() != vocab {
             let got = format!("{} for node {node}", q.len());
@@ -260,6 +282,11 @@ fn laws<'a>(verifier: &'static str, draft: &'a Draft, vocab: usize) -> Result<Ve
         if q[token as usize] <= 0.0 {
             let got = format!("probability 0 for node {node}, token {token}");
             return refuse("a token its distribution can yield", got);
+        }
+        let bad = |p: &&f32| !(p.is_finite() && **p >= 0.0);
+        if let Some(p) = q.iter().find(bad) {
+            let got = format!("{p} for node {node}");
+            return refuse("probabilities", got);
         }
         laws.push(Law::drawn(q));
     }

@@ -30,6 +30,18 @@ pub enum DraftShape {
         /// How their tokens are chosen.
         children: Children,
     },
+    /// The tree of EAGLE-2 (<https://arxiv.org/abs/2406.16858>), which grows where the drafter is sure: of each step
+    /// the `top_k` likeliest paths are continued by their `top_k` likeliest tokens, and of all paths so found the
+    /// `nodes` likeliest are drafted. Always deterministic. A path's likelihood is the product of the drafter's
+    /// probabilities over its own vocabulary at temperature 1, whatever the sampling, as in the reference code.
+    Dynamic {
+        /// The longest path, one more than the passes that the reference code counts.
+        depth: usize,
+        /// Paths continued at each step, and children of each.
+        top_k: usize,
+        /// Tokens in a draft.
+        nodes: usize,
+    },
 }
 
 /// How the children of a node are chosen above temperature 0; at 0 they are always the most likely tokens.
@@ -61,6 +73,7 @@ impl DraftShape {
         match self {
             Self::Chain { length } => *length,
             Self::Static { tree, .. } => tree.depth(),
+            Self::Dynamic { depth, .. } => *depth,
         }
     }
 
@@ -69,6 +82,7 @@ impl DraftShape {
         match self {
             Self::Chain { length } => *length,
             Self::Static { tree, .. } => tree.len(),
+            Self::Dynamic { nodes, .. } => *nodes,
         }
     }
 }
@@ -221,5 +235,89 @@ impl<'de> Deserialize<'de> for StaticTree {
             }
         }
         deserializer.deserialize_any(NameOrPaths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_named_trees_have_their_nodes_and_are_trees() {
+        for (name, nodes, depth, inner) in [("medusa-63", 63, 4, 22), ("eagle-25", 25, 5, 11)] {
+            let tree = StaticTree::named(name).unwrap();
+            assert_eq!((tree.len(), tree.depth()), (nodes, depth), "{name}");
+            let checked = StaticTree::new(tree.paths().to_vec()).unwrap();
+            assert_eq!(
+                checked.paths(),
+                tree.paths(),
+                "{name} is in breadth-first order"
+            );
+            let with_children = (0..nodes).filter(|&node| !tree.children(Some(node)).is_empty());
+            assert_eq!(1 + with_children.count(), inner, "{name}");
+        }
+    }
+
+    #[test]
+    fn children_are_found_by_their_parent() {
+        let tree =
+            StaticTree::new(vec![vec![1], vec![0], vec![1, 0], vec![0, 0], vec![0, 1]]).unwrap();
+        assert_eq!(
+            tree.paths(),
+            [vec![0], vec![1], vec![0, 0], vec![0, 1], vec![1, 0]]
+        );
+        assert_eq!(tree.children(None), 0..2);
+        assert_eq!(tree.children(Some(0)), 2..4);
+        assert_eq!(tree.children(Some(1)), 4..5);
+        assert!(tree.children(Some(4)).is_empty());
+        let chain = StaticTree::chain(2);
+        assert_eq!(
+            (chain.children(None), chain.children(Some(0))),
+            (0..1, 1..2)
+        );
+        assert_eq!(chain.depth(), 2);
+    }
+
+    #[test]
+    fn paths_that_are_no_tree_are_refused() {
+        for (paths, message) in [
+            (vec![], "expected at least one path, found none"),
+            (
+                vec![vec![]],
+                "expected paths of at least one rank, found an empty one",
+            ),
+            (
+                vec![vec![0], vec![0]],
+                "expected every path once, found [0] twice",
+            ),
+            (
+                vec![vec![0], vec![1, 0]],
+                "expected the parent [1] of [1, 0] among the paths",
+            ),
+            (vec![vec![1]], "expected [0] among the paths, before [1]"),
+        ] {
+            assert_eq!(StaticTree::new(paths).unwrap_err(), message);
+        }
+    }
+
+    #[test]
+    fn trees_are_read_from_a_name_or_paths() {
+        for text in ["\"eagle-25\"", "[[0],[1],[0,0]]"] {
+            let tree: StaticTree = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&tree).unwrap(), text);
+        }
+        for (text, part) in [
+            (
+                "\"eagle-26\"",
+                "expected `medusa-63`, `eagle-25` or a list of paths",
+            ),
+            ("[[1]]", "expected [0] among the paths, before [1]"),
+            ("7", "expected `medusa-63`, `eagle-25` or a list of paths"),
+        ] {
+            let error = serde_json::from_str::<StaticTree>(text)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 }

@@ -1,12 +1,23 @@
 //! Drafts of every shape, from the logits that a drafter gives for nodes.
-use burn::prelude::*;
 use rand::rngs::StdRng;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::{
     Children, Distribution, Draft, DraftRequest, DraftShape, Drafter, Proposal, Sampling,
-    StaticTree, Tree, weights::host_f32,
+    StaticTree, Tree, sample, weights::host_f32,
 };
+
+#[cfg(test)]
+mod tests;
+
+/// What a draft is built from.
+pub trait Source {
+    /// Logits of what follows each of `nodes`, or the root if there are none: one row for each, over the draft
+    /// vocabulary. The conditions are those of [`Drafter::node_logits`].
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>>;
+    /// Draws an index with probability proportional to its weight.
+    fn draw(&mut self, weights: &[f32]) -> u32;
+}
 
 /// Drafts what `request` asks for.
 pub(crate) fn draft<D: Drafter>(
@@ -15,21 +26,17 @@ pub(crate) fn draft<D: Drafter>(
     request: &DraftRequest,
     rng: &mut StdRng,
 ) -> Draft {
-    let depth = request
-        .length
-        .min(drafter.max_depth().unwrap_or(usize::MAX));
-    let mut run = Run { drafter, state };
-    let sampling = &request.sampling;
-    let draft = match &request.shape {
-        DraftShape::Chain { length } => {
-            let tree = StaticTree::chain(depth.min(*length));
-            let rule = Rule::of(Children::WithoutReplacement, sampling);
-            fill(&mut run, &tree, depth, rule, rng)
-        }
-        DraftShape::Static { tree, children } => {
-            fill(&mut run, tree, depth, Rule::of(*children, sampling), rng)
-        }
+    let longest = drafter.max_depth().unwrap_or(usize::MAX);
+    let request = DraftRequest {
+        length: request.length.min(longest),
+        ..request.clone()
     };
+    let mut run = Run {
+        drafter,
+        state,
+        rng,
+    };
+    let draft = build(&request, drafter.vocabulary(), &mut run);
     drafter.rewind(state);
     draft
 }
@@ -47,24 +54,92 @@ pub fn forced<D: Drafter>(drafter: &D, state: &mut D::State, tokens: &[u32]) -> 
     logits
 }
 
+/// See [`Proposer::ranks`](crate::Proposer::ranks).
+pub(crate) fn ranks<D: Drafter>(
+    drafter: &D,
+    state: &mut D::State,
+    tokens: &[u32],
+) -> Vec<Option<usize>> {
+    let longest = drafter.max_depth().unwrap_or(usize::MAX);
+    let mut tree = Tree::default();
+    let mut ranks = Vec::new();
+    for &token in tokens.iter().take(longest) {
+        let logits = match tree.len() {
+            0 => drafter.root_logits(state),
+            nodes => drafter.node_logits(state, &tree, &[nodes - 1]),
+        };
+        let Some(draft) = drafter.vocabulary().to_draft(token) else {
+            ranks.push(None);
+            break;
+        };
+        ranks.push(Some(rank(&host_f32(logits), draft as usize)));
+        tree.push(token, tree.len().checked_sub(1));
+    }
+    drafter.rewind(state);
+    ranks
+}
+
+/// Place of `token` in the order of [`largest`].
+fn rank(logits: &[f32], token: usize) -> usize {
+    let before = |(other, logit): (usize, &f32)| {
+        *logit > logits[token] || (*logit == logits[token] && other < token)
+    };
+    logits
+        .iter()
+        .enumerate()
+        .filter(|&pair| before(pair))
+        .count()
+}
+
 /// A drafter at work on one draft.
 struct Run<'a, D: Drafter> {
     drafter: &'a D,
     state: &'a mut D::State,
+    rng: &'a mut StdRng,
 }
 
-impl<D: Drafter> Run<'_, D> {
-    /// Logits of what follows each node, or the root if there is none: one row for each, over the draft vocabulary.
+impl<D: Drafter> Source for Run<'_, D> {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
-        let logits: Tensor<2> = match nodes.is_empty() {
+        let logits = match nodes.is_empty() {
             true => self.drafter.root_logits(self.state),
             false => self.drafter.node_logits(self.state, tree, nodes),
         };
         let width = self.drafter.vocabulary().len();
-        host_f32(logits)
-            .chunks(width)
-            .map(<[f32]>::to_vec)
-            .collect()
+        let rows = host_f32(logits);
+        rows.chunks(width).map(<[f32]>::to_vec).collect()
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        sample(weights, self.rng)
+    }
+}
+
+/// Builds the draft that `request` asks for, of tokens of `vocabulary`.
+pub fn build(
+    request: &DraftRequest,
+    vocabulary: &DraftVocabulary,
+    source: &mut dyn Source,
+) -> Draft {
+    let builder = Builder {
+        vocabulary,
+        source,
+        tree: Tree::default(),
+    };
+    let length = request.length;
+    match &request.shape {
+        DraftShape::Chain { length: chain } => {
+            let tree = StaticTree::chain(length.min(*chain));
+            let rule = Rule::of(Children::WithoutReplacement, &request.sampling);
+            builder.fill(&tree, length, rule)
+        }
+        DraftShape::Static { tree, children } => {
+            builder.fill(tree, length, Rule::of(*children, &request.sampling))
+        }
+        &DraftShape::Dynamic {
+            depth,
+            top_k,
+            nodes,
+        } => builder.expand(length.min(depth), top_k, nodes),
     }
 }
 
@@ -85,42 +160,150 @@ impl<'a> Rule<'a> {
             Children::WithReplacement => Self::WithReplacement(sampling),
         }
     }
+}
+
+struct Builder<'a> {
+    vocabulary: &'a DraftVocabulary,
+    source: &'a mut dyn Source,
+    tree: Tree,
+}
+
+impl Builder<'_> {
+    /// A draft of the shape of `shape`, down to `depth`. Where a node has fewer candidates than the shape has children,
+    /// there are fewer, and no descendants of the missing ones.
+    fn fill(mut self, shape: &StaticTree, depth: usize, rule: Rule) -> Draft {
+        let mut laws = Vec::new();
+        // Nodes that get children, and their places in the shape.
+        let mut inner: Vec<usize> = Vec::new();
+        let mut places: Vec<Option<usize>> = vec![None];
+        for _ in 0..depth.min(shape.depth()) {
+            let logits = self.source.logits(&self.tree, &inner);
+            let (mut next, mut next_places) = (Vec::new(), Vec::new());
+            for (at, (row, &place)) in logits.iter().zip(&places).enumerate() {
+                let children = shape.children(place);
+                for (child, (token, law)) in
+                    children.clone().zip(self.choose(rule, row, children.len()))
+                {
+                    let node = self.tree.push(token, inner.get(at).copied());
+                    laws.extend(law);
+                    if !shape.children(Some(child)).is_empty() {
+                        next.push(node);
+                        next_places.push(Some(child));
+                    }
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            (inner, places) = (next, next_places);
+        }
+        Draft {
+            tokens: self.tree.tokens,
+            parents: self.tree.parents,
+            proposal: match rule {
+                Rule::Top => Proposal::Deterministic,
+                _ => Proposal::Sampled(laws),
+            },
+        }
+    }
 
     /// At most `count` tokens of the target's vocabulary, and what each was drawn from.
     fn choose(
-        self,
-        logits: &[f32],
+        &mut self,
+        rule: Rule,
+        row: &[f32],
         count: usize,
-        vocabulary: &DraftVocabulary,
-        rng: &mut StdRng,
     ) -> Vec<(u32, Option<Distribution>)> {
-        let of_target = |token: usize| vocabulary.to_target(token as u32);
-        match self {
-            Self::Top => {
-                let best = largest(logits, count).into_iter();
-                best.map(|token| (of_target(token), None)).collect()
+        match rule {
+            Rule::Top => {
+                let best = largest(row, count).into_iter();
+                best.map(|token| (self.vocabulary.to_target(token as u32), None))
+                    .collect()
             }
-            Self::WithReplacement(sampling) => {
-                let law = sampling.distribution(&scatter(logits, vocabulary));
-                let draw = |_| (law.sample(rng), Some(law.clone()));
-                (0..count).map(draw).collect()
+            Rule::WithReplacement(sampling) => {
+                let law = sampling.distribution(&self.scatter(row));
+                let mut draw = || (self.source.draw(&law.probabilities), Some(law.clone()));
+                (0..count).map(|_| draw()).collect()
             }
-            Self::WithoutReplacement(sampling) => {
-                let mut law = sampling.distribution(&scatter(logits, vocabulary));
+            Rule::WithoutReplacement(sampling) => {
+                let mut law = Some(sampling.distribution(&self.scatter(row)));
                 let mut drawn = Vec::with_capacity(count);
-                while drawn.len() < count {
-                    let token = law.sample(rng);
-                    let left = without(&law, token);
-                    drawn.push((token, Some(law)));
-                    match left {
-                        Some(left) => law = left,
-                        None => break,
+                while let (true, Some(from)) = (drawn.len() < count, law.take()) {
+                    let token = self.source.draw(&from.probabilities);
+                    if drawn.len() + 1 < count {
+                        law = without(&from, token);
                     }
+                    drawn.push((token, Some(from)));
                 }
                 drawn
             }
         }
     }
+
+    /// Logits over the target's vocabulary; tokens that cannot be proposed are at minus infinity.
+    fn scatter(&self, row: &[f32]) -> Vec<f32> {
+        let mut full = vec![f32::NEG_INFINITY; self.vocabulary.target_len()];
+        for (token, &logit) in row.iter().enumerate() {
+            full[self.vocabulary.to_target(token as u32) as usize] = logit;
+        }
+        full
+    }
+
+    /// The tree of EAGLE-2.
+    fn expand(mut self, depth: usize, top_k: usize, nodes: usize) -> Draft {
+        // Logarithm of each path's likelihood. A child's is never the greater, so no node is chosen without its parent:
+        // of equals the one found first is.
+        let mut values: Vec<f64> = Vec::new();
+        let mut frontier: Vec<usize> = Vec::new();
+        for step in 0..depth {
+            if step > 0 && frontier.is_empty() {
+                break;
+            }
+            let logits = self.source.logits(&self.tree, &frontier);
+            let found = self.tree.len();
+            for (at, row) in logits.iter().enumerate() {
+                let parent = frontier.get(at).copied();
+                let so_far = parent.map_or(0.0, |parent| values[parent]);
+                let total = log_sum_exp(row);
+                for token in largest(row, top_k) {
+                    self.tree
+                        .push(self.vocabulary.to_target(token as u32), parent);
+                    values.push(so_far + (row[token] as f64 - total));
+                }
+            }
+            frontier = likeliest(&values, found, top_k);
+        }
+        let mut chosen = likeliest(&values, 0, nodes);
+        chosen.sort_unstable();
+        // Chosen nodes are in the order in which they were found, parents first.
+        let place = |node: usize| chosen.binary_search(&node).ok();
+        let parents = chosen
+            .iter()
+            .map(|&node| self.tree.parents[node].and_then(place))
+            .collect();
+        Draft {
+            tokens: chosen.iter().map(|&node| self.tree.tokens[node]).collect(),
+            parents,
+            proposal: Proposal::Deterministic,
+        }
+    }
+}
+
+/// Indices from `start` on of the `count` largest values, largest first, of equals the smaller index first.
+fn likeliest(values: &[f64], start: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (start..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
+    order.truncate(count);
+    order
+}
+
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+    let sum: f64 = row
+        .iter()
+        .map(|&logit| (logit as f64 - largest).exp())
+        .sum();
+    largest + sum.ln()
 }
 
 /// The distribution of another token than `token`; `None` if there is no other.
@@ -137,70 +320,17 @@ fn without(law: &Distribution, token: u32) -> Option<Distribution> {
     Some(Distribution { probabilities })
 }
 
-/// Logits over the target's vocabulary; tokens that cannot be proposed are at minus infinity.
-fn scatter(logits: &[f32], vocabulary: &DraftVocabulary) -> Vec<f32> {
-    let mut full = vec![f32::NEG_INFINITY; vocabulary.target_len()];
-    for (token, &logit) in logits.iter().enumerate() {
-        full[vocabulary.to_target(token as u32) as usize] = logit;
-    }
-    full
-}
-
-/// Indices of the `count` largest values in descending order, of equals the smaller first. Minus infinity marks what
-/// cannot be chosen.
+/// Indices of the `count` largest finite values in descending order, of equals the smaller first. Minus infinity marks
+/// what cannot be chosen.
 fn largest(values: &[f32], count: usize) -> Vec<usize> {
     let before = |a: &usize, b: &usize| values[*b].total_cmp(&values[*a]).then(a.cmp(b));
     let mut indices: Vec<usize> = (0..values.len())
-        .filter(|&index| values[index] > f32::NEG_INFINITY)
+        .filter(|&index| values[index].is_finite())
         .collect();
-    if count < indices.len() && count > 0 {
+    if count > 0 && count < indices.len() {
         indices.select_nth_unstable_by(count - 1, before);
     }
     indices.truncate(count);
     indices.sort_by(before);
     indices
-}
-
-/// A draft of the shape of `tree`, down to `depth`. Where a node has fewer candidates than the tree has children, there
-/// are fewer, and no descendants of the missing ones.
-fn fill<D: Drafter>(
-    run: &mut Run<D>,
-    tree: &StaticTree,
-    depth: usize,
-    rule: Rule,
-    rng: &mut StdRng,
-) -> Draft {
-    let mut drafted = Tree::default();
-    let mut laws = Vec::new();
-    // Nodes that get children, in the draft and in the shape.
-    let mut inner: Vec<usize> = Vec::new();
-    let mut shape: Vec<Option<usize>> = vec![None];
-    for _ in 0..depth.min(tree.depth()) {
-        let logits = run.logits(&drafted, &inner);
-        let (mut next, mut next_shape) = (Vec::new(), Vec::new());
-        for (at, (row, &place)) in logits.iter().zip(&shape).enumerate() {
-            let children = tree.children(place);
-            let chosen = rule.choose(row, children.len(), run.drafter.vocabulary(), rng);
-            for (child, (token, law)) in children.zip(chosen) {
-                let node = drafted.push(token, inner.get(at).copied());
-                laws.extend(law);
-                if !tree.children(Some(child)).is_empty() {
-                    next.push(node);
-                    next_shape.push(Some(child));
-                }
-            }
-        }
-        if next.is_empty() {
-            break;
-        }
-        (inner, shape) = (next, next_shape);
-    }
-    Draft {
-        tokens: drafted.tokens,
-        parents: drafted.parents,
-        proposal: match rule {
-            Rule::Top => Proposal::Deterministic,
-            _ => Proposal::Sampled(laws),
-        },
-    }
 }

@@ -177,6 +177,9 @@ pub trait Proposer {
     fn observe(&mut self, tokens: &[u32], features: &Features);
     /// Proposes tokens to follow what was observed.
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft;
+    /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
+    /// be proposed, which has none, or at the longest path that can be drafted.
+    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
 }
 
 /// A drafter with the state of one sequence.
@@ -206,5 +209,9 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         draft_tree::draft(&self.drafter, &mut self.state, request, rng)
+    }
+
+    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
+        draft_tree::ranks(&self.drafter, &mut self.state, tokens)
     }
 }

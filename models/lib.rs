@@ -31,7 +31,7 @@ pub use config::load_target;
 pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
 pub use draft_shape::{Children, DraftShape, StaticTree};
 pub use draft_state::{DraftPass, DraftState};
-pub use draft_tree::forced;
+pub use draft_tree::{Source, build, forced};
 pub use drafter::{Capture, Draft, DraftRequest, Drafter, Proposal, Proposer, Session, Tree};
 pub use error::{Error, Result};
 pub use linear::{Bias, Linear};

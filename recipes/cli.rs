@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
+use spectrain_eval::DraftChoice;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -90,6 +91,17 @@ pub struct DeviceArgument {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Misuse(pub String);
+
+/// Reads the shape of a draft, a table as in a recipe.
+pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
+    #[derive(serde::Deserialize)]
+    struct Draft {
+        draft: DraftChoice,
+    }
+    let read = toml::from_str::<Draft>(&format!("draft = {given}"));
+    read.map(|read| read.draft)
+        .map_err(|error| error.message().to_owned())
+}
 
 fn key_value(given: &str) -> Result<String, String> {
     match given.split_once('=') {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::DType;
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::Overlong;
+use spectrain_eval::{DraftChoice, VerifierChoice};
 use spectrain_models::Sampling;
 
 /// The `[target]` table: the frozen model a drafter is trained for.
@@ -224,11 +225,14 @@ pub struct EvaluateTable {
     pub top_k: usize,
     /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all. Default: 1.
     pub top_p: f64,
-    /// Lengths of the draft, in tokens; each is one setting of the report. Default: `[5]`.
+    /// Lengths of chains to draft, in tokens; each is one setting of the report. Default: `[5]`.
     pub draft_lengths: Vec<usize>,
+    /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting. Default: none.
+    pub drafts: Vec<DraftChoice>,
     /// Tokens to decode after each prompt, at most. Default: 128.
     pub max_new_tokens: usize,
-    /// `greedy` (temperature 0 only), `rejection`, or `auto`: the one that fits the temperature. Default: `auto`.
+    /// `auto`: greedy at temperature 0, else rejection sampling; `greedy` (temperature 0 only), `rejection`; `block`, for
+    /// chains; `typical-lossy`, which changes what the target says. Default: `auto`.
     pub verifier: VerifierName,
     /// Whether prompts are decoded without a drafter too, for the speed-up and the check that nothing is lost. Default: true.
     pub baseline: bool,
@@ -244,6 +248,7 @@ impl Default for EvaluateTable {
             top_k: 0,
             top_p: 1.0,
             draft_lengths: vec![5],
+            drafts: Vec::new(),
             max_new_tokens: 128,
             verifier: VerifierName::Auto,
             baseline: true,
@@ -266,14 +271,32 @@ impl EvaluateTable {
         self.temperatures.iter().map(of).collect()
     }
 
+    /// All drafts to evaluate, the chains first.
+    pub fn choices(&self) -> Vec<DraftChoice> {
+        let chain = |&length: &usize| DraftChoice::Chain { length };
+        let chains = self.draft_lengths.iter().map(chain);
+        chains.chain(self.drafts.iter().cloned()).collect()
+    }
+
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), Problem> {
         at_least_one("prompts", self.prompts)?;
         at_least_one("max_new_tokens", self.max_new_tokens)?;
         some_of("temperatures", &self.temperatures)?;
-        some_of("draft_lengths", &self.draft_lengths)?;
+        some_of("draft_lengths", &self.choices())?;
         for &length in &self.draft_lengths {
             at_least_one("draft_lengths", length)?;
+        }
+        for draft in &self.drafts {
+            if let Err(error) = draft.check() {
+                return Err(Problem::new("drafts", error.to_string()));
+            }
+            if self.verifier == VerifierName::Block && !matches!(draft, DraftChoice::Chain { .. }) {
+                return Err(Problem::new(
+                    "verifier",
+                    "`block` judges chains only, found a tree in `drafts`; use `auto`",
+                ));
+            }
         }
         for &temperature in &self.temperatures {
             if !(0.0..=100.0).contains(&temperature) {
@@ -303,7 +326,7 @@ impl EvaluateTable {
 
 /// Which test decides over drafted tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum VerifierName {
     /// `greedy` at temperature 0, else `rejection`.
     #[default]
@@ -312,6 +335,22 @@ pub enum VerifierName {
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
+    /// `greedy` at temperature 0, else block verification, for chains only: as exact, and never accepts less.
+    Block,
+    /// `greedy` at temperature 0, else typical acceptance, which changes what the target says.
+    TypicalLossy,
+}
+
+impl From<VerifierName> for VerifierChoice {
+    fn from(name: VerifierName) -> Self {
+        match name {
+            VerifierName::Auto => Self::Exact,
+            VerifierName::Greedy => Self::Greedy,
+            VerifierName::Rejection => Self::Rejection,
+            VerifierName::Block => Self::Block,
+            VerifierName::TypicalLossy => Self::TypicalLossy,
+        }
+    }
 }
 
 /// What is wrong with the value of a key although it has the right type.

@@ -317,6 +317,18 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
             .run(&[&evaluate[..], &[wrong]].concat())
             .failed(&expected);
     }
+    let calibrated = "--draft={ shape = \"calibrated\", nodes = 4 }";
+    for (wrong, expected) in [
+        ("--draft={ shape = \"bush\" }", "unknown variant `bush`"),
+        ("--draft=medusa-63", "invalid value 'medusa-63'"),
+        (
+            calibrated,
+            "a calibrated tree is measured by `spectrain evaluate`",
+        ),
+    ] {
+        let outcome = workspace.run(&[&generate[..], &[wrong]].concat());
+        assert!(outcome.stderr.contains(expected), "{outcome:#?}");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod resume;
 mod target_parity;
 mod tiny;
 mod train_decode;
+mod trees;
 mod vocab_loss;
 mod workspace;
 

@@ -49,6 +49,7 @@ save_every = 6
 [evaluate]
 prompts = 2
 draft_lengths = [3]
+drafts = [{ shape = "dynamic", depth = 3, top_k = 2, nodes = 6 }, { shape = "calibrated", nodes = 4, prompts = 2 }]
 max_new_tokens = 8
 "#;
 
@@ -86,15 +87,21 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
     assert!(report["lossless"]["greedy_tokens"].as_u64().unwrap() > 0);
     let settings = report["settings"].as_array().unwrap();
-    assert_eq!(settings.len(), 2);
+    assert_eq!(settings.len(), 6);
+    let calibrated = &settings[2]["draft"];
+    assert_eq!(calibrated["measured_on"], "others");
+    let paths = calibrated["tree"].as_array().unwrap().len();
+    assert_eq!(calibrated["nodes"], paths);
     for setting in settings {
         let tau = setting["overall"]["tau"].as_f64().unwrap();
-        assert!((1.0..=4.0).contains(&tau), "τ {tau}");
+        assert!((1.0..=7.0).contains(&tau), "τ {tau}");
     }
     assert_eq!(first.stdout, workspace.text("runs/run/evaluate/report.md"));
     for part in [
         "| τ [95 % CI] |",
         "| T=0, greedy, chain 3 |",
+        "| T=1, rejection, dynamic 3×2, 6 nodes |",
+        "calibrated tree of",
         "0 mismatches",
     ] {
         assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");

@@ -1,5 +1,7 @@
 use rand::SeedableRng;
 
+use spectrain_models::{Children, StaticTree};
+
 use super::*;
 use crate::toy::{Style, TARGET, ToyDrafter, ToyTarget, logits};
 use crate::{Acceptance, Greedy, Rejection, VerifierChoice};
@@ -11,6 +13,23 @@ fn settings(max_new_tokens: usize, length: usize) -> DecodeSettings {
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
     }
+}
+
+fn shapes() -> Vec<DraftShape> {
+    let shape = |tree, children| DraftShape::Static {
+        tree: StaticTree::named(tree).unwrap(),
+        children,
+    };
+    vec![
+        shape("eagle-25", Children::Top),
+        shape("medusa-63", Children::WithoutReplacement),
+        shape("eagle-25", Children::WithReplacement),
+        DraftShape::Dynamic {
+            depth: 5,
+            top_k: 3,
+            nodes: 12,
+        },
+    ]
 }
 
 /// What plain decoding and speculation give, and the drafter with what it saw.
@@ -52,12 +71,7 @@ fn recomputed(prompt: &[u32], count: usize) -> Vec<u32> {
 #[test]
 fn greedy_speculation_gives_the_tokens_of_plain_decoding() {
     let target = ToyTarget::default();
-    for style in [
-        Style::Random,
-        Style::Oracle,
-        Style::Adversarial,
-        Style::Tree,
-    ] {
+    for style in [Style::Own, Style::Oracle, Style::Adversarial, Style::Tree] {
         for length in [0, 1, 2, 5] {
             for prompt in [&[3][..], &[0, 1, 2, 3, 4, 0]] {
                 let outcome = decode(&target, style, prompt, &settings(60, length));
@@ -70,6 +84,27 @@ fn greedy_speculation_gives_the_tokens_of_plain_decoding() {
 }
 
 #[test]
+fn greedy_decoding_with_trees_gives_the_tokens_of_plain_decoding() {
+    let target = ToyTarget::default();
+    let chain = decode(&target, Style::Own, &[3], &settings(60, 5)).speculative;
+    for draft in shapes() {
+        for prompt in [&[3][..], &[0, 1, 2, 3, 4, 0]] {
+            let settings = DecodeSettings {
+                draft: draft.clone(),
+                ..settings(60, 0)
+            };
+            let outcome = decode(&target, Style::Own, prompt, &settings);
+            let tokens = outcome.speculative.tokens;
+            assert_eq!(tokens, recomputed(prompt, 60), "{draft:?}");
+            let passes = &outcome.speculative.passes;
+            assert!(passes.len() < chain.passes.len(), "{draft:?}");
+            assert!(passes.iter().all(|pass| pass.drafted <= draft.nodes()));
+            assert!(passes.iter().all(|pass| pass.depth <= draft.length()));
+        }
+    }
+}
+
+#[test]
 fn rejection_at_temperature_zero_gives_the_tokens_of_greedy() {
     let target = ToyTarget::default();
     let capture = Capture::default();
@@ -77,7 +112,7 @@ fn rejection_at_temperature_zero_gives_the_tokens_of_greedy() {
         target: &target,
         capture: &capture,
     };
-    for style in [Style::Random, Style::Tree] {
+    for style in [Style::Own, Style::Tree] {
         let run = |verifier: &dyn Verifier| {
             let mut rng = StdRng::seed_from_u64(4);
             let mut drafter = ToyDrafter::new(style);
@@ -129,7 +164,7 @@ fn a_drafter_of_least_likely_tokens_is_never_accepted() {
 #[test]
 fn the_drafter_sees_every_feature_once_with_the_token_after_it() {
     // The toy drafter itself asserts that feature and token belong together; here, that none is left out.
-    for style in [Style::Random, Style::Tree] {
+    for style in [Style::Own, Style::Tree] {
         let prompt = [1, 2, 3];
         let Outcome {
             speculative,
@@ -168,7 +203,7 @@ fn an_output_ends_with_the_first_stop_token_wherever_in_a_pass_it_falls() {
         let Some(at) = free.iter().position(|&token| token == stop) else {
             continue;
         };
-        for style in [Style::Oracle, Style::Random, Style::Tree] {
+        for style in [Style::Oracle, Style::Own, Style::Tree] {
             let settings = DecodeSettings {
                 stop: vec![stop],
                 ..settings(40, 5)
@@ -202,7 +237,7 @@ fn drafts_shorten_so_that_no_token_is_too_many() {
 #[test]
 fn decoding_ends_at_the_end_of_the_context() {
     let target = ToyTarget::with_positions(12);
-    for style in [Style::Oracle, Style::Random, Style::Tree] {
+    for style in [Style::Oracle, Style::Own, Style::Tree] {
         let outcome = decode(&target, style, &[1, 2, 3], &settings(100, 5));
         assert_eq!(outcome.speculative.tokens, recomputed(&[1, 2, 3], 9));
         assert_eq!(outcome.plain.tokens, outcome.speculative.tokens);
@@ -231,15 +266,15 @@ fn what_cannot_be_decoded_is_an_error() {
     let prompt = "prompt: expected 1 to 3 tokens, so that one more fits the target's context, got";
     let plenty = settings(9, 1);
     assert_eq!(
-        message(Style::Random, &[], &plenty, &Greedy),
+        message(Style::Own, &[], &plenty, &Greedy),
         format!("{prompt} 0 tokens")
     );
     assert_eq!(
-        message(Style::Random, &[0; 4], &plenty, &Greedy),
+        message(Style::Own, &[0; 4], &plenty, &Greedy),
         format!("{prompt} 4 tokens")
     );
     assert_eq!(
-        message(Style::Random, &[1], &settings(0, 1), &Greedy),
+        message(Style::Own, &[1], &settings(0, 1), &Greedy),
         "`max_new_tokens`: expected at least 1, got 0"
     );
     assert_eq!(
@@ -251,14 +286,14 @@ fn what_cannot_be_decoded_is_an_error() {
         ..plenty
     };
     assert_eq!(
-        message(Style::Random, &[1], &sampled, &Greedy),
+        message(Style::Own, &[1], &sampled, &Greedy),
         "`verifier`: expected `exact` or `rejection` above temperature 0, got `greedy` at temperature 0.5"
     );
 }
 
 #[test]
 fn seconds_are_not_negative_and_sum_up() {
-    let outcome = decode(&ToyTarget::default(), Style::Random, &[1], &settings(30, 3));
+    let outcome = decode(&ToyTarget::default(), Style::Own, &[1], &settings(30, 3));
     let generation = outcome.speculative;
     let sum: f64 = generation
         .passes

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde_json::json;
-use spectrain_eval::{PromptSet, TargetReport};
+use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
-use crate::cli::DeviceArgument;
+use crate::cli::{DeviceArgument, draft};
 use crate::device;
 use crate::progress::Output;
-use crate::stages::evaluate::{Judge, device_report, spread, write};
+use crate::stages::evaluate::{Judge, calibration, device_report, split, write};
 use crate::stages::prepare::Text;
 use crate::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
 use crate::target;
@@ -35,9 +35,12 @@ pub struct EvaluateArguments {
     /// Temperature; may be repeated
     #[arg(long = "temperature", default_values_t = [0.0, 1.0])]
     temperatures: Vec<f64>,
-    /// Length of the draft, in tokens; may be repeated
-    #[arg(long = "draft-length", default_values_t = [5])]
+    /// Length of a chain to draft, in tokens; may be repeated [default: 5, without `--draft`]
+    #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
+    /// A draft of another shape, written as in a recipe: `{ shape = "dynamic", nodes = 60 }`; may be repeated
+    #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
+    drafts: Vec<DraftChoice>,
     /// Tokens after each prompt, at most
     #[arg(long, default_value_t = 128)]
     max_new_tokens: usize,
@@ -62,7 +65,11 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let table = EvaluateTable {
         prompts: arguments.count,
         temperatures: arguments.temperatures.clone(),
-        draft_lengths: arguments.draft_lengths.clone(),
+        draft_lengths: match (&arguments.draft_lengths[..], &arguments.drafts[..]) {
+            ([], []) => EvaluateTable::default().draft_lengths,
+            (lengths, _) => lengths.to_vec(),
+        },
+        drafts: arguments.drafts.clone(),
         max_new_tokens: arguments.max_new_tokens,
         verifier: arguments.verifier,
         baseline: !arguments.no_baseline,
@@ -79,18 +86,22 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     };
     let text = Text::of(&folder, &data)?;
     let mut sets = Vec::new();
+    let mut others = Vec::new();
     for path in &arguments.prompts {
+        let (prompts, left) = split(text.prompts(path)?.tokens, table.prompts);
+        others.extend(left);
         sets.push(PromptSet {
             name: path
                 .file_stem()
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned(),
-            prompts: spread(text.prompts(path)?.tokens, table.prompts),
+            prompts,
         });
     }
     let judge = Judge::open(&folder, &arguments.drafter, &device::device(name)?, dtype)?;
-    let mut report = judge.report(&sets, &table, Output::detect())?;
+    let calibration = calibration(others, &sets, &table);
+    let mut report = judge.report(&sets, &calibration, &table, Output::detect())?;
     report.recipe = json!({ "evaluate": table });
     report.target = TargetReport {
         model: arguments.target.clone(),

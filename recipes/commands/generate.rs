@@ -9,10 +9,10 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::Message;
 use spectrain_data::template::Generation as Turn;
 use spectrain_data::tokenizer::{Special, Tokenizer};
-use spectrain_eval::{DecodeSettings, Decoder, Generation, VerifierChoice};
+use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
 use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
-use crate::cli::DeviceArgument;
+use crate::cli::{DeviceArgument, Misuse, draft};
 use crate::registry::open_drafter;
 use crate::tables::{EvaluateTable, TargetType};
 use crate::{device, target};
@@ -38,6 +38,9 @@ pub struct GenerateArguments {
     /// Length of the draft, in tokens
     #[arg(long, default_value_t = 5)]
     draft_length: usize,
+    /// A draft of another shape, written as in a recipe: `{ shape = "dynamic", nodes = 60 }`
+    #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
+    draft: Option<DraftChoice>,
     /// Seed of sampling
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -50,10 +53,12 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     EvaluateTable {
         temperatures: vec![arguments.temperature],
         draft_lengths: vec![arguments.draft_length],
+        drafts: arguments.draft.clone().into_iter().collect(),
         max_new_tokens: arguments.max_new_tokens,
         ..EvaluateTable::default()
     }
     .check()?;
+    let draft = shape(arguments)?;
     let name = &arguments.device.device;
     let device = device::device(name)?;
     let folder = target::resolve(&arguments.target, None)?;
@@ -74,9 +79,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     )?;
     let settings = DecodeSettings {
         max_new_tokens: arguments.max_new_tokens,
-        draft: DraftShape::Chain {
-            length: arguments.draft_length,
-        },
+        draft,
         sampling: Sampling::at(arguments.temperature),
         stop: target::stop_tokens(&model)?,
     };
@@ -108,6 +111,18 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     println!("{}", show(&pieces, std::io::stdout().is_terminal()));
     eprintln!("{}", summary(&generation, drafter.is_some()));
     Ok(())
+}
+
+fn shape(arguments: &GenerateArguments) -> Result<DraftShape> {
+    match &arguments.draft {
+        None => Ok(DraftShape::Chain {
+            length: arguments.draft_length,
+        }),
+        Some(choice) => choice.shape().ok_or_else(|| {
+            let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, whose report has its paths";
+            Misuse(message.into()).into()
+        }),
+    }
 }
 
 fn summary(generation: &Generation, drafted: bool) -> String {

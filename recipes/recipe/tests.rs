@@ -106,6 +106,16 @@ fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
             "line 9, column 12",
             "expected a boolean",
         ),
+        (
+            "[evaluate]\ndrafts = [{ shape = \"bush\" }]\n",
+            "line 9",
+            "unknown variant `bush`",
+        ),
+        (
+            "[evaluate]\ndrafts = [{ shape = \"static\", tree = [[1]] }]\n",
+            "line 9",
+            "expected [0] among the paths, before [1]",
+        ),
     ];
     for (table, place, expected) in tables {
         let error = refuse(&format!("{MINIMAL}{table}"), &[]);
@@ -131,6 +141,16 @@ fn an_impossible_value_is_shown_with_its_key_and_place() {
         ),
         (
             "[evaluate]\nverifier = \"greedy\"\n",
+            "line 9, column 12",
+            "`evaluate.verifier`",
+        ),
+        (
+            "[evaluate]\ndrafts = [{ shape = \"dynamic\", nodes = 0 }]\n",
+            "line 9, column 10",
+            "`evaluate.drafts`",
+        ),
+        (
+            "[evaluate]\nverifier = \"block\"\ndrafts = [{ shape = \"dynamic\", nodes = 9 }]\n",
             "line 9, column 12",
             "`evaluate.verifier`",
         ),

@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    ChiSquare, Decoder, DrafterReport, EvaluateSettings, LosslessReport, PromptSet, Report,
-    SamplingTest, TargetReport, VerifierChoice, evaluate, sampling_test,
+    CalibrationPrompts, ChiSquare, Decoder, DraftChoice, DrafterReport, EvaluateSettings,
+    LosslessReport, MeasuredOn, PromptSet, Report, SamplingTest, TargetReport, evaluate,
+    sampling_test,
 };
 use spectrain_models::{
     Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
@@ -20,7 +21,7 @@ use super::{EXPORTED, StageContext, prepare};
 use crate::progress::Output;
 use crate::registry::{Trained, open_drafter};
 use crate::run_folder::RunFolder;
-use crate::tables::{EvaluateTable, VerifierName};
+use crate::tables::EvaluateTable;
 use crate::target;
 
 /// Prompts and draws of the test that sampled output follows the target's distribution.
@@ -41,11 +42,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let name = data
         .file_stem()
         .map_or_else(|| "eval".into(), |stem| stem.to_string_lossy().into_owned());
-    let sets = [PromptSet {
-        name,
-        prompts: spread(prepare::prompts(context.run)?, settings.prompts),
-    }];
-    let mut report = judge.report(&sets, settings, context.output)?;
+    let (prompts, others) = split(prepare::prompts(context.run)?, settings.prompts);
+    let sets = [PromptSet { name, prompts }];
+    let calibration = calibration(others, &sets, settings);
+    let mut report = judge.report(&sets, &calibration, settings, context.output)?;
     report.recipe = context.recipe.json.clone();
     report.target = TargetReport {
         model: context.target_name()?,
@@ -61,6 +61,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(json!({
         "settings": report.settings.iter().map(|setting| json!({
             "temperature": setting.temperature,
+            "verifier": setting.verifier,
+            "lossy": setting.lossy,
             "draft": setting.draft,
             "tau": setting.overall.tau,
             "alpha": setting.overall.alpha,
@@ -91,6 +93,37 @@ pub fn spread(prompts: Vec<Vec<u32>>, count: usize) -> Vec<Vec<u32>> {
     let mut taken = (0..count).map(|i| i * total / count).peekable();
     let keep = |(index, prompt)| (taken.next_if_eq(&index).is_some()).then_some(prompt);
     prompts.into_iter().enumerate().filter_map(keep).collect()
+}
+
+/// At most `count` prompts to evaluate, spread evenly, and the others.
+pub fn split(prompts: Vec<Vec<u32>>, count: usize) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+    let judged = spread(prompts.clone(), count);
+    let is_other = |prompt: &Vec<u32>| !judged.contains(prompt);
+    let others = prompts.into_iter().filter(is_other).collect();
+    (judged, others)
+}
+
+/// As many prompts as `table` calibrates trees on, of `others` or, without any, of those evaluated.
+pub fn calibration(
+    others: Vec<Vec<u32>>,
+    sets: &[PromptSet],
+    table: &EvaluateTable,
+) -> CalibrationPrompts {
+    let wanted = table.drafts.iter().filter_map(|draft| match draft {
+        DraftChoice::Calibrated(calibration) => Some(calibration.prompts),
+        _ => None,
+    });
+    let (from, measured_on) = match others.is_empty() {
+        false => (others, MeasuredOn::Others),
+        true => {
+            let evaluated = sets.iter().flat_map(|set| set.prompts.iter().cloned());
+            (evaluated.collect(), MeasuredOn::Evaluated)
+        }
+    };
+    CalibrationPrompts {
+        prompts: spread(from, wanted.max().unwrap_or(0)),
+        measured_on,
+    }
 }
 
 /// What a report says of the device.
@@ -151,19 +184,17 @@ impl Judge {
     pub fn report(
         &self,
         sets: &[PromptSet],
+        calibration: &CalibrationPrompts,
         table: &EvaluateTable,
         output: Output,
     ) -> Result<Report> {
         let settings = EvaluateSettings {
             samplings: table.samplings(),
-            drafts: table
-                .draft_lengths
-                .iter()
-                .map(|&length| DraftShape::Chain { length })
-                .collect(),
+            drafts: table.choices(),
+            calibration: calibration.clone(),
             max_new_tokens: table.max_new_tokens,
             stop: self.stop.clone(),
-            verifier: choice(table.verifier),
+            verifier: table.verifier.into(),
             baseline: table.baseline,
             seed: table.seed,
         };
@@ -181,6 +212,11 @@ impl Judge {
                 progress.set(step.done as u64, step.dataset);
             },
         )?;
+        let drawn = evaluation.settings.iter().zip(&evaluation.shapes);
+        let sampled = drawn
+            .filter(|(setting, _)| settings.baseline && setting.temperature > 0.0 && !setting.lossy)
+            .map(|(setting, shape)| (setting.sampling(), shape.clone()))
+            .next();
         let drafter = DrafterReport {
             kind: self.drafter.kind().into(),
             parameters: self.drafter.parameters(),
@@ -188,7 +224,12 @@ impl Judge {
         };
         let mut report = Report::new(TargetReport::default(), drafter, evaluation.settings);
         report.lossless = LosslessReport {
-            sampling: self.test_sampling(session.as_mut(), sets, &settings)?,
+            sampling: match sampled {
+                Some((sampling, shape)) => {
+                    self.test_sampling(session.as_mut(), sets, &settings, sampling, shape)?
+                }
+                None => None,
+            },
             ..evaluation.greedy.into()
         };
         report.seeds = BTreeMap::from([("sampling".to_owned(), table.seed)]);
@@ -196,23 +237,15 @@ impl Judge {
         Ok(report)
     }
 
-    /// Compares sampled output with plain sampling, on the shortest prompts at the first temperature above 0.
+    /// Compares sampled output with plain sampling, on the shortest prompts.
     fn test_sampling(
         &self,
         proposer: &mut dyn Proposer,
         sets: &[PromptSet],
         settings: &EvaluateSettings,
+        sampling: Sampling,
+        draft: DraftShape,
     ) -> Result<Option<ChiSquare>> {
-        let sampled = settings
-            .samplings
-            .iter()
-            .copied()
-            .find(|sampling: &Sampling| !sampling.is_greedy());
-        let (Some(sampling), Some(draft), true) =
-            (sampled, settings.drafts.first(), settings.baseline)
-        else {
-            return Ok(None);
-        };
         let mut prompts: Vec<Vec<u32>> = sets
             .iter()
             .flat_map(|set| set.prompts.iter().cloned())
@@ -231,7 +264,7 @@ impl Judge {
         let test = SamplingTest {
             draws: TESTED_DRAWS,
             gram: 1,
-            draft: draft.clone(),
+            draft,
             sampling,
             verifier: settings.verifier,
             seed: settings.seed,
@@ -245,17 +278,32 @@ impl Judge {
     }
 }
 
-fn choice(verifier: VerifierName) -> VerifierChoice {
-    match verifier {
-        VerifierName::Auto => VerifierChoice::Exact,
-        VerifierName::Greedy => VerifierChoice::Greedy,
-        VerifierName::Rejection => VerifierChoice::Rejection,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trees_are_calibrated_on_prompts_that_do_not_count() {
+        let prompts: Vec<Vec<u32>> = (0..10).map(|i| vec![i]).collect();
+        let calibrated = r#"{ "shape": "calibrated", "nodes": 5, "prompts": 2 }"#;
+        let mut table = EvaluateTable {
+            prompts: 5,
+            drafts: vec![serde_json::from_str(calibrated).unwrap()],
+            ..EvaluateTable::default()
+        };
+        let calibrated_on = |table: &EvaluateTable| {
+            let (prompts, others) = split(prompts.clone(), table.prompts);
+            let name = "a".to_owned();
+            calibration(others, &[PromptSet { name, prompts }], table)
+        };
+        let found = calibrated_on(&table);
+        assert_eq!(found.prompts, [[1], [5]]);
+        assert_eq!(found.measured_on, MeasuredOn::Others);
+        table.prompts = 10;
+        let found = calibrated_on(&table);
+        assert_eq!(found.prompts, [[0], [5]]);
+        assert_eq!(found.measured_on, MeasuredOn::Evaluated);
+    }
 
     #[test]
     fn prompts_are_taken_evenly_and_never_twice() {

@@ -1,0 +1,260 @@
+use spectrain_models::Capture;
+
+use super::*;
+use crate::toy::{Style, ToyDrafter, ToyTarget};
+
+fn sets() -> Vec<PromptSet> {
+    let set = |name: &str, prompts: &[&[u32]]| PromptSet {
+        name: name.into(),
+        prompts: prompts.iter().map(|prompt| prompt.to_vec()).collect(),
+    };
+    vec![
+        set("one", &[&[1], &[2, 3], &[4, 0, 1]]),
+        set("two", &[&[3, 3]]),
+    ]
+}
+
+fn settings() -> EvaluateSettings {
+    EvaluateSettings {
+        samplings: vec![Sampling::GREEDY, Sampling::at(1.0)],
+        drafts: vec![
+            DraftChoice::Chain { length: 2 },
+            DraftChoice::Chain { length: 4 },
+        ],
+        calibration: CalibrationPrompts::default(),
+        max_new_tokens: 24,
+        stop: Vec::new(),
+        verifier: VerifierChoice::Exact,
+        baseline: true,
+        seed: 11,
+    }
+}
+
+fn evaluated(style: Style, settings: &EvaluateSettings) -> Result<Evaluation> {
+    let target = ToyTarget::default();
+    let capture = Capture::default();
+    let decoder = Decoder {
+        target: &target,
+        capture: &capture,
+    };
+    let mut seen = Vec::new();
+    let mut drafter = ToyDrafter::new(style);
+    let evaluation = evaluate(&decoder, &mut drafter, &sets(), settings, &mut |progress| {
+        seen.push((progress.done, progress.total));
+    })?;
+    let total = seen.len();
+    let expected: Vec<(usize, usize)> = (1..=total).map(|done| (done, total)).collect();
+    assert_eq!(seen, expected);
+    Ok(evaluation)
+}
+
+#[test]
+fn every_setting_is_reported_with_consistent_numbers() {
+    let evaluation = evaluated(Style::Own, &settings()).unwrap();
+    assert_eq!(evaluation.settings.len(), 4);
+    for setting in &evaluation.settings {
+        let overall = &setting.overall;
+        assert_eq!(overall.prompts, 4);
+        assert_eq!(overall.tokens, 4 * 23);
+        let sums = setting
+            .datasets
+            .iter()
+            .map(|dataset| dataset.passes)
+            .sum::<u64>();
+        assert_eq!(overall.passes, sums);
+        let tau = 1.0 + overall.survival.iter().sum::<f64>();
+        assert!((overall.tau.unwrap() - tau).abs() < 1e-12);
+        let [low, high] = overall.tau_ci95.unwrap();
+        assert!(low <= tau && tau <= high);
+        assert!(overall.speedup.unwrap().wall > 0.0);
+        assert!(overall.seconds.autoregressive.unwrap() > 0.0);
+    }
+    let verifiers = evaluation
+        .settings
+        .iter()
+        .map(|setting| setting.verifier.as_str());
+    assert_eq!(
+        verifiers.collect::<Vec<_>>(),
+        ["greedy", "greedy", "rejection", "rejection"]
+    );
+}
+
+#[test]
+fn greedy_outputs_are_compared_with_plain_ones() {
+    let evaluation = evaluated(Style::Own, &settings()).unwrap();
+    let expected = Comparison {
+        mismatches: 0,
+        tokens: 2 * 4 * 24,
+    };
+    assert_eq!(evaluation.greedy, expected);
+}
+
+#[test]
+fn acceptance_does_not_change_from_run_to_run() {
+    let (a, b) = (
+        evaluated(Style::Own, &settings()),
+        evaluated(Style::Own, &settings()),
+    );
+    for (a, b) in a.unwrap().settings.iter().zip(&b.unwrap().settings) {
+        let numbers = |dataset: &DatasetReport| {
+            let tau = (dataset.tau, dataset.tau_ci95);
+            (tau, dataset.alpha_ci95, dataset.accepted_histogram.clone())
+        };
+        assert_eq!(numbers(&a.overall), numbers(&b.overall));
+    }
+}
+
+#[test]
+fn the_target_as_its_own_drafter_is_always_accepted() {
+    for setting in &evaluated(Style::Oracle, &settings()).unwrap().settings {
+        assert_eq!(setting.overall.alpha, Some(1.0));
+        assert_eq!(setting.overall.alpha_ci95, Some([1.0, 1.0]));
+    }
+}
+
+#[test]
+fn without_a_baseline_there_is_no_speed_up_and_nothing_is_compared() {
+    let settings = EvaluateSettings {
+        baseline: false,
+        ..settings()
+    };
+    let evaluation = evaluated(Style::Own, &settings).unwrap();
+    assert_eq!(evaluation.greedy, Comparison::default());
+    let overall = &evaluation.settings[0].overall;
+    assert_eq!(
+        (overall.speedup, overall.seconds.autoregressive),
+        (None, None)
+    );
+}
+
+fn trees() -> Vec<DraftChoice> {
+    let tree = spectrain_models::StaticTree::named("eagle-25").unwrap();
+    vec![
+        DraftChoice::Static {
+            tree: tree.clone(),
+            children: Children::Top,
+        },
+        DraftChoice::Static {
+            tree,
+            children: Children::WithoutReplacement,
+        },
+        DraftChoice::Dynamic {
+            depth: 4,
+            top_k: 3,
+            nodes: 25,
+        },
+        DraftChoice::Calibrated(crate::Calibration {
+            nodes: 25,
+            ranks: 4,
+            depth: 4,
+            prompts: 2,
+        }),
+    ]
+}
+
+#[test]
+fn every_shape_is_evaluated_in_one_run_and_reported() {
+    let settings = EvaluateSettings {
+        drafts: trees(),
+        calibration: CalibrationPrompts {
+            prompts: vec![vec![4, 4], vec![0, 3], vec![2]],
+            measured_on: MeasuredOn::Evaluated,
+        },
+        ..settings()
+    };
+    let evaluation = evaluated(Style::Own, &settings).unwrap();
+    assert_eq!(evaluation.greedy.mismatches, 0);
+    assert_eq!(evaluation.settings.len(), 8);
+    let chain = &evaluated(Style::Own, &self::settings()).unwrap().settings[1].overall;
+    for (setting, shape) in evaluation.settings.iter().zip(&evaluation.shapes) {
+        assert!(!setting.lossy);
+        let drafted = setting.overall.draft_tokens_per_pass.unwrap();
+        assert!(
+            drafted <= shape.nodes() as f64,
+            "{} {drafted}",
+            setting.draft
+        );
+        if setting.temperature == 0.0 {
+            assert!(setting.overall.tau > chain.tau, "{}", setting.draft);
+        }
+    }
+    let DraftReport::Calibrated {
+        nodes,
+        prompts,
+        tree,
+        measured_on,
+        ..
+    } = &evaluation.settings[3].draft
+    else {
+        panic!("{:?}", evaluation.settings[3].draft);
+    };
+    assert_eq!(
+        (*nodes, *prompts, *measured_on),
+        (tree.len(), 2, MeasuredOn::Evaluated)
+    );
+    // The oracle's first guess is always right: nothing but a chain is worth drafting.
+    let settings = EvaluateSettings {
+        samplings: vec![Sampling::GREEDY],
+        ..settings
+    };
+    let oracle = evaluated(Style::Oracle, &settings).unwrap();
+    let shape = DraftShape::Static {
+        tree: spectrain_models::StaticTree::chain(4),
+        children: Children::Top,
+    };
+    assert_eq!(oracle.shapes[3], shape);
+}
+
+#[test]
+fn a_tree_is_not_calibrated_on_nothing() {
+    let settings = EvaluateSettings {
+        drafts: trees(),
+        ..settings()
+    };
+    let error = evaluated(Style::Own, &settings).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`drafts`: expected prompts to calibrate a tree on, got none"
+    );
+}
+
+#[test]
+fn lossy_settings_are_marked() {
+    let settings = EvaluateSettings {
+        verifier: VerifierChoice::TypicalLossy,
+        ..settings()
+    };
+    let evaluation = evaluated(Style::Own, &settings).unwrap();
+    let lossy = evaluation.settings.iter().map(|setting| setting.lossy);
+    assert_eq!(lossy.collect::<Vec<_>>(), [false, false, true, true]);
+    let report = crate::Report::new(Default::default(), Default::default(), evaluation.settings);
+    let text = report.to_markdown();
+    assert!(
+        text.contains("| T=1, typical-lossy (lossy), chain 2 |"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Lossy settings change what the target says"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_failure_names_dataset_and_prompt() {
+    let error = evaluated(Style::TooLong, &settings())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("dataset `one`, prompt 0: draft: expected at most 2 steps, got 3"),
+        "{error}"
+    );
+    let none = EvaluateSettings {
+        drafts: Vec::new(),
+        ..settings()
+    };
+    let error = evaluated(Style::Own, &none).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`drafts`: expected at least one, got none"
+    );
+}

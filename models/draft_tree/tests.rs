@@ -1,0 +1,340 @@
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+/// Logits that are a function of the path, and draws from a seeded generator.
+struct Table {
+    vocab: usize,
+    rng: StdRng,
+    /// Whether probabilities are powers of a half, so that many paths are equally likely.
+    ties: bool,
+    /// Nodes asked for, call by call.
+    calls: Vec<Vec<usize>>,
+}
+
+impl Table {
+    fn new(vocab: usize, seed: u64) -> Self {
+        Self {
+            vocab,
+            rng: StdRng::seed_from_u64(seed),
+            ties: false,
+            calls: Vec::new(),
+        }
+    }
+
+    fn row(&self, path: &[u32]) -> Vec<f32> {
+        let mut seed = 5u64;
+        for &token in path {
+            seed = seed.wrapping_mul(31).wrapping_add(1 + token as u64);
+        }
+        let mut rng = StdRng::seed_from_u64(seed);
+        if !self.ties {
+            return (0..self.vocab)
+                .map(|_| rng.random_range(-2.0..2.0))
+                .collect();
+        }
+        // 1/2, 1/4, … in an order that differs from path to path, the last two equal.
+        let first = rng.random_range(0..self.vocab);
+        (0..self.vocab)
+            .map(|token| (token + first) % self.vocab)
+            .map(|power| -((1 + power.min(self.vocab - 2)) as f32) * std::f32::consts::LN_2)
+            .collect()
+    }
+}
+
+fn path(tree: &Tree, node: usize) -> Vec<u32> {
+    let mut path = tree.parents[node].map_or(Vec::new(), |parent| path(tree, parent));
+    path.push(tree.tokens[node]);
+    path
+}
+
+fn paths(draft: &Draft) -> Vec<Vec<u32>> {
+    let tree = Tree {
+        tokens: draft.tokens.clone(),
+        parents: draft.parents.clone(),
+    };
+    (0..tree.len()).map(|node| path(&tree, node)).collect()
+}
+
+impl Source for Table {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+        self.calls.push(nodes.to_vec());
+        match nodes {
+            [] => vec![self.row(&[])],
+            nodes => nodes
+                .iter()
+                .map(|&node| self.row(&path(tree, node)))
+                .collect(),
+        }
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        sample(weights, &mut self.rng)
+    }
+}
+
+fn built(shape: DraftShape, length: usize, sampling: Sampling, table: &mut Table) -> Draft {
+    let request = DraftRequest {
+        shape,
+        length,
+        sampling,
+    };
+    build(&request, &DraftVocabulary::full(table.vocab), table)
+}
+
+/// Every path of at most `depth` tokens with the logarithm of its likelihood.
+fn all(table: &Table, depth: usize) -> Vec<(Vec<u32>, f64)> {
+    let mut found = Vec::new();
+    let mut level = vec![(Vec::new(), 0.0)];
+    for _ in 0..depth {
+        let mut next = Vec::new();
+        for (path, value) in &level {
+            let row = table.row(path);
+            let total: f64 = row
+                .iter()
+                .map(|&logit| (logit as f64).exp())
+                .sum::<f64>()
+                .ln();
+            for (token, &logit) in row.iter().enumerate() {
+                let path: Vec<u32> = [&path[..], &[token as u32]].concat();
+                next.push((path, value + logit as f64 - total));
+            }
+        }
+        found.extend(next.iter().cloned());
+        level = next;
+    }
+    found
+}
+
+/// As many paths as are continued at each step cannot leave out any of the likeliest so many.
+#[test]
+fn the_dynamic_tree_is_the_likeliest_of_all_paths() {
+    for (vocab, depth, nodes) in [(4, 4, 10), (6, 3, 6), (3, 5, 12), (5, 1, 3), (5, 3, 1)] {
+        let mut table = Table::new(vocab, 0);
+        let shape = DraftShape::Dynamic {
+            depth,
+            top_k: nodes,
+            nodes,
+        };
+        let draft = built(shape, 9, Sampling::at(0.3), &mut table);
+        let mut expected = all(&table, depth);
+        expected.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut expected: Vec<_> = expected
+            .into_iter()
+            .take(nodes)
+            .map(|(path, _)| path)
+            .collect();
+        let mut got = paths(&draft);
+        expected.sort();
+        got.sort();
+        assert_eq!(got, expected, "{vocab} {depth} {nodes}");
+        assert!(matches!(draft.proposal, Proposal::Deterministic));
+    }
+}
+
+/// Level by level over whole paths: of each level the likeliest `top_k` are continued, by `top_k` tokens each.
+#[test]
+fn a_narrow_dynamic_tree_is_the_likeliest_of_the_paths_it_expands() {
+    for (top_k, depth, nodes) in [(1, 4, 3), (2, 4, 7), (3, 3, 30), (2, 5, 60)] {
+        let mut table = Table::new(5, 0);
+        let shape = DraftShape::Dynamic {
+            depth,
+            top_k,
+            nodes,
+        };
+        let draft = built(shape, 9, Sampling::GREEDY, &mut table);
+        let values = all(&table, depth);
+        let mut frontier: Vec<Vec<u32>> = vec![Vec::new()];
+        let mut candidates: Vec<(Vec<u32>, f64)> = Vec::new();
+        for _ in 0..depth {
+            let mut level = Vec::new();
+            for parent in &frontier {
+                let of_parent =
+                    |(path, _): &&(Vec<u32>, f64)| path.split_last().unwrap().1 == parent;
+                let mut children: Vec<_> = values.iter().filter(of_parent).cloned().collect();
+                children.sort_by(|a, b| b.1.total_cmp(&a.1));
+                level.extend(children.into_iter().take(top_k));
+            }
+            level.sort_by(|a, b| b.1.total_cmp(&a.1));
+            frontier = level
+                .iter()
+                .take(top_k)
+                .map(|(path, _)| path.clone())
+                .collect();
+            candidates.extend(level);
+        }
+        candidates.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut expected: Vec<_> = candidates
+            .into_iter()
+            .take(nodes)
+            .map(|(path, _)| path)
+            .collect();
+        let mut got = paths(&draft);
+        expected.sort();
+        got.sort();
+        assert_eq!(got, expected, "{top_k} {depth} {nodes}");
+    }
+}
+
+#[test]
+fn ties_leave_the_dynamic_tree_connected_full_and_as_likely_as_any() {
+    for nodes in 1..=20 {
+        let mut table = Table::new(3, 0);
+        table.ties = true;
+        let shape = DraftShape::Dynamic {
+            depth: 4,
+            top_k: 20,
+            nodes,
+        };
+        let draft = built(shape.clone(), 9, Sampling::GREEDY, &mut table);
+        assert_eq!(draft.len(), nodes);
+        let got = paths(&draft);
+        for (node, path) in got.iter().enumerate() {
+            let parent = &path[..path.len() - 1];
+            assert!(parent.is_empty() || got[..node].iter().any(|other| other == parent));
+        }
+        let all = all(&table, 4);
+        let value = |path: &Vec<u32>| all.iter().find(|(other, _)| other == path).unwrap().1;
+        let mut drafted: Vec<f64> = got.iter().map(value).collect();
+        let mut best: Vec<f64> = all.iter().map(|(_, value)| *value).collect();
+        drafted.sort_by(|a, b| b.total_cmp(a));
+        best.sort_by(|a, b| b.total_cmp(a));
+        for (drafted, best) in drafted.iter().zip(best) {
+            assert!((drafted - best).abs() < 1e-9);
+        }
+        let again = built(shape, 9, Sampling::GREEDY, &mut table);
+        assert_eq!(paths(&again), got, "of equals always the same are taken");
+    }
+}
+
+#[test]
+fn nodes_are_asked_for_once_by_depth_and_only_where_something_follows() {
+    let mut table = Table::new(6, 0);
+    let tree = StaticTree::named("eagle-25").unwrap();
+    let shape = DraftShape::Static {
+        tree: tree.clone(),
+        children: Children::Top,
+    };
+    // A vocabulary of six has every child of this tree.
+    let draft = built(shape, 9, Sampling::GREEDY, &mut table);
+    assert_eq!(draft.len(), 25);
+    let inner: Vec<usize> = (0..25)
+        .filter(|&node| !tree.children(Some(node)).is_empty())
+        .collect();
+    assert_eq!(table.calls.concat(), inner);
+    assert_eq!(table.calls.len(), 5);
+    for (node, ranks) in paths(&draft).iter().zip(tree.paths()) {
+        for (step, (&token, &rank)) in node.iter().zip(ranks).enumerate() {
+            let row = table.row(&node[..step]);
+            let larger = row.iter().filter(|&&logit| logit > row[token as usize]);
+            assert_eq!(larger.count(), rank);
+        }
+    }
+}
+
+#[test]
+fn a_tree_is_cut_at_the_length_wanted_and_where_candidates_end() {
+    let shape = |children| DraftShape::Static {
+        tree: StaticTree::named("medusa-63").unwrap(),
+        children,
+    };
+    let mut table = Table::new(12, 0);
+    let draft = built(shape(Children::Top), 2, Sampling::GREEDY, &mut table);
+    assert_eq!(draft.len(), 38);
+    assert_eq!(table.calls.len(), 2);
+    // Of two tokens at each node the ranks 0 and 1 are left.
+    let two = Sampling {
+        top_k: 2,
+        ..Sampling::at(1.0)
+    };
+    for (mut table, sampling) in [(Table::new(2, 0), Sampling::at(1.0)), (table, two)] {
+        let draft = built(shape(Children::WithoutReplacement), 9, sampling, &mut table);
+        let tree = StaticTree::named("medusa-63").unwrap();
+        let left = tree
+            .paths()
+            .iter()
+            .filter(|path| path.iter().all(|&rank| rank < 2));
+        assert_eq!(draft.len(), left.count());
+    }
+    let chain = DraftShape::Chain { length: 4 };
+    assert_eq!(
+        built(chain, 3, Sampling::at(1.0), &mut Table::new(5, 0)).len(),
+        3
+    );
+}
+
+#[test]
+fn the_law_of_a_drawn_child_has_no_mass_on_the_siblings_before_it() {
+    let tree = StaticTree::new(vec![vec![0], vec![1], vec![2], vec![0, 0], vec![0, 1]]).unwrap();
+    let sampling = Sampling {
+        temperature: 0.7,
+        top_k: 4,
+        top_p: 1.0,
+    };
+    for children in [Children::WithoutReplacement, Children::WithReplacement] {
+        let mut table = Table::new(6, 3);
+        let shape = DraftShape::Static {
+            tree: tree.clone(),
+            children,
+        };
+        let draft = built(shape, 2, sampling, &mut table);
+        let Proposal::Sampled(laws) = &draft.proposal else {
+            panic!("a drawn tree states its laws");
+        };
+        let paths = paths(&draft);
+        for (node, path) in paths.iter().enumerate() {
+            let mut expected = sampling
+                .distribution(&table.row(&path[..path.len() - 1]))
+                .probabilities;
+            if children == Children::WithoutReplacement {
+                for sibling in 0..node {
+                    if draft.parents[sibling] == draft.parents[node] {
+                        expected[draft.tokens[sibling] as usize] = 0.0;
+                    }
+                }
+            }
+            let total: f32 = expected.iter().sum();
+            for (got, expected) in laws[node].probabilities.iter().zip(expected) {
+                assert!((got - expected / total).abs() < 1e-6, "node {node}");
+            }
+            assert!(laws[node].probabilities[draft.tokens[node] as usize] > 0.0);
+        }
+    }
+}
+
+#[test]
+fn tokens_are_those_of_the_target() {
+    // Draft tokens 0, 1, 2 stand for 1, 3, 4.
+    let vocabulary = DraftVocabulary::from_d2t(&[1, 2, 2], 6).unwrap();
+    let mut table = Table::new(3, 0);
+    for (shape, sampling) in [
+        (DraftShape::Chain { length: 3 }, Sampling::GREEDY),
+        (DraftShape::Chain { length: 3 }, Sampling::at(1.0)),
+        (
+            DraftShape::Dynamic {
+                depth: 2,
+                top_k: 3,
+                nodes: 12,
+            },
+            Sampling::at(1.0),
+        ),
+    ] {
+        let request = DraftRequest {
+            shape,
+            length: 3,
+            sampling,
+        };
+        let draft = build(&request, &vocabulary, &mut table);
+        assert!(!draft.is_empty());
+        assert!(draft.tokens.iter().all(|token| [1, 3, 4].contains(token)));
+    }
+}
+
+#[test]
+fn the_largest_are_in_order_and_of_equals_the_first() {
+    let values = [0.5, 2.0, f32::NEG_INFINITY, 2.0, f32::NAN, 1.0];
+    assert_eq!(largest(&values, 3), [1, 3, 5]);
+    assert_eq!(largest(&values, 9), [1, 3, 5, 0]);
+    assert_eq!(largest(&values, 0), [0usize; 0]);
+    assert_eq!([1, 3, 5, 0].map(|token| rank(&values, token)), [0, 1, 2, 3]);
+}
