@@ -4,9 +4,23 @@ use std::fmt::Write;
 use crate::report::with_interval;
 use crate::{Report, SettingReport};
 
+/// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
+const SHARED: [&str; 10] = [
+    "/data/train",
+    "/data/eval",
+    "/data/max_length",
+    "/train/steps",
+    "/train/batch_tokens",
+    "/train/accumulate",
+    "/evaluate/prompts",
+    "/evaluate/max_new_tokens",
+    "/evaluate/top_k",
+    "/evaluate/seed",
+];
+
 /// A table of the pooled results of `reports`, each under its name: one group of rows for each way of decoding, in the
-/// order of their first appearance. Reports of other targets or prompts than the first one's are told below it, since
-/// their numbers cannot be compared.
+/// order of their first appearance. Below it stands in what they differ from the first one beside the drafter: target,
+/// prompts, and settings of the recipe that training and evaluation depend on.
 pub fn compare(reports: &[(String, Report)]) -> String {
     let mut groups: Vec<(String, Vec<(&str, &SettingReport)>)> = Vec::new();
     for (name, report) in reports {
@@ -52,6 +66,10 @@ pub fn compare(reports: &[(String, Report)]) -> String {
             "\nGreedy output: {mismatches} mismatches in {compared} tokens.\n"
         );
     }
+    let lossy = |(_, report): &(String, Report)| report.settings.iter().any(|s| s.lossy);
+    if reports.iter().any(lossy) {
+        _ = write!(text, "\n{}\n", crate::report::LOSSY);
+    }
     for difference in differences(reports) {
         _ = write!(text, "\n{difference}\n");
     }
@@ -70,10 +88,11 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
     };
     let mut found = Vec::new();
     for (name, report) in others {
-        if report.target.sha256 != first.target.sha256 {
+        let target = |report: &Report| (report.target.sha256.clone(), report.target.dtype.clone());
+        if target(report) != target(first) {
             found.push(format!(
-                "Not comparable: the target of {name}, `{}`, has other weights than that of {first_name}, `{}`.",
-                report.target.model, first.target.model
+                "Not comparable: the target of {name}, `{}` ({}), is not that of {first_name}, `{}` ({}).",
+                report.target.model, report.target.dtype, first.target.model, first.target.dtype
             ));
         }
         if prompts(report) != prompts(first) {
@@ -82,6 +101,17 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
                 prompts(report),
                 prompts(first)
             ));
+        }
+        for key in SHARED {
+            let of = |report: &Report| report.recipe.pointer(key).cloned();
+            if let (Some(theirs), Some(ours)) = (of(report), of(first))
+                && theirs != ours
+            {
+                let key = key.trim_start_matches('/').replace('/', ".");
+                found.push(format!(
+                    "Differs: `{key}` is {theirs} in {name} and {ours} in {first_name}."
+                ));
+            }
         }
     }
     found
@@ -116,6 +146,7 @@ mod tests {
         let target = TargetReport {
             model: "target".into(),
             sha256: sha256.into(),
+            dtype: "f32".into(),
             ..TargetReport::default()
         };
         let settings = vec![setting(0.0), setting(1.0)];
@@ -149,7 +180,7 @@ mod tests {
         let names = ["a", "b", "c"].map(String::from);
         let text = compare(&names.into_iter().zip(reports).collect::<Vec<_>>());
         assert!(
-            text.contains("the target of b, `target`, has other weights than that of a"),
+            text.contains("the target of b, `target` (f32), is not that of a, `target` (f32)"),
             "{text}"
         );
         assert!(
@@ -157,5 +188,14 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches("Not comparable").count(), 2);
+
+        let trained = |steps: u64| {
+            let mut report = report("x", 4, 2.0);
+            report.recipe = serde_json::json!({ "train": { "steps": steps } });
+            (format!("{steps} steps"), report)
+        };
+        let text = compare(&[trained(10), trained(20)]);
+        let told = "Differs: `train.steps` is 20 in 20 steps and 10 in 10 steps.";
+        assert!(text.contains(told), "{text}");
     }
 }

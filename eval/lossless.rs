@@ -41,6 +41,26 @@ pub struct ChiSquare {
     pub p_value: f64,
 }
 
+impl ChiSquare {
+    fn new(statistic: f64, dof: u64) -> Self {
+        let p_value = match dof {
+            0 => 1.0,
+            _ => upper_gamma(dof as f64 / 2.0, statistic / 2.0),
+        };
+        Self {
+            statistic,
+            dof,
+            p_value,
+        }
+    }
+
+    /// Independent tests as one: statistics and degrees of freedom add up. `None` of none.
+    pub fn pooled(tests: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let sum = |a: Self, b: Self| Self::new(a.statistic + b.statistic, a.dof + b.dof);
+        tests.into_iter().reduce(sum)
+    }
+}
+
 /// How sampled output is tested.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingTest {
@@ -119,14 +139,7 @@ pub fn chi_square(tables: &[Vec<[u64; 2]>]) -> ChiSquare {
         }
         dof += rows.len() as u64 - 1;
     }
-    ChiSquare {
-        statistic,
-        dof,
-        p_value: match dof {
-            0 => 1.0,
-            _ => upper_gamma(dof as f64 / 2.0, statistic / 2.0),
-        },
-    }
+    ChiSquare::new(statistic, dof)
 }
 
 fn merge_rare(table: &[[u64; 2]], sizes: [f64; 2]) -> Vec<[u64; 2]> {

@@ -12,6 +12,9 @@ use crate::{ChiSquare, Comparison, DraftReport, Error, Result};
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
 
+/// What stands below a table with settings that are not exact.
+pub(crate) const LOSSY: &str = "Lossy settings change what the target says: their τ and speed-up are no speculative decoding's.";
+
 /// `report.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -265,7 +268,7 @@ impl Report {
             }
         }
         if self.settings.iter().any(|setting| setting.lossy) {
-            text.push_str("\nLossy settings change what the target says: their τ and speed-up are no speculative decoding's.\n");
+            _ = write!(text, "\n{LOSSY}\n");
         }
         let lossless = &self.lossless;
         if lossless.greedy_tokens > 0 {

@@ -198,10 +198,8 @@ impl Estimate {
             .find_map(|key| objective[key].as_u64());
         let unroll = unroll.unwrap_or(1).max(1);
         // Activations of one step are alive at a time when the backward pass computes them again.
-        let alive = match objective["recompute"] == true {
-            true => 1,
-            false => unroll,
-        };
+        let recompute = objective["recompute"] == true;
+        let alive = if recompute { 1 } else { unroll };
         let batch_tokens = recipe.train.batch_tokens as u64;
         let row = (recipe.data.max_length as u64).min(batch_tokens.max(1));
         let gpu = device::is_gpu(device);
@@ -227,7 +225,7 @@ impl Estimate {
             train_tokens: batch_tokens * (recipe.train.steps * recipe.train.accumulate) as u64,
             unroll,
             alive,
-            flops_per_token: flops_per_token(spec, &footprint, unroll, row, live),
+            flops_per_token: flops_per_token(spec, &footprint, unroll, recompute, row, live),
             speed: match gpu {
                 true => (
                     GPU_FLOPS,
@@ -321,6 +319,7 @@ fn flops_per_token(
     spec: &TargetSpec,
     footprint: &Footprint,
     unroll: u64,
+    recompute: bool,
     row: u64,
     live: bool,
 ) -> f64 {
@@ -331,8 +330,10 @@ fn flops_per_token(
         true => 2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention,
         false => 0.0,
     };
-    // The target's distribution at every position, once.
-    let teacher = 2.0 * (spec.vocab * spec.d_model) as f64;
+    // The target's distribution at every position: once for an unrolled drafter, whose steps share its head, and once for
+    // each of several heads.
+    let heads = footprint.head / (footprint.draft_vocab * spec.d_model as u64).max(1);
+    let teacher = 2.0 * (spec.vocab * spec.d_model) as f64 * heads.max(1) as f64;
     // A drafter may have several heads.
     let head = footprint
         .head
@@ -344,7 +345,9 @@ fn flops_per_token(
     } else {
         4.0 * head
     };
-    target + teacher + unroll as f64 * (6.0 * body + 3.0 * attention + head_flops)
+    // Steps that are computed again in the backward pass cost a second forward pass.
+    let passes = if recompute { 8.0 } else { 6.0 };
+    target + teacher + unroll as f64 * (passes * (body + attention / 2.0) + head_flops)
 }
 
 /// Tokens of the training data: counted by `prepare`, or from the size of the file.

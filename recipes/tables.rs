@@ -291,7 +291,12 @@ impl EvaluateTable {
             if let Err(error) = draft.check() {
                 return Err(Problem::new("drafts", error.to_string()));
             }
-            if self.verifier == VerifierName::Block && !matches!(draft, DraftChoice::Chain { .. }) {
+            let sampled = self
+                .temperatures
+                .iter()
+                .any(|&temperature| temperature > 0.0);
+            let tree = !matches!(draft, DraftChoice::Chain { .. });
+            if self.verifier == VerifierName::Block && tree && sampled {
                 return Err(Problem::new(
                     "verifier",
                     "`block` judges chains only, found a tree in `drafts`; use `auto`",
@@ -335,7 +340,7 @@ pub enum VerifierName {
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
-    /// `greedy` at temperature 0, else block verification, for chains only: as exact, and never accepts less.
+    /// `greedy` at temperature 0, else block verification, for chains only: as exact, and on average never accepts less.
     Block,
     /// `greedy` at temperature 0, else typical acceptance, which changes what the target says.
     TypicalLossy,

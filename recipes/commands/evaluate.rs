@@ -99,6 +99,8 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
             prompts,
         });
     }
+    // Of files that overlap, what is evaluated from one is not measured on from another.
+    others.retain(|prompt| sets.iter().all(|set| !set.prompts.contains(prompt)));
     let judge = Judge::open(&folder, &arguments.drafter, &device::device(name)?, dtype)?;
     let calibration = calibration(others, &sets, &table);
     let mut report = judge.report(&sets, &calibration, &table, Output::detect())?;

@@ -213,10 +213,17 @@ impl Judge {
             },
         )?;
         let drawn = evaluation.settings.iter().zip(&evaluation.shapes);
-        let sampled = drawn
+        let sampled: Vec<_> = drawn
             .filter(|(setting, _)| settings.baseline && setting.temperature > 0.0 && !setting.lossy)
             .map(|(setting, shape)| (setting.sampling(), shape.clone()))
-            .next();
+            .collect();
+        let mut tests = Vec::with_capacity(sampled.len());
+        for (at, (sampling, shape)) in sampled.into_iter().enumerate() {
+            // Other draws for each setting, so that the tests are independent and add up.
+            let seed = settings.seed.wrapping_add(at as u64);
+            let test = self.test_sampling(session.as_mut(), sets, &settings, sampling, shape, seed);
+            tests.extend(test?);
+        }
         let drafter = DrafterReport {
             kind: self.drafter.kind().into(),
             parameters: self.drafter.parameters(),
@@ -224,12 +231,7 @@ impl Judge {
         };
         let mut report = Report::new(TargetReport::default(), drafter, evaluation.settings);
         report.lossless = LosslessReport {
-            sampling: match sampled {
-                Some((sampling, shape)) => {
-                    self.test_sampling(session.as_mut(), sets, &settings, sampling, shape)?
-                }
-                None => None,
-            },
+            sampling: ChiSquare::pooled(tests),
             ..evaluation.greedy.into()
         };
         report.seeds = BTreeMap::from([("sampling".to_owned(), table.seed)]);
@@ -245,6 +247,7 @@ impl Judge {
         settings: &EvaluateSettings,
         sampling: Sampling,
         draft: DraftShape,
+        seed: u64,
     ) -> Result<Option<ChiSquare>> {
         let mut prompts: Vec<Vec<u32>> = sets
             .iter()
@@ -267,7 +270,7 @@ impl Judge {
             draft,
             sampling,
             verifier: settings.verifier,
-            seed: settings.seed,
+            seed,
         };
         Ok(Some(sampling_test(
             &self.decoder(),
