@@ -2,7 +2,8 @@
 //!
 //! Once the loss has been judged, the gradient of what the head reads at each step is a constant. So step `j` can be
 //! differentiated alone, last step first: it is computed again from its inputs, the hidden states and the keys and values
-//! of the steps before it, which enter as leaves of a graph of their own. What arrives at the leaves is handed on.
+//! of the steps before it, which enter as leaves of a graph of their own. What arrives at the leaves is handed on. The last
+//! steps are kept, since they would be computed again at once.
 use burn::prelude::*;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
@@ -13,33 +14,88 @@ use crate::optimizer::Gradients;
 use crate::training_time_test::{Steps, features, positions};
 use crate::vocab_loss::dot;
 
+/// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
+/// gradients of the parameters need their memory.
+const KEPT: usize = 2;
+
 /// The inputs of every step, in no graph, and what its backward pass needs.
 pub(crate) struct Unrolled<'a> {
     batch: &'a Batch,
     /// `[batch, seq, d_model]`, one for each step.
     hidden: Vec<Tensor<3>>,
     cache: UnrolledCache,
+    /// The last steps, in step order.
+    kept: Vec<Step>,
+}
+
+/// One step in a graph of its own.
+struct Step {
+    /// A leaf, `[batch, seq, d_model]`.
+    hidden: Tensor<3>,
+    /// Keys and values of the steps before it: leaves.
+    earlier: Vec<(Tensor<4>, Tensor<4>)>,
+    /// Its own keys and values.
+    own: (Tensor<4>, Tensor<4>),
+    /// `[batch, seq, d_model]`, before the final norm.
+    output: Tensor<3>,
+}
+
+impl Step {
+    /// Runs the step that follows those with the keys and values `earlier`.
+    fn new(
+        drafter: &Eagle3,
+        inputs: &Steps,
+        hidden: &Tensor<3>,
+        earlier: &[(Tensor<4>, Tensor<4>)],
+    ) -> Self {
+        let device = inputs.device();
+        let leaf = |x: &Tensor<4>| lift(x.clone(), &device).require_grad();
+        let hidden = lift(hidden.clone(), &device).require_grad();
+        let step = earlier.len();
+        let earlier: Vec<_> = earlier.iter().map(|(k, v)| (leaf(k), leaf(v))).collect();
+        let mut cache = UnrolledCache::from_steps(earlier.clone());
+        let output = inputs.run(drafter, step, hidden.clone(), &mut cache);
+        Self {
+            hidden,
+            earlier,
+            own: cache.steps()[step].clone(),
+            output,
+        }
+    }
 }
 
 /// Gradients of a step's keys and values.
 type OfKeyAndValue = Option<(Tensor<4>, Tensor<4>)>;
 
 impl<'a> Unrolled<'a> {
-    /// Runs `drafter`, whose parameters are in a graph, outside of it over `batch`. Also returns what the head reads at
-    /// each step, `[batch * seq, d_model]`.
+    /// Runs `drafter`, whose parameters are in a graph, over `batch`. Also returns what the head reads at each step,
+    /// `[batch * seq, d_model]`, in no graph.
     pub(crate) fn new(drafter: &Eagle3, batch: &'a Batch, steps: usize) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
         let inputs = Steps::new(&plain, &batch.without_autodiff());
+        let inputs_of_graph = Steps::new(drafter, batch);
         let mut unrolled = Self {
             batch,
             hidden: Vec::with_capacity(steps),
             cache: UnrolledCache::default(),
+            kept: Vec::with_capacity(KEPT),
         };
         let mut by_head = Vec::with_capacity(steps);
         let mut hidden = plain.fuse(features(batch).captured.clone().without_autodiff());
         for step in 0..steps {
             unrolled.hidden.push(hidden.clone());
-            let output = inputs.run(&plain, step, hidden, &mut unrolled.cache);
+            let output = if step + KEPT < steps {
+                inputs.run(&plain, step, hidden, &mut unrolled.cache)
+            } else {
+                let kept = Step::new(drafter, &inputs_of_graph, &hidden, unrolled.cache.steps());
+                let (key, value) = kept.own.clone();
+                let own = (key.without_autodiff(), value.without_autodiff());
+                let before = unrolled.cache.steps().iter().cloned();
+                unrolled.cache = UnrolledCache::from_steps(before.chain([own]).collect());
+                let output = kept.output.clone().without_autodiff();
+                unrolled.kept.push(kept);
+                output
+            };
             by_head.push(positions(plain.normed(output.clone())));
             hidden = plain.feedback(output);
         }
@@ -47,35 +103,28 @@ impl<'a> Unrolled<'a> {
     }
 
     /// The gradients of all parameters below the head, from those of what the head reads.
-    pub(crate) fn backward(self, drafter: &Eagle3, by_head: Vec<Tensor<2>>) -> Gradients {
+    pub(crate) fn backward(mut self, drafter: &Eagle3, by_head: Vec<Tensor<2>>) -> Gradients {
         let mut gradients = Gradients::default();
         let inputs = Steps::new(drafter, self.batch);
-        let device = self.batch.tokens.device();
-        let leaf = |x: &Tensor<4>| lift(x.clone(), &device).require_grad();
         let mut of_caches: Vec<OfKeyAndValue> = vec![None; self.hidden.len()];
         let mut of_next: Option<Tensor<3>> = None;
-        let steps = self.hidden.into_iter().zip(by_head);
-        for (step, (hidden, by_head)) in steps.enumerate().rev() {
-            let earlier: Vec<_> = self.cache.steps()[..step]
-                .iter()
-                .map(|(key, value)| (leaf(key), leaf(value)))
-                .collect();
-            let hidden = lift(hidden, &device).require_grad();
-            let mut cache = UnrolledCache::from_steps(earlier.clone());
-            let output = inputs.run(drafter, step, hidden.clone(), &mut cache);
-            let mut surrogate = dot(positions(drafter.normed(output.clone())), by_head);
+        for (number, by_head) in by_head.into_iter().enumerate().rev() {
+            let input = self.hidden.remove(number);
+            let step = match self.kept.pop() {
+                Some(kept) => kept,
+                None => Step::new(drafter, &inputs, &input, &self.cache.steps()[..number]),
+            };
+            let mut surrogate = dot(positions(drafter.normed(step.output.clone())), by_head);
             if let Some(gradient) = of_next.take() {
-                surrogate = surrogate + dot(drafter.feedback(output), gradient);
+                surrogate = surrogate + dot(drafter.feedback(step.output), gradient);
             }
-            if let (Some((key, value)), Some((to_key, to_value))) =
-                (cache.steps().last().cloned(), of_caches[step].take())
-            {
+            if let Some((to_key, to_value)) = of_caches[number].take() {
+                let (key, value) = step.own;
                 surrogate = surrogate + dot(key, to_key) + dot(value, to_value);
             }
-            drop(cache);
             let mut graph = surrogate.backward();
-            of_next = hidden.grad_remove(&mut graph);
-            for ((key, value), sum) in earlier.iter().zip(&mut of_caches) {
+            of_next = step.hidden.grad_remove(&mut graph);
+            for ((key, value), sum) in step.earlier.iter().zip(&mut of_caches) {
                 let both = key
                     .grad_remove(&mut graph)
                     .zip(value.grad_remove(&mut graph));

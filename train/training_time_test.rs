@@ -245,6 +245,11 @@ impl Steps {
         }
     }
 
+    /// Where the batch is, and in which graph.
+    pub(crate) fn device(&self) -> Device {
+        self.tokens.device()
+    }
+
     /// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
     pub(crate) fn run(
         &self,
