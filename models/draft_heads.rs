@@ -7,14 +7,13 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::silu;
 use serde::{Deserialize, Serialize};
-use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::eagle3::head_rows;
-use crate::weights::{host_f32, lift};
+use crate::untrained::Untrained;
+use crate::weights::lift;
 use crate::{
     Bias, Drafter, Error, Init, Layout, Linear, RandomWeights, Result, Scope, TargetParts,
-    TargetSpec, Weights,
+    TargetSpec,
 };
 
 /// Where the output layers of the heads come from.
@@ -91,7 +90,7 @@ impl Frozen {
         head: OutputHead,
     ) -> Self {
         Self {
-            shared: (head == OutputHead::Shared).then(|| head_rows(target, vocabulary)),
+            shared: (head == OutputHead::Shared).then(|| target.head_rows(vocabulary)),
             target: target.clone(),
             vocabulary: vocabulary.clone(),
         }
@@ -176,34 +175,17 @@ pub(crate) fn check_sizes(
     Ok(())
 }
 
-/// Random parameters, except for the output layers, which start as the target's.
-pub(crate) struct FreshHeads<'a> {
-    random: RandomWeights,
+/// The parameters of untrained heads: random, with output layers that start as the target's.
+pub(crate) fn fresh_weights<'a>(
+    seed: u64,
     target: &'a TargetParts,
     vocabulary: &'a DraftVocabulary,
-}
-
-impl<'a> FreshHeads<'a> {
-    pub(crate) fn new(seed: u64, target: &'a TargetParts, vocabulary: &'a DraftVocabulary) -> Self {
-        Self {
-            random: RandomWeights::new(seed),
-            target,
-            vocabulary,
-        }
-    }
-}
-
-impl Weights for FreshHeads<'_> {
-    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
-        if !name.starts_with("lm_heads.") {
-            return self.random.tensor(name, shape, init);
-        }
-        let values = match name.ends_with(".bias") {
-            // The target's head has none.
-            true => vec![0.0; shape[0]],
-            false => host_f32(head_rows(self.target, self.vocabulary).transpose()),
-        };
-        Ok(NamedTensor::from_f32(name, shape, values))
+) -> Untrained<'a> {
+    Untrained {
+        random: RandomWeights::new(seed),
+        heads: Some("lm_heads."),
+        target,
+        vocabulary,
     }
 }
 

@@ -9,9 +9,8 @@ use crate::draft_state::{DraftPass, DraftState};
 use crate::mask::token_ids;
 use crate::unrolled::UnrolledCache;
 use crate::{
-    Attention, AttentionConfig, Bias, Capture, Drafter, Error, Features, Linear, Mlp,
-    RandomWeights, Result, RmsNorm, Rope, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights,
-    attend, weights::lift,
+    Attention, AttentionConfig, Bias, Capture, Drafter, Features, Linear, Mlp, RandomWeights,
+    Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights, weights::lift,
 };
 
 /// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
@@ -56,22 +55,6 @@ struct Layer {
 }
 
 impl Eagle1 {
-    /// The target's embedding, frozen.
-    ///
-    /// # Shapes
-    /// - tokens: `[batch, seq]`
-    /// - output: `[batch, seq, d_model]`
-    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let tokens = tokens.without_autodiff();
-        self.lift(self.frozen.target.embed_tokens.forward(tokens))
-    }
-
-    /// The rotary positions of the drafter's attention.
-    pub fn rope(&self, device: &Device) -> Rope {
-        let spec = &self.frozen.target.spec;
-        Rope::new(&spec.rope, spec.d_head, device)
-    }
-
     /// Step `cache.len()` of the drafter unrolled over whole packed rows: the features that follow.
     ///
     /// # Shapes
@@ -94,7 +77,10 @@ impl Eagle1 {
 
     /// The target's head, frozen, `[d_model, vocab]`.
     pub fn head(&self) -> Tensor<2> {
-        self.lift(self.frozen.target.lm_head.weight.val())
+        lift(
+            self.frozen.target.lm_head.weight.val(),
+            &self.fc.weight.device(),
+        )
     }
 
     /// Its settings.
@@ -105,11 +91,6 @@ impl Eagle1 {
     /// The target's frozen pieces.
     pub fn target(&self) -> &TargetParts {
         &self.frozen.target
-    }
-
-    /// A frozen tensor as one of the graph that the parameters are in.
-    fn lift<const D: usize>(&self, frozen: Tensor<D>) -> Tensor<D> {
-        lift(frozen, &self.fc.weight.device())
     }
 
     fn layer(
@@ -128,14 +109,12 @@ impl Eagle1 {
     /// The features that follow those of some tokens, batch 1.
     fn decode(&self, tokens: &[u32], features: Tensor<3>, pass: DraftPass) -> Tensor<3> {
         let device = features.device();
-        let rotation = self.rope(&device).at(pass.positions);
-        let embedded = self
-            .embed(token_ids(tokens, &device))
-            .cast(features.dtype());
+        let target = &self.frozen.target;
+        let rotation = target.spec.rotary(&device).at(pass.positions);
+        let embedded = target.embed(token_ids(tokens, &device), &device);
+        let embedded = embedded.cast(features.dtype());
         self.layer(embedded, features, |attention, x| {
-            let projected = attention.project(x, &rotation);
-            let (key, value) = pass.cache.append(projected.key, projected.value);
-            attention.output(attend(projected.query, key, value, pass.mask.as_ref()))
+            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
         })
     }
 
@@ -256,20 +235,12 @@ impl Layer {
 impl Eagle1Config {
     /// With the sizes that were left out taken from the target.
     fn resolve(&self, target: &TargetSpec) -> Result<Self> {
-        let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let resolved = Self {
+        let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
+        Ok(Self {
             bias: self.bias,
-            d_ff: or(self.d_ff, target.d_ff),
-            heads: or(self.heads, target.heads),
-            kv_heads: or(self.kv_heads, target.kv_heads),
-        };
-        if !resolved.heads.is_multiple_of(resolved.kv_heads) {
-            return Err(Error::Drafter {
-                key: "kv_heads",
-                expected: format!("a divisor of {} query heads", resolved.heads),
-                got: resolved.kv_heads.to_string(),
-            });
-        }
-        Ok(resolved)
+            d_ff,
+            heads,
+            kv_heads,
+        })
     }
 }

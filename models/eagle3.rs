@@ -4,16 +4,15 @@ use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
-use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::mask::token_ids;
 use crate::unrolled::UnrolledCache;
+use crate::untrained::Untrained;
 use crate::{
     Attention, AttentionConfig, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
-    Init, Linear, Mlp, RandomWeights, Result, RmsNorm, Rope, Rotation, Scope, TargetParts,
-    TargetSpec, Tree, Weights, attend,
-    weights::{host_f32, lift},
+    Linear, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree,
+    Weights, weights::lift,
 };
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -122,22 +121,6 @@ impl Eagle3 {
         self.fc.forward(Tensor::cat(normed, 2))
     }
 
-    /// The target's embedding, frozen.
-    ///
-    /// # Shapes
-    /// - tokens: `[batch, seq]`
-    /// - output: `[batch, seq, d_model]`
-    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let tokens = tokens.without_autodiff();
-        self.lift(self.frozen.target.embed_tokens.forward(tokens))
-    }
-
-    /// The rotary positions of the drafter's attention.
-    pub fn rope(&self, device: &Device) -> Rope {
-        let spec = &self.frozen.target.spec;
-        Rope::new(&spec.rope, spec.d_head, device)
-    }
-
     /// Step `cache.len()` of the unrolled drafter, over whole packed rows.
     ///
     /// # Shapes
@@ -220,12 +203,12 @@ impl Eagle3 {
     /// One pass over tokens, batch 1: the outputs before the final norm.
     fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
         let device = hidden.device();
-        let rotation = self.rope(&device).at(pass.positions);
-        let embedded = self.embed(token_ids(tokens, &device)).cast(hidden.dtype());
+        let target = &self.frozen.target;
+        let rotation = target.spec.rotary(&device).at(pass.positions);
+        let embedded = target.embed(token_ids(tokens, &device), &device);
+        let embedded = embedded.cast(hidden.dtype());
         self.layer(embedded, hidden, |attention, x| {
-            let projected = attention.project(x, &rotation);
-            let (key, value) = pass.cache.append(projected.key, projected.value);
-            attention.output(attend(projected.query, key, value, pass.mask.as_ref()))
+            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
         })
     }
 
@@ -273,7 +256,7 @@ impl Drafter for Eagle3 {
         };
         let frozen = Frozen {
             head: (config.head == Head::Shared && !vocabulary.is_full())
-                .then(|| head_rows(target, vocabulary)),
+                .then(|| target.head_rows(vocabulary)),
             target: target.clone(),
             vocabulary: vocabulary.clone(),
             config,
@@ -295,9 +278,9 @@ impl Drafter for Eagle3 {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = FreshWeights {
+        let mut weights = Untrained {
             random: RandomWeights::new(seed),
-            head: config.head,
+            heads: (config.head == Head::Copied).then_some("lm_head."),
             target,
             vocabulary,
         };
@@ -391,20 +374,18 @@ impl Midlayer {
 impl Eagle3Config {
     /// With the sizes that were left out taken from the target.
     fn resolve(&self, target: &TargetSpec) -> Result<Self> {
-        let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let mut resolved = self.clone();
-        resolved.captured_layers = Eagle3::capture(self, target)?.layers;
-        resolved.draft_vocab = or(self.draft_vocab, target.vocab);
-        resolved.d_ff = or(self.d_ff, target.d_ff);
-        resolved.heads = or(self.heads, target.heads);
-        resolved.kv_heads = or(self.kv_heads, target.kv_heads);
-        if !resolved.heads.is_multiple_of(resolved.kv_heads) {
-            return Err(Error::Drafter {
-                key: "kv_heads",
-                expected: format!("a divisor of {} query heads", resolved.heads),
-                got: resolved.kv_heads.to_string(),
-            });
-        }
+        let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
+        let resolved = Self {
+            captured_layers: Eagle3::capture(self, target)?.layers,
+            draft_vocab: match self.draft_vocab {
+                0 => target.vocab,
+                given => given,
+            },
+            d_ff,
+            heads,
+            kv_heads,
+            ..self.clone()
+        };
         if resolved.draft_vocab > target.vocab {
             return Err(Error::Drafter {
                 key: "draft_vocab",
@@ -413,38 +394,5 @@ impl Eagle3Config {
             });
         }
         Ok(resolved)
-    }
-}
-
-/// The target's head over the draft vocabulary, `[d_model, draft_vocab]`.
-pub fn head_rows(target: &TargetParts, vocabulary: &DraftVocabulary) -> Tensor<2> {
-    let weight = target.lm_head.weight.val();
-    if vocabulary.is_full() {
-        return weight;
-    }
-    let ids: Vec<i64> = vocabulary
-        .target_ids()
-        .iter()
-        .map(|&id| id as i64)
-        .collect();
-    let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &weight.device());
-    weight.select(1, ids)
-}
-
-/// Random parameters, except for a copied head, which starts as the target's rows.
-struct FreshWeights<'a> {
-    random: RandomWeights,
-    head: Head,
-    target: &'a TargetParts,
-    vocabulary: &'a DraftVocabulary,
-}
-
-impl Weights for FreshWeights<'_> {
-    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
-        if self.head == Head::Copied && name == "lm_head.weight" {
-            let rows = head_rows(self.target, self.vocabulary).transpose();
-            return Ok(NamedTensor::from_f32(name, shape, host_f32(rows)));
-        }
-        self.random.tensor(name, shape, init)
     }
 }

@@ -6,14 +6,13 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::draft_heads::{
-    DraftHeads, FreshHeads, Frozen, OutputHead, OutputLayer, check_sizes, head_after, own_outputs,
-    residual, residual_blocks,
+    DraftHeads, Frozen, OutputHead, OutputLayer, check_sizes, fresh_weights, head_after,
+    own_outputs, residual, residual_blocks,
 };
 use crate::mask::{token_ids, tree_mask, tree_positions};
-use crate::weights::lift;
 use crate::{
     AttentionConfig, Bias, Capture, DecoderLayer, DecoderLayerConfig, Drafter, Features, KvCache,
-    Layout, Linear, Result, RmsNorm, Rope, Scope, TargetParts, TargetSpec, Tree, Weights, chain,
+    Layout, Linear, Result, RmsNorm, Scope, TargetParts, TargetSpec, Tree, Weights, chain,
 };
 
 /// The `[drafter]` table of a Hydra recipe. Every key may be left out.
@@ -95,23 +94,8 @@ impl Hydra {
         &self.config
     }
 
-    /// The target's embedding, frozen. `[batch, seq]` to `[batch, seq, d_model]`.
-    fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let embedded = self
-            .frozen
-            .target
-            .embed_tokens
-            .forward(tokens.without_autodiff());
-        lift(embedded, &self.device())
-    }
-
     fn device(&self) -> Device {
         self.blocks[0].res_connection.weight.device()
-    }
-
-    fn rope(&self, device: &Device) -> Rope {
-        let spec = &self.frozen.target.spec;
-        Rope::new(&spec.rope, spec.d_head, device)
     }
 
     /// What the heads read in place of the target's last hidden states, over whole packed rows. `[batch, seq, d_model]`
@@ -120,7 +104,8 @@ impl Hydra {
         let (Some(layer), Some(norm)) = (&self.prefix_layer, &self.prefix_norm) else {
             return last;
         };
-        let rotation = self.rope(&last.device()).at(layout.positions.clone());
+        let spec = &self.frozen.target.spec;
+        let rotation = spec.rotary(&last.device()).at(layout.positions.clone());
         let mask = layout.mask(None);
         norm.forward(layer.forward(last, &rotation, Some(&mask), None))
     }
@@ -134,7 +119,7 @@ impl Hydra {
         let parents = chain(last.dims()[1]);
         let positions = tree_positions(&parents, cache.len(), &device);
         let mask = tree_mask(&parents, cache.len(), None, &device);
-        let rotation = self.rope(&device).at(positions);
+        let rotation = self.frozen.target.spec.rotary(&device).at(positions);
         norm.forward(layer.forward(last, &rotation, mask.as_ref(), Some(cache)))
     }
 
@@ -146,7 +131,8 @@ impl Hydra {
         let (rows, length) = (paths.len(), paths[0].len());
         let d_model = hidden.dims()[1];
         let tokens = token_ids(&paths.concat(), &hidden.device());
-        let embedded = self.embed(tokens).cast(hidden.dtype());
+        let embedded = self.frozen.target.embed(tokens, &self.device());
+        let embedded = embedded.cast(hidden.dtype());
         let embedded = embedded.reshape([rows, length * d_model]);
         let x = Tensor::cat(vec![hidden.expand([rows, d_model]), embedded], 1);
         let head = length - 1;
@@ -167,7 +153,8 @@ impl DraftHeads for Hydra {
         let mut read = vec![self.prefix(last, layout)];
         let mut hidden = Vec::with_capacity(self.blocks.len());
         for (head, (blocks, tokens)) in self.blocks.iter().zip(following).enumerate() {
-            read.push(self.embed(tokens.clone()).cast(dtype));
+            let embedded = self.frozen.target.embed(tokens.clone(), &self.device());
+            read.push(embedded.cast(dtype));
             let x = Tensor::cat(read.clone(), 2).reshape([batch * seq, (head + 2) * d_model]);
             hidden.push(blocks.forward(x));
         }
@@ -238,7 +225,7 @@ impl Drafter for Hydra {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = FreshHeads::new(seed, target, vocabulary);
+        let mut weights = fresh_weights(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

@@ -23,6 +23,7 @@ mod tangent;
 mod target;
 mod transformer;
 pub mod unrolled;
+mod untrained;
 pub mod weights;
 
 pub use attention::{Attention, AttentionConfig, Projected, attend, scores, weigh};

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::draft_heads::{
-    DraftHeads, FreshHeads, Frozen, OutputHead, OutputLayer, check_sizes, head_after, own_outputs,
-    residual, residual_blocks,
+    DraftHeads, Frozen, OutputHead, OutputLayer, check_sizes, fresh_weights, head_after,
+    own_outputs, residual, residual_blocks,
 };
 use crate::{
     Bias, Capture, Drafter, Features, Layout, Linear, Result, Scope, TargetParts, TargetSpec, Tree,
@@ -145,7 +145,7 @@ impl Drafter for Medusa {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = FreshHeads::new(seed, target, vocabulary);
+        let mut weights = fresh_weights(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

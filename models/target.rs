@@ -1,7 +1,9 @@
 use burn::nn::Embedding;
 use burn::prelude::*;
+use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::{Capture, KvCache, Linear, RmsNorm, RopeConfig};
+use crate::weights::lift;
+use crate::{Capture, Error, KvCache, Linear, Result, RmsNorm, Rope, RopeConfig};
 
 /// Sizes of the target a drafter is trained for.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +30,36 @@ pub struct TargetSpec {
     pub max_positions: usize,
 }
 
+impl TargetSpec {
+    /// The rotary positions of its attention.
+    pub fn rotary(&self, device: &Device) -> Rope {
+        Rope::new(&self.rope, self.d_head, device)
+    }
+
+    /// Feed-forward width, query heads and key and value heads of a drafter's layer: each as given, or the target's
+    /// where that is 0.
+    ///
+    /// # Errors
+    /// The query heads cannot be shared out among the others.
+    pub(crate) fn layer_sizes(
+        &self,
+        d_ff: usize,
+        heads: usize,
+        kv_heads: usize,
+    ) -> Result<[usize; 3]> {
+        let or = |given: usize, default: usize| if given == 0 { default } else { given };
+        let (heads, kv_heads) = (or(heads, self.heads), or(kv_heads, self.kv_heads));
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(Error::Drafter {
+                key: "kv_heads",
+                expected: format!("a divisor of {heads} query heads"),
+                got: kv_heads.to_string(),
+            });
+        }
+        Ok([or(d_ff, self.d_ff), heads, kv_heads])
+    }
+}
+
 /// The frozen pieces of a target that a drafter may share; never saved with the drafter.
 #[derive(Debug, Clone)]
 pub struct TargetParts {
@@ -39,6 +71,29 @@ pub struct TargetParts {
     pub norm: RmsNorm,
     /// `[d_model, vocab]` in memory.
     pub lm_head: Linear,
+}
+
+impl TargetParts {
+    /// The embedding of tokens, frozen, in the graph that parameters on `device` are in.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, seq]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn embed(&self, tokens: Tensor<2, Int>, device: &Device) -> Tensor<3> {
+        lift(self.embed_tokens.forward(tokens.without_autodiff()), device)
+    }
+
+    /// The head over the draft vocabulary, `[d_model, draft_vocab]`.
+    pub fn head_rows(&self, vocabulary: &DraftVocabulary) -> Tensor<2> {
+        let weight = self.lm_head.weight.val();
+        if vocabulary.is_full() {
+            return weight;
+        }
+        let ids = vocabulary.target_ids().into_iter();
+        let ids: Vec<i64> = ids.map(i64::from).collect();
+        let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &weight.device());
+        weight.select(1, ids)
+    }
 }
 
 /// Hidden states of the target over some positions.

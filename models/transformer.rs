@@ -7,8 +7,8 @@ use burn::tensor::DType;
 use crate::mask::{token_ids, tree_mask, tree_positions};
 use crate::{
     AttentionConfig, Bias, Caches, Capture, DecoderLayer, DecoderLayerConfig, Features, Init,
-    Layout, Linear, LogitRows, Pass, Result, RmsNorm, Rope, Scope, Target, TargetOutput,
-    TargetParts, TargetSpec,
+    Layout, Linear, LogitRows, Pass, Result, RmsNorm, Scope, Target, TargetOutput, TargetParts,
+    TargetSpec,
 };
 
 /// What `config.json` says of a dense decoder.
@@ -126,16 +126,16 @@ impl Transformer {
     /// # Shapes
     /// - tokens: `[batch, seq]`
     pub fn features(&self, tokens: Tensor<2, Int>, layout: &Layout, capture: &Capture) -> Features {
-        let rotation = self.rope(&tokens.device()).at(layout.positions.clone());
+        let rotation = self
+            .config
+            .spec
+            .rotary(&tokens.device())
+            .at(layout.positions.clone());
         let masks = Masks::new(&self.config.windows, |window| Some(layout.mask(window)));
         let x = self.embed_tokens.forward(tokens);
         self.run(x, capture, |index, layer, x| {
             layer.forward(x, &rotation, masks.of(index), None)
         })
-    }
-
-    fn rope(&self, device: &Device) -> Rope {
-        Rope::new(&self.config.spec.rope, self.config.spec.d_head, device)
     }
 
     fn run(
@@ -174,9 +174,11 @@ impl Target for Transformer {
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
         let device = self.device();
         let cached = caches.len;
-        let rotation = self
-            .rope(&device)
-            .at(tree_positions(pass.parents, cached, &device));
+        let rotation =
+            self.config
+                .spec
+                .rotary(&device)
+                .at(tree_positions(pass.parents, cached, &device));
         let masks = Masks::new(&self.config.windows, |window| {
             tree_mask(pass.parents, cached, window, &device)
         });

@@ -33,6 +33,11 @@ impl UnrolledCache {
         Self { steps }
     }
 
+    /// Adds the keys and values of a step.
+    pub fn push(&mut self, step: (Tensor<4>, Tensor<4>)) {
+        self.steps.push(step);
+    }
+
     /// Adds a step and attends from its queries.
     ///
     /// Scores are `[seq, seq]` for step 0 and one column for each later step. The softmax is taken over both without

@@ -1,30 +1,16 @@
 //! What the folders of Medusa and Hydra heads have in common.
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::DType as BurnType;
-use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::TargetParts;
 use spectrain_models::draft_heads::OutputHead;
-use spectrain_models::eagle3::head_rows;
-use spectrain_models::weights::host_f32;
-use spectrain_models::{TargetParts, TargetSpec};
+
+use crate::drafter_folder::target_head;
 
 /// Largest difference between the target's head and its copy in a folder, relative to the largest element: bf16 keeps
 /// eight bits.
 const ROUNDED: f32 = 0.01;
-
-/// Fails where heads are not for this target.
-pub(crate) fn check_fit(hidden_size: usize, vocab_size: usize, target: &TargetSpec) -> Result<()> {
-    for (what, found, expected) in [
-        ("hidden size", hidden_size, target.d_model),
-        ("target vocabulary", vocab_size, target.vocab),
-    ] {
-        if found != expected {
-            bail!("{what}: expected {expected}, found {found}");
-        }
-    }
-    Ok(())
-}
 
 /// Takes the draft vocabulary out of a folder's tensors.
 pub(crate) fn take_vocabulary(
@@ -43,13 +29,6 @@ pub(crate) fn take_vocabulary(
 pub(crate) fn token_map(vocabulary: &DraftVocabulary) -> Option<NamedTensor> {
     let ids: Vec<i64> = vocabulary.target_ids().into_iter().map(i64::from).collect();
     (!vocabulary.is_full()).then(|| NamedTensor::from_i64("token_map", [ids.len()], ids))
-}
-
-/// The target's head over the draft vocabulary, as files hold it.
-pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) -> NamedTensor {
-    let rows = head_rows(target, vocabulary).transpose();
-    let shape = rows.dims();
-    NamedTensor::from_f32("lm_head.weight", shape, host_f32(rows.cast(BurnType::F32)))
 }
 
 /// Takes the target's head out of a folder's tensors, and fails unless it is this target's.
@@ -72,12 +51,6 @@ pub(crate) fn take_target_head(
         true => Ok(()),
         false => bail!("`lm_head.weight`, which the heads share with their target, is another one"),
     }
-}
-
-/// Rounds tensors to the type they are written in.
-pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
-    let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
-    Ok(cast.collect::<spectrain_checkpoints::Result<_>>()?)
 }
 
 /// Where the output layers come from, as the folder says it.

@@ -12,7 +12,7 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::eagle3::{check_sizes, rope_config, rope_layout};
+use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
 use crate::registry::{Footprint, Shipped};
 
 impl Shipped for Eagle1 {
@@ -62,8 +62,7 @@ impl Shipped for Eagle1 {
                 vec![0.0; d_model],
             ));
         }
-        let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
-        let tensors = cast.collect::<spectrain_checkpoints::Result<Vec<_>>>()?;
+        let tensors = cast(tensors, dtype)?;
         Ok(eagle1::write(
             folder,
             &layout(self, dtype)?,
@@ -132,16 +131,9 @@ fn layout(drafter: &Eagle1, dtype: DType) -> Result<Eagle1Layout> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drafter_folder::samples::target;
     use spectrain_checkpoints::ModelFolder;
-    use spectrain_models::{RandomWeights, load_target};
-
-    fn target() -> TargetParts {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
-        let model = ModelFolder::open(folder).unwrap();
-        load_target(&model, &Device::flex(), DType::F32)
-            .unwrap()
-            .parts()
-    }
+    use spectrain_models::RandomWeights;
 
     fn drafter(config: &Eagle1Config) -> Eagle1 {
         let (target, mut weights) = (target(), RandomWeights::new(3));

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use burn::prelude::Device;
-use burn::tensor::DType as BurnType;
-use serde_json::{Value, json};
-use spectrain_checkpoints::eagle3::{self, Eagle3Layout, Rope};
+use serde_json::Value;
+use spectrain_checkpoints::eagle3::{self, Eagle3Layout};
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head, head_rows};
-use spectrain_models::weights::{TensorWeights, export, host_f32};
-use spectrain_models::{Capture, Drafter, RopeConfig, RopeScaling, TargetParts, TargetSpec};
+use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head};
+use spectrain_models::weights::{TensorWeights, export};
+use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
+use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout, target_head};
 use crate::registry::{Footprint, Shipped};
 
 /// Draft vocabulary, and the target's embedding that some published folders repeat: no parameters of the drafter.
@@ -73,16 +73,9 @@ impl Shipped for Eagle3 {
         let mut tensors = export(self);
         if self.config().head == Head::Shared && !self.vocabulary().is_full() {
             // Engines share the target's whole head or none, so the rows of the draft vocabulary are written out.
-            let rows = head_rows(self.target(), self.vocabulary()).transpose();
-            let shape = rows.dims();
-            tensors.push(NamedTensor::from_f32(
-                "lm_head.weight",
-                shape,
-                host_f32(rows.cast(BurnType::F32)),
-            ));
+            tensors.push(target_head(self.target(), self.vocabulary()));
         }
-        let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
-        let mut tensors = cast.collect::<spectrain_checkpoints::Result<Vec<_>>>()?;
+        let mut tensors = cast(tensors, dtype)?;
         if !self.vocabulary().is_full() {
             let (d2t, t2d) = (
                 self.vocabulary().d2t().to_vec(),
@@ -182,60 +175,13 @@ fn check_fit(layout: &Eagle3Layout, target: &TargetSpec) -> Result<()> {
     ])
 }
 
-/// Fails on the first size that is not the target's: what it is, the drafter's and the target's.
-pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
-    for (what, found, expected) in sizes {
-        if found != expected {
-            bail!("{what}: expected {expected}, found {found}");
-        }
-    }
-    Ok(())
-}
-
-/// Rotary positions as a layout has them.
-pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
-    let scaling = match &rope.scaling {
-        RopeScaling::Default => None,
-        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
-    };
-    Ok(Rope {
-        rope_theta: rope.theta,
-        scaling,
-    })
-}
-
-/// Rotary positions of a layout, for sequences of at most `positions`.
-pub(crate) fn rope_config(rope: &Rope, positions: usize) -> Result<RopeConfig> {
-    let scaling = match &rope.scaling {
-        None => RopeScaling::Default,
-        Some(scaling) => {
-            let mut scaling = scaling.clone();
-            // Some checkpoints leave the original context out and mean the longest one.
-            if scaling["original_max_position_embeddings"].is_null() {
-                scaling["original_max_position_embeddings"] = json!(positions);
-            }
-            serde_json::from_value(scaling).context("unknown rotary scaling")?
-        }
-    };
-    Ok(RopeConfig {
-        theta: rope.rope_theta,
-        scaling,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drafter_folder::samples::{target, vocabulary};
     use spectrain_checkpoints::ModelFolder;
-    use spectrain_models::{RandomWeights, load_target};
-
-    fn target() -> TargetParts {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
-        let model = ModelFolder::open(folder).unwrap();
-        load_target(&model, &Device::flex(), DType::F32)
-            .unwrap()
-            .parts()
-    }
+    use spectrain_models::RandomWeights;
+    use spectrain_models::weights::host_f32;
 
     fn drafter(config: &Eagle3Config, vocabulary: &DraftVocabulary) -> Eagle3 {
         let mut weights = RandomWeights::new(3);
@@ -243,9 +189,7 @@ mod tests {
     }
 
     fn half_vocabulary() -> DraftVocabulary {
-        let vocab = target().spec.vocab;
-        let counts: Vec<u64> = (0..vocab as u64).map(|token| token * 7 % 13).collect();
-        DraftVocabulary::from_counts(&counts, vocab / 2, &[]).unwrap()
+        vocabulary(target().spec.vocab / 2)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
@@ -12,8 +12,8 @@ use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::draft_heads::{cast, check_fit, output_head, take_vocabulary, token_map};
-use crate::eagle3::{rope_config, rope_layout};
+use crate::draft_heads::{output_head, take_vocabulary, token_map};
+use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
 use crate::registry::{Footprint, Shipped};
 
 impl Shipped for Hydra {
@@ -104,20 +104,19 @@ impl Shipped for Hydra {
 
 /// Fails where the heads are not for this target; norms and positions of the prefix layer become those of the folder.
 fn fit(layout: &HydraLayout, spec: &mut TargetSpec) -> Result<()> {
-    check_fit(layout.hidden_size, layout.vocab_size, spec)?;
+    check_sizes(&[
+        ("hidden size", layout.hidden_size, spec.d_model),
+        ("target vocabulary", layout.vocab_size, spec.vocab),
+    ])?;
     let Some(prefix) = &layout.prefix else {
         return Ok(());
     };
-    for (what, found, expected) in [
+    check_sizes(&[
         ("feed-forward width", prefix.intermediate_size, spec.d_ff),
         ("query heads", prefix.heads, spec.heads),
         ("key and value heads", prefix.kv_heads, spec.kv_heads),
         ("width of a head", prefix.head_dim, spec.d_head),
-    ] {
-        if found != expected {
-            bail!("{what}: expected {expected}, found {found}");
-        }
-    }
+    ])?;
     spec.norm_epsilon = prefix.rms_norm_eps;
     spec.rope = rope_config(&prefix.rope, prefix.max_position_embeddings)?;
     Ok(())
@@ -152,25 +151,9 @@ fn layout(drafter: &Hydra, dtype: DType) -> Result<HydraLayout> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drafter_folder::samples::{target, vocabulary};
     use spectrain_checkpoints::ModelFolder;
-    use spectrain_data::vocabulary::DraftVocabulary;
-    use spectrain_models::{RandomWeights, load_target};
-
-    fn target() -> TargetParts {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
-        let model = ModelFolder::open(folder).unwrap();
-        let model = load_target(&model, &Device::flex(), DType::F32).unwrap();
-        model.parts()
-    }
-
-    fn vocabulary(size: usize) -> DraftVocabulary {
-        let vocab = target().spec.vocab;
-        let counts: Vec<u64> = (0..vocab as u64).map(|token| token * 7 % 13).collect();
-        match size {
-            0 => DraftVocabulary::full(vocab),
-            _ => DraftVocabulary::from_counts(&counts, size, &[]).unwrap(),
-        }
-    }
+    use spectrain_models::RandomWeights;
 
     fn drafter(config: &HydraConfig) -> Hydra {
         let (vocabulary, mut weights) = (vocabulary(config.draft_vocab), RandomWeights::new(3));

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod commands;
 pub mod device;
 mod draft_heads;
+mod drafter_folder;
 mod eagle1;
 mod eagle3;
 mod hashes;

@@ -12,9 +12,8 @@ use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::draft_heads::{
-    cast, check_fit, output_head, take_target_head, take_vocabulary, target_head, token_map,
-};
+use crate::draft_heads::{output_head, take_target_head, take_vocabulary, token_map};
+use crate::drafter_folder::{cast, check_sizes, target_head};
 use crate::registry::{Footprint, Shipped};
 
 impl Shipped for Medusa {
@@ -29,8 +28,11 @@ impl Shipped for Medusa {
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
         let (layout, mut tensors) = medusa::read(folder)?;
         let not_for_this = || format!("the heads `{}` are not for this target", folder.display());
-        check_fit(layout.hidden_size, layout.vocab_size, &target.spec)
-            .with_context(not_for_this)?;
+        check_sizes(&[
+            ("hidden size", layout.hidden_size, target.spec.d_model),
+            ("target vocabulary", layout.vocab_size, target.spec.vocab),
+        ])
+        .with_context(not_for_this)?;
         let vocabulary = take_vocabulary(&mut tensors, target.spec.vocab)?;
         if layout.shared_head {
             take_target_head(&mut tensors, target, &vocabulary).with_context(not_for_this)?;
@@ -131,25 +133,9 @@ fn layout(drafter: &Medusa, dtype: DType) -> MedusaLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drafter_folder::samples::{target, vocabulary};
     use spectrain_checkpoints::ModelFolder;
-    use spectrain_data::vocabulary::DraftVocabulary;
-    use spectrain_models::{RandomWeights, load_target};
-
-    fn target() -> TargetParts {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
-        let model = ModelFolder::open(folder).unwrap();
-        let model = load_target(&model, &Device::flex(), DType::F32).unwrap();
-        model.parts()
-    }
-
-    fn vocabulary(size: usize) -> DraftVocabulary {
-        let vocab = target().spec.vocab;
-        let counts: Vec<u64> = (0..vocab as u64).map(|token| token * 7 % 13).collect();
-        match size {
-            0 => DraftVocabulary::full(vocab),
-            _ => DraftVocabulary::from_counts(&counts, size, &[]).unwrap(),
-        }
-    }
+    use spectrain_models::RandomWeights;
 
     fn drafter(config: &MedusaConfig) -> Medusa {
         let (vocabulary, mut weights) = (vocabulary(config.draft_vocab), RandomWeights::new(3));

@@ -115,20 +115,14 @@ impl Batch {
         }
     }
 
-    /// The same batch outside of any graph.
-    pub fn without_autodiff(&self) -> Self {
-        Self {
-            seed: self.seed,
-            rows: self.rows.clone(),
-            tokens: self.tokens.clone().without_autodiff(),
-            layout: Layout {
-                documents: self.layout.documents.clone().without_autodiff(),
-                positions: self.layout.positions.clone().without_autodiff(),
-            },
-            features: self.features.as_ref().map(|features| Features {
-                captured: features.captured.clone().without_autodiff(),
-                last: features.last.clone().without_autodiff(),
-            }),
+    /// The features that an objective reads.
+    ///
+    /// # Panics
+    /// The batch has none.
+    pub fn features(&self) -> &Features {
+        match &self.features {
+            Some(features) => features,
+            None => panic!("this objective reads the target's features, and the batch has none"),
         }
     }
 

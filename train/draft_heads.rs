@@ -29,14 +29,7 @@ pub(crate) struct HeadsLoss {
 impl HeadsLoss {
     /// Fails where a setting makes no sense.
     pub(crate) fn check(&self) -> Result<()> {
-        let setting = |key, expected: &str, got: String| {
-            Err(Error::Setting {
-                table: "objective",
-                key,
-                expected: expected.into(),
-                got,
-            })
-        };
+        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         if !(self.decay > 0.0 && self.decay <= 1.0) {
             return setting("decay", "above 0 and at most 1", self.decay.to_string());
         }
@@ -69,10 +62,7 @@ impl HeadsLoss {
         batch: &Batch,
         statistics: Statistics,
     ) -> Loss {
-        let Some(features) = &batch.features else {
-            panic!("draft heads need features");
-        };
-        let last = features.last.clone();
+        let last = batch.features().last.clone();
         let heads = drafter.max_depth().unwrap_or(0);
         let following: Vec<_> = (0..heads)
             .map(|head| shift_left(batch.tokens.clone(), 1 + head))
@@ -157,10 +147,7 @@ impl<D: DraftHeads> Heads<'_, D> {
         let judging = counted.flat_map(|(head, positions)| {
             positions.iter().map(move |position| position + 1 + head)
         });
-        let mut judging: Vec<usize> = judging.collect();
-        judging.sort_unstable();
-        judging.dedup();
-        teacher.find_proposable(&judging);
+        teacher.find_proposable(judging);
         let teacher = &teacher;
         let judge = || Judge::Target {
             teacher,

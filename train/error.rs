@@ -81,5 +81,17 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// A key of `[objective]` makes no sense.
+    pub(crate) fn objective(key: &'static str, expected: &str, got: String) -> Self {
+        Self::Setting {
+            table: "objective",
+            key,
+            expected: expected.into(),
+            got,
+        }
+    }
+}
+
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -9,13 +9,13 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
+use spectrain_models::Drafter as _;
 use spectrain_models::eagle1::Eagle1;
-use spectrain_models::mask::shift_left;
 use spectrain_models::unrolled::UnrolledCache;
-use spectrain_models::{Drafter as _, Features};
 
 use crate::batch::Rows;
 use crate::noise::Noise;
+use crate::steps::Steps;
 use crate::teacher::indices;
 use crate::vocab_loss::surrogate;
 use crate::{
@@ -73,14 +73,7 @@ impl Objective<Eagle1> for FeatureRegression {
     type Config = FeatureRegressionConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let setting = |key, expected: &str, got: String| {
-            Err(Error::Setting {
-                table: "objective",
-                key,
-                expected: expected.into(),
-                got,
-            })
-        };
+        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         for (key, value) in [("passes", config.passes), ("top_k", config.top_k)] {
             if value == 0 {
                 return setting(key, "at least 1", "0".into());
@@ -112,7 +105,7 @@ impl Objective<Eagle1> for FeatureRegression {
     /// The batch has no features.
     fn loss(&self, drafter: &Eagle1, batch: &Batch, statistics: Statistics) -> Loss {
         let predicted = self.unroll(drafter, batch);
-        let last = features(batch).last.clone().without_autodiff();
+        let last = batch.features().last.clone().without_autodiff();
         let rows = self.rows(&batch.rows);
         let teacher = Teacher::new(last.clone(), drafter.target(), drafter.vocabulary());
         let judged = |divergence, weight: f64, statistics| {
@@ -159,21 +152,18 @@ impl FeatureRegression {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
-        let device = batch.tokens.device();
-        let rope = drafter.rope(&device);
-        let mask = batch.layout.mask(None);
+        let steps = Steps::new(drafter.target(), batch);
         let mut cache = UnrolledCache::default();
-        let mut features = features(batch).last.clone(); // [batch, seq, d_model]
+        let mut features = batch.features().last.clone(); // [batch, seq, d_model]
         if let Some(seed) = batch.seed {
             features = self.config.noise.add(features, &batch.rows.layout, seed);
         }
         let [rows, seq, d_model] = features.dims();
         let mut predicted = Vec::with_capacity(self.config.passes);
         for pass in 0..self.config.passes {
-            let tokens = shift_left(batch.tokens.clone(), 1 + pass);
-            let embedded = drafter.embed(tokens).cast(features.dtype());
-            let rotation = rope.at(batch.layout.positions.clone() + pass as i64);
-            let output = drafter.unrolled_step(embedded, features, &rotation, &mask, &mut cache);
+            let (embedded, rotation) = steps.inputs(pass, features.dtype());
+            let mask = steps.mask();
+            let output = drafter.unrolled_step(embedded, features, &rotation, mask, &mut cache);
             predicted.push(output.clone().reshape([rows * seq, d_model]));
             features = match self.config.detach {
                 true => output.detach(),
@@ -237,13 +227,6 @@ impl FeatureRegression {
         let gradient = difference.clamp(-1.0, 1.0) * weights;
         let gradient = gradient.cast(predicted[0].dtype());
         (value, surrogate(predicted, gradient, places))
-    }
-}
-
-fn features(batch: &Batch) -> &Features {
-    match &batch.features {
-        Some(features) => features,
-        None => panic!("a regression of features needs features"),
     }
 }
 

@@ -18,6 +18,7 @@ mod recomputed;
 mod schedule;
 mod settings;
 mod source;
+mod steps;
 mod teacher;
 mod trainee;
 mod training_time_test;

@@ -11,7 +11,8 @@ use spectrain_models::weights::lift;
 
 use crate::Batch;
 use crate::optimizer::Gradients;
-use crate::training_time_test::{Steps, features, positions};
+use crate::steps::Steps;
+use crate::training_time_test::{positions, run};
 use crate::vocab_loss::dot;
 
 /// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
@@ -20,7 +21,9 @@ const KEPT: usize = 2;
 
 /// The inputs of every step, in no graph, and what its backward pass needs.
 pub(crate) struct Unrolled<'a> {
-    batch: &'a Batch,
+    inputs: Steps<'a>,
+    /// The layers of the target that it starts from, `[batch, seq, captured * d_model]`.
+    captured: Tensor<3>,
     /// `[batch, seq, d_model]`, one for each step.
     hidden: Vec<Tensor<3>>,
     cache: UnrolledCache,
@@ -54,7 +57,7 @@ impl Step {
         let step = earlier.len();
         let earlier: Vec<_> = earlier.iter().map(|(k, v)| (leaf(k), leaf(v))).collect();
         let mut cache = UnrolledCache::from_steps(earlier.clone());
-        let output = inputs.run(drafter, step, hidden.clone(), &mut cache);
+        let output = run(drafter, inputs, step, hidden.clone(), &mut cache);
         Self {
             hidden,
             earlier,
@@ -70,28 +73,29 @@ type OfKeyAndValue = Option<(Tensor<4>, Tensor<4>)>;
 impl<'a> Unrolled<'a> {
     /// Runs `drafter`, whose parameters are in a graph, over `batch`. Also returns what the head reads at each step,
     /// `[batch * seq, d_model]`, in no graph.
-    pub(crate) fn new(drafter: &Eagle3, batch: &'a Batch, steps: usize) -> (Self, Vec<Tensor<2>>) {
+    pub(crate) fn new(drafter: &'a Eagle3, batch: &Batch, steps: usize) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
-        let inputs = Steps::new(&plain, &batch.without_autodiff());
-        let inputs_of_graph = Steps::new(drafter, batch);
+        let inputs = Steps::new(drafter.target(), batch);
+        let plain_inputs = inputs.without_autodiff();
         let mut unrolled = Self {
-            batch,
+            inputs,
+            captured: batch.features().captured.clone(),
             hidden: Vec::with_capacity(steps),
             cache: UnrolledCache::default(),
             kept: Vec::with_capacity(KEPT),
         };
         let mut by_head = Vec::with_capacity(steps);
-        let mut hidden = plain.fuse(features(batch).captured.clone().without_autodiff());
+        let mut hidden = plain.fuse(unrolled.captured.clone().without_autodiff());
         for step in 0..steps {
             unrolled.hidden.push(hidden.clone());
             let output = if step + KEPT < steps {
-                inputs.run(&plain, step, hidden, &mut unrolled.cache)
+                run(&plain, &plain_inputs, step, hidden, &mut unrolled.cache)
             } else {
-                let kept = Step::new(drafter, &inputs_of_graph, &hidden, unrolled.cache.steps());
+                let earlier = unrolled.cache.steps();
+                let kept = Step::new(drafter, &unrolled.inputs, &hidden, earlier);
                 let (key, value) = kept.own.clone();
                 let own = (key.without_autodiff(), value.without_autodiff());
-                let before = unrolled.cache.steps().iter().cloned();
-                unrolled.cache = UnrolledCache::from_steps(before.chain([own]).collect());
+                unrolled.cache.push(own);
                 let output = kept.output.clone().without_autodiff();
                 unrolled.kept.push(kept);
                 output
@@ -105,15 +109,15 @@ impl<'a> Unrolled<'a> {
     /// The gradients of all parameters below the head, from those of what the head reads.
     pub(crate) fn backward(mut self, drafter: &Eagle3, by_head: Vec<Tensor<2>>) -> Gradients {
         let mut gradients = Gradients::default();
-        let inputs = Steps::new(drafter, self.batch);
         let mut of_caches: Vec<OfKeyAndValue> = vec![None; self.hidden.len()];
         let mut of_next: Option<Tensor<3>> = None;
         for (number, by_head) in by_head.into_iter().enumerate().rev() {
-            let input = self.hidden.remove(number);
+            let earlier = &self.cache.steps()[..number];
             let step = match self.kept.pop() {
                 Some(kept) => kept,
-                None => Step::new(drafter, &inputs, &input, &self.cache.steps()[..number]),
+                None => Step::new(drafter, &self.inputs, &self.hidden[number], earlier),
             };
+            self.hidden.truncate(number);
             let mut surrogate = dot(positions(drafter.normed(step.output.clone())), by_head);
             if let Some(gradient) = of_next.take() {
                 surrogate = surrogate + dot(drafter.feedback(step.output), gradient);
@@ -138,7 +142,7 @@ impl<'a> Unrolled<'a> {
             gradients.add(drafter, Some(graph), Vec::new());
         }
         if let Some(gradient) = of_next {
-            let fused = drafter.fuse(features(self.batch).captured.clone());
+            let fused = drafter.fuse(self.captured);
             gradients.add(drafter, Some(dot(fused, gradient).backward()), Vec::new());
         }
         gradients

@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{TargetParts, eagle3::head_rows, weights::host_f32};
+use spectrain_models::{TargetParts, weights::host_f32};
 
 use crate::divergence::TeacherRows;
 use crate::kernels::TeacherPanel;
@@ -39,7 +39,7 @@ impl Teacher {
             last: last.reshape([batch * seq, d_model]),
             head: target.lm_head.weight.val(),
             draft: (!vocabulary.is_full())
-                .then(|| (head_rows(target, vocabulary), vocabulary.clone())),
+                .then(|| (target.head_rows(vocabulary), vocabulary.clone())),
             log_partition: None,
             out_of_vocab: Vec::new(),
         }
@@ -51,12 +51,15 @@ impl Teacher {
         !self.out_of_vocab.get(position).is_some_and(|&out| out)
     }
 
-    /// Finds out where the target's most likely token can be proposed at all. Remembers the partition function on the
+    /// Finds out at which of `positions`, in any order, the target's most likely token can be proposed at all. Remembers the partition function on the
     /// way, so it must run before the loss when the vocabularies differ.
-    pub fn find_proposable(&mut self, positions: &[usize]) {
+    pub fn find_proposable(&mut self, positions: impl Iterator<Item = usize>) {
         let Some((_, vocabulary)) = &self.draft else {
             return;
         };
+        let mut positions: Vec<usize> = positions.collect();
+        positions.sort_unstable();
+        positions.dedup();
         if positions.is_empty() {
             return;
         }
@@ -73,7 +76,7 @@ impl Teacher {
         let zeros = Tensor::<2>::zeros([all, 1], (&device, DType::F32));
         self.log_partition = Some(zeros.select_assign(
             0,
-            indices(positions, &device),
+            indices(&positions, &device),
             Tensor::cat(partitions, 0),
             IndexingUpdateOp::Add,
         ));

@@ -4,12 +4,11 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::eagle3::Eagle3;
-use spectrain_models::mask::shift_left;
 use spectrain_models::unrolled::UnrolledCache;
-use spectrain_models::{Features, Rope};
 
 use crate::batch::Rows;
 use crate::recomputed::Unrolled;
+use crate::steps::Steps;
 use crate::vocab_loss::{Wanted, vocab_gradients};
 use crate::{
     Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
@@ -106,14 +105,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
     type Config = TrainingTimeTestConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let setting = |key, expected: &str, got: String| {
-            Err(Error::Setting {
-                table: "objective",
-                key,
-                expected: expected.into(),
-                got,
-            })
-        };
+        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         if config.steps == 0 {
             return setting("steps", "at least 1", "0".into());
         }
@@ -131,7 +123,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     fn loss(&self, drafter: &Eagle3, batch: &Batch, statistics: Statistics) -> Loss {
-        let last = features(batch).last.clone().without_autodiff();
+        let last = batch.features().last.clone().without_autodiff();
         let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
         let (rows, missed) = self.rows(&batch.rows, &mut teacher);
         let judge = Judge::Target {
@@ -172,12 +164,12 @@ impl TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter, batch);
+        let steps = Steps::new(drafter.target(), batch);
         let mut cache = UnrolledCache::default();
-        let mut hidden = drafter.fuse(features(batch).captured.clone()); // [batch, seq, d_model]
+        let mut hidden = drafter.fuse(batch.features().captured.clone()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.steps);
         for step in 0..self.config.steps {
-            let output = steps.run(drafter, step, hidden, &mut cache);
+            let output = run(drafter, &steps, step, hidden, &mut cache);
             normed.push(positions(drafter.normed(output.clone())));
             hidden = drafter.feedback(output);
         }
@@ -213,10 +205,7 @@ impl TrainingTimeTest {
     }
 
     fn drop_out_of_vocab(&self, rows: &mut Vec<Row>, teacher: &mut Teacher) -> Vec<(usize, usize)> {
-        let mut judging: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
-        judging.sort_unstable();
-        judging.dedup();
-        teacher.find_proposable(&judging);
+        teacher.find_proposable(rows.iter().map(|row| row.teacher));
         if self.config.out_of_vocab == OutOfVocab::Keep {
             return Vec::new();
         }
@@ -227,53 +216,16 @@ impl TrainingTimeTest {
     }
 }
 
-/// What the drafter reads at each step beside hidden states.
-pub(crate) struct Steps {
-    tokens: Tensor<2, Int>,
-    positions: Tensor<2, Int>,
-    mask: Tensor<4>,
-    rope: Rope,
-}
-
-impl Steps {
-    pub(crate) fn new(drafter: &Eagle3, batch: &Batch) -> Self {
-        Self {
-            tokens: batch.tokens.clone(),
-            positions: batch.layout.positions.clone(),
-            mask: batch.layout.mask(None),
-            rope: drafter.rope(&batch.tokens.device()),
-        }
-    }
-
-    /// Where the batch is, and in which graph.
-    pub(crate) fn device(&self) -> Device {
-        self.tokens.device()
-    }
-
-    /// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
-    pub(crate) fn run(
-        &self,
-        drafter: &Eagle3,
-        step: usize,
-        hidden: Tensor<3>,
-        cache: &mut UnrolledCache,
-    ) -> Tensor<3> {
-        let tokens = shift_left(self.tokens.clone(), 1 + step);
-        let embedded = drafter.embed(tokens).cast(hidden.dtype());
-        let rotation = self.rope.at(self.positions.clone() + step as i64);
-        drafter.unrolled_step(embedded, hidden, &rotation, &self.mask, cache)
-    }
-}
-
-/// The features of a batch.
-///
-/// # Panics
-/// It has none.
-pub(crate) fn features(batch: &Batch) -> &Features {
-    match &batch.features {
-        Some(features) => features,
-        None => panic!("a training-time test needs features"),
-    }
+/// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
+pub(crate) fn run(
+    drafter: &Eagle3,
+    steps: &Steps,
+    step: usize,
+    hidden: Tensor<3>,
+    cache: &mut UnrolledCache,
+) -> Tensor<3> {
+    let (embedded, rotation) = steps.inputs(step, hidden.dtype());
+    drafter.unrolled_step(embedded, hidden, &rotation, steps.mask(), cache)
 }
 
 /// `[batch, seq, d_model]` to `[batch * seq, d_model]`.

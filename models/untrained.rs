@@ -1,0 +1,28 @@
+use spectrain_checkpoints::NamedTensor;
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::weights::host_f32;
+use crate::{Init, RandomWeights, Result, TargetParts, Weights};
+
+/// Random parameters, except for heads that start as the target's.
+pub(crate) struct Untrained<'a> {
+    pub(crate) random: RandomWeights,
+    /// What the names of such heads start with, if there are any.
+    pub(crate) heads: Option<&'static str>,
+    pub(crate) target: &'a TargetParts,
+    pub(crate) vocabulary: &'a DraftVocabulary,
+}
+
+impl Weights for Untrained<'_> {
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        if !self.heads.is_some_and(|heads| name.starts_with(heads)) {
+            return self.random.tensor(name, shape, init);
+        }
+        let values = match name.ends_with(".bias") {
+            // The target's head has none.
+            true => vec![0.0; shape[0]],
+            false => host_f32(self.target.head_rows(self.vocabulary).transpose()),
+        };
+        Ok(NamedTensor::from_f32(name, shape, values))
+    }
+}

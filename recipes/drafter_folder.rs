@@ -1,0 +1,91 @@
+//! What the folders of all drafters have in common.
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::DType as BurnType;
+use serde_json::json;
+use spectrain_checkpoints::eagle3::Rope;
+use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::weights::host_f32;
+use spectrain_models::{RopeConfig, RopeScaling, TargetParts};
+
+/// Fails on the first size that is not the target's: what it is, the drafter's and the target's.
+pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
+    for (what, found, expected) in sizes {
+        if found != expected {
+            bail!("{what}: expected {expected}, found {found}");
+        }
+    }
+    Ok(())
+}
+
+/// Rotary positions as a layout has them.
+pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
+    let scaling = match &rope.scaling {
+        RopeScaling::Default => None,
+        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
+    };
+    Ok(Rope {
+        rope_theta: rope.theta,
+        scaling,
+    })
+}
+
+/// Rotary positions of a layout, for sequences of at most `positions`.
+pub(crate) fn rope_config(rope: &Rope, positions: usize) -> Result<RopeConfig> {
+    let scaling = match &rope.scaling {
+        None => RopeScaling::Default,
+        Some(scaling) => {
+            let mut scaling = scaling.clone();
+            // Some checkpoints leave the original context out and mean the longest one.
+            if scaling["original_max_position_embeddings"].is_null() {
+                scaling["original_max_position_embeddings"] = json!(positions);
+            }
+            serde_json::from_value(scaling).context("unknown rotary scaling")?
+        }
+    };
+    Ok(RopeConfig {
+        theta: rope.rope_theta,
+        scaling,
+    })
+}
+
+/// The target's head over the draft vocabulary, as files hold it.
+pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) -> NamedTensor {
+    let rows = target.head_rows(vocabulary).transpose();
+    let shape = rows.dims();
+    NamedTensor::from_f32("lm_head.weight", shape, host_f32(rows.cast(BurnType::F32)))
+}
+
+/// Rounds tensors to the type they are written in.
+pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
+    let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
+    Ok(cast.collect::<spectrain_checkpoints::Result<_>>()?)
+}
+
+/// What the tests of all kinds of drafters start from.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use burn::prelude::Device;
+    use spectrain_checkpoints::ModelFolder;
+    use spectrain_models::load_target;
+
+    /// A Llama of a few thousand parameters.
+    pub(crate) fn target() -> TargetParts {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
+        let model = ModelFolder::open(folder).unwrap();
+        let model = load_target(&model, &Device::flex(), DType::F32).unwrap();
+        model.parts()
+    }
+
+    /// `size` of its tokens; all where that is 0.
+    pub(crate) fn vocabulary(size: usize) -> DraftVocabulary {
+        let vocab = target().spec.vocab;
+        let counts: Vec<u64> = (0..vocab as u64).map(|token| token * 7 % 13).collect();
+        match size {
+            0 => DraftVocabulary::full(vocab),
+            size => DraftVocabulary::from_counts(&counts, size, &[]).unwrap(),
+        }
+    }
+}
