@@ -11,7 +11,7 @@ use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtyp
 use crate::expected::{Expected, TensorSpec, check_finite, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json, launch};
+use crate::{Error, Result, json, language_model, launch};
 
 /// The file in which [`write()`] keeps where a drafter comes from.
 const PROVENANCE: &str = crate::eagle3::PROVENANCE;
@@ -60,7 +60,8 @@ pub fn recognises(config: &Value) -> bool {
     let is = |name: &str| {
         let lower = name.to_lowercase();
         let eagle = lower.contains("eagle") && !lower.contains("eagle3");
-        eagle || (name == PUBLISHED && config["num_hidden_layers"] == 1)
+        let published = name == PUBLISHED && config["num_hidden_layers"] == 1;
+        eagle || (published && !language_model::is_marked(config))
     };
     let names = config["architectures"].as_array();
     names.is_some_and(|names| names.iter().filter_map(Value::as_str).any(is))

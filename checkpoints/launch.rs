@@ -2,13 +2,29 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// vLLM's, with its name of the method.
 pub(crate) fn vllm(dir: &Path, method: &str, target: &str, draft_tokens: usize) -> String {
     let drafter = dir.display().to_string();
     let speculative =
         json!({"method": method, "model": drafter, "num_speculative_tokens": draft_tokens});
+    vllm_command(target, &speculative)
+}
+
+/// vLLM's for a language model that drafts in one pass.
+pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> String {
+    let drafter = dir.display().to_string();
+    let speculative = json!({
+        "method": "draft_model",
+        "model": drafter,
+        "num_speculative_tokens": draft_tokens,
+        "parallel_drafting": true,
+    });
+    vllm_command(target, &speculative)
+}
+
+fn vllm_command(target: &str, speculative: &Value) -> String {
     format!(
         "vllm serve {} --speculative-config {}",
         quote(target),
@@ -26,6 +42,17 @@ pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: us
         quote(&dir.display().to_string()),
         draft_tokens + 1
     )
+}
+
+/// One of `transformers`, whose assisted generation takes any language model as a drafter.
+pub(crate) fn transformers(dir: &Path, target: &str) -> String {
+    let (drafter, target) = (json!(dir.display().to_string()), json!(target));
+    let program = format!(
+        "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; t = T.from_pretrained({target}); \
+         m = M.from_pretrained({target}); print(t.decode(m.generate(**t('Hello', return_tensors='pt'), \
+         assistant_model=M.from_pretrained({drafter}))[0]))"
+    );
+    format!("python -c {}", quote(&program))
 }
 
 /// A word for a POSIX shell.

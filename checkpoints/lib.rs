@@ -16,6 +16,7 @@ pub mod hash;
 pub mod hub;
 pub mod hydra;
 mod json;
+pub mod language_model;
 mod launch;
 pub mod medusa;
 pub mod state;

@@ -100,6 +100,11 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// The text of a token by its id.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// The texts of the special tokens, by which chat templates mark turns.
     pub(crate) fn special_texts(&self) -> &[String] {
         &self.special

@@ -147,7 +147,7 @@ pub fn measure(
             .target
             .decode(pass, &mut caches, decoder.capture)
             .features;
-        proposer.start(text.len() + calibration.depth);
+        proposer.start(text.len() + calibration.depth, text[0]);
         let mut observed = 0;
         // `last` is the token that a decoder would draft after.
         for last in prompt.len()..read.len() {

@@ -122,7 +122,8 @@ impl Decoder<'_> {
         let (mut sequence, features) = self.start(prompt, settings, self.capture, rng)?;
         let mut passes = Vec::new();
         if sequence.room() > 0 {
-            proposer.start(sequence.limit + settings.draft.nodes());
+            let capacity = sequence.limit + settings.draft.nodes();
+            proposer.start(capacity, sequence.text[0]);
             // The features of the whole prompt, each with the token after it; the last of those is the bonus token.
             proposer.observe(&sequence.text[1..], &features);
             self.wait()?;

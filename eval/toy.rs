@@ -254,7 +254,7 @@ impl ToyDrafter {
 }
 
 impl Proposer for ToyDrafter {
-    fn start(&mut self, _: usize) {
+    fn start(&mut self, _: usize, _: u32) {
         *self = Self::new(self.style);
     }
 

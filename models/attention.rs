@@ -91,6 +91,20 @@ impl Attention {
         })
     }
 
+    /// The same layer with each linear layer in it changed.
+    pub(crate) fn map_linear(
+        self,
+        change: &mut dyn FnMut(Linear) -> Result<Linear>,
+    ) -> Result<Self> {
+        Ok(Self {
+            q_proj: change(self.q_proj)?,
+            k_proj: change(self.k_proj)?,
+            v_proj: change(self.v_proj)?,
+            o_proj: change(self.o_proj)?,
+            ..self
+        })
+    }
+
     /// Queries, keys and values of `x`, rotated to their positions.
     ///
     /// # Shapes
@@ -127,7 +141,7 @@ impl Attention {
     /// Attends from `x` to itself and, with a cache, to what the cache holds.
     ///
     /// # Shapes
-    /// - x: `[batch, seq, d_input]`; batch is 1 with a cache
+    /// - x: `[batch, seq, d_input]`
     /// - mask: see [`attend`]
     /// - output: `[batch, seq, d_model]`
     pub fn forward(

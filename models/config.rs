@@ -22,7 +22,7 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
     let mut weights = FolderWeights::new(folder, "model.");
     let target = Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)?;
     weights.finish(&ignored)?;
-    Ok(target)
+    Ok(target.from_folder(folder.path()))
 }
 
 /// Tensors some checkpoints carry that hold nothing of their own.
@@ -129,29 +129,65 @@ impl TransformerConfig {
         })
     }
 
-    /// The `config.json` of a model this program made; Qwen3's keys.
-    pub fn to_qwen3_json(&self, eos: &[u32]) -> Value {
+    /// The `config.json` of a model of this structure: [`read`](Self::read) gives the structure back.
+    ///
+    /// # Errors
+    /// No supported architecture has it.
+    pub fn to_json(&self) -> Result<Value> {
         let spec = &self.spec;
-        json!({
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            "attention_bias": self.qkv_bias == Bias::With,
-            "eos_token_id": eos,
+        let bias = |bias| bias == Bias::With;
+        let (qkv, output) = (bias(self.qkv_bias), bias(self.output_bias));
+        let windowed = self.windows.iter().any(Option::is_some);
+        let (kind, architecture) = match (self.head_norm, qkv, output) {
+            (true, ..) => ("qwen3", "Qwen3ForCausalLM"),
+            (false, true, false) => ("qwen2", "Qwen2ForCausalLM"),
+            _ if windowed => ("mistral", "MistralForCausalLM"),
+            _ => ("llama", "LlamaForCausalLM"),
+        };
+        let scaling = serde_json::to_value(&spec.rope.scaling);
+        let mut rope = scaling
+            .unwrap_or_else(|error| unreachable!("every number and name can be written: {error}"));
+        rope["rope_theta"] = json!(spec.rope.theta);
+        let mut config = json!({
+            "architectures": [architecture],
+            "model_type": kind,
+            "attention_bias": output,
             "head_dim": spec.d_head,
             "hidden_act": "silu",
             "hidden_size": spec.d_model,
             "intermediate_size": spec.d_ff,
             "max_position_embeddings": spec.max_positions,
+            "mlp_bias": bias(self.mlp_bias),
             "num_attention_heads": spec.heads,
             "num_hidden_layers": spec.layers,
             "num_key_value_heads": spec.kv_heads,
             "rms_norm_eps": spec.norm_epsilon,
             "rope_theta": spec.rope.theta,
-            "rope_parameters": { "rope_type": "default", "rope_theta": spec.rope.theta },
+            "rope_parameters": rope,
             "tie_word_embeddings": self.tied_head,
-            "torch_dtype": "float32",
             "vocab_size": spec.vocab,
-        })
+        });
+        if windowed {
+            let kinds = self.windows.iter().map(|window| match window {
+                None => "full_attention",
+                Some(_) => "sliding_attention",
+            });
+            config["layer_types"] = kinds.collect();
+            config["sliding_window"] = json!(self.windows.iter().flatten().next());
+            config["use_sliding_window"] = json!(true);
+        }
+        if spec.rope.scaling != RopeScaling::Default {
+            // What engines older than `rope_parameters` read.
+            config["rope_scaling"] = config["rope_parameters"].clone();
+        }
+        match Self::read(&config, Path::new("config.json"))? == *self {
+            true => Ok(config),
+            false => Err(Error::Architecture {
+                file: "config.json".into(),
+                got: format!("{self:?}"),
+                supported: SUPPORTED.into(),
+            }),
+        }
     }
 }
 

@@ -82,6 +82,22 @@ impl DecoderLayer {
         })
     }
 
+    /// The same layer with each linear layer in it changed.
+    pub(crate) fn map_linear(
+        self,
+        change: &mut dyn FnMut(Linear) -> Result<Linear>,
+    ) -> Result<Self> {
+        Ok(Self {
+            self_attn: self.self_attn.map_linear(change)?,
+            mlp: Mlp {
+                gate_proj: change(self.mlp.gate_proj)?,
+                up_proj: change(self.mlp.up_proj)?,
+                down_proj: change(self.mlp.down_proj)?,
+            },
+            ..self
+        })
+    }
+
     /// # Shapes
     /// - x: `[batch, seq, d_model]`
     /// - mask: see [`attend`](crate::attend)

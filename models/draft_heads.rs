@@ -137,6 +137,7 @@ pub(crate) fn residual(scope: &mut Scope, d_in: usize, d_model: usize) -> Result
     Ok(Linear {
         weight: scope.transposed("weight", [d_in, d_model], Init::Constant(0.0))?,
         bias: Some(scope.vector("bias", d_model, Init::Linear { fan_in: d_in })?),
+        lora: None,
     })
 }
 

@@ -72,7 +72,7 @@ impl DraftState {
         let committed = self.committed();
         let pass = DraftPass {
             positions: draft_positions(tree, nodes, committed, &device),
-            mask: draft_mask(tree, &self.drafted, nodes, committed, &device),
+            mask: draft_mask(tree, &self.drafted, nodes, committed, None, &device),
             cache: &mut self.cache,
         };
         let outputs = run(parents, pass);

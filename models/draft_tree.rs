@@ -31,6 +31,7 @@ pub(crate) fn draft<D: Drafter>(
         length: request.length.min(longest),
         ..request.clone()
     };
+    drafter.plan(state, request.length.min(request.shape.length()));
     let mut run = Run {
         drafter,
         state,

@@ -134,8 +134,9 @@ pub trait Drafter: Module + Sized {
     /// The hidden states this drafter reads.
     fn capture(config: &Self::Config, target: &crate::TargetSpec) -> Result<Capture>;
 
-    /// State of an empty sequence that may grow to `capacity` tokens.
-    fn start(&self, capacity: usize) -> Self::State;
+    /// State of a sequence that starts with the token `first` and may grow to `capacity` tokens. No feature comes before
+    /// that token, so [`observe`](Self::observe) never brings it.
+    fn start(&self, capacity: usize, first: u32) -> Self::State;
 
     /// Takes in committed tokens. `tokens[i]` is the token *after* the position of `features[i]`: the features of a
     /// prefix `x_0..=x_t` come with `x_1..=x_{t+1}`, whose last is the bonus token, which has no feature yet.
@@ -160,6 +161,10 @@ pub trait Drafter: Module + Sized {
     /// - output: `[nodes.len(), draft_vocab]`, f32, outside autodiff
     fn node_logits(&self, state: &mut Self::State, tree: &Tree, nodes: &[usize]) -> Tensor<2>;
 
+    /// Says how long the longest path of the next draft may be, which a drafter that makes all of a path in one pass
+    /// wants to know before [`root_logits`](Self::root_logits).
+    fn plan(&self, _state: &mut Self::State, _depth: usize) {}
+
     /// Forgets all nodes; what was observed stays.
     fn rewind(&self, state: &mut Self::State);
 
@@ -171,8 +176,8 @@ pub trait Drafter: Module + Sized {
 
 /// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
 pub trait Proposer {
-    /// Starts a new sequence that may grow to `capacity` tokens.
-    fn start(&mut self, capacity: usize);
+    /// See [`Drafter::start`].
+    fn start(&mut self, capacity: usize, first: u32);
     /// See [`Drafter::observe`].
     fn observe(&mut self, tokens: &[u32], features: &Features);
     /// Proposes tokens to follow what was observed.
@@ -192,15 +197,15 @@ impl<D: Drafter> Session<D> {
     /// Starts an empty sequence.
     pub fn new(drafter: D) -> Self {
         Self {
-            state: drafter.start(1),
+            state: drafter.start(1, 0),
             drafter,
         }
     }
 }
 
 impl<D: Drafter> Proposer for Session<D> {
-    fn start(&mut self, capacity: usize) {
-        self.state = self.drafter.start(capacity);
+    fn start(&mut self, capacity: usize, first: u32) {
+        self.state = self.drafter.start(capacity, first);
     }
 
     fn observe(&mut self, tokens: &[u32], features: &Features) {

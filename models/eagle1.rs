@@ -175,7 +175,7 @@ impl Drafter for Eagle1 {
         Ok(Capture::default())
     }
 
-    fn start(&self, capacity: usize) -> DraftState {
+    fn start(&self, capacity: usize, _: u32) -> DraftState {
         DraftState::new(capacity)
     }
 

@@ -314,7 +314,7 @@ impl Drafter for Eagle3 {
         Ok(Capture { layers: chosen })
     }
 
-    fn start(&self, capacity: usize) -> DraftState {
+    fn start(&self, capacity: usize, _: u32) -> DraftState {
         DraftState::new(capacity)
     }
 

@@ -242,7 +242,7 @@ impl Drafter for Hydra {
         Some(self.config.heads)
     }
 
-    fn start(&self, capacity: usize) -> State {
+    fn start(&self, capacity: usize, _: u32) -> State {
         State {
             cache: KvCache::new(capacity),
             hidden: None,

@@ -1,6 +1,7 @@
 use burn::module::Param;
 use burn::prelude::*;
 
+use crate::lora::Lora;
 use crate::{Init, Result, Scope};
 
 /// `x W (+ b)`. The weight is `[d_in, d_out]` in memory and `[d_out, d_in]` in files.
@@ -13,6 +14,8 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[d_out]`
     pub bias: Option<Param<Tensor<1>>>,
+    /// What is trained in place of the weight, if anything is.
+    pub lora: Option<Lora>,
 }
 
 /// Whether a [`Linear`] adds a bias.
@@ -43,6 +46,7 @@ impl Linear {
                 Bias::With => Some(scope.vector("bias", d_out, init)?),
                 Bias::Without => None,
             },
+            lora: None,
         })
     }
 
@@ -57,7 +61,10 @@ impl Linear {
         shape[D - 1] = d_out;
         let dtype = x.dtype();
         let flat: Tensor<2> = x.reshape([rows, d_in]);
-        let mut out = flat.matmul(weight.cast(dtype));
+        let mut out = flat.clone().matmul(weight.cast(dtype));
+        if let Some(lora) = &self.lora {
+            out = out + lora.forward(flat);
+        }
         if let Some(bias) = &self.bias {
             out = out + bias.val().cast(dtype).unsqueeze();
         }

@@ -77,7 +77,8 @@ pub fn tree_mask(
 }
 
 /// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
-/// what is committed, its ancestors, which are all in `before`, and itself. `None` when nothing is hidden.
+/// what is committed, its ancestors, which are all in `before`, and itself, at most `window` positions back. `None` when
+/// nothing is hidden.
 ///
 /// # Shapes
 /// - output: `[1, 1, nodes, committed + before + nodes]`
@@ -86,6 +87,7 @@ pub fn draft_mask(
     before: &[usize],
     nodes: &[usize],
     committed: usize,
+    window: Option<usize>,
     device: &Device,
 ) -> Option<Tensor<4>> {
     let total = committed + before.len() + nodes.len();
@@ -93,13 +95,17 @@ pub fn draft_mask(
     for (row, &node) in before.iter().chain(nodes).enumerate() {
         row_of[node] = Some(row);
     }
+    let depths = depths(&tree.parents);
+    let window = window.unwrap_or(usize::MAX);
     let mut mask = vec![f32::NEG_INFINITY; nodes.len() * total];
     for (&node, row) in nodes.iter().zip(mask.chunks_mut(total)) {
-        row[..committed].fill(0.0);
+        let position = committed + depths[node];
+        row[(position + 1).saturating_sub(window).min(committed)..committed].fill(0.0);
         let mut ancestor = Some(node);
         while let Some(at) = ancestor {
             match row_of[at] {
-                Some(at) => row[committed + at] = 0.0,
+                Some(_) if depths[node] - depths[at] >= window => {}
+                Some(place) => row[committed + place] = 0.0,
                 None => panic!("node {node} was asked for before its ancestor {at}"),
             }
             ancestor = tree.parents[at];
@@ -183,12 +189,14 @@ mod tests {
             tokens: vec![5; 5],
             parents: vec![None, None, Some(1), Some(0), Some(2)],
         };
-        let mask = draft_mask(&tree, &[1, 0, 2], &[4], 2, &device).unwrap();
+        let mask = draft_mask(&tree, &[1, 0, 2], &[4], 2, None, &device).unwrap();
         assert_eq!(host_f32(mask), [0.0, 0.0, 0.0, NO, 0.0, 0.0]);
-        let mask = draft_mask(&tree, &[1, 0], &[2, 3], 1, &device).unwrap();
+        let windowed = draft_mask(&tree, &[1, 0, 2], &[4], 2, Some(2), &device).unwrap();
+        assert_eq!(host_f32(windowed), [NO, NO, NO, NO, 0.0, 0.0]);
+        let mask = draft_mask(&tree, &[1, 0], &[2, 3], 1, None, &device).unwrap();
         let expected = [0.0, 0.0, NO, 0.0, NO, 0.0, NO, 0.0, NO, 0.0];
         assert_eq!(host_f32(mask), expected);
-        assert!(draft_mask(&tree, &[1], &[2], 1, &device).is_none());
+        assert!(draft_mask(&tree, &[1], &[2], 1, None, &device).is_none());
         let positions = draft_positions(&tree, &[2, 3], 7, &device).into_data();
         assert_eq!(positions.iter::<i64>().collect::<Vec<_>>(), [8, 8]);
     }

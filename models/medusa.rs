@@ -162,7 +162,7 @@ impl Drafter for Medusa {
         Some(self.config.heads)
     }
 
-    fn start(&self, _: usize) -> State {
+    fn start(&self, _: usize, _: u32) -> State {
         State::default()
     }
 

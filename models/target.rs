@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use burn::nn::Embedding;
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -71,6 +73,8 @@ pub struct TargetParts {
     pub norm: RmsNorm,
     /// `[d_model, vocab]` in memory.
     pub lm_head: Linear,
+    /// The folder it was loaded from, if it was.
+    pub folder: Option<PathBuf>,
 }
 
 impl TargetParts {
@@ -183,6 +187,12 @@ impl Caches {
             layers: (0..layers).map(|_| KvCache::new(capacity)).collect(),
             len: 0,
         }
+    }
+
+    /// Drops every position from `len` on.
+    pub fn truncate(&mut self, len: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.truncate(len));
+        self.len = self.len.min(len);
     }
 
     /// Keeps the first `prefix` positions and, after them, the ones `prefix + rows[i]`.

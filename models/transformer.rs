@@ -1,4 +1,6 @@
 //! The one decoder that computes Llama, Mistral, Qwen2 and Qwen3 targets; what differs is read from `config.json`.
+use std::path::{Path, PathBuf};
+
 use burn::module::{Param, ParamId};
 use burn::nn::Embedding;
 use burn::prelude::*;
@@ -40,6 +42,8 @@ pub struct Transformer {
     lm_head: Option<Linear>,
     #[module(skip)]
     config: TransformerConfig,
+    #[module(skip)]
+    folder: Option<PathBuf>,
 }
 
 impl Transformer {
@@ -86,12 +90,21 @@ impl Transformer {
                 false => Some(head(scope)?),
             },
             config,
+            folder: None,
         })
     }
 
     /// What `config.json` said.
     pub fn config(&self) -> &TransformerConfig {
         &self.config
+    }
+
+    /// The same model, said to come from `folder`.
+    pub fn from_folder(self, folder: &Path) -> Self {
+        Self {
+            folder: Some(folder.to_owned()),
+            ..self
+        }
     }
 
     /// The pieces a drafter may share.
@@ -101,6 +114,7 @@ impl Transformer {
             embed_tokens: self.embed_tokens.clone(),
             norm: self.norm.clone(),
             lm_head: self.head(),
+            folder: self.folder.clone(),
         }
     }
 
@@ -110,6 +124,7 @@ impl Transformer {
             // In a graph the transposed embedding is no leaf, and must not be made one.
             weight: Param::initialized(ParamId::new(), self.embed_tokens.weight.val().transpose()),
             bias: None,
+            lora: None,
         })
     }
 
@@ -126,16 +141,55 @@ impl Transformer {
     /// # Shapes
     /// - tokens: `[batch, seq]`
     pub fn features(&self, tokens: Tensor<2, Int>, layout: &Layout, capture: &Capture) -> Features {
-        let rotation = self
-            .config
-            .spec
-            .rotary(&tokens.device())
-            .at(layout.positions.clone());
-        let masks = Masks::new(&self.config.windows, |window| Some(layout.mask(window)));
-        let x = self.embed_tokens.forward(tokens);
-        self.run(x, capture, |index, layer, x| {
-            layer.forward(x, &rotation, masks.of(index), None)
+        let mask = |window| Some(layout.mask(window));
+        let inputs = self.embed(tokens);
+        self.states(inputs, layout.positions.clone(), &mask, None, capture)
+    }
+
+    /// The embedding of tokens. `[batch, seq]` to `[batch, seq, d_model]`.
+    pub fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.embed_tokens.forward(tokens)
+    }
+
+    /// The last hidden state after the final norm, and the captured layers, of inputs that stand at `positions` and see
+    /// what `mask` says for the window of each layer. With caches, they come after what these hold and are added to it.
+    ///
+    /// # Shapes
+    /// - inputs: `[batch, seq, d_model]`
+    /// - positions: `[batch, seq]`
+    /// - output of `mask`: `[batch, 1, seq, cached + seq]`; `None` where nothing is hidden
+    pub fn states(
+        &self,
+        inputs: Tensor<3>,
+        positions: Tensor<2, Int>,
+        mask: &dyn Fn(Option<usize>) -> Option<Tensor<4>>,
+        caches: Option<&mut Caches>,
+        capture: &Capture,
+    ) -> Features {
+        let rotation = self.config.spec.rotary(&inputs.device()).at(positions);
+        let masks = Masks::new(&self.config.windows, mask);
+        let Some(caches) = caches else {
+            return self.run(inputs, capture, |index, layer, x| {
+                layer.forward(x, &rotation, masks.of(index), None)
+            });
+        };
+        caches.len += inputs.dims()[1];
+        self.run(inputs, capture, |index, layer, x| {
+            let cache = &mut caches.layers[index];
+            layer.forward(x, &rotation, masks.of(index), Some(cache))
         })
+    }
+
+    /// The same model with each linear layer but the head changed.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn map_linear(mut self, change: &mut dyn FnMut(Linear) -> Result<Linear>) -> Result<Self> {
+        let layers = std::mem::take(&mut self.layers).into_iter();
+        self.layers = layers
+            .map(|layer| layer.map_linear(change))
+            .collect::<Result<_>>()?;
+        Ok(self)
     }
 
     fn run(
@@ -174,24 +228,10 @@ impl Target for Transformer {
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
         let device = self.device();
         let cached = caches.len;
-        let rotation =
-            self.config
-                .spec
-                .rotary(&device)
-                .at(tree_positions(pass.parents, cached, &device));
-        let masks = Masks::new(&self.config.windows, |window| {
-            tree_mask(pass.parents, cached, window, &device)
-        });
-        let x = self.embed_tokens.forward(token_ids(pass.tokens, &device));
-        let features = self.run(x, capture, |index, layer, x| {
-            layer.forward(
-                x,
-                &rotation,
-                masks.of(index),
-                Some(&mut caches.layers[index]),
-            )
-        });
-        caches.len = cached + pass.tokens.len();
+        let positions = tree_positions(pass.parents, cached, &device);
+        let mask = |window| tree_mask(pass.parents, cached, window, &device);
+        let inputs = self.embed(token_ids(pass.tokens, &device));
+        let features = self.states(inputs, positions, &mask, Some(caches), capture);
         let rows = match pass.logits {
             LogitRows::All => features.last.clone(),
             LogitRows::Last => features.last.clone().narrow(1, pass.tokens.len() - 1, 1),
@@ -211,7 +251,7 @@ struct Masks {
 }
 
 impl Masks {
-    fn new(windows: &[Option<usize>], make: impl Fn(Option<usize>) -> Option<Tensor<4>>) -> Self {
+    fn new(windows: &[Option<usize>], make: &dyn Fn(Option<usize>) -> Option<Tensor<4>>) -> Self {
         let mut masks: Vec<(Option<usize>, Option<Tensor<4>>)> = Vec::new();
         let mut of = Vec::with_capacity(windows.len());
         for &window in windows {

@@ -12,6 +12,7 @@ mod eagle3;
 mod hashes;
 mod hydra;
 mod known_targets;
+mod language_model;
 mod medusa;
 pub mod plan;
 pub mod progress;

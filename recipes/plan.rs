@@ -117,9 +117,19 @@ fn sizes(recipe: &ResolvedRecipe) -> Option<Sizes> {
             source: "sizes from `[synthetic]`".into(),
         });
     };
+    sizes_of(model, recipe.target.revision.as_deref())
+}
+
+/// Sizes of a model that need no download, and whether its head is its embedding.
+pub(crate) fn known_sizes(model: &str, revision: Option<&str>) -> Option<(TargetSpec, bool)> {
+    let found = sizes_of(model, revision)?;
+    Some((found.spec, found.tied_head))
+}
+
+fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
     let folder = match Path::new(model).is_dir() {
         true => Some(PathBuf::from(model)),
-        false => cached(model, recipe.target.revision.as_deref()),
+        false => cached(model, revision),
     };
     if let Some(path) = folder.map(|folder| folder.join("config.json"))
         && let Ok(config) = target::read_json(&path)

@@ -9,9 +9,13 @@ use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::hydra::Hydra;
+use spectrain_models::language_model::LanguageModel;
 use spectrain_models::medusa::Medusa;
+use spectrain_models::pard::Pard;
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
-use spectrain_train::{FeatureRegression, HydraLoss, MedusaLoss, Objective, TrainingTimeTest};
+use spectrain_train::{
+    Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss, TrainingTimeTest,
+};
 
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
@@ -33,6 +37,14 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Hydra, HydraLoss>(
         "hydra",
         "heads that also read the tokens drafted before (Hydra, Hydra++)",
+    ),
+    Recipe::of::<Pard, PardLoss>(
+        "pard",
+        "a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)",
+    ),
+    Recipe::of::<LanguageModel, Distill>(
+        "distillspec",
+        "a smaller language model, distilled from the target (DistillSpec, GKD)",
     ),
 ];
 
@@ -57,6 +69,11 @@ pub trait Shipped: Drafter + 'static {
 
     /// Whether a `config.json` is of this kind of drafter.
     fn recognises(config: &Value) -> bool;
+
+    /// Fails where what the settings let it start from is not for this target.
+    fn begin(_config: &Self::Config, _target: &TargetParts) -> Result<()> {
+        Ok(())
+    }
 
     /// Reads a drafter's folder, ours or a published one.
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self>;

@@ -187,6 +187,8 @@ pub enum Engine {
     Sglang,
     /// vLLM.
     Vllm,
+    /// Hugging Face `transformers`, which only takes language models.
+    Hf,
 }
 
 /// Type of the exported weights.

@@ -266,18 +266,23 @@ fn the_drafter_of_another_target_is_refused() {
         "the drafter `runs/run/export/drafter` is not for this target",
         "target vocabulary: expected 310, found 300",
     ]);
+    let other = workspace.text("target/config.json");
+    workspace.write(
+        "large/config.json",
+        other.replace("Qwen3ForCausalLM", "GPT2LMHeadModel"),
+    );
     let words = [
         "evaluate",
         "--target",
         "target",
         "--drafter",
-        "target",
+        "large",
         "--prompts",
         "eval.jsonl",
     ];
     workspace.run(&words).failed(&[
         "no drafter of a known kind",
-        "Qwen3ForCausalLM",
+        "GPT2LMHeadModel",
         "known kinds: eagle3",
     ]);
 }

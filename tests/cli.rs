@@ -42,10 +42,12 @@ Options:
 ";
 
 const RECIPES: &str = "\
-eagle3  one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)
-eagle1  one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)
-medusa  a head for each draft depth over the target's last hidden state (Medusa-1)
-hydra   heads that also read the tokens drafted before (Hydra, Hydra++)
+eagle3       one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)
+eagle1       one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)
+medusa       a head for each draft depth over the target's last hidden state (Medusa-1)
+hydra        heads that also read the tokens drafted before (Hydra, Hydra++)
+pard         a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)
+distillspec  a smaller language model, distilled from the target (DistillSpec, GKD)
 ";
 
 #[test]

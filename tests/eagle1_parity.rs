@@ -51,7 +51,9 @@ fn target(golden: &Tensors, device: &Device) -> TargetParts {
         lm_head: Linear {
             weight: Param::from_tensor(head.reshape([D_MODEL, 40])),
             bias: None,
+            lora: None,
         },
+        folder: None,
     }
 }
 

@@ -53,7 +53,9 @@ fn target(golden: &Tensors, device: &Device) -> TargetParts {
         lm_head: Linear {
             weight: Param::from_tensor(head.float(device)),
             bias: None,
+            lora: None,
         },
+        folder: None,
     }
 }
 

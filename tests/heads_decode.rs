@@ -94,7 +94,7 @@ fn training_equals_decoding<D: DraftHeads>(config: &D::Config) {
                 last: of_sample(&features.last),
             };
             for end in [5, 8] {
-                let mut state = drafter.start(64);
+                let mut state = drafter.start(64, 0);
                 for (from, to) in [(0, 3), (3, 4), (4, end)] {
                     let known = features.select(&(from..to).collect::<Vec<_>>());
                     drafter.observe(&mut state, &tokens[from + 1..=to], &known);

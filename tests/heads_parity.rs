@@ -50,7 +50,9 @@ fn target(golden: &Tensors, device: &Device) -> TargetParts {
         lm_head: Linear {
             weight: Param::from_tensor(head.transpose()),
             bias: None,
+            lora: None,
         },
+        folder: None,
     }
 }
 

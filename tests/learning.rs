@@ -6,10 +6,13 @@ use spectrain_data::Sample;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
-use spectrain_models::{DraftShape, Drafter, Sampling, Session, Target as _};
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::{DraftShape, Drafter, FreshConfig, Sampling, Session, Target as _};
 use spectrain_train::{
-    BatchSource, FeatureRegression, FeatureRegressionConfig, Objective, Statistics, Train,
-    TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig,
+    BatchSource, Distill, DistillConfig, FeatureRegression, FeatureRegressionConfig, Objective,
+    PardLoss, PardLossConfig, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest,
+    TrainingTimeTestConfig,
 };
 
 use crate::tiny;
@@ -109,4 +112,33 @@ fn an_overfitted_hass_drafts_almost_everything() {
     };
     let config = Eagle1Config::default();
     overfitted_drafts_almost_everything::<Eagle1, FeatureRegression>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_language_model_drafts_almost_everything() {
+    let config = LanguageModelConfig {
+        fresh: Some(FreshConfig::default()),
+        ..Default::default()
+    };
+    let objective = DistillConfig::default();
+    overfitted_drafts_almost_everything::<LanguageModel, Distill>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_pard_drafts_almost_everything() {
+    for target_features in [false, true] {
+        let config = PardConfig {
+            fresh: Some(FreshConfig::default()),
+            mask_token: Some(47),
+            target_features,
+            ..Default::default()
+        };
+        let objective = PardLossConfig {
+            draft_tokens: LENGTH,
+            keep: 1.0,
+            confidence_weights: target_features,
+            ..Default::default()
+        };
+        overfitted_drafts_almost_everything::<Pard, PardLoss>(&config, &objective);
+    }
 }

@@ -11,6 +11,7 @@ mod features;
 mod golden;
 mod heads_decode;
 mod heads_parity;
+mod language_models;
 mod learning;
 mod program;
 mod recipes;

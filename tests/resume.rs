@@ -74,6 +74,7 @@ where
                 done.set(done.get() + 1);
                 done.get() >= stop_after
             },
+            on_policy: None,
             validate: &mut |_, step| {
                 Ok(Validation {
                     loss: 1.0 / step as f64,

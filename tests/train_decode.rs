@@ -48,7 +48,7 @@ fn unrolled_equals_decoding<D: Drafter>(
             };
             for end in [5, 9] {
                 // Features of x_0..x_{end-1}; the drafter also knows x_1..=x_end.
-                let mut state = drafter.start(64);
+                let mut state = drafter.start(64, tokens[0]);
                 let known = features.select(&(0..end).collect::<Vec<_>>());
                 drafter.observe(&mut state, &tokens[1..=end], &known);
                 let following = &tokens[end + 1..(end + STEPS).min(tokens.len())];
@@ -126,7 +126,7 @@ fn eagle1_gives_a_node_of_a_tree_the_logits_of_its_path() {
     let samples = tiny::samples(folder.path(), &tiny::random_samples(1), 1);
     let batch = tiny::batch(&mut tiny::live(samples, &target, Capture::default()));
     let features = batch.features.unwrap();
-    let mut state = drafter.start(4);
+    let mut state = drafter.start(4, 0);
     drafter.observe(
         &mut state,
         &batch.rows.tokens[1..7],

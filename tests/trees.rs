@@ -156,7 +156,7 @@ struct Forgetful {
 }
 
 impl Proposer for Forgetful {
-    fn start(&mut self, _: usize) {
+    fn start(&mut self, _: usize, _: u32) {
         self.tokens.clear();
         self.features.clear();
     }
@@ -180,7 +180,7 @@ impl Proposer for Forgetful {
             captured: all(|features| &features.captured),
             last: all(|features| &features.last),
         };
-        self.session.start(1);
+        self.session.start(1, 0);
         self.session.observe(&self.tokens, &features);
         self.session.propose(request, rng)
     }
@@ -252,7 +252,7 @@ fn nodes_follow_their_path<D: Drafter>(config: &D::Config) {
     };
     let mut caches = Caches::new(target.spec().layers, 16);
     let features = target.decode(pass, &mut caches, &capture).features;
-    let mut state = drafter.start(16);
+    let mut state = drafter.start(16, 0);
     drafter.observe(&mut state, &tokens[1..], &features);
 
     // Three children of the root, four of them, and two of these, out of order.

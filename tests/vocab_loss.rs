@@ -55,6 +55,7 @@ fn equals_plain_autodiff(divergence: Divergence) {
     parts.lm_head = Linear {
         weight: burn::module::Param::from_tensor(random(1, [d, tiny::VOCAB], &device)),
         bias: None,
+        lora: None,
     };
     let vocabulary = DraftVocabulary::full(tiny::VOCAB);
     let last = random(2, [positions, d], &device);
@@ -129,6 +130,7 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
     parts.lm_head = Linear {
         weight: burn::module::Param::from_tensor(random(1, [d, vocab], &device)),
         bias: None,
+        lora: None,
     };
     let last = random(2, [positions, d], &device).reshape([1, positions, d]);
     let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();

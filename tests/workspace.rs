@@ -196,7 +196,7 @@ impl Workspace {
             }
         }
         let folder = self.path(name);
-        write_folder(&folder, &config.to_qwen3_json(&[]), &tensors, &[]).unwrap();
+        write_folder(&folder, &config.to_json().unwrap(), &tensors, &[]).unwrap();
         let texts = (0..50).map(|i| format!("count to {i}: one two three"));
         let special = ["<|im_start|>", "<|im_end|>"];
         let tokenizer = train_byte_level_bpe(texts, VOCAB, &special).unwrap();

@@ -8,6 +8,7 @@ use burn::prelude::*;
 use spectrain_models::draft_heads::DraftHeads;
 use spectrain_models::mask::shift_left;
 
+use crate::token_loss::TokenLoss;
 use crate::{
     Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, MaskAlign, Result, Row, Statistics,
     Teacher, VocabLoss, vocab_loss,
@@ -18,37 +19,18 @@ use crate::{
 pub(crate) struct HeadsLoss {
     /// The loss of head `k` counts `decay^k`.
     pub(crate) decay: f64,
-    /// Factor on the cross-entropy with the text.
-    pub(crate) label_weight: f64,
-    /// Factor on the divergence from the target.
-    pub(crate) teacher_weight: f64,
-    /// That divergence.
-    pub(crate) divergence: Divergence,
+    /// What each head is judged by.
+    pub(crate) loss: TokenLoss,
 }
 
 impl HeadsLoss {
     /// Fails where a setting makes no sense.
     pub(crate) fn check(&self) -> Result<()> {
-        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         if !(self.decay > 0.0 && self.decay <= 1.0) {
-            return setting("decay", "above 0 and at most 1", self.decay.to_string());
+            let got = self.decay.to_string();
+            return Err(Error::objective("decay", "above 0 and at most 1", got));
         }
-        for (key, weight) in [
-            ("label_weight", self.label_weight),
-            ("teacher_weight", self.teacher_weight),
-        ] {
-            if !(weight >= 0.0 && weight.is_finite()) {
-                return setting(key, "0 or more", weight.to_string());
-            }
-        }
-        if self.label_weight + self.teacher_weight == 0.0 {
-            let expected = "above 0 where `label_weight` is 0";
-            return setting("teacher_weight", expected, "0".into());
-        }
-        match self.divergence.problem() {
-            Some((expected, got)) => setting("divergence", expected, got),
-            None => Ok(()),
-        }
+        self.loss.check()
     }
 
     /// The loss of `drafter` on `batch`. Where the target judges, the reported steps are of its divergence, else of the
@@ -81,8 +63,8 @@ impl HeadsLoss {
             decay: self.decay,
             statistics,
         };
-        let by_text = || heads.by_text(&batch.rows.tokens, self.label_weight);
-        if self.teacher_weight == 0.0 {
+        let by_text = || heads.by_text(&batch.rows.tokens, self.loss.label_weight);
+        if self.loss.teacher_weight == 0.0 {
             return by_text().into();
         }
         let by_target = heads.by_target(
@@ -91,11 +73,11 @@ impl HeadsLoss {
                 drafter.target(),
                 drafter.vocabulary(),
             ),
-            self.divergence,
-            self.teacher_weight,
+            self.loss.divergence,
+            self.loss.teacher_weight,
         );
         let mut loss = Loss::from(by_target);
-        if self.label_weight > 0.0 {
+        if self.loss.label_weight > 0.0 {
             for part in by_text().parts {
                 loss.add_term("labels", part);
             }

@@ -10,9 +10,10 @@ use spectrain_checkpoints::state;
 use spectrain_models::weights::host_f32;
 
 use crate::log::{Interval, Log};
+use crate::on_policy::is_chosen;
 use crate::source::{BatchSource, Order, Samples};
 use crate::watch::Watch;
-use crate::{Batch, Error, Loss, Result, Statistics, Train, TrainConfig};
+use crate::{Batch, Error, Loss, Result, Rows, Statistics, Train, TrainConfig};
 
 /// What a run of the loop is given.
 pub struct Fit<'a> {
@@ -28,10 +29,28 @@ pub struct Fit<'a> {
     pub identity: String,
     /// Whether the run shall end after this step.
     pub interrupted: &'a dyn Fn() -> bool,
+    /// What batches need that the model writes itself, where it writes any.
+    pub on_policy: Option<OnPolicy<'a>>,
     /// Validates.
     pub validate: &'a mut dyn FnMut(&dyn Train, usize) -> Result<Validation>,
     /// Bytes in use on the device, where it tells.
     pub memory: &'a dyn Fn() -> Option<u64>,
+}
+
+/// What batches need that the model writes itself.
+pub struct OnPolicy<'a> {
+    /// Tokens that end a text.
+    pub stop: &'a [u32],
+    /// Has the target judge what was written.
+    pub judge: &'a dyn Fn(Rows) -> Batch,
+}
+
+/// What is made ahead of the training step.
+enum Ahead {
+    /// A batch.
+    Ready(Box<Batch>),
+    /// The rows of one that the model has to write first, and its seed.
+    ToWrite(Rows, u64),
 }
 
 /// What a validation found.
@@ -95,22 +114,33 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
         mut source,
         folder,
         interrupted,
+        on_policy,
         validate,
         memory,
         ..
     } = fit;
+    let fraction = match &on_policy {
+        Some(_) => trainee.on_policy_fraction(),
+        None => 0.0,
+    };
     let (sender, batches) = sync_channel(1);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut order = order;
             for position in first..first + wanted {
-                let batch = order.advance().and_then(|packed| source.batch(packed));
-                let batch = batch.map(|batch| Batch {
-                    seed: Some(samples.step_seed(position)),
-                    ..batch
+                let seed = samples.step_seed(position);
+                let ahead = order.advance().and_then(|packed| {
+                    if is_chosen(fraction, seed) {
+                        return Ok(Ahead::ToWrite(source.rows(packed), seed));
+                    }
+                    let batch = source.batch(packed)?;
+                    Ok(Ahead::Ready(Box::new(Batch {
+                        seed: Some(seed),
+                        ..batch
+                    })))
                 });
                 // The loop has ended and dropped its side.
-                if sender.send(batch).is_err() {
+                if sender.send(ahead).is_err() {
                     return;
                 }
             }
@@ -118,6 +148,7 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
         let mut run = Run {
             config,
             folder,
+            on_policy,
             validate,
             memory,
             log: Log::new(config.steps),
@@ -175,6 +206,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
 struct Run<'a> {
     config: &'a TrainConfig,
     folder: PathBuf,
+    on_policy: Option<OnPolicy<'a>>,
     validate: &'a mut dyn FnMut(&dyn Train, usize) -> Result<Validation>,
     memory: &'a dyn Fn() -> Option<u64>,
     log: Log,
@@ -193,7 +225,7 @@ impl Run<'_> {
     fn steps(
         &mut self,
         trainee: &mut dyn Train,
-        batches: Receiver<Result<Batch>>,
+        batches: Receiver<Result<Ahead>>,
         progress: &mut Progress,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<()> {
@@ -249,7 +281,7 @@ impl Run<'_> {
     fn step(
         &mut self,
         trainee: &mut dyn Train,
-        batches: &Receiver<Result<Batch>>,
+        batches: &Receiver<Result<Ahead>>,
         step: usize,
         learning_rate: f64,
         statistics: Statistics,
@@ -263,9 +295,17 @@ impl Run<'_> {
         };
         let mut tokens = 0;
         for _ in 0..self.config.accumulate {
-            let batch = batches
+            let ahead = batches
                 .recv()
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
+            let batch = match (ahead, &self.on_policy) {
+                (Ahead::Ready(batch), _) => *batch,
+                (Ahead::ToWrite(rows, seed), Some(on_policy)) => Batch {
+                    seed: Some(seed),
+                    ..(on_policy.judge)(trainee.rewrite(&rows, on_policy.stop, seed))
+                },
+                (Ahead::ToWrite(..), None) => unreachable!("no batch was chosen"),
+            };
             tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
             pending

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::hydra::Hydra;
 
 use crate::draft_heads::HeadsLoss;
+use crate::token_loss::TokenLoss;
 use crate::{Batch, Divergence, Loss, Objective, Result, Statistics};
 
 /// The `[objective]` table of a Hydra recipe. Every key may be left out.
@@ -41,9 +42,11 @@ impl Objective<Hydra> for HydraLoss {
     fn new(config: &Self::Config) -> Result<Self> {
         let loss = HeadsLoss {
             decay: config.decay,
-            label_weight: config.label_weight,
-            teacher_weight: config.teacher_weight,
-            divergence: config.divergence,
+            loss: TokenLoss {
+                label_weight: config.label_weight,
+                teacher_weight: config.teacher_weight,
+                divergence: config.divergence,
+            },
         };
         loss.check()?;
         Ok(Self(loss))

@@ -1,6 +1,8 @@
 //! Objectives, divergences, optimiser and the loop that trains a drafter.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod batch;
+pub mod cod;
+mod distill;
 mod divergence;
 mod draft_heads;
 mod error;
@@ -13,29 +15,35 @@ mod medusa;
 mod next_token;
 mod noise;
 mod objective;
+mod on_policy;
 mod optimizer;
+mod pard;
 mod recomputed;
 mod schedule;
 mod settings;
 mod source;
 mod steps;
 mod teacher;
+mod token_loss;
 mod trainee;
 mod training_time_test;
 mod vocab_loss;
 mod watch;
 
 pub use batch::{Batch, Rows};
+pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Divergence, Judged, TeacherRows};
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
-pub use fit::{Fit, FitSummary, Validation, fit};
+pub use fit::{Fit, FitSummary, OnPolicy, Validation, fit};
 pub use hydra::{HydraLoss, HydraLossConfig};
 pub use medusa::{MedusaLoss, MedusaLossConfig};
 pub use next_token::{NextToken, NextTokenConfig};
 pub use noise::{Noise, NoiseKind};
 pub use objective::{Loss, LossReport, Objective, StepReport};
+pub use on_policy::OnPolicyConfig;
 pub use optimizer::{AdamW, AdamWConfig, Gradients};
+pub use pard::{PardLoss, PardLossConfig};
 pub use schedule::{Decay, Schedule};
 pub use settings::TrainConfig;
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};

@@ -2,9 +2,8 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::{Capture, Transformer};
 
-use crate::{
-    Batch, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics, vocab_loss,
-};
+use crate::token_loss::head;
+use crate::{Batch, Judge, Loss, Objective, Result, Row, Statistics, vocab_loss};
 
 /// It has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,17 +36,9 @@ impl Objective<Transformer> for NextToken {
             teacher: position + 1,
             weight,
         });
-        let head = Head {
-            trained: Some(match model.config().tied_head {
-                true => HeadParameter::Embedding(model.head_parameter()),
-                false => HeadParameter::Weight(model.head_parameter()),
-            }),
-            weight: model.head().weight.val(),
-            bias: None,
-        };
         vocab_loss(
             &[hidden],
-            head,
+            head(model, true),
             judged.collect(),
             Judge::Labels(&batch.rows.tokens),
             statistics,

@@ -2,6 +2,7 @@ use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::batch::Rows;
 use crate::optimizer::Gradients;
 use crate::{Batch, Result, Row, Statistics, VocabLoss};
 use spectrain_models::weights::host_f32;
@@ -19,6 +20,16 @@ pub trait Objective<M: Module>: Sized {
 
     /// The loss of `model` on `batch`, which is in the same graph as the model's parameters, if any.
     fn loss(&self, model: &M, batch: &Batch, statistics: Statistics) -> Loss;
+
+    /// Share of the batches that the model writes itself before they are judged.
+    fn on_policy_fraction(&self) -> f64 {
+        0.0
+    }
+
+    /// What `model`, outside of any graph, writes in place of replies in `rows`; a text ends at one of the tokens `stop`.
+    fn rewrite(&self, _model: &M, rows: &Rows, _stop: &[u32], _seed: u64) -> Rows {
+        rows.clone()
+    }
 }
 
 /// A loss and what it is made of. Nothing is read from the device before it is asked for.

@@ -17,6 +17,9 @@ const STEPS: u64 = 1 << 63;
 
 /// Makes the batch of some packed samples.
 pub trait BatchSource: Send {
+    /// Its tokens alone.
+    fn rows(&self, packed: PackedBatch) -> Rows;
+
     /// The batch.
     ///
     /// # Errors
@@ -126,6 +129,10 @@ pub struct TokensOnly {
 }
 
 impl BatchSource for TokensOnly {
+    fn rows(&self, packed: PackedBatch) -> Rows {
+        self.samples.rows(packed)
+    }
+
     fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
         Ok(Batch::new(self.samples.rows(packed), &self.device))
     }
@@ -146,13 +153,24 @@ pub struct LiveFeatures {
 }
 
 impl BatchSource for LiveFeatures {
+    fn rows(&self, packed: PackedBatch) -> Rows {
+        self.samples.rows(packed)
+    }
+
     fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
-        let mut batch = Batch::new(self.samples.rows(packed), &self.device);
+        Ok(self.judge(self.samples.rows(packed)))
+    }
+}
+
+impl LiveFeatures {
+    /// The batch of rows from anywhere.
+    pub fn judge(&self, rows: Rows) -> Batch {
+        let mut batch = Batch::new(rows, &self.device);
         let features = self
             .target
             .features(batch.tokens.clone(), &batch.layout, &self.capture);
         batch.features = Some(blank_padding(as_stored(features, self.compute), &batch));
-        Ok(batch)
+        batch
     }
 }
 
@@ -191,6 +209,10 @@ pub struct StoredFeatures {
 }
 
 impl BatchSource for StoredFeatures {
+    fn rows(&self, packed: PackedBatch) -> Rows {
+        self.samples.rows(packed)
+    }
+
     fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
         let rows = self.samples.rows(packed);
         let header = self.shards.header();

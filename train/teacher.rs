@@ -87,6 +87,21 @@ impl Teacher {
         }
     }
 
+    /// Log-probability over the target's whole vocabulary of one of `tokens` at each of `positions`, on the host.
+    pub(crate) fn log_probabilities(&self, positions: &[usize], tokens: &[u32]) -> Vec<f32> {
+        let device = self.last.device();
+        let chunk = chunk_rows(self.head.dims()[1], &device);
+        let mut found = Vec::with_capacity(positions.len());
+        for (positions, tokens) in positions.chunks(chunk).zip(tokens.chunks(chunk)) {
+            let logits = self.logits(&self.head, positions);
+            let tokens: Vec<usize> = tokens.iter().map(|&token| token as usize).collect();
+            let tokens: Tensor<2, Int> = indices(&tokens, &device).unsqueeze_dim(1);
+            let of_token = logits.clone().gather(1, tokens) - log_partition(&logits);
+            found.extend(host_f32(of_token));
+        }
+        found
+    }
+
     /// Log-probabilities over the drafter's vocabulary at `positions`.
     pub(crate) fn rows(&self, positions: &[usize]) -> TeacherRows {
         let Some((head, _)) = &self.draft else {

@@ -5,7 +5,7 @@ use spectrain_models::weights::{export, host_f32, import};
 use spectrain_models::{Drafter, Proposer, Session};
 
 use crate::optimizer::{AdamW, AdamWConfig, Gradients};
-use crate::{Batch, Loss, LossReport, Objective, Result, Statistics};
+use crate::{Batch, Loss, LossReport, Objective, Result, Rows, Statistics};
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {
@@ -15,6 +15,12 @@ pub trait Train {
     /// Moves the weights along the summed gradients, clipped to the global norm `clip` unless that is 0. Returns the
     /// norm before clipping, `[1]`.
     fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>>;
+
+    /// See [`Objective::on_policy_fraction`].
+    fn on_policy_fraction(&self) -> f64;
+
+    /// See [`Objective::rewrite`].
+    fn rewrite(&self, rows: &Rows, stop: &[u32], seed: u64) -> Rows;
 
     /// The loss on a batch with all statistics, without gradients.
     fn measure(&self, batch: &Batch) -> LossReport;
@@ -130,6 +136,14 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
             self.model = Some(self.optimizer.update(model, gradients, learning_rate));
         }
         norm
+    }
+
+    fn on_policy_fraction(&self) -> f64 {
+        self.objective.on_policy_fraction()
+    }
+
+    fn rewrite(&self, rows: &Rows, stop: &[u32], seed: u64) -> Rows {
+        self.objective.rewrite(&self.model(), rows, stop, seed)
     }
 
     fn measure(&self, batch: &Batch) -> LossReport {

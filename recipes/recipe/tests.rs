@@ -99,7 +99,7 @@ fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
         (
             "[export]\nto = [\"sglang\", \"tgi\"]\n",
             "line 9, column 17",
-            "`sglang` or `vllm`",
+            "one of `sglang`, `vllm`, `hf`",
         ),
         (
             "[evaluate]\nbaseline = 1\n",

@@ -115,11 +115,12 @@ pub fn convert(
 
 fn engine_lines(lines: Vec<String>, to: &[Engine]) -> Vec<String> {
     // Remarks are for everybody.
-    let wanted = |line: &String| match line.contains("sglang") {
-        _ if line.starts_with('#') => true,
-        true => to.contains(&Engine::Sglang),
-        false => to.contains(&Engine::Vllm),
+    let of = |line: &str| match line {
+        line if line.contains("sglang") => Engine::Sglang,
+        line if line.contains("transformers") => Engine::Hf,
+        _ => Engine::Vllm,
     };
+    let wanted = |line: &String| line.starts_with('#') || to.contains(&of(line));
     lines.into_iter().filter(wanted).collect()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, NamedTensor, atomic, hash, write_folder};
+use spectrain_checkpoints::{DType, atomic, hash, language_model, write_folder};
 use spectrain_data::conversation::Conversation;
 use spectrain_data::mask::{Masking, tokenize};
 use spectrain_data::synthetic::split;
@@ -133,16 +133,7 @@ impl Text {
             .iter()
             .filter_map(|token| self.tokenizer.token_id(token))
             .collect();
-        let named = |mut tensor: NamedTensor| {
-            if !tensor.name.starts_with("lm_head.") {
-                tensor.name = format!("model.{}", tensor.name);
-            }
-            tensor
-        };
-        let tensors: Vec<_> = spectrain_models::weights::export(target)
-            .into_iter()
-            .map(named)
-            .collect();
+        let tensors = language_model::named(spectrain_models::weights::export(target));
         let texts = tempfile::tempdir().context("cannot create a temporary folder")?;
         self.tokenizer.save(texts.path())?;
         let mut files = vec![
@@ -166,12 +157,10 @@ impl Text {
             .iter()
             .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
             .collect();
-        Ok(write_folder(
-            folder,
-            &target.config().to_qwen3_json(&eos),
-            &tensors,
-            &files,
-        )?)
+        let mut config = target.config().to_json()?;
+        config["eos_token_id"] = json!(eos);
+        config["torch_dtype"] = json!("float32");
+        Ok(write_folder(folder, &config, &tensors, &files)?)
     }
 }
 
@@ -226,6 +215,7 @@ fn train(
             folder: context.folder("synthetic").join("training"),
             identity: hash::sha256_bytes(identity.to_string().as_bytes()),
             interrupted: &interrupted,
+            on_policy: None,
             validate: &mut validate,
             memory: &|| memory_in_use(&context.device),
         },

@@ -284,7 +284,7 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
     }
     write_folder(
         &root.join("weights"),
-        &config.to_qwen3_json(&[]),
+        &config.to_json().unwrap(),
         &tensors,
         &[],
     )

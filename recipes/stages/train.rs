@@ -15,8 +15,8 @@ use spectrain_eval::{Acceptance, DecodeSettings, Decoder, Greedy};
 use spectrain_models::weights::import;
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
 use spectrain_train::{
-    BatchSource, Fit, FitSummary, LiveFeatures, LossReport, Objective, Samples, StepReport,
-    StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,
+    BatchSource, Fit, FitSummary, LiveFeatures, LossReport, Objective, OnPolicy, Samples,
+    StepReport, StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,
 };
 
 use super::{StageContext, TRAINED, check_interrupted, evaluate, features, interrupted, prepare};
@@ -48,6 +48,7 @@ where
     if is_gpu(&context.device_name) {
         self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, objective)?;
     }
+    D::begin(drafter, &parts)?;
     let device = graph_device(&context.device, config);
     let fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
     let mut trainee = Trainee::drafter(fresh, O::new(objective)?, config.optimizer());
@@ -223,6 +224,11 @@ impl Setup {
             found.tau = self.decode(trainee, &prompts, draft, recipe.train.decode_tokens);
             Ok(found)
         };
+        let judge = self.live(
+            self.samples.clone(),
+            &context.device,
+            compute_type(context.dtype),
+        );
         let digest = hash::sha256_bytes(identity.to_string().as_bytes());
         let device = context.device.clone();
         Ok(fit(
@@ -234,6 +240,10 @@ impl Setup {
                 folder: context.folder("train"),
                 identity: digest,
                 interrupted: &interrupted,
+                on_policy: Some(OnPolicy {
+                    stop: &self.stop,
+                    judge: &|rows| judge.judge(rows),
+                }),
                 validate: &mut validate,
                 memory: &|| memory_in_use(&device),
             },

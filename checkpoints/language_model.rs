@@ -1,0 +1,161 @@
+//! A drafter that is an ordinary language model: the folder that `transformers` and every engine load, with the target's
+//! tokenizer beside the weights. A PARD drafter (<https://arxiv.org/abs/2504.18583>) has one more key, `pard_token`.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::config::torch_dtype;
+use crate::eagle3::PROVENANCE;
+use crate::expected::check_finite;
+use crate::folder::{ModelFolder, WEIGHTS, write_folder};
+use crate::tensors::{DType, NamedTensor};
+use crate::{Error, Result, json as files, launch};
+
+#[cfg(test)]
+mod tests;
+
+/// The key that tells these folders from other drafters of the same architecture.
+const KIND: &str = "spectrain_drafter";
+/// The id of the mask token.
+const PARD_TOKEN: &str = "pard_token";
+/// The projection of the target's features, which no engine reads.
+pub const TARGET_PROJ: &str = "target_proj.weight";
+/// Files that decide how text becomes tokens and where it ends; a drafter has those of its target.
+const TEXT_FILES: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+];
+/// Keys of `config.json` that a drafter has in common with its target.
+const TOKEN_KEYS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
+
+/// Whether a `config.json` is that of an ordinary language model.
+pub fn recognises(config: &Value) -> bool {
+    let names = config["architectures"].as_array();
+    let causal = |name: &Value| {
+        let known = ["Llama", "Mistral", "Qwen2", "Qwen3"];
+        let name = name
+            .as_str()
+            .and_then(|name| name.strip_suffix("ForCausalLM"));
+        name.is_some_and(|name| known.contains(&name))
+    };
+    names.is_some_and(|names| names.iter().any(causal)) && mask_token(config).is_none()
+}
+
+/// Whether this program wrote a `config.json` of such a drafter.
+pub(crate) fn is_marked(config: &Value) -> bool {
+    config.get(KIND).is_some()
+}
+
+/// The mask token of a PARD drafter's `config.json`, where it has one.
+pub fn mask_token(config: &Value) -> Option<&Value> {
+    config.get(PARD_TOKEN).filter(|value| !value.is_null())
+}
+
+/// The names of a decoder's tensors in files.
+pub fn named(mut tensors: Vec<NamedTensor>) -> Vec<NamedTensor> {
+    for tensor in &mut tensors {
+        if !tensor.name.starts_with("lm_head.") {
+            tensor.name = format!("model.{}", tensor.name);
+        }
+    }
+    tensors
+}
+
+/// A language model to be written.
+pub struct LanguageModelFolder<'a> {
+    /// What its `config.json` says of its structure.
+    pub config: Value,
+    /// Its parameters under their names in files.
+    pub tensors: Vec<NamedTensor>,
+    /// The type they are written in.
+    pub dtype: DType,
+    /// The mask token of a PARD drafter.
+    pub mask_token: Option<u32>,
+    /// The target's folder, whose tokenizer it gets.
+    pub target: Option<&'a Path>,
+}
+
+impl LanguageModelFolder<'_> {
+    /// Writes the folder, whole or not at all. `provenance` says where the drafter comes from; unless it is null it is kept
+    /// beside the weights.
+    pub fn write(self, dir: &Path, provenance: &Value) -> Result<()> {
+        let weights = dir.join(WEIGHTS);
+        let mut tensors = Vec::with_capacity(self.tensors.len());
+        for tensor in self.tensors {
+            let tensor = tensor.cast(self.dtype)?;
+            check_finite(&weights, &tensor)?;
+            tensors.push(tensor);
+        }
+        let mut config = self.config;
+        config[KIND] = json!("language_model");
+        config["torch_dtype"] = json!(torch_dtype(self.dtype));
+        if let Some(token) = self.mask_token {
+            config[PARD_TOKEN] = json!(token);
+            config["spd_type"] = json!("pard");
+        }
+        let mut extra: Vec<(&str, Vec<u8>)> = Vec::new();
+        if let Some(target) = self.target {
+            let of_target = files::read(&target.join(crate::folder::CONFIG))?;
+            for key in TOKEN_KEYS {
+                if !of_target[key].is_null() {
+                    config[key] = of_target[key].clone();
+                }
+            }
+            for name in TEXT_FILES {
+                let path = target.join(name);
+                if path.exists() {
+                    extra.push((name, files::read_bytes(&path)?));
+                }
+            }
+        }
+        if !provenance.is_null() {
+            extra.push((PROVENANCE, files::to_bytes(provenance)));
+        }
+        let extra: Vec<(&str, &[u8])> = extra
+            .iter()
+            .map(|(name, bytes)| (*name, bytes.as_slice()))
+            .collect();
+        write_folder(dir, &config, &tensors, &extra)
+    }
+}
+
+/// The mask token of a PARD drafter's folder.
+///
+/// # Errors
+/// It is not the id of a token.
+pub fn read_mask_token(folder: &ModelFolder) -> Result<u32> {
+    let value = &folder.config()[PARD_TOKEN];
+    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+    id.ok_or_else(|| Error::Key {
+        path: folder.path().join(crate::folder::CONFIG),
+        key: PARD_TOKEN.into(),
+        expected: "the id of a token".into(),
+        got: value.to_string(),
+    })
+}
+
+/// Commands that serve `target` with the drafter in `dir`; `draft_tokens` is the length of the chain.
+pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String> {
+    vec![
+        launch::vllm(dir, "draft_model", target, draft_tokens),
+        launch::sglang(dir, "STANDALONE", target, draft_tokens),
+        launch::transformers(dir, target),
+    ]
+}
+
+/// The same for a PARD drafter, which only vLLM runs in parallel; others run it token by token.
+pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String> {
+    vec![
+        launch::vllm_parallel(dir, target, draft_tokens),
+        "# token by token, as these know no parallel drafting:".into(),
+        launch::sglang(dir, "STANDALONE", target, draft_tokens),
+        launch::transformers(dir, target),
+    ]
+}

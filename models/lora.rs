@@ -1,0 +1,102 @@
+//! Low-rank adaptation: a linear layer stays as it is, and a product of two thin matrices is trained beside it
+//! (<https://arxiv.org/abs/2106.09685>).
+use burn::module::{Module, Param};
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::weights::{RandomWeights, lift};
+use crate::{Error, Init, Linear, Result, Transformer, Weights, weights::tensor_from};
+
+/// The table `[drafter.lora]`. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoraConfig {
+    /// Width between the two matrices. 16.
+    pub rank: usize,
+    /// Their product counts `alpha / rank`. 32.
+    pub alpha: f64,
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        Self {
+            rank: 16,
+            alpha: 32.0,
+        }
+    }
+}
+
+/// The trained matrices beside a [`Linear`].
+#[derive(Module, Debug)]
+pub struct Lora {
+    /// `[d_in, rank]`
+    down: Param<Tensor<2>>,
+    /// `[rank, d_out]`, zeros at first, so that nothing changes before the first step.
+    up: Param<Tensor<2>>,
+    #[module(skip)]
+    scale: f64,
+}
+
+impl Lora {
+    /// `[rows, d_in]` to `[rows, d_out]`.
+    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let dtype = x.dtype();
+        let inner = x.matmul(self.down.val().cast(dtype));
+        inner.matmul(self.up.val().cast(dtype)) * self.scale
+    }
+}
+
+/// `model` with all its parameters frozen and low-rank matrices beside the linear layers of its decoder layers.
+///
+/// # Errors
+/// A setting makes no sense.
+pub(crate) fn adapt(model: Transformer, config: &LoraConfig, seed: u64) -> Result<Transformer> {
+    if config.rank == 0 {
+        return Err(Error::Drafter {
+            key: "lora.rank",
+            expected: "at least 1".into(),
+            got: "0".into(),
+        });
+    }
+    if !(config.alpha > 0.0 && config.alpha.is_finite()) {
+        return Err(Error::Drafter {
+            key: "lora.alpha",
+            expected: "above 0".into(),
+            got: config.alpha.to_string(),
+        });
+    }
+    let mut random = RandomWeights::new(seed);
+    model.no_grad().map_linear(&mut |linear| {
+        let [d_in, d_out] = linear.weight.val().dims();
+        let device = linear.weight.device();
+        let down = random.tensor("down", &[d_in, config.rank], Init::Linear { fan_in: d_in })?;
+        let down = lift(
+            tensor_from(down, &device.clone().without_autodiff()),
+            &device,
+        );
+        Ok(Linear {
+            lora: Some(Lora {
+                down: Param::from_tensor(down),
+                up: Param::from_tensor(Tensor::zeros([config.rank, d_out], &device)),
+                scale: config.alpha / config.rank as f64,
+            }),
+            ..linear
+        })
+    })
+}
+
+/// `model` with low-rank matrices multiplied out and added to the layers they stand beside.
+pub(crate) fn merge(model: Transformer) -> Result<Transformer> {
+    model.map_linear(&mut |linear| {
+        let Some(lora) = &linear.lora else {
+            return Ok(linear);
+        };
+        let change = lora.down.val().matmul(lora.up.val()) * lora.scale;
+        let weight = linear.weight.val() + change;
+        Ok(Linear {
+            weight: Param::initialized(linear.weight.id, weight),
+            bias: linear.bias,
+            lora: None,
+        })
+    })
+}

@@ -1,0 +1,467 @@
+//! A language model that drafts all tokens of a chain in one pass: the places of tokens still to come hold a mask token
+//! (PARD, <https://arxiv.org/abs/2504.18583>). With `target_features` it also reads the target's hidden states, where there
+//! are any (PARD-2, <https://arxiv.org/abs/2605.08632>).
+use burn::module::Module;
+use burn::prelude::*;
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::language_model::{logits, shared_vocabulary};
+use crate::lora::{self, LoraConfig};
+use crate::mask::{token_ids, tree_mask, tree_positions};
+use crate::start::{FreshConfig, Start};
+use crate::weights::lift;
+use crate::{
+    Bias, Caches, Capture, Drafter, Error, Features, Linear, RandomWeights, Result, Scope,
+    Target as _, TargetParts, TargetSpec, Transformer, TransformerConfig, Tree, Weights, chain,
+};
+
+/// Factor on projected features before they are added to embeddings, as in PARD-2's code.
+const FEATURE_SCALE: f64 = 0.02;
+
+/// The `[drafter]` table of a PARD recipe. Every key but `mask_token` and one to start from may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PardConfig {
+    /// The model to start from, a hub id or a folder. Left out: the target, cut down to `keep_layers`, or none, with
+    /// `fresh`.
+    pub model: String,
+    /// Layers of that model, or of the target, that are kept, ascending, as 0-based indices. Left out: all.
+    pub keep_layers: Vec<usize>,
+    /// Sizes of a model that starts at random.
+    pub fresh: Option<FreshConfig>,
+    /// Low-rank matrices are trained in place of the weights, and added to them when the drafter is written.
+    pub lora: Option<LoraConfig>,
+    /// The id of a token that no text holds; it stands for tokens still to come.
+    pub mask_token: Option<u32>,
+    /// Whether the target's hidden states are read too (PARD-2). `false`.
+    pub target_features: bool,
+}
+
+impl PardConfig {
+    fn start(&self) -> Start<'_> {
+        Start {
+            model: &self.model,
+            keep_layers: &self.keep_layers,
+            fresh: self.fresh.as_ref(),
+        }
+    }
+
+    /// What the drafter's own `config.json` will say.
+    ///
+    /// # Errors
+    /// No model to start from is named, or it does not go with the target.
+    pub fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
+        self.start().structure(target)
+    }
+
+    fn mask_token(&self) -> Result<u32> {
+        self.mask_token.ok_or_else(|| Error::Drafter {
+            key: "mask_token",
+            expected: "the id of a token that no text holds".into(),
+            got: "none".into(),
+        })
+    }
+}
+
+/// See the module.
+#[derive(Module, Debug)]
+pub struct Pard {
+    model: Transformer,
+    /// From `[target_proj]` hidden states of the target, side by side, to the width of the drafter.
+    target_proj: Option<Linear>,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+#[derive(Debug, Clone)]
+struct Frozen {
+    target: TargetParts,
+    vocabulary: DraftVocabulary,
+    config: PardConfig,
+    mask_token: u32,
+    /// Whether features are read: not those of a target that `target_proj` does not fit.
+    reads_features: bool,
+}
+
+impl Pard {
+    /// `model` as a drafter for `target` that puts `mask_token` in the places of tokens to come. Without features, or where
+    /// those of the target have another width, it reads none.
+    ///
+    /// # Errors
+    /// It knows more tokens than the target, or does not know the mask token.
+    pub fn of(
+        model: Transformer,
+        target_proj: Option<Linear>,
+        target: &TargetParts,
+        mask_token: u32,
+    ) -> Result<Self> {
+        let vocab = model.config().spec.vocab;
+        if mask_token as usize >= vocab {
+            return Err(Error::Drafter {
+                key: "mask_token",
+                expected: format!("an id below the {vocab} tokens of the drafter"),
+                got: mask_token.to_string(),
+            });
+        }
+        let width = feature_width(&target.spec);
+        Ok(Self {
+            frozen: Frozen {
+                vocabulary: shared_vocabulary(model.config(), &target.spec)?,
+                target: target.clone(),
+                config: PardConfig {
+                    mask_token: Some(mask_token),
+                    target_features: target_proj.is_some(),
+                    ..PardConfig::default()
+                },
+                mask_token,
+                reads_features: target_proj
+                    .as_ref()
+                    .is_some_and(|projection| projection.weight.val().dims()[0] == width),
+            },
+            target_proj,
+            model,
+        })
+    }
+
+    /// The same drafter reading no features, as for a target that it was not trained for.
+    pub fn without_features(mut self) -> Self {
+        self.frozen.reads_features = false;
+        self
+    }
+
+    /// The decoder.
+    pub fn model(&self) -> &Transformer {
+        &self.model
+    }
+
+    /// The projection of the target's features, if it has one.
+    pub fn target_proj(&self) -> Option<&Linear> {
+        self.target_proj.as_ref()
+    }
+
+    /// The hidden states of its target that it reads.
+    pub fn capture_of_target(&self) -> Capture {
+        Capture {
+            layers: match self.reads_features() {
+                true => captured(&self.frozen.target.spec),
+                false => Vec::new(),
+            },
+        }
+    }
+
+    /// Whether features are read.
+    pub fn reads_features(&self) -> bool {
+        self.frozen.reads_features
+    }
+
+    /// The id that stands for tokens still to come.
+    pub fn mask_token(&self) -> u32 {
+        self.frozen.mask_token
+    }
+
+    /// Whether its head is trained: not beside low-rank matrices.
+    pub fn trains_head(&self) -> bool {
+        self.frozen.config.lora.is_none()
+    }
+
+    /// The target it drafts for.
+    pub fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+
+    /// The decoder as it is written: low-rank matrices are added to the weights.
+    ///
+    /// # Errors
+    /// None.
+    pub fn merged(&self) -> Result<Transformer> {
+        lora::merge(self.model.clone())
+    }
+
+    /// What is added to embeddings for the target's features. `[batch, seq, ..]` to `[batch, seq, d_model]`; `None` where
+    /// none are read.
+    pub fn project(&self, features: &Features) -> Option<Tensor<3>> {
+        let projection = self
+            .target_proj
+            .as_ref()
+            .filter(|_| self.reads_features())?;
+        let device = projection.weight.device();
+        let joined = lift(join(features), &device);
+        Some(projection.forward(joined) * FEATURE_SCALE)
+    }
+
+    /// What the head reads of inputs of any layout.
+    ///
+    /// # Shapes
+    /// - tokens, positions: `[batch, rows]`
+    /// - added: `[batch, rows, d_model]`, added to the embeddings
+    /// - output of `mask`: `[batch, 1, rows, rows]`
+    /// - output: `[batch, rows, d_model]`, computed in `dtype`
+    pub fn hidden(
+        &self,
+        tokens: Tensor<2, Int>,
+        positions: Tensor<2, Int>,
+        added: Option<Tensor<3>>,
+        mask: &dyn Fn(Option<usize>) -> Option<Tensor<4>>,
+        dtype: DType,
+    ) -> Tensor<3> {
+        let mut inputs = self.model.embed(tokens).cast(dtype);
+        if let Some(added) = added {
+            inputs = inputs + added.cast(dtype);
+        }
+        let states = self
+            .model
+            .states(inputs, positions, mask, None, &Capture::default());
+        states.last
+    }
+
+    /// Runs what was observed and not run yet, followed by masks, so that `slots` tokens can be drafted.
+    fn run(&self, state: &mut PardState, slots: usize) {
+        let device = self.model.device();
+        let pending = std::mem::take(&mut state.pending);
+        let masks = slots - 1;
+        let mut tokens = pending.clone();
+        tokens.resize(pending.len() + masks, self.frozen.mask_token);
+        let mut inputs = self.model.embed(token_ids(&tokens, &device));
+        if let Some(added) = self.added(state, pending.len(), masks) {
+            let added = added.cast(inputs.dtype());
+            inputs = inputs + added;
+        }
+        let (parents, cached) = (chain(tokens.len()), state.caches.len);
+        let states = self.model.states(
+            inputs,
+            tree_positions(&parents, cached, &device),
+            &|window| tree_mask(&parents, cached, window, &device),
+            Some(&mut state.caches),
+            &Capture::default(),
+        );
+        state.caches.truncate(cached + pending.len());
+        let last = states.last;
+        state.slots = Some(match (pending.len(), &state.slots) {
+            // Only masks were run; the first slot is that of the last observed token.
+            (0, Some(before)) => Tensor::cat(vec![before.clone().narrow(1, 0, 1), last], 1),
+            (0, None) => panic!("drafting before anything was observed"),
+            (observed, _) => last.narrow(1, observed - 1, slots),
+        });
+    }
+
+    /// The projected features of what is pending and of masks, which read those of the last observed token.
+    fn added(&self, state: &mut PardState, pending: usize, masks: usize) -> Option<Tensor<3>> {
+        let parts = std::mem::take(&mut state.features);
+        if let Some(part) = parts.last() {
+            let last = part.dims()[1] - 1;
+            state.feature = Some(part.clone().narrow(1, last, 1));
+        }
+        let carried = state.feature.clone()?;
+        let [_, _, width] = carried.dims();
+        let known: usize = parts.iter().map(|part| part.dims()[1]).sum();
+        let mut all = Vec::with_capacity(parts.len() + 2);
+        if known < pending {
+            // Nothing comes before the first token.
+            let like = (&carried.device(), carried.dtype());
+            all.push(Tensor::zeros([1, pending - known, width], like));
+        }
+        all.extend(parts);
+        if masks > 0 {
+            all.push(carried.expand([1, masks, width]));
+        }
+        Some(Tensor::cat(all, 1))
+    }
+}
+
+/// Hidden states of the target side by side, as PARD-2 reads them: the last, then captured ones from the last to the first.
+fn join(features: &Features) -> Tensor<3> {
+    let [_, _, d_model] = features.last.dims();
+    let layers = features.captured.dims()[2] / d_model;
+    let layer = |index: usize| {
+        features
+            .captured
+            .clone()
+            .narrow(2, index * d_model, d_model)
+    };
+    let mut parts = vec![features.last.clone()];
+    parts.extend((0..layers).rev().map(layer));
+    Tensor::cat(parts, 2)
+}
+
+/// The captured layers beside the last hidden state: the 8th, 16th and 24th from the end, as in PARD-2's code, or the
+/// quarters of a target that has no more than 24.
+fn captured(target: &TargetSpec) -> Vec<usize> {
+    let layers = target.layers;
+    let mut captured = match layers > 24 {
+        true => vec![layers - 24, layers - 16, layers - 8],
+        false => vec![layers / 4, layers / 2, layers * 3 / 4],
+    };
+    captured.dedup();
+    captured
+}
+
+fn feature_width(target: &TargetSpec) -> usize {
+    (1 + captured(target).len()) * target.d_model
+}
+
+/// The sequence of a drafter that drafts in one pass.
+#[derive(Debug, Clone)]
+pub struct PardState {
+    caches: Caches,
+    /// Observed and not run yet.
+    pending: Vec<u32>,
+    /// Their projected features, `[1, .., d_model]`; one less than tokens where the first of all is among them.
+    features: Vec<Tensor<3>>,
+    /// The last projected feature, `[1, 1, d_model]`.
+    feature: Option<Tensor<3>>,
+    /// What the head reads for each token of the draft, `[1, slots, d_model]`.
+    slots: Option<Tensor<3>>,
+    /// Length of the longest path to come.
+    planned: usize,
+}
+
+impl PardState {
+    fn slots(&self) -> usize {
+        match &self.slots {
+            Some(slots) if self.pending.is_empty() => slots.dims()[1],
+            _ => 0,
+        }
+    }
+}
+
+impl Drafter for Pard {
+    type Config = PardConfig;
+    type State = PardState;
+
+    fn new(
+        config: &Self::Config,
+        target: &TargetParts,
+        _: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        let structure = config.structure(target)?;
+        let (mask_token, d_model) = (config.mask_token()?, structure.spec.d_model);
+        let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let projection = match config.target_features {
+            false => None,
+            true => {
+                let width = feature_width(&target.spec);
+                let scope = &mut scope.child("target_proj");
+                Some(Linear::new(scope, width, d_model, Bias::Without)?)
+            }
+        };
+        let model = Transformer::new(&mut scope, structure)?;
+        let drafter = Self::of(model, projection, target, mask_token)?;
+        Ok(Self {
+            frozen: Frozen {
+                config: config.clone(),
+                ..drafter.frozen
+            },
+            ..drafter
+        })
+    }
+
+    fn fresh(
+        config: &Self::Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut drafter = config.start().with_weights(target, seed, |weights| {
+            let mut weights = WithProjection {
+                weights,
+                random: RandomWeights::new(seed ^ 1),
+            };
+            Self::new(config, target, vocabulary, &mut weights, device)
+        })?;
+        if let Some(settings) = &config.lora {
+            drafter.model = lora::adapt(drafter.model, settings, seed)?;
+        }
+        Ok(drafter)
+    }
+
+    fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture> {
+        config.start().check()?;
+        config.mask_token()?;
+        Ok(Capture {
+            layers: match config.target_features {
+                true => captured(target),
+                false => Vec::new(),
+            },
+        })
+    }
+
+    fn start(&self, capacity: usize, first: u32) -> PardState {
+        PardState {
+            caches: Caches::new(self.model.config().spec.layers, capacity),
+            pending: vec![first],
+            features: Vec::new(),
+            feature: None,
+            slots: None,
+            planned: 1,
+        }
+    }
+
+    fn observe(&self, state: &mut PardState, tokens: &[u32], features: &Features) {
+        state.pending.extend(tokens);
+        state.features.extend(self.project(features));
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn plan(&self, state: &mut PardState, depth: usize) {
+        state.planned = depth.max(1);
+    }
+
+    fn root_logits(&self, state: &mut PardState) -> Tensor<2> {
+        self.slot_logits(state, 0, 1)
+    }
+
+    fn node_logits(&self, state: &mut PardState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let mut depth = 0;
+        let mut ancestor = nodes.first().copied();
+        while let Some(node) = ancestor {
+            depth += 1;
+            ancestor = tree.parents[node];
+        }
+        self.slot_logits(state, depth, nodes.len())
+    }
+
+    fn rewind(&self, _: &mut PardState) {}
+}
+
+impl Pard {
+    /// The logits of one slot, which does not depend on the tokens in the slots before it, once for each of `copies`.
+    fn slot_logits(&self, state: &mut PardState, slot: usize, copies: usize) -> Tensor<2> {
+        if state.slots() <= slot {
+            self.run(state, state.planned.max(slot + 1));
+        }
+        let Some(slots) = &state.slots else {
+            unreachable!("they were just made");
+        };
+        let logits = logits(&self.model.head(), slots.clone().narrow(1, slot, 1));
+        let width = logits.dims()[1];
+        logits.expand([copies, width])
+    }
+}
+
+/// The parameters of a model to start from, which knows nothing of a projection of features.
+struct WithProjection<'a> {
+    weights: &'a mut dyn Weights,
+    random: RandomWeights,
+}
+
+impl Weights for WithProjection<'_> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        init: crate::Init,
+    ) -> Result<spectrain_checkpoints::NamedTensor> {
+        match name.starts_with("target_proj.") {
+            true => self.random.tensor(name, shape, init),
+            false => self.weights.tensor(name, shape, init),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What a drafter that is a language model starts from: a model on the disk, some layers of one, or chance.
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
+
+use crate::{
+    Bias, Error, FolderWeights, Init, RandomWeights, Result, TargetParts, TargetSpec,
+    TransformerConfig, Weights,
+};
+
+/// The table `[drafter.fresh]`: sizes of a model that starts at random. Every key may be left out; where it is 0 or left
+/// out, the target's size is taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FreshConfig {
+    /// Decoder layers. 2.
+    pub layers: usize,
+    /// Width.
+    pub d_model: usize,
+    /// Feed-forward width.
+    pub d_ff: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub d_head: usize,
+    /// Whether the head is the embedding. `true`.
+    pub tied_head: bool,
+}
+
+impl Default for FreshConfig {
+    fn default() -> Self {
+        Self {
+            layers: 2,
+            d_model: 0,
+            d_ff: 0,
+            heads: 0,
+            kv_heads: 0,
+            d_head: 0,
+            tied_head: true,
+        }
+    }
+}
+
+impl FreshConfig {
+    fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
+        let or = |given: usize, default: usize| if given == 0 { default } else { given };
+        let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
+        if self.layers == 0 {
+            return Err(Error::Drafter {
+                key: "fresh.layers",
+                expected: "at least 1".into(),
+                got: "0".into(),
+            });
+        }
+        Ok(TransformerConfig {
+            spec: TargetSpec {
+                layers: self.layers,
+                d_model: or(self.d_model, target.d_model),
+                d_ff,
+                heads,
+                kv_heads,
+                d_head: or(self.d_head, target.d_head),
+                ..target.clone()
+            },
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            mlp_bias: Bias::Without,
+            head_norm: true,
+            tied_head: self.tied_head,
+            windows: vec![None; self.layers],
+        })
+    }
+}
+
+/// The keys that say what a model starts from.
+pub(crate) struct Start<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) keep_layers: &'a [usize],
+    pub(crate) fresh: Option<&'a FreshConfig>,
+}
+
+impl Start<'_> {
+    /// Fails unless exactly one beginning is named.
+    pub(crate) fn check(&self) -> Result<()> {
+        let problem = |key, expected: &str, got: String| {
+            Err(Error::Drafter {
+                key,
+                expected: expected.into(),
+                got,
+            })
+        };
+        if !self.keep_layers.is_sorted_by(|a, b| a < b) {
+            let got = format!("{:?}", self.keep_layers);
+            return problem("keep_layers", "ascending layers", got);
+        }
+        match (
+            self.fresh,
+            self.model.is_empty(),
+            self.keep_layers.is_empty(),
+        ) {
+            (None, true, true) => problem(
+                "model",
+                "a hub id or a folder, or `keep_layers` of the target, or the sizes `fresh`",
+                "none of them".into(),
+            ),
+            (Some(_), false, _) => problem("fresh", "no such table beside `model`", "one".into()),
+            (Some(_), true, false) => {
+                problem("fresh", "no such table beside `keep_layers`", "one".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The structure of the model at the start.
+    pub(crate) fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
+        self.check()?;
+        if let Some(fresh) = self.fresh {
+            return fresh.structure(&target.spec);
+        }
+        let folder = self.folder(target)?;
+        let file = folder.path().join("config.json");
+        let mut config = TransformerConfig::read(folder.config(), &file)?;
+        if self.keep_layers.is_empty() {
+            return Ok(config);
+        }
+        let layers = config.spec.layers;
+        if let Some(layer) = self.keep_layers.iter().find(|&&layer| layer >= layers) {
+            return Err(Error::Drafter {
+                key: "keep_layers",
+                expected: format!("layers below {layers}"),
+                got: layer.to_string(),
+            });
+        }
+        config.windows = self
+            .keep_layers
+            .iter()
+            .map(|&i| config.windows[i])
+            .collect();
+        config.spec.layers = self.keep_layers.len();
+        Ok(config)
+    }
+
+    /// Calls `make` with the parameters at the start.
+    pub(crate) fn with_weights<T>(
+        &self,
+        target: &TargetParts,
+        seed: u64,
+        make: impl FnOnce(&mut dyn Weights) -> Result<T>,
+    ) -> Result<T> {
+        self.check()?;
+        if self.fresh.is_some() {
+            return make(&mut RandomWeights::new(seed));
+        }
+        let folder = self.folder(target)?;
+        make(&mut Kept {
+            folder: FolderWeights::new(&folder, "model."),
+            layers: self.keep_layers,
+        })
+    }
+
+    fn folder(&self, target: &TargetParts) -> Result<ModelFolder> {
+        if !self.model.is_empty() {
+            let folder = spectrain_checkpoints::resolve(self.model, &HubOptions::default())?;
+            return Ok(ModelFolder::open(folder)?);
+        }
+        match &target.folder {
+            Some(folder) => Ok(ModelFolder::open(folder)?),
+            None => Err(Error::Drafter {
+                key: "keep_layers",
+                expected: "a target that was loaded from a folder".into(),
+                got: "one that was not".into(),
+            }),
+        }
+    }
+}
+
+/// The parameters of some layers of a folder, under the numbers that they get.
+struct Kept<'a> {
+    folder: FolderWeights<'a>,
+    /// All where empty.
+    layers: &'a [usize],
+}
+
+impl Weights for Kept<'_> {
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        let numbered = name.strip_prefix("layers.").and_then(|rest| {
+            let (number, rest) = rest.split_once('.')?;
+            let layer = self.layers.get(number.parse::<usize>().ok()?)?;
+            Some(format!("layers.{layer}.{rest}"))
+        });
+        let stored = numbered.as_deref().unwrap_or(name);
+        let tensor = self.folder.tensor(stored, shape, init)?;
+        Ok(NamedTensor {
+            name: name.to_owned(),
+            ..tensor
+        })
+    }
+}

@@ -1,0 +1,291 @@
+//! Drafters that are language models of their own, PARD's included, as ordinary folders and as sizes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use serde_json::Value;
+use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::weights::export;
+use spectrain_models::{
+    Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, LoraConfig, Scope, TargetParts,
+    TargetSpec, Transformer, TransformerConfig,
+};
+
+use crate::plan::known_sizes;
+use crate::registry::{Footprint, Shipped};
+
+impl Shipped for LanguageModel {
+    const KIND: &'static str = "language_model";
+
+    fn recognises(config: &Value) -> bool {
+        language_model::recognises(config)
+    }
+
+    fn begin(config: &Self::Config, target: &TargetParts) -> Result<()> {
+        check_start(&config.model, target)
+    }
+
+    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+        check_tokenizer(folder, target)?;
+        let model = spectrain_models::load_target(&ModelFolder::open(folder)?, device, DType::F32)?;
+        Self::of(model, target).with_context(|| not_for_this(folder))
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        let model = self.merged()?;
+        let to_write = to_write(&model, self.target(), dtype)?;
+        Ok(to_write.write(folder, provenance)?)
+    }
+
+    fn captured(&self) -> Result<Capture> {
+        Ok(Capture::default())
+    }
+
+    fn launch_lines(
+        &self,
+        folder: &Path,
+        target: &str,
+        draft_length: usize,
+    ) -> Result<Vec<String>> {
+        Ok(language_model::launch_lines(folder, target, draft_length))
+    }
+
+    fn footprint(config: &LanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
+        Self::capture(config, target)?;
+        Sizes {
+            model: &config.model,
+            kept: config.keep_layers.len(),
+            fresh: config.fresh.as_ref(),
+            lora: config.lora.as_ref(),
+        }
+        .footprint(target)
+    }
+}
+
+impl Shipped for Pard {
+    const KIND: &'static str = "pard";
+
+    fn recognises(config: &Value) -> bool {
+        language_model::mask_token(config).is_some()
+    }
+
+    fn begin(config: &Self::Config, target: &TargetParts) -> Result<()> {
+        check_start(&config.model, target)
+    }
+
+    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+        check_tokenizer(folder, target)?;
+        let opened = ModelFolder::open(folder)?;
+        let mask_token = language_model::read_mask_token(&opened)?;
+        let mut weights = FolderWeights::new(&opened, "model.");
+        let file = folder.join("config.json");
+        let config = TransformerConfig::read(opened.config(), &file)?;
+        let (tied, d_model) = (config.tied_head, config.spec.d_model);
+        let mut scope = Scope::root(&mut weights, device, DType::F32);
+        let model = Transformer::new(&mut scope, config)?;
+        let projection = match opened.info(TARGET_PROJ) {
+            Err(_) => None,
+            Ok(info) => {
+                let width = info.shape.last().copied().unwrap_or(0);
+                let mut weights = FolderWeights::new(&opened, "");
+                let mut scope = Scope::root(&mut weights, device, DType::F32);
+                let scope = &mut scope.child("target_proj");
+                Some(Linear::new(scope, width, d_model, Bias::Without)?)
+            }
+        };
+        let mut known = vec![TARGET_PROJ.to_owned()];
+        if tied {
+            known.push("lm_head.weight".into());
+        }
+        weights.finish(&known)?;
+        let drafter = Self::of(model, projection, target, mask_token)
+            .with_context(|| not_for_this(folder))?;
+        if drafter.target_proj().is_some() && !drafter.reads_features() {
+            tracing::warn!(
+                "`{}` was trained with the features of a target of another width; it drafts without them",
+                folder.display()
+            );
+        }
+        Ok(drafter)
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        let model = self.merged()?;
+        let mut to_write = to_write(&model, self.target(), dtype)?;
+        to_write.mask_token = Some(self.mask_token());
+        if let Some(projection) = self.target_proj() {
+            let weight = export(projection).into_iter();
+            to_write.tensors.extend(weight.map(|tensor| NamedTensor {
+                name: TARGET_PROJ.into(),
+                ..tensor
+            }));
+        }
+        Ok(to_write.write(folder, provenance)?)
+    }
+
+    fn captured(&self) -> Result<Capture> {
+        Ok(self.capture_of_target())
+    }
+
+    fn launch_lines(
+        &self,
+        folder: &Path,
+        target: &str,
+        draft_length: usize,
+    ) -> Result<Vec<String>> {
+        let lines = language_model::pard_launch_lines(folder, target, draft_length);
+        Ok(match self.target_proj() {
+            None => lines,
+            Some(_) => {
+                let note = "# engines read no features of the target; there the drafter works without them";
+                [vec![note.to_owned()], lines].concat()
+            }
+        })
+    }
+
+    fn footprint(config: &PardConfig, target: &TargetSpec) -> Result<Footprint> {
+        let captured = Self::capture(config, target)?.layers.len() as u64;
+        let mut footprint = Sizes {
+            model: &config.model,
+            kept: config.keep_layers.len(),
+            fresh: config.fresh.as_ref(),
+            lora: config.lora.as_ref(),
+        }
+        .footprint(target)?;
+        footprint.captured = captured;
+        Ok(footprint)
+    }
+}
+
+fn to_write<'a>(
+    model: &Transformer,
+    target: &'a TargetParts,
+    dtype: DType,
+) -> Result<LanguageModelFolder<'a>> {
+    Ok(LanguageModelFolder {
+        config: model.config().to_json()?,
+        tensors: language_model::named(export(model)),
+        dtype,
+        mask_token: None,
+        target: target.folder.as_deref(),
+    })
+}
+
+fn not_for_this(folder: &Path) -> String {
+    format!("the drafter `{}` is not for this target", folder.display())
+}
+
+/// Fails where the model to start from has other tokens than the target.
+fn check_start(model: &str, target: &TargetParts) -> Result<()> {
+    match model.is_empty() {
+        true => Ok(()),
+        false => check_tokenizer(&crate::target::resolve(model, None)?, target),
+    }
+}
+
+/// Fails where a drafter's tokens are not the target's: the same ids must stand for the same texts. Without a tokenizer on
+/// either side nothing can be said.
+fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
+    let Some(of_target) = &target.folder else {
+        return Ok(());
+    };
+    let file = |folder: &Path| -> Option<PathBuf> {
+        Some(folder.join("tokenizer.json")).filter(|path| path.exists())
+    };
+    let (Some(_), Some(_)) = (file(folder), file(of_target)) else {
+        return Ok(());
+    };
+    let (own, theirs) = (
+        Tokenizer::from_folder(folder)?,
+        Tokenizer::from_folder(of_target)?,
+    );
+    if own.fingerprint() == theirs.fingerprint() {
+        return Ok(());
+    }
+    let shared = own.vocab_size().min(theirs.vocab_size()) as u32;
+    let other = (0..shared).find(|&id| own.token(id) != theirs.token(id));
+    match other {
+        None => Ok(()),
+        Some(id) => bail!(
+            "{}: token {id}: expected `{}`, as in `{}`, found `{}`; a drafter needs the tokenizer of its target",
+            not_for_this(folder),
+            theirs.token(id).unwrap_or_default(),
+            of_target.display(),
+            own.token(id).unwrap_or_default(),
+        ),
+    }
+}
+
+/// What the parameters are counted from.
+struct Sizes<'a> {
+    model: &'a str,
+    kept: usize,
+    fresh: Option<&'a FreshConfig>,
+    lora: Option<&'a LoraConfig>,
+}
+
+impl Sizes<'_> {
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
+        let (mut spec, tied) = self.spec(target)?;
+        if self.kept > 0 {
+            spec.layers = self.kept;
+        }
+        let (d, d_head, d_ff) = (spec.d_model as u64, spec.d_head as u64, spec.d_ff as u64);
+        let (heads, kv_heads) = (spec.heads as u64, spec.kv_heads as u64);
+        let (layers, vocab) = (spec.layers as u64, spec.vocab as u64);
+        let (d_q, d_kv) = (heads * d_head, kv_heads * d_head);
+        let head_norms = if self.fresh.is_some() { 2 * d_head } else { 0 };
+        let whole = 2 * (d_q + d_kv) * d + 3 * d * d_ff + 2 * d + head_norms;
+        let parameters = match self.lora {
+            // Two thin matrices beside each linear layer.
+            Some(lora) => {
+                let ends = 2 * (d + d_q) + 2 * (d + d_kv) + 3 * (d + d_ff);
+                layers * lora.rank as u64 * ends
+            }
+            None => layers * whole + d + vocab * d * if tied { 1 } else { 2 },
+        };
+        Ok(Footprint {
+            parameters,
+            head: if self.lora.is_some() { 0 } else { vocab * d },
+            // It proposes the tokens it knows; none is chosen by how often it occurs.
+            draft_vocab: target.vocab as u64,
+            heads,
+            captured: 0,
+            // Inputs of every matrix product and norm, and the branches that are added.
+            activations: layers * (8 * d + 2 * (d_q + d_kv) + 4 * d_ff),
+        })
+    }
+
+    /// Sizes at the start, and whether the head is the embedding. Of a cut target that is not known here; it counts as
+    /// having both.
+    fn spec(&self, target: &TargetSpec) -> Result<(TargetSpec, bool)> {
+        if !self.model.is_empty() {
+            let found = known_sizes(self.model, None);
+            return found.with_context(|| {
+                format!(
+                    "the sizes of `{}` are known once it is on this machine",
+                    self.model
+                )
+            });
+        }
+        let Some(fresh) = self.fresh else {
+            return Ok((target.clone(), false));
+        };
+        let or = |given: usize, default: usize| if given == 0 { default } else { given };
+        let spec = TargetSpec {
+            layers: fresh.layers,
+            d_model: or(fresh.d_model, target.d_model),
+            d_ff: or(fresh.d_ff, target.d_ff),
+            heads: or(fresh.heads, target.heads),
+            kv_heads: or(fresh.kv_heads, target.kv_heads),
+            d_head: or(fresh.d_head, target.d_head),
+            ..target.clone()
+        };
+        Ok((spec, fresh.tied_head))
+    }
+}

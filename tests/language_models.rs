@@ -1,0 +1,372 @@
+//! Drafters that are language models: what they compute in training they compute when drafting, several at a time or one,
+//! with low-rank matrices and without.
+use burn::module::Module as _;
+use burn::prelude::*;
+use spectrain_models::generate::{Continuation, continue_texts};
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::weights::{export, host_f32};
+use spectrain_models::{
+    Caches, Capture, Drafter, Features, FreshConfig, LogitRows, LoraConfig, Pass, Sampling, Scope,
+    Target as _, Transformer, Tree, argmax, chain, forced,
+};
+use spectrain_train::{
+    Batch, Distill, DistillConfig, Objective as _, OnPolicyConfig, PardLoss, PardLossConfig,
+    Statistics, Train as _, TrainConfig, Trainee,
+};
+
+use crate::golden::assert_close;
+use crate::tiny;
+
+const BLOCKS: usize = 4;
+const MASK: u32 = 47;
+
+fn language_model() -> LanguageModelConfig {
+    LanguageModelConfig {
+        fresh: Some(FreshConfig::default()),
+        ..Default::default()
+    }
+}
+
+fn pard(target_features: bool) -> PardConfig {
+    PardConfig {
+        fresh: Some(FreshConfig::default()),
+        mask_token: Some(MASK),
+        target_features,
+        ..Default::default()
+    }
+}
+
+/// A batch of random texts with the features that a drafter reads.
+fn batch(target: &Transformer, capture: Capture) -> Batch {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &tiny::random_samples(3), 2);
+    tiny::batch(&mut tiny::live(samples, target, capture))
+}
+
+/// Each document's first position in the batch, and its tokens.
+fn documents(batch: &Batch) -> Vec<(usize, Vec<u32>)> {
+    let layout = &batch.rows.layout;
+    let starts =
+        (0..batch.rows.len()).filter(|&at| layout.documents[at] != 0 && layout.positions[at] == 0);
+    let of = |start: usize| {
+        let length = (0..)
+            .take_while(|&by| by == 0 || batch.rows.reaches(start, by))
+            .count();
+        (start, batch.rows.tokens[start..start + length].to_vec())
+    };
+    starts.map(of).collect()
+}
+
+/// The features of the first `count` positions of a document.
+fn features(batch: &Batch, start: usize, count: usize) -> Features {
+    let all = batch.features.as_ref().unwrap();
+    let [_, length, _] = all.last.dims();
+    let of = |x: &Tensor<3>| {
+        x.clone()
+            .narrow(0, start / length, 1)
+            .narrow(1, start % length, count)
+    };
+    Features {
+        captured: of(&all.captured),
+        last: of(&all.last),
+    }
+}
+
+#[test]
+fn a_language_models_training_logits_equal_its_decoding_logits() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
+    let batch = batch(&target, Capture::default());
+    let hidden = drafter.hidden(
+        batch.tokens.clone(),
+        &batch.layout,
+        burn::tensor::DType::F32,
+    );
+    let logits = host_f32(drafter.model().head().forward(hidden));
+    let mut compared = 0;
+    for (start, tokens) in documents(&batch) {
+        for end in [1, 5, 9] {
+            let mut state = drafter.start(64, tokens[0]);
+            drafter.observe(&mut state, &tokens[1..=end], &features(&batch, start, end));
+            let following = &tokens[end + 1..end + 3];
+            for (step, found) in forced(&drafter, &mut state, following).iter().enumerate() {
+                let at = (start + end + step) * tiny::VOCAB;
+                let what = format!("document at {start}, prefix {end}, step {step}");
+                assert_close(&what, found, &logits[at..at + tiny::VOCAB], 1e-5);
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 3 * 3 * 3);
+}
+
+#[test]
+fn a_language_model_gives_a_node_of_a_tree_the_logits_of_its_path() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
+    let batch = batch(&target, Capture::default());
+    let (start, tokens) = documents(&batch).remove(0);
+    let mut state = drafter.start(4, tokens[0]);
+    drafter.observe(&mut state, &tokens[1..7], &features(&batch, start, 6));
+    let tree = Tree {
+        tokens: vec![5, 6, 7, 8],
+        parents: vec![None, None, Some(1), Some(0)],
+    };
+    for _ in 0..2 {
+        drafter.root_logits(&mut state);
+        drafter.node_logits(&mut state, &tree, &[0, 1]);
+        let found = host_f32(drafter.node_logits(&mut state, &tree, &[2, 3]));
+        drafter.rewind(&mut state);
+        let paths: [&[u32]; 2] = [&[6, 7], &[5, 8]];
+        for (path, found) in paths.into_iter().zip(found.chunks(tiny::VOCAB)) {
+            let along = forced(&drafter, &mut state, path);
+            assert_close(&format!("{path:?}"), found, &along[2], 1e-5);
+        }
+    }
+}
+
+/// The logits of every row that training keeps are those of the slots that a decoder drafts from.
+fn rows_equal_slots(target_features: bool) {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let config = pard(target_features);
+    let drafter: Pard = tiny::fresh(&config, &target, &device);
+    let batch = batch(&target, Pard::capture(&config, target.spec()).unwrap());
+    let objective = PardLoss::new(&PardLossConfig {
+        draft_tokens: BLOCKS,
+        ..Default::default()
+    })
+    .unwrap();
+    let mut compared = [0; BLOCKS];
+    for seed in [1, 2] {
+        let batch = Batch {
+            seed: Some(seed),
+            ..batch.clone()
+        };
+        let subset = objective.subset(&batch);
+        let hidden = objective.hidden(&drafter, &batch, &subset);
+        let logits = host_f32(drafter.model().head().forward(hidden));
+        for (start, tokens) in documents(&batch) {
+            for end in [2, 6, 9] {
+                let mut state = drafter.start(64, tokens[0]);
+                // In two parts, as in decoding, the first of which is drafted from too.
+                drafter.observe(&mut state, &tokens[1..=1], &features(&batch, start, 1));
+                drafter.root_logits(&mut state);
+                let later = features(&batch, start, end).select(&(1..end).collect::<Vec<_>>());
+                drafter.observe(&mut state, &tokens[2..=end], &later);
+                let slots = forced(&drafter, &mut state, &[3; BLOCKS - 1]);
+                for (row, place) in subset.places().iter().enumerate() {
+                    let Some((block, at)) = *place else { continue };
+                    if at != start + end + block {
+                        continue;
+                    }
+                    let what =
+                        format!("seed {seed}, document at {start}, prefix {end}, block {block}");
+                    let expected = &logits[row * tiny::VOCAB..(row + 1) * tiny::VOCAB];
+                    assert_close(&what, &slots[block], expected, 1e-5);
+                    compared[block] += 1;
+                }
+            }
+        }
+    }
+    assert!(compared.iter().all(|&count| count >= 3), "{compared:?}");
+}
+
+#[test]
+fn pards_training_rows_equal_its_draft_slots() {
+    rows_equal_slots(false);
+}
+
+#[test]
+fn pard_2s_training_rows_equal_its_draft_slots() {
+    rows_equal_slots(true);
+}
+
+#[test]
+fn dropping_rows_changes_no_logit_of_those_that_stay() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: Pard = tiny::fresh(&pard(false), &target, &device);
+    let batch = Batch {
+        seed: Some(5),
+        ..batch(&target, Capture::default())
+    };
+    let rows = |keep| {
+        let objective = PardLoss::new(&PardLossConfig {
+            draft_tokens: BLOCKS,
+            keep,
+            keep_least: keep,
+            ..Default::default()
+        });
+        let objective = objective.unwrap();
+        let subset = objective.subset(&batch);
+        let hidden = host_f32(objective.hidden(&drafter, &batch, &subset));
+        let width = hidden.len() / subset.places().len();
+        let places = subset
+            .places()
+            .to_vec()
+            .into_iter()
+            .zip(hidden.chunks(width).map(<[f32]>::to_vec));
+        places
+            .filter_map(|(place, row)| Some((place?, row)))
+            .collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let (all, some) = (rows(1.0), rows(0.4));
+    assert!(some.len() < all.len());
+    for (place, row) in &some {
+        assert_close(&format!("{place:?}"), row, &all[place], 1e-5);
+    }
+}
+
+#[test]
+fn a_pard_drafts_further_than_it_was_asked_at_first() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: Pard = tiny::fresh(&pard(true), &target, &device);
+    let batch = batch(&target, Pard::capture(&pard(true), target.spec()).unwrap());
+    let (start, tokens) = documents(&batch).remove(0);
+    let slots = |planned| {
+        let mut state = drafter.start(8, tokens[0]);
+        drafter.observe(&mut state, &tokens[1..5], &features(&batch, start, 4));
+        drafter.plan(&mut state, planned);
+        forced(&drafter, &mut state, &[1, 2, 3, 4, 5, 6])
+    };
+    for (slot, (one_by_one, at_once)) in slots(1).iter().zip(slots(7)).enumerate() {
+        assert_close(&format!("slot {slot}"), one_by_one, &at_once, 1e-5);
+    }
+}
+
+#[test]
+fn texts_continued_side_by_side_are_those_continued_alone() {
+    let device = Device::flex();
+    let mut config = tiny::config();
+    // A window shorter than the texts must count from each text's own start.
+    config.windows[1] = Some(4);
+    config.windows[4] = Some(4);
+    let mut random = spectrain_models::RandomWeights::new(9);
+    let mut scope = Scope::root(&mut random, &device, spectrain_checkpoints::DType::F32);
+    let model = Transformer::new(&mut scope, config).unwrap();
+    let prompts = vec![vec![1, 2, 3, 4, 5, 6, 7], vec![8], vec![9, 10, 11]];
+    let how = |prompts: &[Vec<u32>], stop: &[u32]| {
+        let limits = vec![12; prompts.len()];
+        continue_texts(
+            &model,
+            prompts,
+            &Continuation {
+                sampling: Sampling::GREEDY,
+                limits: &limits,
+                stop,
+                seed: 3,
+            },
+        )
+    };
+    let together = how(&prompts, &[]);
+    for (prompt, together) in prompts.iter().zip(&together) {
+        assert_eq!(&how(std::slice::from_ref(prompt), &[])[0], together);
+        // And those of the decoder, token by token.
+        let mut caches = Caches::new(6, 32);
+        let mut read = prompt.clone();
+        let mut written = Vec::new();
+        while written.len() < 12 {
+            let pass = Pass {
+                tokens: &read,
+                parents: &chain(read.len()),
+                logits: LogitRows::Last,
+            };
+            let output = model.decode(pass, &mut caches, &Capture::default());
+            let token = argmax(&host_f32(output.logits)) as u32;
+            written.push(token);
+            read = vec![token];
+        }
+        assert_eq!(&written, together);
+    }
+    let stop = together[0][4];
+    let stopped = how(&prompts, &[stop]);
+    let end = together[0].iter().position(|&token| token == stop).unwrap();
+    assert_eq!(stopped[0], together[0][..=end]);
+}
+
+#[test]
+fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let plain: LanguageModel = tiny::fresh(&language_model(), &target, &device);
+    let config = LanguageModelConfig {
+        lora: Some(LoraConfig {
+            rank: 3,
+            alpha: 6.0,
+        }),
+        ..language_model()
+    };
+    let autodiff = device.clone().autodiff();
+    let adapted: LanguageModel = tiny::fresh(&config, &target, &autodiff);
+    let batch = batch(&target, Capture::default());
+    let f32 = burn::tensor::DType::F32;
+    let hidden =
+        |model: &LanguageModel| host_f32(model.hidden(batch.tokens.clone(), &batch.layout, f32));
+    assert_eq!(hidden(&adapted.valid()), hidden(&plain));
+
+    let objective = Distill::new(&DistillConfig::default()).unwrap();
+    let before = export(&adapted.valid());
+    let mut trainee = Trainee::drafter(adapted, objective, TrainConfig::default().optimizer());
+    for _ in 0..2 {
+        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        let names: Vec<String> = trainee.gradients().to_host().into_keys().collect();
+        assert!(
+            !names.is_empty() && names.iter().all(|name| name.contains("lora")),
+            "{names:?}"
+        );
+        trainee.update(1e-2, 0.0);
+    }
+    let trained = trainee.model();
+    for (before, after) in before.iter().zip(export(&trained)) {
+        let moved = before.bytes != after.bytes;
+        assert_eq!(moved, before.name.contains("lora"), "{}", before.name);
+    }
+    let merged = LanguageModel::of(trained.merged().unwrap(), &target.parts()).unwrap();
+    assert!(
+        export(&merged)
+            .iter()
+            .all(|tensor| !tensor.name.contains("lora"))
+    );
+    assert_ne!(hidden(&trained), hidden(&plain));
+    assert_close("merged", &hidden(&merged), &hidden(&trained), 1e-5);
+}
+
+#[test]
+fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
+    let objective = Distill::new(&DistillConfig {
+        on_policy: OnPolicyConfig {
+            fraction: 1.0,
+            temperature: 0.7,
+            max_new_tokens: 6,
+        },
+        ..Default::default()
+    })
+    .unwrap();
+    let batch = batch(&target, Capture::default());
+    let rows = objective.rewrite(&drafter, &batch.rows, &[], 5);
+    assert_eq!(rows.real_tokens(), 3 * (4 + 6));
+    assert_eq!(
+        rows.loss_mask.iter().filter(|&&counts| counts).count(),
+        3 * 6
+    );
+    let again = Batch::new(rows.clone(), &device);
+    for ((_, before), (start, after)) in documents(&batch).iter().zip(documents(&again)) {
+        assert_eq!(before[..4], after[..4]);
+        assert_ne!(before[4..10], after[4..10]);
+        assert!(!rows.loss_mask[start + 3] && rows.loss_mask[start + 4]);
+    }
+    let other_seed = objective.rewrite(&drafter, &batch.rows, &[], 6);
+    assert_ne!(other_seed.tokens, rows.tokens);
+    assert_eq!(
+        objective.rewrite(&drafter, &batch.rows, &[], 5).tokens,
+        rows.tokens
+    );
+}

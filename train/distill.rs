@@ -1,0 +1,144 @@
+//! Distillation of a target into a language model of its own (DistillSpec, <https://arxiv.org/abs/2310.08461>; GKD,
+//! <https://arxiv.org/abs/2306.13649>): a divergence between the two at every token of a reply, over texts of the data or
+//! over replies that the drafter writes itself.
+//!
+//! Position `t` has seen `x_t` and predicts `x_{t+1}`; the target's distribution of row `t` judges it. It counts where
+//! `x_{t+1}` is in the loss mask and so is `x_t`, after which a decoder first drafts.
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+use spectrain_models::Drafter as _;
+use spectrain_models::language_model::LanguageModel;
+
+use crate::batch::Rows;
+use crate::on_policy::{OnPolicyConfig, rewrite};
+use crate::token_loss::{Judged, TokenLoss};
+use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics};
+
+/// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DistillConfig {
+    /// Distance to the target's distribution. `"kl"`.
+    pub divergence: Divergence,
+    /// Factor on it. 1.
+    pub teacher_weight: f64,
+    /// Factor on the cross-entropy with the text. 0; 1 beside a `teacher_weight` of 0 trains without distilling.
+    pub label_weight: f64,
+    /// Temperature of both distributions. 1.
+    pub temperature: f64,
+    /// What the losses of a batch are averaged over. `"tokens"`.
+    pub average: Average,
+    /// Batches whose replies the drafter writes itself.
+    pub on_policy: OnPolicyConfig,
+}
+
+/// What the losses of a batch are averaged over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Average {
+    /// All positions that count.
+    Tokens,
+    /// The positions of each conversation, and then the conversations, as the paper does.
+    Samples,
+}
+
+impl Default for DistillConfig {
+    fn default() -> Self {
+        Self {
+            divergence: Divergence::Kl,
+            teacher_weight: 1.0,
+            label_weight: 0.0,
+            temperature: 1.0,
+            average: Average::Tokens,
+            on_policy: OnPolicyConfig::default(),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Distill {
+    loss: TokenLoss,
+    config: DistillConfig,
+}
+
+impl Objective<LanguageModel> for Distill {
+    type Config = DistillConfig;
+
+    fn new(config: &Self::Config) -> Result<Self> {
+        let loss = TokenLoss {
+            label_weight: config.label_weight,
+            teacher_weight: config.teacher_weight,
+            divergence: config.divergence,
+        };
+        loss.check()?;
+        let temperature = config.temperature;
+        if !(temperature > 0.0 && temperature.is_finite()) {
+            let got = temperature.to_string();
+            return Err(Error::objective("temperature", "above 0", got));
+        }
+        config.on_policy.check()?;
+        Ok(Self {
+            loss,
+            config: config.clone(),
+        })
+    }
+
+    /// # Panics
+    /// The batch has no features.
+    fn loss(&self, drafter: &LanguageModel, batch: &Batch, statistics: Statistics) -> Loss {
+        let dtype = batch.features().last.dtype();
+        let hidden = drafter.hidden(batch.tokens.clone(), &batch.layout, dtype);
+        let judged = Judged {
+            model: drafter.model(),
+            trains_head: drafter.trains_head(),
+            target: drafter.target(),
+            vocabulary: drafter.vocabulary(),
+            batch,
+        };
+        let hidden: Tensor<2> = hidden.flatten(0, 1);
+        let rows = self.rows(&batch.rows);
+        self.loss
+            .of(&judged, hidden, rows, self.config.temperature, statistics)
+    }
+
+    fn on_policy_fraction(&self) -> f64 {
+        self.config.on_policy.fraction
+    }
+
+    fn rewrite(&self, drafter: &LanguageModel, rows: &Rows, stop: &[u32], seed: u64) -> Rows {
+        rewrite(drafter.model(), rows, &self.config.on_policy, stop, seed)
+    }
+}
+
+impl Distill {
+    fn rows(&self, batch: &Rows) -> Vec<Row> {
+        let counts =
+            |&at: &usize| batch.reaches(at, 1) && batch.loss_mask[at] && batch.loss_mask[at + 1];
+        let counted: Vec<usize> = (0..batch.len()).filter(counts).collect();
+        let weights = match self.config.average {
+            Average::Tokens => vec![1.0 / counted.len().max(1) as f32; counted.len()],
+            Average::Samples => by_sample(batch, &counted),
+        };
+        let row = |(position, weight)| Row {
+            step: 0,
+            position,
+            teacher: position,
+            weight,
+        };
+        counted.into_iter().zip(weights).map(row).collect()
+    }
+}
+
+/// A weight for each of `counted` so that those of every conversation have the same sum, and all have 1.
+fn by_sample(batch: &Rows, counted: &[usize]) -> Vec<f32> {
+    let layout = &batch.layout;
+    let sample = |at: usize| (at / layout.row_length, layout.documents[at]);
+    let mut sizes = std::collections::BTreeMap::new();
+    for &at in counted {
+        *sizes.entry(sample(at)).or_insert(0usize) += 1;
+    }
+    let samples = sizes.len() as f32;
+    let weight = |&at: &usize| 1.0 / (samples * sizes[&sample(at)] as f32);
+    counted.iter().map(weight).collect()
+}
