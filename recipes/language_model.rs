@@ -254,7 +254,8 @@ impl Sizes<'_> {
             head: if self.lora.is_some() { 0 } else { vocab * d },
             // It proposes the tokens it knows; none is chosen by how often it occurs.
             draft_vocab: target.vocab as u64,
-            heads,
+            // Every layer keeps its scores.
+            heads: layers * heads,
             captured: 0,
             // Inputs of every matrix product and norm, and the branches that are added.
             activations: layers * (8 * d + 2 * (d_q + d_kv) + 4 * d_ff),

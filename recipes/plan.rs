@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::Result;
 use burn::prelude::{Device, Tensor};
 use burn::tensor::Distribution;
+use serde_json::Value;
 use spectrain_data::features::disk_bytes;
 use spectrain_data::tokens::TokenIndex;
 use spectrain_models::{RopeConfig, RopeScaling, TargetSpec, TransformerConfig};
@@ -206,7 +207,7 @@ impl Estimate {
         let unroll = ["steps", "passes"]
             .iter()
             .find_map(|key| objective[key].as_u64());
-        let unroll = unroll.unwrap_or(1).max(1);
+        let unroll = unroll.unwrap_or_else(|| blocks(objective)).max(1);
         // Activations of one step are alive at a time when the backward pass computes them again.
         let recompute = objective["recompute"] == true;
         let alive = if recompute { 1 } else { unroll };
@@ -322,6 +323,19 @@ impl Estimate {
         );
         text
     }
+}
+
+/// How many times the text the rows of masks and text are together, of an objective that has such rows; 1 of others.
+fn blocks(objective: &Value) -> u64 {
+    let number = |key: &str| objective[key].as_f64();
+    let (Some(blocks), Some(keep), Some(least)) =
+        (number("draft_tokens"), number("keep"), number("keep_least"))
+    else {
+        return 1;
+    };
+    let share = |block: i32| keep.powi(block).max(least);
+    let rows: f64 = (1..blocks as i32).map(share).sum();
+    (1.0 + rows).round() as u64
 }
 
 /// FLOPs of training on one token: a forward pass costs 2 for each parameter, a backward pass 4.
