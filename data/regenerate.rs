@@ -1,7 +1,7 @@
 //! Answers the turns of conversations anew, with the answers of the target in the place of the dataset's.
 //!
 //! A conversation is answered turn by turn, every turn with the new answers to those before it. Several are answered at
-//! a time; what is finished goes to a [journal](self#files), and at the end the conversations are written in the order
+//! a time; what is finished goes to a journal, and at the end the conversations are written in the order
 //! of the dataset. Only the conversations under way are in memory.
 //!
 //! # Files

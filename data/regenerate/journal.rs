@@ -254,16 +254,14 @@ mod tests {
         let header = settings(0.5);
         let open = || Journal::open(&path, &header, 3).unwrap();
         let mut journal = open();
-        journal
-            .append(&[entry(3, "drei\nüç"), entry(1, "one")])
-            .unwrap();
+        journal.append(&[entry(3, "ü\n"), entry(1, "one")]).unwrap();
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
         let ends: Vec<usize> = (1..=whole.len())
             .filter(|&end| whole[end - 1] == b'\n')
             .collect();
         assert_eq!(ends.len(), 3);
-        for cut in 0..=whole.len() {
+        for cut in (0..ends[0]).step_by(9).chain(ends[0]..=whole.len()) {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let mut journal = open();
             let held = [3, 1].map(|row| journal.holds(row));
@@ -276,7 +274,7 @@ mod tests {
                 Some(entry(2, "two")),
                 "cut at {cut}"
             );
-            let third = held[0].then(|| entry(3, "drei\nüç"));
+            let third = held[0].then(|| entry(3, "ü\n"));
             assert_eq!(journal.entry(3).unwrap(), third, "cut at {cut}");
             assert_eq!(journal.unreadable, 0);
         }

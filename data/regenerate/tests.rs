@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
+/// The contents of messages.
+type Said = Vec<String>;
+
 /// Answers that count, and fail as planned: the failures of a turn come before its answer.
 #[derive(Default)]
 struct Scripted {
     /// By row and turn.
     failures: Mutex<HashMap<(u64, usize), Vec<Failure>>>,
     /// Answers given, by row and turn, with what stood before.
-    given: Mutex<HashMap<(u64, usize), Vec<Vec<String>>>>,
+    given: Mutex<HashMap<(u64, usize), Vec<Said>>>,
     cut: Option<(u64, usize)>,
     calls: AtomicUsize,
 }
@@ -132,11 +135,10 @@ impl Folder {
         let mut seen = 0;
         let job = self.open(truncated, Existing::Continue)?;
         let all = job.conversations();
-        let report = job.run(answers, &work, &mut |done, _| {
+        job.run(answers, &work, &mut |done, _| {
             assert!(done > seen && done <= all);
             seen = done;
-        });
-        report
+        })
     }
 
     fn run(&self, answers: &Scripted) -> Report {

@@ -66,7 +66,7 @@ fn uses_tools(message: &Message) -> bool {
         let value = message.extra.get(*key);
         value.is_some_and(|value| !is_blank(value))
     };
-    !known.contains(&message.role.as_str()) || calls.iter().any(|key| called(key))
+    !known.contains(&message.role.as_str()) || calls.iter().any(called)
 }
 
 /// How many answers a conversation takes.
