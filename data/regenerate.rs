@@ -160,6 +160,7 @@ impl Job {
         let scan = scan(wanted.data)?;
         let journal_path = beside(wanted.out, ".journal");
         if existing == Existing::SetAside {
+            Journal::check_free(&journal_path)?;
             for path in [&journal_path, wanted.out, &beside(wanted.out, ".report")] {
                 set_aside(path)?;
             }
@@ -256,7 +257,9 @@ impl Job {
         let done = (1..=self.report.rows)
             .filter(|&row| self.journal.holds(row))
             .count() as u64;
-        Ok(done + self.report.failed.len() as u64 == self.conversations())
+        let complete = done + self.report.failed.len() as u64 == self.conversations();
+        // What is missing otherwise is noticed when the conversations are written.
+        Ok(complete || !(work.interrupted)())
     }
 
     /// Writes to the journal what the workers finish, all that is there at once.
@@ -290,6 +293,8 @@ impl Job {
     /// Writes the conversations in the order of the dataset.
     fn assemble(&mut self) -> Result<()> {
         let failed = |source| Error::write(&self.out, source);
+        let changed =
+            |found: &str| Error::altered(&self.data, "sha256 of the rows", &self.sha256, found);
         let mut digest = Sha256::new();
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
         for (number, row) in (1..).zip(read_rows(&self.data)?) {
@@ -298,7 +303,8 @@ impl Job {
             let row = match plan(&row) {
                 Err(_) => row,
                 Ok(_) => match self.journal.entry(number)? {
-                    None => continue,
+                    None if self.report.failed_at(number) => continue,
+                    None => return Err(changed("another row")),
                     Some(entry) => match self.report.take(entry, row) {
                         None => continue,
                         Some(row) => row,
@@ -309,12 +315,7 @@ impl Job {
         }
         let sha256 = hex(&digest.finalize());
         if sha256 != self.sha256 {
-            return Err(Error::altered(
-                &self.data,
-                "sha256 of the rows",
-                &self.sha256,
-                sha256,
-            ));
+            return Err(changed(&sha256));
         }
         let out = out
             .into_inner()
@@ -325,6 +326,12 @@ impl Job {
 }
 
 impl Report {
+    /// Whether the conversation of a row failed.
+    fn failed_at(&self, row: u64) -> bool {
+        let found = self.failed.binary_search_by_key(&row, |failed| failed.row);
+        found.is_ok()
+    }
+
     /// Counts the answers of a conversation, and returns it with them unless it is left out.
     fn take(&mut self, entry: Entry, row: Row) -> Option<Row> {
         let count = |picked: fn(&Answer) -> bool| {

@@ -4,7 +4,7 @@
 //! line says what the answers are of, and answers of anything else are not added to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,6 +80,15 @@ impl Journal {
             sync_folder_of(path).map_err(|source| Error::write(path, source))?;
         }
         Ok(journal)
+    }
+
+    /// Refuses a journal that another process writes to.
+    pub(super) fn check_free(path: &Path) -> Result<()> {
+        match File::open(path) {
+            Ok(file) => lock(&file, path),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::read(path, error)),
+        }
     }
 
     /// Finds the entries and cuts off what follows the last whole line.
@@ -334,5 +343,8 @@ mod tests {
             Journal::open(&path, &settings(0.5), 3),
             Err(Error::JournalInUse { .. })
         ));
+        let free = Journal::check_free(&path);
+        assert!(matches!(free, Err(Error::JournalInUse { .. })));
+        Journal::check_free(&folder.path().join("other")).unwrap();
     }
 }

@@ -66,7 +66,7 @@ pub struct RegenerateArguments {
     /// Share of probability that is sampled from; without it, the server's or the target's own setting
     #[arg(long)]
     top_p: Option<f64>,
-    /// Tokens of an answer, at most; without it, the server's limit or the target's context
+    /// Tokens of an answer, at most; without it, the server's limit, or 2048 with `--target`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// Seed of sampling, from which every turn gets its own

@@ -11,11 +11,14 @@ use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
 use spectrain_data::template::{ChatTemplate, Generation};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder};
-use spectrain_models::{Capture, DraftShape, Sampling, Target, Transformer, load_target};
+use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
 
 use super::RegenerateArguments;
 use crate::tables::TargetType;
 use crate::{device, target};
+
+/// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
+const LONGEST_ANSWER: usize = 2048;
 
 /// A target with everything that turns a conversation into an answer.
 pub struct TargetAnswers {
@@ -47,11 +50,10 @@ impl TargetAnswers {
             text.push_str(&hash::sha256_file(&file)?);
         }
         let own = model.generation_config();
-        let longest = target.spec().max_positions;
         let decode = DecodeSettings {
             max_new_tokens: arguments
                 .max_tokens
-                .map_or(longest, |tokens| tokens as usize),
+                .map_or(LONGEST_ANSWER, |tokens| tokens as usize),
             draft: DraftShape::Chain { length: 1 },
             sampling: sampling(own, arguments.temperature, arguments.top_p),
             stop: target::stop_tokens(&model)?,
