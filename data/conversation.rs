@@ -295,7 +295,8 @@ fn integers(value: &Value, what: &str) -> Result<Vec<i64>, Mismatch> {
         .collect()
 }
 
-fn is_blank(value: &Value) -> bool {
+/// Whether a value says nothing: `null`, or an empty text, list or object.
+pub(crate) fn is_blank(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.trim().is_empty(),

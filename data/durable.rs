@@ -65,12 +65,7 @@ impl PendingFile {
     fn rename(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(temporary_path(&self.path), &self.path)?;
-        // Without this a power cut can forget the new name while remembering what refers to it.
-        #[cfg(unix)]
-        if let Some(folder) = self.path.parent() {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+        sync_folder_of(&self.path)
     }
 }
 
@@ -94,6 +89,17 @@ impl Drop for PendingFile {
             let _ = fs::remove_file(temporary_path(&self.path));
         }
     }
+}
+
+/// Makes the name of a file last: without this a power cut can forget it while remembering what refers to it.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    if let Some(folder) = path.parent() {
+        // A bare name stands in the working directory.
+        let here = folder.as_os_str().is_empty();
+        File::open(if here { Path::new(".") } else { folder })?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Writes a whole file, replacing one of the same name at once.

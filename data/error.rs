@@ -178,6 +178,33 @@ pub enum Error {
         samples: u64,
     },
 
+    /// A journal of answers to other conversations, or of answers that were asked for in another way.
+    #[error("the journal `{}` is of other answers: `{key}`: expected {expected}, found {found}", path.display())]
+    OtherJournal {
+        /// The journal.
+        path: PathBuf,
+        /// The first key that differs.
+        key: String,
+        /// What is asked for now.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+
+    /// A journal that another process writes to.
+    #[error("the journal `{}` is in use by another process", path.display())]
+    JournalInUse {
+        /// The journal.
+        path: PathBuf,
+    },
+
+    /// A file where answers are to be written, and no journal that says they were.
+    #[error("`{}` is there already, and no journal beside it says that it holds regenerated answers", path.display())]
+    ForeignOutput {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// Nothing was handed to a shard writer.
     #[error("`{}`: no sample to write", folder.display())]
     NoSamples {

@@ -12,6 +12,7 @@ pub mod lint;
 pub mod mask;
 pub mod packing;
 pub mod prepare;
+pub mod regenerate;
 pub mod rows;
 pub mod seed;
 pub mod synthetic;

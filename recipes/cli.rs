@@ -43,7 +43,7 @@ enum Command {
     Generate(GenerateArguments),
     /// Write a finished run's drafter for a serving engine
     Export(ExportArguments),
-    /// Prepare or check a dataset by itself
+    /// Prepare, check or regenerate a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
     /// Compare the reports of several runs in one table

@@ -12,7 +12,7 @@ Commands:
   evaluate  Judge any drafter's folder, ours or a published one
   generate  Answer one prompt and show which tokens were drafted
   export    Write a finished run's drafter for a serving engine
-  data      Prepare or check a dataset by itself
+  data      Prepare, check or regenerate a dataset by itself
   report    Compare the reports of several runs in one table
   bench     Measure the speed of training steps
   help      Print this message or the help of the given subcommand(s)

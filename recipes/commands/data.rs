@@ -9,6 +9,7 @@ use spectrain_data::mask::Masking;
 use spectrain_data::prepare::Overlong;
 use spectrain_data::rows::read_rows;
 
+use crate::commands::regenerate::{self, RegenerateArguments};
 use crate::stages::prepare::Text;
 use crate::tables::DataTable;
 use crate::target;
@@ -28,6 +29,8 @@ pub enum DataCommand {
         #[command(flatten)]
         text: TextArguments,
     },
+    /// Let a target answer the turns of conversations anew
+    Regenerate(RegenerateArguments),
     /// Say what is in a dataset and what is wrong with it
     Lint {
         /// Conversations to train on
@@ -80,7 +83,7 @@ fn masking(name: &str) -> Result<Masking, String> {
 }
 
 /// A value by the name that recipes give it.
-fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+pub(super) fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(name.into()))
         .map_err(|error| error.to_string())
 }
@@ -106,6 +109,7 @@ pub fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Prepare { data, out, text } => {
             println!("{}", text.open()?.write(data, out, &mut || {})?);
         }
+        DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
         DataCommand::Lint {
             train,
             eval,

@@ -4,4 +4,5 @@ pub mod data;
 pub mod evaluate;
 pub mod export;
 pub mod generate;
+pub mod regenerate;
 pub mod report;

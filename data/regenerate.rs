@@ -1,0 +1,427 @@
+//! Answers the turns of conversations anew, with the answers of the target in the place of the dataset's.
+//!
+//! A conversation is answered turn by turn, every turn with the new answers to those before it. Several are answered at
+//! a time; what is finished goes to a journal, and at the end the conversations are written in the order
+//! of the dataset. Only the conversations under way are in memory.
+//!
+//! # Files
+//! Beside `OUT` stand `OUT.journal`, with the conversations that are answered, from which an interrupted run goes on,
+//! and `OUT.report`, the [`Report`] as JSON. Neither is taken for data where the folder is read as a dataset.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::conversation::{Conversation, Message, Row};
+use crate::durable::{PendingFile, hex, write_whole};
+use crate::error::{Error, Result};
+use crate::rows::read_rows;
+use crate::seed::mix;
+
+mod journal;
+mod report;
+mod retry;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod workers;
+
+use journal::{Entry, Journal};
+pub use report::{Failed, Report, UnchangedRows};
+pub use retry::{Pace, Retry};
+pub use turns::Unchanged;
+use turns::{answered, answers, steps};
+use workers::{Ended, Pending, Shared};
+
+/// The key of a message that holds reasoning apart from what is said.
+pub const REASONING: &str = "reasoning_content";
+
+/// A turn to be answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The conversation's row, from 1.
+    pub row: u64,
+    /// The turn's number in it, from 1.
+    pub turn: usize,
+    /// All that was said before, the new answers included.
+    pub messages: &'a [Message],
+}
+
+impl Request<'_> {
+    /// A seed for this turn alone, the same at every try and in every run.
+    pub fn seed(&self, seed: u64) -> u64 {
+        mix(mix(seed, self.row), self.turn as u64)
+    }
+}
+
+/// An answer to a turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What the assistant says.
+    pub message: Message,
+    /// Whether it was cut off at the longest answer.
+    pub truncated: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// Another try may succeed.
+    Passing {
+        /// What happened.
+        reason: String,
+        /// How long the server asks to wait.
+        wait: Option<Duration>,
+    },
+    /// Another try would fail as well.
+    Lasting {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What answers a turn: a server, or a decoder of this program.
+pub trait Answers: Sync {
+    /// Answers a turn, once.
+    ///
+    /// # Errors
+    /// It did not, and [`Failure`] says whether another try makes sense.
+    fn answer(&self, request: &Request) -> Result<Answer, Failure>;
+}
+
+/// What happens to a conversation when an answer is cut off at the longest answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncated {
+    /// It goes on with the answer as it is.
+    #[default]
+    Keep,
+    /// It is left out.
+    Drop,
+    /// It counts as failed, and is asked for again by the next run.
+    Fail,
+}
+
+/// What happens to a journal and an output that are there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It is gone on with if it is of the same answers, else refused.
+    Continue,
+    /// They get another name.
+    SetAside,
+}
+
+/// What the answers are of: another value makes another journal.
+#[derive(Debug, Clone)]
+pub struct Wanted<'a> {
+    /// Conversations: a file, or a folder of them.
+    pub data: &'a Path,
+    /// The `.jsonl` file to write.
+    pub out: &'a Path,
+    /// Everything else that the answers depend on, such as the model and the temperature.
+    pub settings: Map<String, Value>,
+    /// What happens when an answer is cut off.
+    pub truncated: Truncated,
+}
+
+/// How the work is done: of no influence on the answers.
+pub struct Work<'a> {
+    /// Conversations under way at a time, at least 1.
+    pub concurrency: usize,
+    /// How failures that may pass are met.
+    pub retry: Retry,
+    /// Requests in a second, at most.
+    pub requests_per_second: Option<f64>,
+    /// Whether to stop: no request is made any more, and what is not finished is left to the next run.
+    pub interrupted: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Conversations to be answered, and what is answered of them.
+pub struct Job {
+    data: PathBuf,
+    out: PathBuf,
+    truncated: Truncated,
+    sha256: String,
+    report: Report,
+    journal: Journal,
+}
+
+impl Job {
+    /// Reads the dataset through, and opens the journal or begins it.
+    ///
+    /// # Errors
+    /// A row cannot be understood, the journal is of something else, or the output is there without a journal.
+    pub fn open(wanted: &Wanted, existing: Existing) -> Result<Self> {
+        let scan = scan(wanted.data)?;
+        let journal_path = beside(wanted.out, ".journal");
+        if existing == Existing::SetAside {
+            Journal::check_free(&journal_path)?;
+            for path in [&journal_path, wanted.out, &beside(wanted.out, ".report")] {
+                set_aside(path)?;
+            }
+        } else if wanted.out.exists() && !journal_path.exists() {
+            let path = wanted.out.to_owned();
+            return Err(Error::ForeignOutput { path });
+        }
+        let mut settings = wanted.settings.clone();
+        settings.insert("truncated".into(), json!(wanted.truncated));
+        let header = journal::header(&scan.sha256, scan.rows, &settings);
+        let rows = usize::try_from(scan.rows).unwrap_or(usize::MAX);
+        let journal = Journal::open(&journal_path, &header, rows)?;
+        Ok(Self {
+            data: wanted.data.to_owned(),
+            out: wanted.out.to_owned(),
+            truncated: wanted.truncated,
+            sha256: scan.sha256,
+            report: Report {
+                rows: scan.rows,
+                unchanged: scan.unchanged,
+                from_journal: (1..=scan.rows).filter(|&row| journal.holds(row)).count() as u64,
+                damaged_lines: journal.unreadable,
+                ..Report::default()
+            },
+            journal,
+        })
+    }
+
+    /// Conversations that are to be answered, those included that are.
+    pub fn conversations(&self) -> u64 {
+        self.report.rows - self.report.unchanged.count()
+    }
+
+    /// Conversations that an earlier run has answered.
+    pub fn finished(&self) -> u64 {
+        self.report.from_journal
+    }
+
+    /// Answers what is not answered yet and writes the output and its report; none if it was interrupted.
+    ///
+    /// `progress` is told how many conversations are done, and how many of these failed.
+    ///
+    /// # Errors
+    /// The dataset has changed, or a file cannot be read or written. What the journal holds by then is kept. A turn
+    /// that is not answered is no error but stands in the report.
+    pub fn run(
+        mut self,
+        answers: &dyn Answers,
+        work: &Work,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Option<Report>> {
+        if !self.answer_all(answers, work, progress)? {
+            return Ok(None);
+        }
+        self.assemble()?;
+        let path = beside(&self.out, ".report");
+        let text = serde_json::to_vec_pretty(&self.report)
+            .map_err(|source| Error::write(&path, source))?;
+        write_whole(&path, &text)?;
+        Ok(Some(self.report))
+    }
+
+    /// False if it was interrupted.
+    fn answer_all(
+        &mut self,
+        answers: &dyn Answers,
+        work: &Work,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<bool> {
+        let rows = 1..=self.report.rows;
+        let done = rows.map(|row| self.journal.holds(row)).collect();
+        let pending = Pending::new(read_rows(&self.data)?, done);
+        let shared = Shared::new(answers, work, self.truncated, pending);
+        let taken = std::thread::scope(|scope| {
+            let workers = work.concurrency.max(1);
+            let (sender, receiver) = sync_channel(workers);
+            for worker in 0..workers {
+                let (shared, sender) = (&shared, sender.clone());
+                scope.spawn(move || shared.work_off(worker as u64, &sender));
+            }
+            drop(sender);
+            let taken = self.take_in(&receiver, progress);
+            // The workers end, whose messages would have no reader otherwise.
+            if taken.is_err() {
+                shared.stop();
+            }
+            drop(receiver);
+            taken
+        });
+        taken?;
+        self.report.failed.sort_by_key(|failed| failed.row);
+        self.report.requests = shared.requests.into_inner();
+        self.report.retried = shared.retried.into_inner();
+        let done = (1..=self.report.rows)
+            .filter(|&row| self.journal.holds(row))
+            .count() as u64;
+        let complete = done + self.report.failed.len() as u64 == self.conversations();
+        // What is missing otherwise is noticed when the conversations are written.
+        Ok(complete || !(work.interrupted)())
+    }
+
+    /// Writes to the journal what the workers finish, all that is there at once.
+    fn take_in(
+        &mut self,
+        results: &Receiver<Result<Ended>>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        let mut done = self.report.from_journal;
+        while let Ok(first) = results.recv() {
+            let mut entries = Vec::new();
+            let mut broken = None;
+            for result in std::iter::once(first).chain(results.try_iter()) {
+                done += 1;
+                match result {
+                    Ok(Ended::Answered(entry)) => entries.push(entry),
+                    Ok(Ended::Failed(failed)) => self.report.failed.push(failed),
+                    Err(error) => broken = Some(error),
+                }
+            }
+            // What is answered is kept, whatever else went wrong.
+            self.journal.append(&entries)?;
+            if let Some(error) = broken {
+                return Err(error);
+            }
+            progress(done, self.report.failed.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes the conversations in the order of the dataset.
+    fn assemble(&mut self) -> Result<()> {
+        let failed = |source| Error::write(&self.out, source);
+        let changed =
+            |found: &str| Error::altered(&self.data, "sha256 of the rows", &self.sha256, found);
+        let mut digest = Sha256::new();
+        let mut out = BufWriter::new(PendingFile::create(&self.out)?);
+        for (number, row) in (1..).zip(read_rows(&self.data)?) {
+            let row = row?.1;
+            digest.update(line(&row));
+            let row = match plan(&row) {
+                Err(_) => row,
+                Ok(_) => match self.journal.entry(number)? {
+                    None if self.report.failed_at(number) => continue,
+                    None => return Err(changed("another row")),
+                    Some(entry) => match self.report.take(entry, row) {
+                        None => continue,
+                        Some(row) => row,
+                    },
+                },
+            };
+            out.write_all(line(&row).as_bytes()).map_err(failed)?;
+        }
+        let sha256 = hex(&digest.finalize());
+        if sha256 != self.sha256 {
+            return Err(changed(&sha256));
+        }
+        let out = out
+            .into_inner()
+            .map_err(|error| failed(error.into_error()))?;
+        out.commit()?;
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Whether the conversation of a row failed.
+    fn failed_at(&self, row: u64) -> bool {
+        let found = self.failed.binary_search_by_key(&row, |failed| failed.row);
+        found.is_ok()
+    }
+
+    /// Counts the answers of a conversation, and returns it with them unless it is left out.
+    fn take(&mut self, entry: Entry, row: Row) -> Option<Row> {
+        let count = |picked: fn(&Answer) -> bool| {
+            entry.answers.iter().filter(|answer| picked(answer)).count() as u64
+        };
+        if entry.dropped {
+            self.dropped.push(entry.row);
+            return None;
+        }
+        self.regenerated += 1;
+        self.answers += entry.answers.len() as u64;
+        self.truncated += count(|answer| answer.truncated);
+        self.empty += count(|answer| answer.message.content.is_empty());
+        self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
+        let Row::Conversation(Conversation { messages }) = row else {
+            return Some(row);
+        };
+        let Ok(steps) = steps(&messages) else {
+            return Some(Row::Conversation(Conversation { messages }));
+        };
+        let messages = answered(messages, &steps, entry.answers);
+        Some(Row::Conversation(Conversation { messages }))
+    }
+}
+
+/// How many answers a row takes.
+fn plan(row: &Row) -> Result<usize, Unchanged> {
+    match row {
+        Row::Conversation(conversation) => {
+            steps(&conversation.messages).map(|steps| answers(&steps))
+        }
+        Row::Tokens(_) => Err(Unchanged::Tokens),
+    }
+}
+
+/// A row as a line of a dataset, with what it was read from and no more.
+fn line(row: &Row) -> String {
+    let value = match row {
+        Row::Conversation(conversation) => json!(conversation),
+        Row::Tokens(sample) => {
+            let mask: Vec<u8> = sample
+                .loss_mask
+                .iter()
+                .map(|&trained| trained.into())
+                .collect();
+            json!({"input_ids": sample.tokens, "loss_mask": mask})
+        }
+    };
+    format!("{value}\n")
+}
+
+/// What is known of a dataset from reading it through.
+struct Scan {
+    rows: u64,
+    sha256: String,
+    unchanged: UnchangedRows,
+}
+
+fn scan(data: &Path) -> Result<Scan> {
+    let mut digest = Sha256::new();
+    let mut unchanged = UnchangedRows::default();
+    let mut rows = 0;
+    for row in read_rows(data)? {
+        let row = row?.1;
+        rows += 1;
+        digest.update(line(&row));
+        if let Err(why) = plan(&row) {
+            unchanged.add(rows, why);
+        }
+    }
+    Ok(Scan {
+        rows,
+        sha256: hex(&digest.finalize()),
+        unchanged,
+    })
+}
+
+/// The path with `ending` added to its name.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn set_aside(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let old = |number: u32| beside(path, &format!(".old-{number}"));
+    let free = (1..).map(old).find(|old| !old.exists());
+    let moved = free.map_or(Ok(()), |old| std::fs::rename(path, old));
+    moved.map_err(|source| Error::write(path, source))
+}

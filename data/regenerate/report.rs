@@ -1,0 +1,161 @@
+//! What became of every conversation.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Unchanged;
+
+/// Rows that a line for people names.
+const EXAMPLES: usize = 10;
+
+/// A conversation without its answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Its row, from 1.
+    pub row: u64,
+    /// File and line or row where it stands.
+    pub place: String,
+    /// The turn of the user that was not answered, from 1.
+    pub turn: usize,
+    /// How often it was tried.
+    pub tries: u32,
+    /// Why the last try failed.
+    pub reason: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let times = if self.tries == 1 { "try" } else { "tries" };
+        write!(
+            f,
+            "row {} ({}), turn {}, after {} {times}: {}",
+            self.row, self.place, self.turn, self.tries, self.reason
+        )
+    }
+}
+
+/// Rows that were copied as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnchangedRows {
+    /// With tools.
+    pub tools: Vec<u64>,
+    /// Without a turn of the user.
+    pub no_user: Vec<u64>,
+    /// Of tokens.
+    pub tokens: Vec<u64>,
+}
+
+impl UnchangedRows {
+    pub(super) fn add(&mut self, row: u64, why: Unchanged) {
+        match why {
+            Unchanged::Tools => &mut self.tools,
+            Unchanged::NoUser => &mut self.no_user,
+            Unchanged::Tokens => &mut self.tokens,
+        }
+        .push(row);
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        [&self.tools, &self.no_user, &self.tokens]
+            .map(|rows| rows.len() as u64)
+            .iter()
+            .sum()
+    }
+}
+
+/// What became of every row: `rows` is `regenerated`, `dropped`, `unchanged` and `failed` together. Rows count from 1.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Rows of the dataset.
+    pub rows: u64,
+    /// Conversations with new answers.
+    pub regenerated: u64,
+    /// Of these and of those left out, the ones that an earlier run had finished.
+    pub from_journal: u64,
+    /// New answers.
+    pub answers: u64,
+    /// Of these, the ones cut off at the longest answer.
+    pub truncated: u64,
+    /// Of these, the ones that say nothing.
+    pub empty: u64,
+    /// Of these, the ones with reasoning apart from what is said, kept as `reasoning_content`.
+    pub with_reasoning: u64,
+    /// Requests made by this run.
+    pub requests: u64,
+    /// Of these, the further tries.
+    pub retried: u64,
+    /// Damaged lines of the journal; their conversations were asked for again.
+    pub damaged_lines: u64,
+    /// Conversations left out because an answer was cut off.
+    pub dropped: Vec<u64>,
+    /// Rows copied as they are.
+    pub unchanged: UnchangedRows,
+    /// Conversations left out because a turn was not answered, by row.
+    pub failed: Vec<Failed>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} conversations regenerated with {} answers, {} of them by an earlier run\n{} requests, {} of them \
+             further tries",
+            self.regenerated,
+            self.rows,
+            self.answers,
+            self.from_journal,
+            self.requests,
+            self.retried
+        )?;
+        for (count, what) in [
+            (self.truncated, "answers cut off at the longest answer"),
+            (self.empty, "answers that say nothing"),
+            (
+                self.with_reasoning,
+                "answers with reasoning apart, kept as `reasoning_content`",
+            ),
+            (
+                self.damaged_lines,
+                "damaged lines of the journal, asked for again",
+            ),
+        ] {
+            if count > 0 {
+                write!(f, "\n{count} {what}")?;
+            }
+        }
+        for (rows, what) in [
+            (&self.dropped, "left out, an answer cut off"),
+            (
+                &self.unchanged.tools,
+                "copied unchanged, with tools or an unknown role",
+            ),
+            (
+                &self.unchanged.no_user,
+                "copied unchanged, without a turn of the user",
+            ),
+            (&self.unchanged.tokens, "copied unchanged, of tokens"),
+        ] {
+            if !rows.is_empty() {
+                write!(f, "\n{} {what}: rows {}", rows.len(), first(rows))?;
+            }
+        }
+        if !self.failed.is_empty() {
+            write!(f, "\n{} failed:", self.failed.len())?;
+        }
+        for failed in self.failed.iter().take(EXAMPLES) {
+            write!(f, "\n  {failed}")?;
+        }
+        match self.failed.len().checked_sub(EXAMPLES) {
+            Some(more @ 1..) => write!(f, "\n  and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn first(rows: &[u64]) -> String {
+    let shown: Vec<String> = rows.iter().take(EXAMPLES).map(u64::to_string).collect();
+    let more = if rows.len() > EXAMPLES { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
+}

@@ -1,0 +1,404 @@
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+/// The contents of messages.
+type Said = Vec<String>;
+
+/// Answers that count, and fail as planned: the failures of a turn come before its answer.
+#[derive(Default)]
+struct Scripted {
+    /// By row and turn.
+    failures: Mutex<HashMap<(u64, usize), Vec<Failure>>>,
+    /// Answers given, by row and turn, with what stood before.
+    given: Mutex<HashMap<(u64, usize), Vec<Said>>>,
+    cut: Option<(u64, usize)>,
+    calls: AtomicUsize,
+}
+
+impl Scripted {
+    fn failing(row: u64, turn: usize, failures: Vec<Failure>) -> Self {
+        let scripted = Self::default();
+        scripted
+            .failures
+            .lock()
+            .unwrap()
+            .insert((row, turn), failures);
+        scripted
+    }
+
+    /// How often each turn was answered.
+    fn times(&self) -> Vec<((u64, usize), usize)> {
+        let given = self.given.lock().unwrap();
+        let mut times: Vec<_> = given.iter().map(|(turn, all)| (*turn, all.len())).collect();
+        times.sort_unstable();
+        times
+    }
+}
+
+impl Answers for Scripted {
+    fn answer(&self, request: &Request) -> Result<Answer, Failure> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let turn = (request.row, request.turn);
+        let mut failures = self.failures.lock().unwrap();
+        if let Some(failure) = failures.get_mut(&turn).and_then(Vec::pop) {
+            return Err(failure);
+        }
+        drop(failures);
+        // Those that come first are not the first to end.
+        std::thread::sleep(Duration::from_micros(1500 * (7 - request.row % 7)));
+        let texts = request
+            .messages
+            .iter()
+            .map(|message| message.content.clone());
+        let mut given = self.given.lock().unwrap();
+        given.entry(turn).or_default().push(texts.collect());
+        Ok(Answer {
+            message: Message::new("assistant", format!("new {}.{}", request.row, request.turn)),
+            truncated: self.cut == Some(turn),
+        })
+    }
+}
+
+struct Folder(tempfile::TempDir);
+
+const DATA: &str = r#"{"id": 1, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "old"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "old"}]}
+{"conversations": [{"from": "human", "value": "c"}], "system": "t"}
+{"messages": [{"role": "user", "content": "d"}, {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}, {"role": "tool", "content": "1"}]}
+{"messages": [{"role": "user", "content": "e", "name": "eve"}, {"role": "assistant", "content": "old"}]}
+{"input_ids": [1, 2], "loss_mask": [0, 1]}
+{"messages": [{"role": "system", "content": "s"}]}
+{"messages": [{"role": "user", "content": "g"}, {"role": "assistant", "content": "old"}, {"role": "user", "content": "h"}]}
+"#;
+
+const WRITTEN: &str = r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"new 1.1"},{"role":"user","content":"b"},{"role":"assistant","content":"new 1.2"}]}
+{"messages":[{"role":"system","content":"t"},{"role":"user","content":"c"},{"role":"assistant","content":"new 2.1"}]}
+{"messages":[{"role":"user","content":"d"},{"role":"assistant","content":"","tool_calls":[{"name":"f"}]},{"role":"tool","content":"1"}]}
+{"messages":[{"role":"user","content":"e","name":"eve"},{"role":"assistant","content":"new 4.1"}]}
+{"input_ids":[1,2],"loss_mask":[0,1]}
+{"messages":[{"role":"system","content":"s"}]}
+{"messages":[{"role":"user","content":"g"},{"role":"assistant","content":"new 7.1"},{"role":"user","content":"h"},{"role":"assistant","content":"new 7.2"}]}
+"#;
+
+/// Every turn of [`DATA`] that is to be answered.
+const TURNS: [(u64, usize); 6] = [(1, 1), (1, 2), (2, 1), (4, 1), (7, 1), (7, 2)];
+
+fn never() -> bool {
+    false
+}
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        fs::write(folder.path("data.jsonl"), DATA).unwrap();
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn open(&self, truncated: Truncated, existing: Existing) -> Result<Job> {
+        let settings = json!({"model": "m"});
+        let wanted = Wanted {
+            data: &self.path("data.jsonl"),
+            out: &self.path("out.jsonl"),
+            settings: settings.as_object().unwrap().clone(),
+            truncated,
+        };
+        Job::open(&wanted, existing)
+    }
+
+    fn run_with(
+        &self,
+        answers: &Scripted,
+        truncated: Truncated,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Report>> {
+        let work = Work {
+            concurrency: 3,
+            retry: Retry {
+                retries: 2,
+                first: Duration::from_millis(1),
+                longest: Duration::from_millis(2),
+            },
+            requests_per_second: None,
+            interrupted,
+        };
+        let mut seen = 0;
+        let job = self.open(truncated, Existing::Continue)?;
+        let all = job.conversations();
+        job.run(answers, &work, &mut |done, _| {
+            assert!(done > seen && done <= all);
+            seen = done;
+        })
+    }
+
+    fn run(&self, answers: &Scripted) -> Report {
+        self.run_with(answers, Truncated::Keep, &never)
+            .unwrap()
+            .unwrap()
+    }
+}
+
+fn passing(reason: &str) -> Failure {
+    Failure::Passing {
+        reason: reason.into(),
+        wait: None,
+    }
+}
+
+#[test]
+fn every_turn_is_answered_once_on_top_of_new_answers_and_rows_keep_their_order() {
+    let (folder, answers) = (Folder::new(), Scripted::default());
+    let report = folder.run(&answers);
+    assert_eq!(folder.text("out.jsonl"), WRITTEN);
+    assert_eq!(answers.times(), TURNS.map(|turn| (turn, 1)));
+    assert_eq!(
+        answers.given.lock().unwrap()[&(1, 2)],
+        [["s", "a", "new 1.1", "b"]]
+    );
+    let unchanged = UnchangedRows {
+        tools: vec![3],
+        no_user: vec![6],
+        tokens: vec![5],
+    };
+    let expected = Report {
+        rows: 7,
+        regenerated: 4,
+        answers: 6,
+        requests: 6,
+        unchanged,
+        ..Report::default()
+    };
+    assert_eq!(report, expected);
+    let written: Report = serde_json::from_str(&folder.text("out.jsonl.report")).unwrap();
+    assert_eq!(written, report);
+
+    let again = Scripted::default();
+    let report = folder.run(&again);
+    assert_eq!((again.times().len(), report.from_journal), (0, 4));
+    assert_eq!(folder.text("out.jsonl"), WRITTEN);
+}
+
+#[test]
+fn a_run_cut_off_anywhere_in_its_journal_asks_for_the_rest_and_no_more() {
+    let folder = Folder::new();
+    folder.run(&Scripted::default());
+    let journal = fs::read(folder.path("out.jsonl.journal")).unwrap();
+    let header = 1 + journal.iter().position(|&byte| byte == b'\n').unwrap();
+    // Every byte is cut at in the journal's own test.
+    let ends = (1..=journal.len()).filter(|&end| journal[end - 1] == b'\n');
+    let cuts = ends.flat_map(|end| [end - 40, end - 1, end, end + 1]);
+    for cut in cuts.chain([0]).filter(|&cut| cut <= journal.len()) {
+        fs::write(folder.path("out.jsonl.journal"), &journal[..cut]).unwrap();
+        fs::remove_file(folder.path("out.jsonl")).unwrap();
+        let held: Vec<u64> = journal[header.min(cut)..cut]
+            .split_inclusive(|&byte| byte == b'\n')
+            .filter(|line| line.ends_with(b"\n"))
+            .map(|line| serde_json::from_slice::<Entry>(line).unwrap().row)
+            .collect();
+        let answers = Scripted::default();
+        let report = folder.run(&answers);
+        assert_eq!(report.from_journal, held.len() as u64, "cut at {cut}");
+        let rest: Vec<_> = TURNS
+            .into_iter()
+            .filter(|(row, _)| !held.contains(row))
+            .map(|turn| (turn, 1))
+            .collect();
+        assert_eq!(answers.times(), rest, "cut at {cut}");
+        assert_eq!(folder.text("out.jsonl"), WRITTEN, "cut at {cut}");
+    }
+}
+
+#[test]
+fn failures_that_may_pass_are_tried_again_and_others_are_not() {
+    let folder = Folder::new();
+    let answers = Scripted::failing(7, 2, vec![passing("one"), passing("two")]);
+    let report = folder.run(&answers);
+    assert_eq!(
+        (report.requests, report.retried, report.failed.len()),
+        (8, 2, 0)
+    );
+    assert_eq!(folder.text("out.jsonl"), WRITTEN);
+
+    let folder = Folder::new();
+    let reason = "no such thing".to_owned();
+    let answers = Scripted::failing(
+        1,
+        2,
+        vec![Failure::Lasting {
+            reason: reason.clone(),
+        }],
+    );
+    let report = folder.run(&answers);
+    let failed = Failed {
+        row: 1,
+        place: format!("`{}` row 1", folder.path("data.jsonl").display()),
+        turn: 2,
+        tries: 1,
+        reason,
+    };
+    assert_eq!(report.failed, [failed]);
+    let others = WRITTEN.split_once('\n').unwrap().1;
+    assert_eq!(folder.text("out.jsonl"), others, "the others are there");
+
+    let answers = Scripted::default();
+    let report = folder.run(&answers);
+    assert_eq!(answers.times(), [((1, 1), 1), ((1, 2), 1)]);
+    assert_eq!((report.from_journal, report.failed.len()), (3, 0));
+    assert_eq!(folder.text("out.jsonl"), WRITTEN);
+}
+
+#[test]
+fn a_failure_that_does_not_pass_names_its_turn_its_tries_and_the_last_reason() {
+    let folder = Folder::new();
+    let failures = vec![passing("last"), passing("middle"), passing("first")];
+    let report = folder.run(&Scripted::failing(7, 1, failures));
+    let failed = &report.failed[0];
+    assert_eq!(
+        (
+            failed.row,
+            failed.turn,
+            failed.tries,
+            failed.reason.as_str()
+        ),
+        (7, 1, 3, "last")
+    );
+    let shown = report.to_string();
+    assert!(
+        shown.contains("row 7 (") && shown.ends_with("turn 1, after 3 tries: last"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn an_interrupted_run_writes_no_output_and_the_next_one_goes_on() {
+    let (folder, answers) = (Folder::new(), Scripted::default());
+    let interrupted = || answers.calls.load(Ordering::Relaxed) >= 3;
+    let report = folder
+        .run_with(&answers, Truncated::Keep, &interrupted)
+        .unwrap();
+    assert_eq!(report, None);
+    assert!(!folder.path("out.jsonl").exists());
+    let first = answers.times();
+    assert!((3..6).contains(&first.len()), "{first:?}");
+    let rest = Scripted::default();
+    let report = folder.run(&rest);
+    assert_eq!(folder.text("out.jsonl"), WRITTEN);
+    assert!(report.from_journal + rest.times().len() as u64 >= 4);
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_kept_dropped_or_failed() {
+    let run = |truncated| {
+        let folder = Folder::new();
+        let answers = Scripted {
+            cut: Some((7, 1)),
+            ..Scripted::default()
+        };
+        let report = folder
+            .run_with(&answers, truncated, &never)
+            .unwrap()
+            .unwrap();
+        let rows = folder.text("out.jsonl").lines().count();
+        (rows, answers.times().len(), report)
+    };
+    let (rows, answered, report) = run(Truncated::Keep);
+    assert_eq!((rows, answered, report.truncated), (7, 6, 1));
+    let (rows, answered, report) = run(Truncated::Drop);
+    assert_eq!((rows, answered, report.dropped), (6, 5, vec![7]));
+    let (rows, answered, report) = run(Truncated::Fail);
+    assert_eq!((rows, answered, report.failed.len()), (6, 5, 1));
+    assert!(report.failed[0].reason.contains("cut off"));
+}
+
+#[test]
+fn another_dataset_or_setting_does_not_go_on_with_the_journal_unless_it_is_set_aside() {
+    let folder = Folder::new();
+    folder.run(&Scripted::default());
+    let refused = |truncated, key: &str| {
+        let error = folder.open(truncated, Existing::Continue).err().unwrap();
+        let named = matches!(&error, Error::OtherJournal { key: found, .. } if found == key);
+        assert!(named, "{error}");
+    };
+    refused(Truncated::Drop, "truncated");
+    fs::write(folder.path("data.jsonl"), DATA.replace("\"h\"", "\"i\"")).unwrap();
+    refused(Truncated::Keep, "data");
+    drop(folder.open(Truncated::Keep, Existing::SetAside).unwrap());
+    for file in ["out.jsonl", "out.jsonl.journal", "out.jsonl.report"] {
+        assert!(folder.path(&format!("{file}.old-1")).exists(), "{file}");
+    }
+    assert_eq!(folder.text("out.jsonl.old-1"), WRITTEN);
+}
+
+#[test]
+fn a_file_that_this_command_has_not_written_is_not_overwritten() {
+    let folder = Folder::new();
+    fs::write(folder.path("out.jsonl"), "precious").unwrap();
+    let error = folder
+        .open(Truncated::Keep, Existing::Continue)
+        .err()
+        .unwrap();
+    assert!(matches!(error, Error::ForeignOutput { .. }), "{error}");
+    assert!(!folder.path("out.jsonl.journal").exists());
+}
+
+#[test]
+fn a_row_that_cannot_be_understood_stops_before_anything_is_asked() {
+    let folder = Folder::new();
+    fs::write(folder.path("data.jsonl"), format!("{DATA}{{oops\n")).unwrap();
+    let error = folder
+        .open(Truncated::Keep, Existing::Continue)
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("row 8"), "{error}");
+}
+
+#[test]
+fn a_dataset_that_changes_under_way_is_noticed() {
+    let folder = Folder::new();
+    let job = folder.open(Truncated::Keep, Existing::Continue).unwrap();
+    fs::write(
+        folder.path("data.jsonl"),
+        DATA.replace("\"b\"", "\"other\""),
+    )
+    .unwrap();
+    let work = Work {
+        concurrency: 1,
+        retry: Retry {
+            retries: 0,
+            first: Duration::ZERO,
+            longest: Duration::ZERO,
+        },
+        requests_per_second: None,
+        interrupted: &never,
+    };
+    let error = job
+        .run(&Scripted::default(), &work, &mut |_, _| {})
+        .unwrap_err();
+    assert!(matches!(error, Error::Altered { .. }), "{error}");
+    assert!(!folder.path("out.jsonl").exists());
+}
+
+#[test]
+fn a_turn_has_a_seed_of_its_own() {
+    let of = |row, turn| {
+        let request = Request {
+            row,
+            turn,
+            messages: &[],
+        };
+        request.seed(3)
+    };
+    assert_eq!(of(1, 2), of(1, 2));
+    assert_ne!(of(1, 2), of(2, 1));
+    assert_ne!(of(1, 1), of(1, 2));
+}

@@ -1,0 +1,227 @@
+//! A server of the OpenAI protocol that fails as planned, and remembers what it was asked.
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How a request fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing comes back.
+    Silence,
+    /// A status, with a message.
+    Status(u16),
+    /// Status 429, with the milliseconds to wait.
+    Busy(u64),
+    /// The connection ends before anything comes back.
+    Hangup,
+    /// The connection ends in the middle of the body, whose length was told.
+    Cut,
+    /// The connection ends in the middle of a body in chunks.
+    CutChunk,
+    /// A body that is not JSON.
+    Malformed,
+    /// An answer without choices.
+    NoChoices,
+    /// An answer whose content is a number.
+    WrongType,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// What is still to go wrong, by the user's last words; the last comes first.
+    faults: HashMap<String, Vec<Fault>>,
+    /// How often each of the user's turns was answered.
+    answered: BTreeMap<String, usize>,
+    /// Requests whose history is not what was answered before.
+    stale: Vec<String>,
+    /// When each turn was asked.
+    asked: HashMap<String, Vec<Instant>>,
+    bodies: Vec<Value>,
+    keys: Vec<String>,
+}
+
+pub struct FaultServer {
+    address: SocketAddr,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl FaultServer {
+    pub fn start(faults: &[(&str, &[Fault])], delay: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let memory = Arc::new(Mutex::new(Memory::default()));
+        for (turn, faults) in faults {
+            let faults = faults.iter().rev().copied().collect();
+            memory.lock().unwrap().faults.insert((*turn).into(), faults);
+        }
+        let shared = memory.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                std::thread::spawn(move || serve(stream, &shared, delay));
+            }
+        });
+        Self { address, memory }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How often each of the user's turns was answered.
+    pub fn answered(&self) -> BTreeMap<String, usize> {
+        self.memory.lock().unwrap().answered.clone()
+    }
+
+    pub fn answers(&self) -> usize {
+        self.answered().values().sum()
+    }
+
+    /// The times between the requests of a turn.
+    pub fn pauses(&self, turn: &str) -> Vec<Duration> {
+        let memory = self.memory.lock().unwrap();
+        memory.asked[turn]
+            .windows(2)
+            .map(|two| two[1] - two[0])
+            .collect()
+    }
+
+    pub fn bodies(&self) -> Vec<Value> {
+        self.memory.lock().unwrap().bodies.clone()
+    }
+
+    /// What stood for the API key in each request.
+    pub fn keys(&self) -> Vec<String> {
+        self.memory.lock().unwrap().keys.clone()
+    }
+
+    pub fn assert_no_stale_history(&self) {
+        let memory = self.memory.lock().unwrap();
+        assert!(memory.stale.is_empty(), "{:?}", memory.stale);
+    }
+}
+
+/// What the server says to a turn.
+pub fn answer_to(turn: &str) -> String {
+    format!("new answer to {turn}")
+}
+
+/// Requests of one connection, until it ends or is to be cut.
+fn serve(stream: TcpStream, memory: &Mutex<Memory>, delay: Duration) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut out = stream;
+    loop {
+        let (path, key, body) = request(&mut reader)?;
+        if path == "/v1/models" {
+            respond(&mut out, "200 OK", "", r#"{"data": [{"id": "served"}]}"#)?;
+            continue;
+        }
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let messages = body["messages"].as_array().unwrap().clone();
+        let turn = messages.last().unwrap()["content"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let fault = {
+            let mut memory = memory.lock().unwrap();
+            memory.bodies.push(body);
+            memory.keys.push(key);
+            memory
+                .asked
+                .entry(turn.clone())
+                .or_default()
+                .push(Instant::now());
+            memory.faults.get_mut(&turn).and_then(Vec::pop)
+        };
+        let message = json!({"role": "assistant", "content": answer_to(&turn)});
+        let whole = json!({"choices": [{"message": message, "finish_reason": "stop"}]}).to_string();
+        let half = &whole[..whole.len() / 2];
+        match fault {
+            None => {
+                std::thread::sleep(delay);
+                let mut memory = memory.lock().unwrap();
+                if is_stale(&messages) {
+                    memory.stale.push(json!(messages).to_string());
+                }
+                *memory.answered.entry(turn).or_default() += 1;
+                drop(memory);
+                respond(&mut out, "200 OK", "", &whole)?;
+            }
+            Some(Fault::Silence) => {
+                // Until the client gives up.
+                let _ = reader.read(&mut [0]);
+                return None;
+            }
+            Some(Fault::Status(status)) => {
+                let body = r#"{"error": {"message": "as planned"}}"#;
+                respond(&mut out, &format!("{status} Planned"), "", body)?;
+            }
+            Some(Fault::Busy(milliseconds)) => {
+                let header = format!("Retry-After: {}\r\n", milliseconds as f64 / 1000.0);
+                respond(&mut out, "429 Too Many Requests", &header, "busy")?;
+            }
+            Some(Fault::Hangup) => return None,
+            Some(Fault::Cut) => {
+                let length = whole.len();
+                write!(
+                    out,
+                    "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{half}"
+                )
+                .ok()?;
+                return None;
+            }
+            Some(Fault::CutChunk) => {
+                let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                write!(out, "{head}{:x}\r\n{half}\r\n", half.len()).ok()?;
+                return None;
+            }
+            Some(Fault::Malformed) => respond(&mut out, "200 OK", "", half)?,
+            Some(Fault::NoChoices) => respond(&mut out, "200 OK", "", r#"{"choices": []}"#)?,
+            Some(Fault::WrongType) => {
+                let body = whole.replace(&json!(answer_to(&turn)).to_string(), "3");
+                respond(&mut out, "200 OK", "", &body)?;
+            }
+        }
+    }
+}
+
+/// Whether an answer in it is not this server's own.
+fn is_stale(messages: &[Value]) -> bool {
+    messages.windows(2).any(|two| {
+        let said = two[0]["content"].as_str().unwrap_or_default();
+        two[1]["role"] == "assistant" && two[1]["content"] != answer_to(said)
+    })
+}
+
+/// The path, the API key and the body of the next request.
+fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Vec<u8>)> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let (mut length, mut key) = (0, String::new());
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim().split_once(':') else {
+            break;
+        };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().ok()?,
+            "authorization" => key = value.trim().to_owned(),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((path, key, body))
+}
+
+fn respond(out: &mut TcpStream, status: &str, header: &str, body: &str) -> Option<()> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\n{header}Content-Length: {length}\r\n\r\n");
+    out.write_all(format!("{head}{body}").as_bytes()).ok()
+}

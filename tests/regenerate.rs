@@ -1,0 +1,388 @@
+//! `spectrain data regenerate` against a server that fails, and with a target of its own.
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use spectrain::commands::regenerate::server::{Server, ServerSettings};
+use spectrain_data::regenerate::{Existing, Job, Report, Retry, Truncated, Wanted, Work};
+
+use crate::fault_server::{Fault, FaultServer, answer_to};
+use crate::workspace::{Workspace, wait_for};
+
+/// A conversation of so many turns of the user.
+fn row(number: usize, turns: usize) -> Value {
+    let mut messages = vec![json!({"role": "system", "content": "be brief"})];
+    for turn in 1..=turns {
+        messages.push(json!({"role": "user", "content": format!("{number}.{turn}")}));
+        messages.push(json!({"role": "assistant", "content": "another model's answer"}));
+    }
+    json!({ "messages": messages })
+}
+
+/// The conversation as it should be answered.
+fn answered(number: usize, turns: usize) -> Value {
+    let mut row = row(number, turns);
+    for message in 1..row["messages"].as_array().unwrap().len() {
+        if message % 2 == 0 {
+            let turn = row["messages"][message - 1]["content"].as_str().unwrap();
+            row["messages"][message]["content"] = answer_to(turn).into();
+        }
+    }
+    row
+}
+
+fn lines(rows: impl Iterator<Item = Value>) -> String {
+    rows.map(|row| format!("{row}\n")).collect()
+}
+
+/// Each of these turns, answered once.
+fn once(rows: impl Iterator<Item = usize>, turns: usize) -> BTreeMap<String, usize> {
+    rows.flat_map(|row| (1..=turns).map(move |turn| (format!("{row}.{turn}"), 1)))
+        .collect()
+}
+
+/// Regenerates `data.jsonl` into `out.jsonl`.
+fn run(workspace: &Workspace, server: &FaultServer, work: &Work, timeout: Duration) -> Report {
+    let server = Server::connect(ServerSettings {
+        url: server.url(),
+        model: Some("m".into()),
+        key: None,
+        body: Map::new(),
+        seed: Some(3),
+        timeout,
+    })
+    .unwrap();
+    let wanted = Wanted {
+        data: &workspace.path("data.jsonl"),
+        out: &workspace.path("out.jsonl"),
+        settings: Map::new(),
+        truncated: Truncated::Keep,
+    };
+    let job = Job::open(&wanted, Existing::Continue).unwrap();
+    job.run(&server, work, &mut |_, _| {}).unwrap().unwrap()
+}
+
+fn work(concurrency: usize) -> Work<'static> {
+    Work {
+        concurrency,
+        retry: Retry {
+            retries: 6,
+            first: Duration::from_millis(2),
+            longest: Duration::from_millis(10),
+        },
+        requests_per_second: None,
+        interrupted: &|| false,
+    }
+}
+
+#[test]
+fn whatever_the_server_does_nothing_is_lost_and_nothing_is_there_twice() {
+    let every = [
+        Fault::Status(500),
+        Fault::Busy(30),
+        Fault::Hangup,
+        Fault::Cut,
+        Fault::CutChunk,
+        Fault::Malformed,
+    ];
+    let others = [Fault::Status(503), Fault::NoChoices, Fault::WrongType];
+    let plan: [(&str, &[Fault]); 7] = [
+        ("1.1", &every),
+        ("2.2", &every),
+        ("2.3", &others),
+        ("5.1", &others),
+        ("9.3", &[Fault::Silence]),
+        (
+            "14.2",
+            &[Fault::Cut, Fault::Cut, Fault::Busy(60), Fault::Cut],
+        ),
+        ("20.3", &[Fault::Silence, Fault::Malformed]),
+    ];
+    let planned: usize = plan.iter().map(|(_, faults)| faults.len()).sum();
+    let server = FaultServer::start(&plan, Duration::from_millis(1));
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=20).map(|number| row(number, 3))));
+    let report = run(&workspace, &server, &work(8), Duration::from_millis(1500));
+    let expected = lines((1..=20).map(|number| answered(number, 3)));
+    assert_eq!(workspace.text("out.jsonl"), expected);
+    assert_eq!(server.answered(), once(1..=20, 3));
+    server.assert_no_stale_history();
+    assert!(report.failed.is_empty(), "{report}");
+    assert_eq!(
+        (report.requests, report.retried),
+        (60 + planned as u64, planned as u64)
+    );
+    assert!(server.pauses("14.2")[2] >= Duration::from_millis(60));
+    let seeds: std::collections::BTreeSet<u64> = server
+        .bodies()
+        .iter()
+        .map(|body| body["seed"].as_u64().unwrap())
+        .collect();
+    assert_eq!(
+        seeds.len(),
+        60,
+        "each turn has its own, the same at every try"
+    );
+}
+
+#[test]
+fn requests_stay_within_their_rate() {
+    let server = FaultServer::start(&[("3.1", &[Fault::Status(500); 3])], Duration::ZERO);
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=8).map(|number| row(number, 1))));
+    let started = std::time::Instant::now();
+    let work = Work {
+        requests_per_second: Some(50.0),
+        ..work(8)
+    };
+    let report = run(&workspace, &server, &work, Duration::from_secs(30));
+    assert_eq!(report.requests, 11);
+    // The first comes at once.
+    assert!(started.elapsed() >= Duration::from_millis(200));
+}
+
+fn regenerate<'a>(server: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let words = [
+        "data",
+        "regenerate",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "out.jsonl",
+        "--server",
+        server,
+    ];
+    [&words[..], more].concat()
+}
+
+#[test]
+fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
+    let faults: [(&str, &[Fault]); 1] = [("2.2", &[Fault::Status(400)])];
+    let server = FaultServer::start(&faults, Duration::ZERO);
+    let url = format!("{}/v1/", server.url());
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=3).map(|number| row(number, 2))));
+    let options = [
+        "--temperature",
+        "0.5",
+        "--max-tokens",
+        "64",
+        "--extra",
+        "top_k=20",
+        "--api-key-env",
+        "THE_KEY",
+    ];
+    let words = regenerate(&url, &options);
+    let start = || {
+        let mut command = workspace.command(&words);
+        command.env("THE_KEY", "secret");
+        command.output().unwrap()
+    };
+    let output = start();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("error: 1 of 3 conversations were not regenerated"),
+        "{stderr}"
+    );
+    assert!(
+        stdout
+            .ends_with("row 2 (`data.jsonl` row 2), turn 2, after 1 try: status 400: as planned\n"),
+        "{stdout}"
+    );
+    let report = workspace.json("out.jsonl.report");
+    assert_eq!(
+        (&report["failed"][0]["row"], &report["failed"][0]["turn"]),
+        (&json!(2), &json!(2))
+    );
+    assert_eq!(
+        workspace.text("out.jsonl"),
+        lines([1, 3].map(|row| answered(row, 2)).into_iter())
+    );
+    for body in server.bodies() {
+        let expected = json!({
+            "temperature": 0.5,
+            "max_tokens": 64,
+            "top_k": 20,
+            "model": "served",
+            "messages": body["messages"],
+            "stream": false,
+        });
+        assert_eq!(body, expected);
+    }
+    assert!(server.keys().iter().all(|key| key == "Bearer secret"));
+
+    let output = start();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(
+        workspace.text("out.jsonl"),
+        lines((1..=3).map(|row| answered(row, 2)))
+    );
+    let mut expected = once(1..=3, 2);
+    expected.insert("2.1".into(), 2);
+    assert_eq!(
+        server.answered(),
+        expected,
+        "only what failed was asked again"
+    );
+    for file in workspace.files("").into_values() {
+        assert!(!String::from_utf8_lossy(&file).contains("secret"));
+    }
+
+    let other = regenerate(&url, &["--temperature", "0.6"]);
+    let expected = [
+        "out.jsonl.journal",
+        "`temperature`: expected 0.6, found 0.5",
+        "--fresh",
+    ];
+    workspace.run(&other).failed(&expected);
+    let fresh = [&other[..], &["--fresh"]].concat();
+    workspace.run(&fresh).succeeded();
+    assert!(workspace.path("out.jsonl.old-1").exists());
+}
+
+#[test]
+fn a_run_that_is_stopped_goes_on_without_asking_twice() {
+    for (signal, lost) in [("-INT", 0), ("-KILL", 16)] {
+        let server = FaultServer::start(&[], Duration::from_millis(25));
+        let workspace = Workspace::of("");
+        let rows = 60;
+        workspace.write("data.jsonl", lines((1..=rows).map(|number| row(number, 1))));
+        let url = server.url();
+        let words = regenerate(&url, &["--concurrency", "4"]);
+        let mut command = workspace.command(&words);
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&mut child, || server.answers() >= 12);
+        let sent = Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        if signal == "-INT" {
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
+            assert!(
+                stderr.contains("error: interrupted; the same command goes on"),
+                "{stderr}"
+            );
+        }
+        assert!(!workspace.path("out.jsonl").exists());
+        workspace.run(&words).succeeded();
+        let expected = lines((1..=rows).map(|number| answered(number, 1)));
+        assert_eq!(workspace.text("out.jsonl"), expected);
+        let answers = server.answers();
+        // What is under way when the program is killed, or answered but not yet in the journal, is asked again.
+        assert!(
+            (rows..=rows + lost).contains(&answers),
+            "{signal}: {answers}"
+        );
+    }
+}
+
+#[test]
+fn a_target_answers_as_it_does_in_generate_and_its_answers_can_be_prepared() {
+    let workspace = Workspace::new();
+    let base = [
+        "data",
+        "regenerate",
+        "--target",
+        "target",
+        "--data",
+        "eval.jsonl",
+        "--out",
+    ];
+    let greedy = [
+        &base[..],
+        &["out.jsonl", "--max-tokens", "12", "--temperature", "0"],
+    ]
+    .concat();
+    let outcome = workspace.run(&greedy).succeeded();
+    assert!(
+        outcome.stdout.starts_with("4 of 4 conversations"),
+        "{outcome:#?}"
+    );
+    let text = workspace.text("out.jsonl");
+    for line in text.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let [question, answer] = [0, 1].map(|at| row["messages"][at]["content"].as_str().unwrap());
+        let generate = [
+            "generate",
+            "--target",
+            "target",
+            "--prompt",
+            question,
+            "--max-new-tokens",
+            "12",
+        ];
+        let generated = workspace.run(&generate).succeeded();
+        assert_eq!(generated.stdout, format!("{answer}\n"));
+    }
+    let prepare = [
+        "data",
+        "prepare",
+        "--target",
+        "target",
+        "--data",
+        "out.jsonl",
+        "--out",
+        "tokens",
+    ];
+    let prepared = workspace.run(&prepare).succeeded();
+    assert!(
+        prepared.stdout.starts_with("4 of 4 samples kept"),
+        "{prepared:#?}"
+    );
+
+    let sampled = |out: &'static str, seed: &'static str| {
+        let words = [&base[..], &[out, "--max-tokens", "12", "--seed", seed]].concat();
+        workspace.run(&words).succeeded();
+        workspace.text(out)
+    };
+    let first = sampled("first.jsonl", "1");
+    assert_eq!(sampled("again.jsonl", "1"), first);
+    assert_ne!(sampled("other.jsonl", "2"), first);
+}
+
+#[test]
+fn who_answers_must_be_said_and_options_of_a_server_need_one() {
+    let workspace = Workspace::of("");
+    let base = [
+        "data",
+        "regenerate",
+        "--data",
+        "d.jsonl",
+        "--out",
+        "o.jsonl",
+    ];
+    let cases: [(&[&str], &str); 6] = [
+        (&[], "<--server <URL>|--target <TARGET>>"),
+        (
+            &["--server", "http://a", "--target", "t"],
+            "cannot be used with",
+        ),
+        (&["--target", "t", "--model", "m"], "cannot be used with"),
+        (
+            &["--server", "a:1", "--model", "m"],
+            "`--server`: expected `http://HOST:PORT`",
+        ),
+        (
+            &["--server", "http://a", "--extra", "model=1"],
+            "expected a key other than",
+        ),
+        (&["--server", "http://a", "--top-p", "0"], "`--top-p`"),
+    ];
+    for (words, expected) in cases {
+        let outcome = workspace.run(&[&base[..], words].concat());
+        assert_eq!(outcome.code, Some(2), "{outcome:#?}");
+        assert!(
+            outcome.stderr.contains(expected),
+            "no `{expected}`: {outcome:#?}"
+        );
+    }
+}
