@@ -26,7 +26,7 @@ impl Shipped for LanguageModel {
         language_model::recognises(config)
     }
 
-    fn begin(config: &Self::Config, target: &TargetParts) -> Result<()> {
+    fn begin(config: &Self::Config, target: &TargetParts, _: &[u64]) -> Result<()> {
         check_start(&config.model, target)
     }
 
@@ -74,8 +74,18 @@ impl Shipped for Pard {
         language_model::mask_token(config).is_some()
     }
 
-    fn begin(config: &Self::Config, target: &TargetParts) -> Result<()> {
-        check_start(&config.model, target)
+    fn begin(config: &Self::Config, target: &TargetParts, counts: &[u64]) -> Result<()> {
+        check_start(&config.model, target)?;
+        let found = config
+            .mask_token
+            .and_then(|token| counts.get(token as usize).copied())
+            .unwrap_or(0);
+        match found {
+            0 => Ok(()),
+            found => bail!(
+                "`[drafter] mask_token`: expected a token that no text holds, found one that the texts hold {found} times"
+            ),
+        }
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

@@ -70,8 +70,9 @@ pub trait Shipped: Drafter + 'static {
     /// Whether a `config.json` is of this kind of drafter.
     fn recognises(config: &Value) -> bool;
 
-    /// Fails where what the settings let it start from is not for this target.
-    fn begin(_config: &Self::Config, _target: &TargetParts) -> Result<()> {
+    /// Fails where what the settings let it start from is not for this target, or for texts in which each token occurs
+    /// as often as `counts` says.
+    fn begin(_config: &Self::Config, _target: &TargetParts, _counts: &[u64]) -> Result<()> {
         Ok(())
     }
 

@@ -5,10 +5,13 @@ use burn::prelude::*;
 use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
-use spectrain_models::{Drafter, Target as _};
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::{Drafter, FreshConfig, Target as _};
 use spectrain_train::{
-    FeatureRegression, FeatureRegressionConfig, Fit, FitSummary, Noise, Objective, Train,
-    TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
+    Distill, DistillConfig, FeatureRegression, FeatureRegressionConfig, Fit, FitSummary, Noise,
+    Objective, OnPolicy, OnPolicyConfig, PardLoss, PardLossConfig, Train, TrainConfig, Trainee,
+    TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
 };
 
 use crate::tiny;
@@ -31,6 +34,35 @@ fn noisy(noise: Noise, folder: &Path, stop_after: usize) -> Trained {
     };
     let config = Eagle1Config::default();
     train::<Eagle1, FeatureRegression>(&config, &objective, folder, stop_after)
+}
+
+fn on_policy(fraction: f64, folder: &Path, stop_after: usize) -> Trained {
+    let config = LanguageModelConfig {
+        fresh: Some(FreshConfig::default()),
+        ..Default::default()
+    };
+    let objective = DistillConfig {
+        on_policy: OnPolicyConfig {
+            fraction,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    train::<LanguageModel, Distill>(&config, &objective, folder, stop_after)
+}
+
+fn dropped(folder: &Path, stop_after: usize) -> Trained {
+    let config = PardConfig {
+        fresh: Some(FreshConfig::default()),
+        mask_token: Some(47),
+        target_features: true,
+        ..Default::default()
+    };
+    let objective = PardLossConfig {
+        feature_dropout: 0.5,
+        ..Default::default()
+    };
+    train::<Pard, PardLoss>(&config, &objective, folder, stop_after)
 }
 
 fn train<D, O>(
@@ -61,6 +93,7 @@ where
     let tokens = tempfile::tempdir().unwrap();
     let samples = tiny::samples(tokens.path(), &tiny::random_samples(9), 2);
     let mut trainee = Trainee::drafter(drafter, objective, settings.optimizer());
+    let judge = tiny::live(samples.clone(), &target, capture.clone());
     let done = std::cell::Cell::new(0);
     let summary = fit(
         &mut trainee,
@@ -74,7 +107,10 @@ where
                 done.set(done.get() + 1);
                 done.get() >= stop_after
             },
-            on_policy: None,
+            on_policy: Some(OnPolicy {
+                stop: &[5],
+                judge: &|rows| judge.judge(rows),
+            }),
             validate: &mut |_, step| {
                 Ok(Validation {
                     loss: 1.0 / step as f64,
@@ -114,6 +150,23 @@ fn half_a_run_and_its_other_half_equal_a_whole_one_bitwise() {
 #[test]
 fn half_a_run_with_noise_and_its_other_half_equal_a_whole_one_bitwise() {
     halves_equal_the_whole(|folder, stop_after| noisy(Noise::default(), folder, stop_after));
+}
+
+#[test]
+fn half_a_run_on_texts_of_its_own_and_its_other_half_equal_a_whole_one_bitwise() {
+    halves_equal_the_whole(|folder, stop_after| on_policy(0.5, folder, stop_after));
+}
+
+#[test]
+fn half_a_run_with_dropped_rows_and_its_other_half_equal_a_whole_one_bitwise() {
+    halves_equal_the_whole(dropped);
+}
+
+#[test]
+fn texts_of_its_own_change_what_is_learnt() {
+    let weights = |fraction| on_policy(fraction, tempfile::tempdir().unwrap().path(), usize::MAX).1;
+    let (none, half, all) = (weights(0.0), weights(0.5), weights(1.0));
+    assert!(none != half && half != all);
 }
 
 #[test]
