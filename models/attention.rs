@@ -111,17 +111,23 @@ impl Attention {
     /// - x: `[batch, seq, d_input]`
     pub fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
         let query = split(self.q_proj.forward(x.clone()), self.heads);
-        let key = split(self.k_proj.forward(x.clone()), self.kv_heads);
-        let value = split(self.v_proj.forward(x), self.kv_heads);
-        let norm = |norm: &Option<RmsNorm>, x| match norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        };
+        let (key, value) = self.keys_and_values(x, rotation);
         Projected {
-            query: rotation.rotate(norm(&self.q_norm, query)),
-            key: rotation.rotate(norm(&self.k_norm, key)),
+            query: rotation.rotate(normed(&self.q_norm, query)),
+            key,
             value,
         }
+    }
+
+    /// Keys and values of `x` alone, for queries of something else.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    /// - output: `[batch, kv_heads, seq, d_head]`, twice
+    pub fn keys_and_values(&self, x: Tensor<3>, rotation: &Rotation) -> (Tensor<4>, Tensor<4>) {
+        let key = split(self.k_proj.forward(x.clone()), self.kv_heads);
+        let value = split(self.v_proj.forward(x), self.kv_heads);
+        (rotation.rotate(normed(&self.k_norm, key)), value)
     }
 
     /// Joins the heads and projects them to the residual stream.
@@ -217,6 +223,13 @@ pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
         .reshape([batch, kv_heads, heads / kv_heads * seq, total])
         .matmul(value)
         .reshape([batch, heads, seq, d_head])
+}
+
+fn normed(norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
+    }
 }
 
 /// `[batch, seq, heads * d_head]` to `[batch, heads, seq, d_head]`.

@@ -109,8 +109,27 @@ impl DecoderLayer {
         mask: Option<&Tensor<4>>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
+        self.forward_with(x, |attention, x| {
+            attention.forward(x, rotation, mask, cache)
+        })
+    }
+
+    /// The layer with another way to attend, given its attention and the normed `x`.
+    ///
+    /// # Shapes
+    /// - x, output, those of `attend`: `[batch, seq, d_model]`
+    pub fn forward_with(
+        &self,
+        x: Tensor<3>,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
         let normed = self.input_layernorm.forward(x.clone());
-        let x = x + self.self_attn.forward(normed, rotation, mask, cache);
+        let x = x + attend(&self.self_attn, normed);
         x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+    }
+
+    /// Its attention.
+    pub fn attention(&self) -> &Attention {
+        &self.self_attn
     }
 }

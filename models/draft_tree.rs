@@ -46,6 +46,7 @@ pub(crate) fn draft<D: Drafter>(
 /// was observed is left as it is.
 pub fn forced<D: Drafter>(drafter: &D, state: &mut D::State, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut tree = Tree::default();
+    drafter.plan(state, 1 + tokens.len());
     let mut logits = vec![host_f32(drafter.root_logits(state))];
     for &token in tokens {
         let node = tree.push(token, tree.len().checked_sub(1));
@@ -64,6 +65,7 @@ pub(crate) fn ranks<D: Drafter>(
     let longest = drafter.max_depth().unwrap_or(usize::MAX);
     let mut tree = Tree::default();
     let mut ranks = Vec::new();
+    drafter.plan(state, tokens.len().min(longest));
     for &token in tokens.iter().take(longest) {
         let logits = match tree.len() {
             0 => drafter.root_logits(state),

@@ -33,6 +33,12 @@ impl Tree {
         self.tokens.len() - 1
     }
 
+    /// Steps from a child of the last observed token to a node.
+    pub fn depth(&self, node: usize) -> usize {
+        let parents = std::iter::successors(Some(node), |&node| self.parents[node]);
+        parents.count() - 1
+    }
+
     /// Nodes in the tree.
     pub fn len(&self) -> usize {
         self.tokens.len()

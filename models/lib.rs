@@ -1,9 +1,11 @@
 //! Targets and drafters as Burn modules.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod attention;
+pub mod blocks;
 mod cache;
 mod config;
 mod decoder;
+pub mod dflash;
 pub mod draft_heads;
 mod draft_shape;
 mod draft_state;

@@ -419,12 +419,7 @@ impl Drafter for Pard {
     }
 
     fn node_logits(&self, state: &mut PardState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let mut depth = 0;
-        let mut ancestor = nodes.first().copied();
-        while let Some(node) = ancestor {
-            depth += 1;
-            ancestor = tree.parents[node];
-        }
+        let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
         self.slot_logits(state, depth, nodes.len())
     }
 

@@ -4,15 +4,16 @@ use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_models::dflash::{DFlash, DFlashConfig};
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{DraftShape, Drafter, FreshConfig, Sampling, Session, Target as _};
 use spectrain_train::{
-    BatchSource, Distill, DistillConfig, FeatureRegression, FeatureRegressionConfig, Objective,
-    PardLoss, PardLossConfig, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest,
-    TrainingTimeTestConfig,
+    BatchSource, BlockLoss, BlockLossConfig, Distill, DistillConfig, FeatureRegression,
+    FeatureRegressionConfig, Objective, PardLoss, PardLossConfig, Statistics, Train, TrainConfig,
+    Trainee, TrainingTimeTest, TrainingTimeTestConfig,
 };
 
 use crate::tiny;
@@ -122,6 +123,18 @@ fn an_overfitted_language_model_drafts_almost_everything() {
     };
     let objective = DistillConfig::default();
     overfitted_drafts_almost_everything::<LanguageModel, Distill>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_dflash_drafts_almost_everything() {
+    let config = DFlashConfig {
+        layers: 2,
+        block_size: LENGTH + 1,
+        mask_token: Some(47),
+        ..Default::default()
+    };
+    let objective = BlockLossConfig::default();
+    overfitted_drafts_almost_everything::<DFlash, BlockLoss>(&config, &objective);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod allocation;
 mod bad_input;
 mod checkpointing;
 mod cli;
+mod dflash;
 mod divergence_parity;
 mod eagle1_parity;
 mod eagle3_parity;

@@ -11,7 +11,7 @@ use spectrain_models::language_model::LanguageModel;
 
 use crate::batch::Rows;
 use crate::on_policy::{OnPolicyConfig, rewrite};
-use crate::token_loss::{Judged, TokenLoss};
+use crate::token_loss::{Judged, TokenLoss, head};
 use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics};
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
@@ -90,8 +90,7 @@ impl Objective<LanguageModel> for Distill {
         let dtype = batch.features().last.dtype();
         let hidden = drafter.hidden(batch.tokens.clone(), &batch.layout, dtype);
         let judged = Judged {
-            model: drafter.model(),
-            trains_head: drafter.trains_head(),
+            head: &|| head(drafter.model(), drafter.trains_head()),
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
             batch,

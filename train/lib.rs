@@ -1,6 +1,7 @@
 //! Objectives, divergences, optimiser and the loop that trains a drafter.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod batch;
+mod block_diffusion;
 pub mod cod;
 mod distill;
 mod divergence;
@@ -31,6 +32,7 @@ mod vocab_loss;
 mod watch;
 
 pub use batch::{Batch, Rows};
+pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, SlotWeights};
 pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Divergence, Judged, TeacherRows};
 pub use error::{Error, Result};

@@ -145,6 +145,11 @@ impl Loss {
             .push((name, (part.values.squeeze_dim(1) * weights).sum()));
     }
 
+    /// Acceptance rate and agreement at each of [`rows`](Self::rows), `[rows, 2]`, where they were wanted.
+    pub(crate) fn statistics(&self) -> Option<Tensor<2>> {
+        self.statistics.clone()
+    }
+
     /// Reads the loss from the device.
     pub fn report(&self) -> LossReport {
         let depth = self.rows.iter().map(|row| row.step + 1).max().unwrap_or(0);

@@ -14,7 +14,7 @@ use spectrain_models::pard::Pard;
 
 use crate::cod::{ConditionalDrop, Subset};
 use crate::teacher::indices;
-use crate::token_loss::{Judged, TokenLoss};
+use crate::token_loss::{Judged, TokenLoss, head};
 use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Teacher};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
@@ -96,8 +96,7 @@ impl Objective<Pard> for PardLoss {
         let subset = self.subset(batch);
         let hidden = self.hidden(drafter, batch, &subset);
         let judged = Judged {
-            model: drafter.model(),
-            trains_head: drafter.trains_head(),
+            head: &|| head(drafter.model(), drafter.trains_head()),
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
             batch,

@@ -40,7 +40,7 @@ impl TokenLoss {
         }
     }
 
-    /// The loss of a language model over `rows`, each judged by the target's distribution of the position
+    /// The loss of a drafter over `rows`, each judged by the target's distribution of the position
     /// [`Row::teacher`] and by the token after it. Where the target judges, what is reported is of its divergence, else of
     /// the cross-entropy. Both distributions are those at `temperature`; the cross-entropy is not changed by it.
     ///
@@ -70,7 +70,7 @@ impl TokenLoss {
             let rows: Vec<Row> = rows.copied().collect();
             vocab_loss(
                 std::slice::from_ref(&hidden),
-                judged.head(),
+                (judged.head)(),
                 weigh(&rows, self.label_weight),
                 Judge::Labels(&labels),
                 statistics,
@@ -91,7 +91,7 @@ impl TokenLoss {
         let softened = hidden.clone() / temperature;
         let mut loss = Loss::from(vocab_loss(
             &[softened],
-            judged.head(),
+            (judged.head)(),
             weigh(&met, self.teacher_weight),
             judge,
             statistics,
@@ -104,28 +104,23 @@ impl TokenLoss {
     }
 }
 
-/// A language model over a batch, and the target it is judged by.
+/// A drafter over a batch, and the target it is judged by.
 pub(crate) struct Judged<'a> {
-    pub(crate) model: &'a Transformer,
-    /// Whether its head is trained.
-    pub(crate) trains_head: bool,
+    /// Its head.
+    pub(crate) head: &'a dyn Fn() -> Head,
     pub(crate) target: &'a TargetParts,
     pub(crate) vocabulary: &'a DraftVocabulary,
     pub(crate) batch: &'a Batch,
 }
 
 impl Judged<'_> {
-    fn head(&self) -> Head {
-        head(self.model, self.trains_head)
-    }
-
     /// The token after each position; 0 after the last one.
     fn following(&self) -> Vec<u32> {
         let tokens = self.batch.rows.tokens.iter().copied();
         tokens.skip(1).chain([0]).collect()
     }
 
-    /// Whether the model's vocabulary, the first tokens of the target's, holds a token.
+    /// Whether the drafter's vocabulary, the first tokens of the target's, holds a token.
     fn knows(&self, token: u32) -> bool {
         (token as usize) < self.vocabulary.len()
     }

@@ -1,0 +1,184 @@
+//! Attention of blocks that stand behind anchors in packed rows: a place of a block sees the context before its anchor and
+//! its own block, and nothing of any other block.
+use burn::prelude::*;
+use burn::tensor::DType;
+
+use crate::{Projected, scores, weigh};
+
+/// Where blocks stand and what they see.
+#[derive(Debug, Clone)]
+pub struct BlockLayout {
+    /// `[batch, seq]`
+    context_positions: Tensor<2, Int>,
+    /// `[batch * blocks, block_size]`
+    block_positions: Tensor<2, Int>,
+    /// `[batch, blocks, block_size or 1, seq]`, added to scores.
+    context_mask: Tensor<4>,
+    /// `[block_size, block_size]`, added to scores; absent where a place sees its whole block.
+    block_mask: Option<Tensor<2>>,
+}
+
+/// Where the blocks of packed rows stand, on the host.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockPlaces<'a> {
+    /// Position of each place in its document, row by row.
+    pub positions: &'a [u32],
+    /// For each row the same number of anchors: a place of the row, and that where its document starts; `None` for a block
+    /// that only fills up.
+    pub anchors: &'a [Option<(usize, usize)>],
+    /// Places of a row.
+    pub row_length: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// Whether a place sees only those before it in its block.
+    pub causal: bool,
+    /// How many positions back a place sees, the own one counted.
+    pub window: Option<usize>,
+}
+
+impl BlockLayout {
+    /// The layout of blocks over packed rows.
+    pub fn new(places: &BlockPlaces, device: &Device) -> Self {
+        let length = places.row_length;
+        let rows = places.positions.len() / length;
+        let (blocks, size) = (places.anchors.len() / rows.max(1), places.block_size);
+        let ints = |values: Vec<i64>, shape: [usize; 2]| {
+            Tensor::<1, Int>::from_ints(values.as_slice(), device).reshape(shape)
+        };
+        let context = places.positions.iter().map(|&at| at as i64).collect();
+        let mut positions = Vec::with_capacity(places.anchors.len() * size);
+        // Without a window every place of a block sees the same context.
+        let slots = if places.window.is_some() { size } else { 1 };
+        let mut mask = vec![f32::NEG_INFINITY; places.anchors.len() * slots * length];
+        for (index, anchor) in places.anchors.iter().enumerate() {
+            let row = index / blocks.max(1) * length;
+            let first = anchor.map_or(0, |(anchor, _)| places.positions[anchor] as i64);
+            positions.extend((0..size as i64).map(|slot| first + slot));
+            let Some((anchor, start)) = *anchor else {
+                continue;
+            };
+            for slot in 0..slots {
+                let nearest = places
+                    .window
+                    .map_or(0, |window| (anchor + slot + 1).saturating_sub(window));
+                let at = (index * slots + slot) * length;
+                let seen = start.max(nearest).min(anchor) - row..anchor - row;
+                mask[at..at + length][seen].fill(0.0);
+            }
+        }
+        Self {
+            context_positions: ints(context, [rows, length]),
+            block_positions: ints(positions, [places.anchors.len(), size]),
+            context_mask: Tensor::<1>::from_floats(mask.as_slice(), device)
+                .reshape([rows, blocks, slots, length]),
+            block_mask: block_mask(size, places.causal, places.window, device),
+        }
+    }
+
+    /// What one block sees after `cached` positions and with itself; `None` when nothing is hidden.
+    ///
+    /// # Shapes
+    /// - output: `[1, 1, size, cached + size]`
+    pub(crate) fn decoding(
+        cached: usize,
+        size: usize,
+        causal: bool,
+        window: Option<usize>,
+        device: &Device,
+    ) -> Option<Tensor<4>> {
+        if !causal && window.is_none() {
+            return None;
+        }
+        let total = cached + size;
+        let mut mask = vec![0.0; size * total];
+        for slot in 0..size {
+            for (key, entry) in mask[slot * total..(slot + 1) * total]
+                .iter_mut()
+                .enumerate()
+            {
+                if !sees(cached + slot, key, causal && key >= cached, window) {
+                    *entry = f32::NEG_INFINITY;
+                }
+            }
+        }
+        Some(Tensor::<1>::from_floats(mask.as_slice(), device).reshape([1, 1, size, total]))
+    }
+
+    pub(crate) fn context_positions(&self) -> Tensor<2, Int> {
+        self.context_positions.clone()
+    }
+
+    pub(crate) fn block_positions(&self) -> Tensor<2, Int> {
+        self.block_positions.clone()
+    }
+}
+
+/// Whether a place sees another, by their positions.
+fn sees(query: usize, key: usize, causal: bool, window: Option<usize>) -> bool {
+    (!causal || key <= query) && window.is_none_or(|window| key + window > query)
+}
+
+fn block_mask(
+    size: usize,
+    causal: bool,
+    window: Option<usize>,
+    device: &Device,
+) -> Option<Tensor<2>> {
+    let place = |at: usize| sees(at / size, at % size, causal, window);
+    let entry = |at| if place(at) { 0.0 } else { f32::NEG_INFINITY };
+    let mask: Vec<f32> = (0..size * size).map(entry).collect();
+    let hidden = mask.iter().any(|&entry| entry != 0.0);
+    hidden.then(|| Tensor::<1>::from_floats(mask.as_slice(), device).reshape([size, size]))
+}
+
+/// Attends from blocks to their context and to themselves. Scores are `[block_size, seq]` and `[block_size, block_size]` for
+/// each block: the softmax goes over both without joining them, so that nothing is computed between blocks.
+///
+/// # Shapes
+/// - blocks: `[batch * blocks, heads, block_size, d_head]`, and keys and values alike
+/// - key, value: `[batch, kv_heads, seq, d_head]`, of the context
+/// - output: `[batch * blocks, heads, block_size, d_head]`
+pub(crate) fn attend_blocks(
+    blocks: Projected,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    layout: &BlockLayout,
+) -> Tensor<4> {
+    let [batch, _, seq, _] = key.dims();
+    let [all, heads, size, d_head] = blocks.query.dims();
+    let count = all / batch;
+    let dtype = blocks.query.dtype();
+    // All blocks of a row ask the same keys: they are rows of one product.
+    let together = |x: Tensor<4>, width: usize| {
+        x.reshape([batch, count, heads, size * width])
+            .swap_dims(1, 2)
+            .reshape([batch, heads, count * size, width])
+    };
+    let apart = |x: Tensor<4>| {
+        x.reshape([batch, heads, count, size * d_head])
+            .swap_dims(1, 2)
+            .reshape([all, heads, size, d_head])
+    };
+    let outside: Tensor<5> = scores(together(blocks.query.clone(), d_head), key)
+        .reshape([batch, heads, count, size, seq]);
+    let outside = outside + layout.context_mask.clone().unsqueeze_dim::<5>(1);
+    let outside = outside.reshape([batch, heads, count * size, seq]);
+    let mut inside = scores(blocks.query, blocks.key);
+    if let Some(mask) = &layout.block_mask {
+        inside = inside + mask.clone().unsqueeze::<4>();
+    }
+    // A place sees itself, so the largest score of its block is finite.
+    let largest = together(inside.clone().detach().max_dim(3), 1)
+        .max_pair(outside.clone().detach().max_dim(3)); // [batch, heads, count * size, 1]
+    let of_block = |x: Tensor<4>| {
+        x.reshape([batch, heads, count, size])
+            .swap_dims(1, 2)
+            .reshape([all, heads, size, 1])
+    };
+    let outside = (outside - largest.clone()).exp();
+    let inside = (inside - of_block(largest)).exp();
+    let sum = of_block(outside.clone().sum_dim(3)) + inside.clone().sum_dim(3);
+    let context =
+        apart(weigh(outside.cast(dtype), value)) + weigh(inside.cast(dtype), blocks.value);
+    (context.cast(DType::F32) / sum).cast(dtype)
+}
