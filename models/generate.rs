@@ -99,7 +99,7 @@ impl Batch<'_> {
         let positions = ints(positions.collect());
         let padding = &self.padding;
         let mask = |window| Some(padded_mask(padding, new, before, window, &device));
-        let inputs = self.model.embed(tokens);
+        let inputs = self.model.embed_known(tokens);
         let caches = Some(&mut self.caches);
         let states = self
             .model

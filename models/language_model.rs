@@ -107,7 +107,7 @@ impl LanguageModel {
     /// - tokens: `[batch, seq]`
     /// - output: `[batch, seq, d_model]`, computed in `dtype`
     pub fn hidden(&self, tokens: Tensor<2, Int>, layout: &Layout, dtype: DType) -> Tensor<3> {
-        let inputs = self.model.embed(tokens).cast(dtype);
+        let inputs = self.model.embed_known(tokens).cast(dtype);
         let mask = |window| Some(layout.mask(window));
         let positions = layout.positions.clone();
         let states = self
@@ -213,7 +213,7 @@ impl Drafter for LanguageModel {
         let device = self.model.device();
         let (parents, cached) = (chain(tokens.len()), state.caches.len);
         let states = self.model.states(
-            self.model.embed(token_ids(&tokens, &device)),
+            self.model.embed_known(token_ids(&tokens, &device)),
             tree_positions(&parents, cached, &device),
             &|window| tree_mask(&parents, cached, window, &device),
             Some(&mut state.caches),
@@ -244,7 +244,7 @@ impl Drafter for LanguageModel {
         let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
         let drafted = &state.drafted;
         let states = self.model.states(
-            self.model.embed(token_ids(&tokens, &device)),
+            self.model.embed_known(token_ids(&tokens, &device)),
             draft_positions(tree, nodes, committed, &device),
             &|window| draft_mask(tree, drafted, nodes, committed, window, &device),
             Some(&mut state.caches),

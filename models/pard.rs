@@ -206,7 +206,7 @@ impl Pard {
         mask: &dyn Fn(Option<usize>) -> Option<Tensor<4>>,
         dtype: DType,
     ) -> Tensor<3> {
-        let mut inputs = self.model.embed(tokens).cast(dtype);
+        let mut inputs = self.model.embed_known(tokens).cast(dtype);
         if let Some(added) = added {
             inputs = inputs + added.cast(dtype);
         }
@@ -223,7 +223,7 @@ impl Pard {
         let masks = slots - 1;
         let mut tokens = pending.clone();
         tokens.resize(pending.len() + masks, self.frozen.mask_token);
-        let mut inputs = self.model.embed(token_ids(&tokens, &device));
+        let mut inputs = self.model.embed_known(token_ids(&tokens, &device));
         if let Some(added) = self.added(state, pending.len(), masks) {
             let added = added.cast(inputs.dtype());
             inputs = inputs + added;

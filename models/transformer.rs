@@ -151,6 +151,12 @@ impl Transformer {
         self.embed_tokens.forward(tokens)
     }
 
+    /// The embedding of tokens of a target that may know more of them: those beyond this model's are read as its last one,
+    /// which makes drafts after them worse and nothing wrong. `[batch, seq]` to `[batch, seq, d_model]`.
+    pub(crate) fn embed_known(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.embed(tokens.clamp_max(self.config.spec.vocab as i64 - 1))
+    }
+
     /// The last hidden state after the final norm, and the captured layers, of inputs that stand at `positions` and see
     /// what `mask` says for the window of each layer. With caches, they come after what these hold and are added to it.
     ///

@@ -78,23 +78,45 @@ fn a_language_models_training_logits_equal_its_decoding_logits() {
     let device = Device::flex();
     let target = tiny::target(&device);
     let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
-    let batch = batch(&target, Capture::default());
+    training_equals_decoding(&target, &drafter);
+}
+
+#[test]
+fn a_language_model_reads_on_after_tokens_that_it_does_not_know() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let mut config = tiny::config();
+    config.spec.vocab = tiny::VOCAB - 8;
+    let mut random = spectrain_models::RandomWeights::new(9);
+    let mut scope = Scope::root(&mut random, &device, spectrain_checkpoints::DType::F32);
+    let model = Transformer::new(&mut scope, config).unwrap();
+    let drafter = LanguageModel::of(model, &target.parts()).unwrap();
+    training_equals_decoding(&target, &drafter);
+}
+
+fn training_equals_decoding(target: &Transformer, drafter: &LanguageModel) {
+    let batch = batch(target, Capture::default());
     let hidden = drafter.hidden(
         batch.tokens.clone(),
         &batch.layout,
         burn::tensor::DType::F32,
     );
     let logits = host_f32(drafter.model().head().forward(hidden));
+    let vocab = drafter.vocabulary().len();
+    assert_eq!(
+        batch.rows.tokens.iter().any(|&t| t as usize >= vocab),
+        vocab < tiny::VOCAB
+    );
     let mut compared = 0;
     for (start, tokens) in documents(&batch) {
         for end in [1, 5, 9] {
             let mut state = drafter.start(64, tokens[0]);
             drafter.observe(&mut state, &tokens[1..=end], &features(&batch, start, end));
             let following = &tokens[end + 1..end + 3];
-            for (step, found) in forced(&drafter, &mut state, following).iter().enumerate() {
-                let at = (start + end + step) * tiny::VOCAB;
+            for (step, found) in forced(drafter, &mut state, following).iter().enumerate() {
+                let at = (start + end + step) * vocab;
                 let what = format!("document at {start}, prefix {end}, step {step}");
-                assert_close(&what, found, &logits[at..at + tiny::VOCAB], 1e-5);
+                assert_close(&what, found, &logits[at..at + vocab], 1e-5);
                 compared += 1;
             }
         }

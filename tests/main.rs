@@ -14,6 +14,7 @@ mod golden;
 mod heads_decode;
 mod heads_parity;
 mod language_models;
+mod language_models_parity;
 mod learning;
 mod program;
 mod recipes;

@@ -42,7 +42,8 @@ impl TokenLoss {
 
     /// The loss of a drafter over `rows`, each judged by the target's distribution of the position
     /// [`Row::teacher`] and by the token after it. Where the target judges, what is reported is of its divergence, else of
-    /// the cross-entropy. Both distributions are those at `temperature`; the cross-entropy is not changed by it.
+    /// the cross-entropy. Both distributions are those at `temperature`; the cross-entropy is not changed by it. Rows that
+    /// ask for a token which the model does not know are left out, and the others take their share of the weight.
     ///
     /// # Shapes
     /// - hidden: `[.., d_model]`, after the drafter's final norm
@@ -57,9 +58,11 @@ impl TokenLoss {
         temperature: f64,
         statistics: Statistics,
     ) -> Loss {
-        let weigh = |rows: &[Row], factor: f64| -> Vec<Row> {
-            let weighed = rows.iter().map(|row| Row {
-                weight: row.weight * factor as f32,
+        let sum = |rows: &[Row]| rows.iter().map(|row| row.weight).sum::<f32>();
+        let weigh = |kept: &[Row], factor: f64| -> Vec<Row> {
+            let share = sum(&rows) / sum(kept).max(f32::MIN_POSITIVE);
+            let weighed = kept.iter().map(|row| Row {
+                weight: row.weight * (share * factor as f32),
                 ..*row
             });
             weighed.collect()

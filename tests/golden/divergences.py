@@ -10,6 +10,7 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 ROWS, VOCAB, TOP_K = 3, 7, 3
+LEAST_DEVIATION = 1e-2
 
 
 def kl(a, b):
@@ -47,6 +48,21 @@ def tv(p, q):
     return 1 - acceptance(p, q)
 
 
+def advantages(p, q):
+    """TVD++'s rewards less their mean under q, and their standard deviation."""
+    reward = (q < p).double() + 0.5 * (q == p).double()
+    mean = (q * reward).sum(-1, keepdim=True)
+    spread = (q * (reward - mean).square()).sum(-1, keepdim=True).sqrt()
+    return reward - mean, spread.clamp(min=LEAST_DEVIATION)
+
+
+def tv_plus_plus(p, q):
+    """The value of tv, and the gradient of the expected whitened reward of a token drawn from q."""
+    advantage, scale = advantages(p, q.detach())
+    surrogate = -(q * advantage / scale).sum(-1)
+    return tv(p, q).detach() + surrogate - surrogate.detach()
+
+
 def nla(p, q):
     return -acceptance(p, q).clamp(min=1e-5).log()
 
@@ -69,6 +85,7 @@ DIVERGENCES = {
     "jsd_0.1": jsd(0.1),
     "ce": ce,
     "tv": tv,
+    "tv_plus_plus": tv_plus_plus,
     "nla": nla,
     "lk_hybrid": lk_hybrid,
     "topk_ce_3": topk_ce,
@@ -109,6 +126,9 @@ def main():
         if name != "lk_hybrid":
             # lk_hybrid's weight is a constant for the gradient, so differences do not apply.
             reference = finite_difference(of_logits, draft, target)
+            if name == "tv_plus_plus":
+                # Whitening scales each row of tv's gradient, and does no more.
+                reference = reference / advantages(p, draft.softmax(-1))[1]
             assert torch.allclose(gradient, reference, atol=1e-7), name
         cases[name] = {"value": value.tolist(), "gradient": gradient.tolist()}
     alpha = acceptance(p, draft.softmax(-1))
