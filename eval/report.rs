@@ -139,10 +139,11 @@ pub struct Speedup {
     /// Its 95 % interval over prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ci95: Option<[f64; 2]>,
-    /// What the cost model predicts.
+    /// What the textbook formula gives, `τ / (D c + 1)`: with `D` passes of the drafter, one after the other, for each of
+    /// the target, and `c` the measured time of one of them over that of a pass of the target without a drafter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<f64>,
-    /// What the ratio of parameters predicts.
+    /// The same with `c` the parameters that a pass of the drafter reads, over those of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bound: Option<f64>,
 }
@@ -258,8 +259,8 @@ impl Report {
             "{} drafter `{}` ({} parameters) for `{}`\n\n",
             self.drafter.kind, self.drafter.path, self.drafter.parameters, self.target.model
         );
-        text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up |\n");
-        text.push_str("|---|---|--:|--:|---|---|---|---|\n");
+        text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |\n");
+        text.push_str("|---|---|--:|--:|---|---|---|---|--:|--:|\n");
         for setting in &self.settings {
             // With one dataset the pooled row would only repeat it.
             let overall = (setting.datasets.len() != 1).then_some(&setting.overall);
@@ -311,7 +312,7 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
         setting.heading(),
         dataset.name,
         dataset.prompts,
@@ -323,6 +324,8 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
             dataset.speedup.map(|speedup| speedup.wall),
             speedup.wall_ci95
         ),
+        with_interval(speedup.model, None),
+        with_interval(speedup.memory_bound, None),
     )
 }
 
@@ -355,7 +358,8 @@ mod tests {
             speedup: Some(Speedup {
                 wall: 1.5,
                 wall_ci95: Some([1.25, 1.75]),
-                ..Speedup::default()
+                model: Some(1.625),
+                memory_bound: Some(2.0),
             }),
             seconds: SecondsReport {
                 draft: 0.5,
@@ -444,7 +448,8 @@ mod tests {
             "name prompts tokens passes tau tau_ci95 alpha alpha_ci95 conditional survival accepted_histogram \
              draft_tokens_per_pass speedup seconds"
         );
-        assert_eq!(keys(&setting["datasets"][0]["speedup"]), "wall wall_ci95");
+        let speedup = &setting["datasets"][0]["speedup"];
+        assert_eq!(keys(speedup), "wall wall_ci95 model memory_bound");
         assert!(setting["datasets"][1].get("tau").is_none());
     }
 
@@ -463,11 +468,11 @@ mod tests {
         let expected = "\
 eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
 
-| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up |
-|---|---|--:|--:|---|---|---|---|
-| T=0.6 top-p=0.95, rejection, chain 2 | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] |
-| T=0.6 top-p=0.95, rejection, chain 2 | mt-bench | 0 | 0 | – | – |  | – |
-| T=0.6 top-p=0.95, rejection, chain 2 | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] |
+| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |
+|---|---|--:|--:|---|---|---|---|--:|--:|
+| T=0.6 top-p=0.95, rejection, chain 2 | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
+| T=0.6 top-p=0.95, rejection, chain 2 | mt-bench | 0 | 0 | – | – |  | – | – | – |
+| T=0.6 top-p=0.95, rejection, chain 2 | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
 
 Greedy output: 0 mismatches in 512 tokens.
 
