@@ -132,6 +132,7 @@ pub fn evaluate(
             }
             let measured = measure(sets, &outputs, plain.as_deref());
             evaluation.settings.push(SettingReport {
+                target: None,
                 temperature: sampling.temperature,
                 top_k: (sampling.top_k > 0).then_some(sampling.top_k),
                 top_p: (sampling.top_p < 1.0).then_some(sampling.top_p),

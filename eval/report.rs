@@ -24,13 +24,16 @@ pub struct Report {
     pub spectrain: String,
     /// The resolved recipe.
     pub recipe: Value,
-    /// The model that verified.
+    /// The model that verified; the first of several.
     pub target: TargetReport,
+    /// All of them, where there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetReport>,
     /// The drafter judged.
     pub drafter: DrafterReport,
     /// What it ran on.
     pub device: Map<String, Value>,
-    /// One for each temperature and draft.
+    /// One for each target, temperature and draft.
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
     pub lossless: LosslessReport,
@@ -71,6 +74,9 @@ pub struct DrafterReport {
 /// The results of one way of decoding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SettingReport {
+    /// The target that verified, where there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Temperature; 0 is greedy.
     pub temperature: f64,
     /// Most likely tokens kept, where sampling was restricted to them.
@@ -217,6 +223,7 @@ impl Report {
             spectrain: env!("CARGO_PKG_VERSION").into(),
             recipe: Value::Object(Map::new()),
             target,
+            targets: Vec::new(),
             drafter,
             device: Map::new(),
             settings,
@@ -224,6 +231,19 @@ impl Report {
             settings_recommended: None,
             seeds: BTreeMap::new(),
         }
+    }
+
+    /// Every target, one or several.
+    pub fn all_targets(&self) -> &[TargetReport] {
+        match self.targets.is_empty() {
+            true => std::slice::from_ref(&self.target),
+            false => &self.targets,
+        }
+    }
+
+    /// The name of the target that verified in `setting`.
+    pub fn target_of<'a>(&'a self, setting: &'a SettingReport) -> &'a str {
+        setting.target.as_ref().unwrap_or(&self.target.model)
     }
 
     /// The text of `report.json`.
@@ -255,16 +275,33 @@ impl Report {
 
     /// One row for each setting and dataset, and what is known of losslessness.
     pub fn to_markdown(&self) -> String {
+        let several = self.targets.len() > 1;
+        let targets = self.all_targets().iter();
+        let targets: Vec<String> = targets
+            .map(|target| format!("`{}`", target.model))
+            .collect();
         let mut text = format!(
-            "{} drafter `{}` ({} parameters) for `{}`\n\n",
-            self.drafter.kind, self.drafter.path, self.drafter.parameters, self.target.model
+            "{} drafter `{}` ({} parameters) for {}\n\n",
+            self.drafter.kind,
+            self.drafter.path,
+            self.drafter.parameters,
+            targets.join(", ")
         );
+        if several {
+            text.push_str("| target ");
+        }
         text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |\n");
+        if several {
+            text.push_str("|---");
+        }
         text.push_str("|---|---|--:|--:|---|---|---|---|--:|--:|\n");
         for setting in &self.settings {
             // With one dataset the pooled row would only repeat it.
             let overall = (setting.datasets.len() != 1).then_some(&setting.overall);
             for dataset in setting.datasets.iter().chain(overall) {
+                if several {
+                    _ = write!(text, "| {} ", self.target_of(setting));
+                }
                 text.push_str(&row(setting, dataset));
             }
         }
@@ -377,6 +414,7 @@ mod tests {
             ..dataset.clone()
         };
         let setting = SettingReport {
+            target: None,
             temperature: 0.6,
             top_k: None,
             top_p: Some(0.95),
@@ -451,6 +489,38 @@ mod tests {
         let speedup = &setting["datasets"][0]["speedup"];
         assert_eq!(keys(speedup), "wall wall_ci95 model memory_bound");
         assert!(setting["datasets"][1].get("tau").is_none());
+    }
+
+    #[test]
+    fn of_several_targets_each_setting_names_its_own() {
+        let mut report = report();
+        let other = TargetReport {
+            model: "Qwen/Qwen3-8B".into(),
+            ..TargetReport::default()
+        };
+        let mut setting = report.settings[0].clone();
+        assert_eq!(report.target_of(&setting), "Qwen/Qwen3-0.6B");
+        setting.target = Some(other.model.clone());
+        report.settings[0].target = Some(report.target.model.clone());
+        report.settings.push(setting);
+        report.targets = vec![report.target.clone(), other];
+
+        let text = report.to_json().unwrap();
+        assert_eq!(Report::from_json(&text).unwrap(), report);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["target"], json["targets"][0]);
+        assert_eq!(json["settings"][1]["target"], "Qwen/Qwen3-8B");
+
+        let table = report.to_markdown();
+        let heading = "for `Qwen/Qwen3-0.6B`, `Qwen/Qwen3-8B`\n\n| target | setting |";
+        assert!(table.contains(heading), "{table}");
+        for target in ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"] {
+            let row = format!("| {target} | T=0.6 top-p=0.95, rejection, chain 2 | gsm8k |");
+            assert!(table.contains(&row), "{table}");
+        }
+        let columns = |line: &str| line.matches('|').count();
+        let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();
+        assert!(lines.iter().all(|line| columns(line) == 12), "{table}");
     }
 
     #[test]
