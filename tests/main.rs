@@ -16,6 +16,7 @@ mod learning;
 mod program;
 mod recipes;
 mod resume;
+mod several_targets;
 mod target_parity;
 mod tiny;
 mod train_decode;
