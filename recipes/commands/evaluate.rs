@@ -64,6 +64,11 @@ pub struct EvaluateArguments {
 
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
+    for (at, target) in arguments.targets.iter().enumerate() {
+        if arguments.targets[..at].contains(target) {
+            return Err(Misuse(format!("`--target {target}` twice")).into());
+        }
+    }
     let table = EvaluateTable {
         targets: arguments.targets.iter().skip(1).cloned().collect(),
         prompts: arguments.count,
@@ -80,9 +85,6 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         ..EvaluateTable::default()
     };
     table.check()?;
-    if table.targets.contains(&arguments.targets[0]) {
-        return Err(Misuse(format!("`--target {}` twice", arguments.targets[0])).into());
-    }
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let resolved = |model: &String| {
