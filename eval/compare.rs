@@ -2,7 +2,7 @@
 use std::fmt::Write;
 
 use crate::report::with_interval;
-use crate::{Report, SettingReport};
+use crate::{Report, SettingReport, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
 const SHARED: [&str; 10] = [
@@ -19,26 +19,38 @@ const SHARED: [&str; 10] = [
 ];
 
 /// A table of the pooled results of `reports`, each under its name: one group of rows for each way of decoding, in the
-/// order of their first appearance. Below it stands in what they differ from the first one beside the drafter: target,
-/// prompts, and settings of the recipe that training and evaluation depend on.
+/// order of their first appearance, and for each target if a report has several. Below it stands in what they differ from
+/// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on.
 pub fn compare(reports: &[(String, Report)]) -> String {
-    let mut groups: Vec<(String, Vec<(&str, &SettingReport)>)> = Vec::new();
+    let several = (reports.iter()).any(|(_, report)| !report.targets.is_empty());
+    let mut groups: Vec<(Group, Vec<(&str, &SettingReport)>)> = Vec::new();
     for (name, report) in reports {
         for setting in &report.settings {
-            let heading = setting.heading();
+            let group = Group {
+                target: several.then(|| report.target_of(setting)),
+                heading: setting.heading(),
+            };
             let row = (name.as_str(), setting);
-            match groups.iter_mut().find(|(known, _)| *known == heading) {
+            match groups.iter_mut().find(|(known, _)| *known == group) {
                 Some((_, rows)) => rows.push(row),
-                None => groups.push((heading, vec![row])),
+                None => groups.push((group, vec![row])),
             }
         }
     }
-    let mut text = String::from(
-        "| decoding | drafter | tokens | drafted per pass | τ [95 % CI] | α [95 % CI] | α₁, α₂, … |\n\
-         |---|---|--:|--:|---|---|---|\n",
+    let (column, rule) = if several {
+        ("| target ", "|---")
+    } else {
+        ("", "")
+    };
+    let mut text = format!(
+        "{column}| decoding | drafter | tokens | drafted per pass | τ [95 % CI] | α [95 % CI] | α₁, α₂, … |\n\
+         {rule}|---|---|--:|--:|---|---|---|\n",
     );
-    for (heading, rows) in &groups {
+    for (Group { target, heading }, rows) in &groups {
         for (name, setting) in rows {
+            if let Some(target) = target {
+                _ = write!(text, "| {target} ");
+            }
             let overall = &setting.overall;
             let steps: Vec<String> = (overall.conditional.iter())
                 .map(|rate| format!("{rate:.2}"))
@@ -76,6 +88,59 @@ pub fn compare(reports: &[(String, Report)]) -> String {
     text
 }
 
+/// What rows that stand together have in common.
+#[derive(PartialEq)]
+struct Group<'a> {
+    /// Named where a report has several.
+    target: Option<&'a str>,
+    /// The way of decoding.
+    heading: String,
+}
+
+/// Why the targets of two reports cannot be compared. Of reports with several targets, rows of one name stand together and
+/// must be of one model.
+fn other_targets(
+    (name, report): (&str, &Report),
+    (first_name, first): (&str, &Report),
+) -> Vec<String> {
+    let model = |target: &TargetReport| (target.sha256.clone(), target.dtype.clone());
+    let told = |theirs: &TargetReport, ours: &TargetReport| {
+        format!(
+            "Not comparable: the target of {name}, `{}` ({}), is not that of {first_name}, `{}` ({}).",
+            theirs.model, theirs.dtype, ours.model, ours.dtype
+        )
+    };
+    let (theirs, ours) = (report.all_targets(), first.all_targets());
+    if let ([theirs], [ours]) = (theirs, ours) {
+        return Vec::from_iter((model(theirs) != model(ours)).then(|| told(theirs, ours)));
+    }
+    let of_one_name = |target: &&TargetReport| ours.iter().find(|own| own.model == target.model);
+    let shared: Vec<_> = (theirs.iter())
+        .filter_map(|target| of_one_name(&target).map(|own| (target, own)))
+        .collect();
+    if shared.is_empty() {
+        return vec![format!(
+            "Not comparable: {name} and {first_name} have no target in common."
+        )];
+    }
+    let differ = shared.iter().filter(|(a, b)| model(a) != model(b));
+    let mut found: Vec<String> = differ.map(|(a, b)| told(a, b)).collect();
+    let without = |all: &[TargetReport]| -> Vec<String> {
+        let alone = |target: &&TargetReport| !shared.iter().any(|(a, _)| a.model == target.model);
+        let alone = all.iter().filter(alone);
+        alone.map(|target| format!("`{}`", target.model)).collect()
+    };
+    for (holder, alone) in [(name, without(theirs)), (first_name, without(ours))] {
+        if !alone.is_empty() {
+            found.push(format!(
+                "Of {name} and {first_name} only {holder} was judged with {}.",
+                alone.join(", ")
+            ));
+        }
+    }
+    found
+}
+
 /// What makes reports incomparable with the first one.
 fn differences(reports: &[(String, Report)]) -> Vec<String> {
     let Some(((first_name, first), others)) = reports.split_first() else {
@@ -88,13 +153,7 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
     };
     let mut found = Vec::new();
     for (name, report) in others {
-        let target = |report: &Report| (report.target.sha256.clone(), report.target.dtype.clone());
-        if target(report) != target(first) {
-            found.push(format!(
-                "Not comparable: the target of {name}, `{}` ({}), is not that of {first_name}, `{}` ({}).",
-                report.target.model, report.target.dtype, first.target.model, first.target.dtype
-            ));
-        }
+        found.extend(other_targets((name, report), (first_name, first)));
         if prompts(report) != prompts(first) {
             found.push(format!(
                 "Not comparable: {name} was judged on {:?}, {first_name} on {:?} (dataset, prompts).",
@@ -134,6 +193,7 @@ mod tests {
             ..DatasetReport::default()
         };
         let setting = |temperature| SettingReport {
+            target: None,
             temperature,
             top_k: None,
             top_p: None,
@@ -168,6 +228,74 @@ mod tests {
                 "| T=1, exact, chain 2 | b | 90 | 2.00 | 3.00 [2.75, 3.25] | – | 0.50 0.25 |",
             ]
         );
+    }
+
+    /// With a target of each name and hash.
+    fn report_with(targets: &[(&str, &str)]) -> Report {
+        let mut report = report(targets[0].1, 4, 2.0);
+        let one = report.settings.remove(0);
+        report.settings.clear();
+        for (model, sha256) in targets {
+            report.targets.push(TargetReport {
+                model: (*model).into(),
+                sha256: (*sha256).into(),
+                dtype: "f32".into(),
+                ..TargetReport::default()
+            });
+            report.settings.push(SettingReport {
+                target: Some((*model).into()),
+                ..one.clone()
+            });
+        }
+        report.target = report.targets[0].clone();
+        report
+    }
+
+    #[test]
+    fn rows_of_one_target_stand_together() {
+        let mut alone = report("y", 4, 3.0);
+        alone.target.model = "large".into();
+        let text = compare(&[
+            ("a".into(), report_with(&[("small", "x"), ("large", "y")])),
+            ("b".into(), report_with(&[("small", "x"), ("large", "y")])),
+            ("c".into(), alone),
+        ]);
+        let starts: Vec<String> = (text.lines().filter(|line| line.starts_with('|')))
+            .map(|line| line.split('|').take(4).collect::<Vec<_>>().join("|"))
+            .collect();
+        assert_eq!(
+            starts,
+            [
+                "| target | decoding | drafter ",
+                "|---|---|---",
+                "| small | T=0, exact, chain 2 | a ",
+                "| small | T=0, exact, chain 2 | b ",
+                "| large | T=0, exact, chain 2 | a ",
+                "| large | T=0, exact, chain 2 | b ",
+                "| large | T=0, exact, chain 2 | c ",
+                "| large | T=1, exact, chain 2 | c ",
+            ]
+        );
+        assert!(!text.contains("Not comparable"), "{text}");
+        let told = "Of c and a only a was judged with `small`.";
+        assert!(text.contains(told), "{text}");
+        assert_eq!(text.matches("only").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn targets_of_one_name_and_other_weights_are_told() {
+        let several = report_with(&[("small", "x"), ("large", "y")]);
+        let text = compare(&[
+            ("a".into(), several.clone()),
+            ("b".into(), report_with(&[("small", "x"), ("large", "z")])),
+        ]);
+        let told =
+            "Not comparable: the target of b, `large` (f32), is not that of a, `large` (f32).";
+        assert!(text.contains(told), "{text}");
+        assert_eq!(text.matches("Not comparable").count(), 1, "{text}");
+        let text = compare(&[("a".into(), several), ("c".into(), report("x", 4, 2.0))]);
+        let told = "Not comparable: c and a have no target in common.";
+        assert!(text.contains(told), "{text}");
     }
 
     #[test]

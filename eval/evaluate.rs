@@ -5,7 +5,7 @@ use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 use crate::{
     Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, DraftChoice, DraftReport,
     Error, Generation, MeasuredOn, Result, Seconds, SecondsReport, SettingReport, Speedup,
-    VerifierChoice, bootstrap, measure as measure_ranks,
+    VerifierChoice, bootstrap, cost::Cost, measure as measure_ranks,
 };
 
 #[cfg(test)]
@@ -94,6 +94,7 @@ pub fn evaluate(
         total: prompts * rounds * settings.samplings.len(),
         progress,
     };
+    let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
     let mut evaluation = Evaluation {
         settings: Vec::new(),
         shapes: Vec::new(),
@@ -131,14 +132,15 @@ pub fn evaluate(
             }
             let measured = measure(sets, &outputs, plain.as_deref());
             evaluation.settings.push(SettingReport {
+                target: None,
                 temperature: sampling.temperature,
                 top_k: (sampling.top_k > 0).then_some(sampling.top_k),
                 top_p: (sampling.top_p < 1.0).then_some(sampling.top_p),
                 verifier: verifier.name().into(),
                 lossy: verifier.is_lossy(),
                 draft,
-                datasets: by_dataset(&measured, settings.seed),
-                overall: overall(&measured, settings.seed),
+                datasets: by_dataset(&measured, share, settings.seed),
+                overall: overall(&measured, share, settings.seed),
             });
             evaluation.shapes.push(shape);
         }
@@ -282,6 +284,8 @@ fn run(
 /// One prompt's counts and times.
 struct Measured {
     acceptance: Acceptance,
+    /// Passes of the drafter, one after the other.
+    draft_passes: u64,
     seconds: Seconds,
     /// Tokens and seconds of the passes without a drafter.
     plain: Option<(u64, f64)>,
@@ -294,6 +298,9 @@ fn measure<'a>(
 ) -> Vec<(&'a str, Vec<Measured>)> {
     let one = |set: usize, prompt: usize, output: &Generation| Measured {
         acceptance: Acceptance::of(&output.passes),
+        draft_passes: (output.passes.iter())
+            .map(|pass| pass.draft_passes as u64)
+            .sum(),
         seconds: output.seconds(),
         plain: plain.map(|plain| {
             let plain = &plain[set][prompt];
@@ -308,19 +315,20 @@ fn measure<'a>(
     outputs.iter().enumerate().map(of_set).collect()
 }
 
-fn by_dataset(measured: &[(&str, Vec<Measured>)], seed: u64) -> Vec<DatasetReport> {
+fn by_dataset(measured: &[(&str, Vec<Measured>)], share: f64, seed: u64) -> Vec<DatasetReport> {
     let summary = |(name, prompts): &(&str, Vec<Measured>)| {
-        summarise(name, &prompts.iter().collect::<Vec<_>>(), seed)
+        summarise(name, &prompts.iter().collect::<Vec<_>>(), share, seed)
     };
     measured.iter().map(summary).collect()
 }
 
-fn overall(measured: &[(&str, Vec<Measured>)], seed: u64) -> DatasetReport {
+fn overall(measured: &[(&str, Vec<Measured>)], share: f64, seed: u64) -> DatasetReport {
     let pooled: Vec<&Measured> = measured.iter().flat_map(|(_, prompts)| prompts).collect();
-    summarise("overall", &pooled, seed)
+    summarise("overall", &pooled, share, seed)
 }
 
-fn summarise(name: &str, prompts: &[&Measured], seed: u64) -> DatasetReport {
+/// `share` is what a pass of the drafter reads of parameters, of those of the target.
+fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> DatasetReport {
     let pooled = pool(prompts.iter().copied());
     let interval = |statistic: fn(&Acceptance) -> Option<f64>| {
         bootstrap(prompts, seed, |drawn| {
@@ -334,6 +342,7 @@ fn summarise(name: &str, prompts: &[&Measured], seed: u64) -> DatasetReport {
         seconds.other += prompt.seconds.other;
     }
     let plain: Option<Vec<(u64, f64)>> = prompts.iter().map(|prompt| prompt.plain).collect();
+    let cost = cost(prompts);
     DatasetReport {
         name: name.into(),
         prompts: prompts.len() as u64,
@@ -352,8 +361,8 @@ fn summarise(name: &str, prompts: &[&Measured], seed: u64) -> DatasetReport {
             wall_ci95: bootstrap(prompts, seed, |drawn| {
                 wall_speedup(drawn.iter().copied().copied())
             }),
-            model: None,
-            memory_bound: None,
+            model: cost.and_then(|cost| cost.by_time()),
+            memory_bound: cost.and_then(|cost| cost.by_parameters(share)),
         }),
         seconds: SecondsReport {
             draft: seconds.draft,
@@ -366,6 +375,21 @@ fn summarise(name: &str, prompts: &[&Measured], seed: u64) -> DatasetReport {
 
 fn pool<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Acceptance {
     Acceptance::pooled(prompts.map(|prompt| &prompt.acceptance))
+}
+
+/// What the cost model reads. `None` when a prompt was not continued without a drafter.
+fn cost(prompts: &[&Measured]) -> Option<Cost> {
+    let mut cost = Cost::default();
+    for prompt in prompts {
+        let (plain_passes, plain_seconds) = prompt.plain?;
+        cost.passes += prompt.acceptance.passes;
+        cost.emitted += prompt.acceptance.emitted;
+        cost.draft_passes += prompt.draft_passes;
+        cost.draft_seconds += prompt.seconds.draft;
+        cost.plain_passes += plain_passes;
+        cost.plain_seconds += plain_seconds;
+    }
+    Some(cost)
 }
 
 /// Tokens per second of the passes with a drafter, over the same without: ratio of the pooled rates. `None` when a

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod calibrate;
 mod compare;
+mod cost;
 mod draft;
 mod error;
 mod evaluate;

@@ -24,13 +24,16 @@ pub struct Report {
     pub spectrain: String,
     /// The resolved recipe.
     pub recipe: Value,
-    /// The model that verified.
+    /// The model that verified; the first of several.
     pub target: TargetReport,
+    /// All of them, where there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetReport>,
     /// The drafter judged.
     pub drafter: DrafterReport,
     /// What it ran on.
     pub device: Map<String, Value>,
-    /// One for each temperature and draft.
+    /// One for each target, temperature and draft.
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
     pub lossless: LosslessReport,
@@ -71,6 +74,9 @@ pub struct DrafterReport {
 /// The results of one way of decoding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SettingReport {
+    /// The target that verified, where there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Temperature; 0 is greedy.
     pub temperature: f64,
     /// Most likely tokens kept, where sampling was restricted to them.
@@ -139,10 +145,11 @@ pub struct Speedup {
     /// Its 95 % interval over prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ci95: Option<[f64; 2]>,
-    /// What the cost model predicts.
+    /// What the textbook formula gives, `τ / (D c + 1)`: with `D` passes of the drafter, one after the other, for each of
+    /// the target, and `c` the measured time of one of them over that of a pass of the target without a drafter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<f64>,
-    /// What the ratio of parameters predicts.
+    /// The same with `c` the parameters that a pass of the drafter reads, over those of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bound: Option<f64>,
 }
@@ -216,6 +223,7 @@ impl Report {
             spectrain: env!("CARGO_PKG_VERSION").into(),
             recipe: Value::Object(Map::new()),
             target,
+            targets: Vec::new(),
             drafter,
             device: Map::new(),
             settings,
@@ -223,6 +231,19 @@ impl Report {
             settings_recommended: None,
             seeds: BTreeMap::new(),
         }
+    }
+
+    /// Every target, one or several.
+    pub fn all_targets(&self) -> &[TargetReport] {
+        match self.targets.is_empty() {
+            true => std::slice::from_ref(&self.target),
+            false => &self.targets,
+        }
+    }
+
+    /// The name of the target that verified in `setting`.
+    pub fn target_of<'a>(&'a self, setting: &'a SettingReport) -> &'a str {
+        setting.target.as_ref().unwrap_or(&self.target.model)
     }
 
     /// The text of `report.json`.
@@ -254,16 +275,33 @@ impl Report {
 
     /// One row for each setting and dataset, and what is known of losslessness.
     pub fn to_markdown(&self) -> String {
+        let several = self.targets.len() > 1;
+        let targets = self.all_targets().iter();
+        let targets: Vec<String> = targets
+            .map(|target| format!("`{}`", target.model))
+            .collect();
         let mut text = format!(
-            "{} drafter `{}` ({} parameters) for `{}`\n\n",
-            self.drafter.kind, self.drafter.path, self.drafter.parameters, self.target.model
+            "{} drafter `{}` ({} parameters) for {}\n\n",
+            self.drafter.kind,
+            self.drafter.path,
+            self.drafter.parameters,
+            targets.join(", ")
         );
-        text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up |\n");
-        text.push_str("|---|---|--:|--:|---|---|---|---|\n");
+        if several {
+            text.push_str("| target ");
+        }
+        text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |\n");
+        if several {
+            text.push_str("|---");
+        }
+        text.push_str("|---|---|--:|--:|---|---|---|---|--:|--:|\n");
         for setting in &self.settings {
             // With one dataset the pooled row would only repeat it.
             let overall = (setting.datasets.len() != 1).then_some(&setting.overall);
             for dataset in setting.datasets.iter().chain(overall) {
+                if several {
+                    _ = write!(text, "| {} ", self.target_of(setting));
+                }
                 text.push_str(&row(setting, dataset));
             }
         }
@@ -311,7 +349,7 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
         setting.heading(),
         dataset.name,
         dataset.prompts,
@@ -323,6 +361,8 @@ fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
             dataset.speedup.map(|speedup| speedup.wall),
             speedup.wall_ci95
         ),
+        with_interval(speedup.model, None),
+        with_interval(speedup.memory_bound, None),
     )
 }
 
@@ -355,7 +395,8 @@ mod tests {
             speedup: Some(Speedup {
                 wall: 1.5,
                 wall_ci95: Some([1.25, 1.75]),
-                ..Speedup::default()
+                model: Some(1.625),
+                memory_bound: Some(2.0),
             }),
             seconds: SecondsReport {
                 draft: 0.5,
@@ -373,6 +414,7 @@ mod tests {
             ..dataset.clone()
         };
         let setting = SettingReport {
+            target: None,
             temperature: 0.6,
             top_k: None,
             top_p: Some(0.95),
@@ -444,8 +486,41 @@ mod tests {
             "name prompts tokens passes tau tau_ci95 alpha alpha_ci95 conditional survival accepted_histogram \
              draft_tokens_per_pass speedup seconds"
         );
-        assert_eq!(keys(&setting["datasets"][0]["speedup"]), "wall wall_ci95");
+        let speedup = &setting["datasets"][0]["speedup"];
+        assert_eq!(keys(speedup), "wall wall_ci95 model memory_bound");
         assert!(setting["datasets"][1].get("tau").is_none());
+    }
+
+    #[test]
+    fn of_several_targets_each_setting_names_its_own() {
+        let mut report = report();
+        let other = TargetReport {
+            model: "Qwen/Qwen3-8B".into(),
+            ..TargetReport::default()
+        };
+        let mut setting = report.settings[0].clone();
+        assert_eq!(report.target_of(&setting), "Qwen/Qwen3-0.6B");
+        setting.target = Some(other.model.clone());
+        report.settings[0].target = Some(report.target.model.clone());
+        report.settings.push(setting);
+        report.targets = vec![report.target.clone(), other];
+
+        let text = report.to_json().unwrap();
+        assert_eq!(Report::from_json(&text).unwrap(), report);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["target"], json["targets"][0]);
+        assert_eq!(json["settings"][1]["target"], "Qwen/Qwen3-8B");
+
+        let table = report.to_markdown();
+        let heading = "for `Qwen/Qwen3-0.6B`, `Qwen/Qwen3-8B`\n\n| target | setting |";
+        assert!(table.contains(heading), "{table}");
+        for target in ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"] {
+            let row = format!("| {target} | T=0.6 top-p=0.95, rejection, chain 2 | gsm8k |");
+            assert!(table.contains(&row), "{table}");
+        }
+        let columns = |line: &str| line.matches('|').count();
+        let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();
+        assert!(lines.iter().all(|line| columns(line) == 12), "{table}");
     }
 
     #[test]
@@ -463,11 +538,11 @@ mod tests {
         let expected = "\
 eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
 
-| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up |
-|---|---|--:|--:|---|---|---|---|
-| T=0.6 top-p=0.95, rejection, chain 2 | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] |
-| T=0.6 top-p=0.95, rejection, chain 2 | mt-bench | 0 | 0 | – | – |  | – |
-| T=0.6 top-p=0.95, rejection, chain 2 | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] |
+| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |
+|---|---|--:|--:|---|---|---|---|--:|--:|
+| T=0.6 top-p=0.95, rejection, chain 2 | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
+| T=0.6 top-p=0.95, rejection, chain 2 | mt-bench | 0 | 0 | – | – |  | – | – | – |
+| T=0.6 top-p=0.95, rejection, chain 2 | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
 
 Greedy output: 0 mismatches in 512 tokens.
 

@@ -57,6 +57,8 @@ pub struct PassRecord {
     pub drafted: usize,
     /// Steps drafted: the longest path.
     pub depth: usize,
+    /// Passes of the drafter, one after the other, that the draft took.
+    pub draft_passes: usize,
     /// Steps that were judged: the accepted ones, and the one at which every candidate was rejected.
     pub tested: usize,
     /// Drafted tokens accepted.
@@ -153,6 +155,7 @@ impl Decoder<'_> {
             passes.push(PassRecord {
                 drafted: draft.len(),
                 depth: depth(&draft),
+                draft_passes: proposer.passes(steps),
                 tested: if cut {
                     committed - 1
                 } else {

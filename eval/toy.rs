@@ -10,6 +10,10 @@ use spectrain_models::{
 
 pub(crate) const VOCAB: usize = 5;
 
+/// What the target and the drafters say of their sizes.
+pub(crate) const TARGET_PARAMETERS: u64 = 100;
+pub(crate) const DRAFTER_PARAMETERS: u64 = 20;
+
 /// Its logits depend on every token before, so that a wrong cache row, parent or position shows.
 pub(crate) struct ToyTarget {
     spec: TargetSpec,
@@ -72,6 +76,10 @@ impl Target for ToyTarget {
         self.device.clone()
     }
 
+    fn parameters(&self) -> u64 {
+        TARGET_PARAMETERS
+    }
+
     /// Features are `[token, position]`.
     fn decode(&self, pass: Pass, caches: &mut Caches, _: &Capture) -> TargetOutput {
         let count = pass.tokens.len();
@@ -124,6 +132,8 @@ pub(crate) enum Style {
     Own,
     /// What is asked for, of the target's logits.
     Oracle,
+    /// As `Oracle`, all in one pass.
+    AtOnce,
     /// What is asked for, of the target's logits turned round, with certainty.
     Adversarial,
     /// A deterministic tree with the target's most likely tokens among the later siblings, on and off.
@@ -291,7 +301,9 @@ impl Proposer for ToyDrafter {
             Style::Tree => self.tree(request, rng),
             Style::Misstated => self.misstated(request, rng),
             Style::TooLong => Draft::chain(vec![0; request.length + 1], Proposal::Deterministic),
-            Style::Own | Style::Oracle | Style::Adversarial => self.asked(request, rng),
+            Style::Own | Style::Oracle | Style::AtOnce | Style::Adversarial => {
+                self.asked(request, rng)
+            }
         }
     }
 
@@ -311,5 +323,16 @@ impl Proposer for ToyDrafter {
             )
         };
         tokens.iter().map(rank).collect()
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        match self.style {
+            Style::AtOnce => depth.min(1),
+            _ => depth,
+        }
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        DRAFTER_PARAMETERS
     }
 }

@@ -96,6 +96,12 @@ impl Frozen {
         }
     }
 
+    /// Parameters of the target's head that are used; none where the heads have output layers of their own.
+    pub(crate) fn shared_parameters(&self) -> u64 {
+        let rows = self.shared.as_ref();
+        rows.map_or(0, |rows| rows.dims().iter().product::<usize>() as u64)
+    }
+
     /// The output layer of head `head`, in the graph that parameters on `device` are in.
     pub(crate) fn output(&self, own: &[Linear], head: usize, device: &Device) -> OutputLayer {
         match &self.shared {

@@ -178,6 +178,18 @@ pub trait Drafter: Module + Sized {
     fn max_depth(&self) -> Option<usize> {
         None
     }
+
+    /// Passes of the drafter, one after the other, that a draft takes whose longest path is `depth`: as many as its steps,
+    /// unless it makes several steps in one.
+    fn passes(&self, depth: usize) -> usize {
+        depth
+    }
+
+    /// Parameters that one of these passes reads: its own, and the target's head where that is used in place of one. The
+    /// target's embedding, of which a pass reads a few rows, does not count.
+    fn parameters_per_pass(&self) -> u64 {
+        self.num_params() as u64
+    }
 }
 
 /// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
@@ -191,6 +203,10 @@ pub trait Proposer {
     /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
     /// be proposed, which has none, or at the longest path that can be drafted.
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
+    /// See [`Drafter::passes`]; a path longer than can be drafted counts as the longest that can.
+    fn passes(&self, depth: usize) -> usize;
+    /// See [`Drafter::parameters_per_pass`].
+    fn parameters_per_pass(&self) -> u64;
 }
 
 /// A drafter with the state of one sequence.
@@ -224,5 +240,14 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
         draft_tree::ranks(&self.drafter, &mut self.state, tokens)
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        let longest = self.drafter.max_depth().unwrap_or(usize::MAX);
+        self.drafter.passes(depth.min(longest))
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.drafter.parameters_per_pass()
     }
 }

@@ -186,6 +186,10 @@ impl Drafter for Eagle1 {
         });
     }
 
+    fn parameters_per_pass(&self) -> u64 {
+        self.num_params() as u64 + self.head().dims().iter().product::<usize>() as u64
+    }
+
     fn vocabulary(&self) -> &DraftVocabulary {
         &self.frozen.vocabulary
     }

@@ -325,6 +325,14 @@ impl Drafter for Eagle3 {
         });
     }
 
+    fn parameters_per_pass(&self) -> u64 {
+        let shared = match self.lm_head {
+            Some(_) => 0,
+            None => self.head().dims().iter().product(),
+        };
+        (self.num_params() + shared) as u64
+    }
+
     fn vocabulary(&self) -> &DraftVocabulary {
         &self.frozen.vocabulary
     }

@@ -242,6 +242,11 @@ impl Drafter for Hydra {
         Some(self.config.heads)
     }
 
+    /// Its own parameters are shared out evenly: each pass is that of another head.
+    fn parameters_per_pass(&self) -> u64 {
+        (self.num_params() / self.config.heads) as u64 + self.frozen.shared_parameters()
+    }
+
     fn start(&self, capacity: usize, _: u32) -> State {
         State {
             cache: KvCache::new(capacity),

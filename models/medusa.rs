@@ -162,6 +162,15 @@ impl Drafter for Medusa {
         Some(self.config.heads)
     }
 
+    /// No head waits for another.
+    fn passes(&self, depth: usize) -> usize {
+        depth.min(1)
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.num_params() as u64 + self.frozen.shared_parameters()
+    }
+
     fn start(&self, _: usize, _: u32) -> State {
         State::default()
     }

@@ -414,6 +414,10 @@ impl Drafter for Pard {
         state.planned = depth.max(1);
     }
 
+    fn passes(&self, depth: usize) -> usize {
+        depth.min(1)
+    }
+
     fn root_logits(&self, state: &mut PardState) -> Tensor<2> {
         self.slot_logits(state, 0, 1)
     }

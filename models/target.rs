@@ -167,6 +167,9 @@ pub trait Target {
     /// The device it runs on.
     fn device(&self) -> Device;
 
+    /// Its parameters, all of which one pass reads.
+    fn parameters(&self) -> u64;
+
     /// Runs `pass` after what `caches` holds, adds its keys and values to it, and keeps what `capture` asks for.
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput;
 }

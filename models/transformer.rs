@@ -231,6 +231,10 @@ impl Target for Transformer {
         self.embed_tokens.weight.device()
     }
 
+    fn parameters(&self) -> u64 {
+        self.num_params() as u64
+    }
+
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
         let device = self.device();
         let cached = caches.len;

@@ -1,13 +1,12 @@
 //! Drafters that are language models of their own, PARD's included, as ordinary folders and as sizes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
-use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
@@ -18,6 +17,7 @@ use spectrain_models::{
 
 use crate::plan::known_sizes;
 use crate::registry::{Footprint, Shipped};
+use crate::target::other_token;
 
 impl Shipped for LanguageModel {
     const KIND: &'static str = "language_model";
@@ -204,29 +204,15 @@ fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
     let Some(of_target) = &target.folder else {
         return Ok(());
     };
-    let file = |folder: &Path| -> Option<PathBuf> {
-        Some(folder.join("tokenizer.json")).filter(|path| path.exists())
-    };
-    let (Some(_), Some(_)) = (file(folder), file(of_target)) else {
-        return Ok(());
-    };
-    let (own, theirs) = (
-        Tokenizer::from_folder(folder)?,
-        Tokenizer::from_folder(of_target)?,
-    );
-    if own.fingerprint() == theirs.fingerprint() {
+    let has_tokenizer = |folder: &Path| folder.join("tokenizer.json").exists();
+    if !has_tokenizer(folder) || !has_tokenizer(of_target) {
         return Ok(());
     }
-    let shared = own.vocab_size().min(theirs.vocab_size()) as u32;
-    let other = (0..shared).find(|&id| own.token(id) != theirs.token(id));
-    match other {
+    match other_token(folder, of_target)? {
         None => Ok(()),
-        Some(id) => bail!(
-            "{}: token {id}: expected `{}`, as in `{}`, found `{}`; a drafter needs the tokenizer of its target",
-            not_for_this(folder),
-            theirs.token(id).unwrap_or_default(),
-            of_target.display(),
-            own.token(id).unwrap_or_default(),
+        Some(difference) => bail!(
+            "{}: {difference}; a drafter needs the tokenizer of its target",
+            not_for_this(folder)
         ),
     }
 }

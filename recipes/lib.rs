@@ -11,6 +11,7 @@ mod eagle1;
 mod eagle3;
 mod hashes;
 mod hydra;
+pub mod judge;
 mod known_targets;
 mod language_model;
 mod medusa;

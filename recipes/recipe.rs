@@ -179,6 +179,12 @@ impl ResolvedRecipe {
         self.data.check().map_err(within("data"))?;
         self.train.check(self.data.max_length).map_err(setting)?;
         self.evaluate.check().map_err(within("evaluate"))?;
+        if let Some(own) = self.model()
+            && self.evaluate.targets.iter().any(|target| target == own)
+        {
+            let message = format!("expected targets beside `target.model`, found it: `{own}`");
+            return Err(Problem::new("evaluate.targets", message));
+        }
         at_least_one("samples_per_shard", self.features.samples_per_shard)
             .map_err(within("features"))?;
         some_of("to", &self.export.to).map_err(within("export"))

@@ -219,6 +219,9 @@ impl ExportType {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluateTable {
+    /// Further targets to judge with, folders or hub ids: their tokens must be those of the recipe's own, whose prompts
+    /// they continue, and the drafter must go with each. Default: none.
+    pub targets: Vec<String>,
     /// Prompts of `[data] eval` to decode, spread evenly over it. Default: 64.
     pub prompts: usize,
     /// Temperatures; 0 takes the most likely token. Default: `[0.0, 1.0]`.
@@ -245,6 +248,7 @@ pub struct EvaluateTable {
 impl Default for EvaluateTable {
     fn default() -> Self {
         Self {
+            targets: Vec::new(),
             prompts: 64,
             temperatures: vec![0.0, 1.0],
             top_k: 0,
@@ -282,6 +286,15 @@ impl EvaluateTable {
 
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), Problem> {
+        for (at, target) in self.targets.iter().enumerate() {
+            let found = match target.as_str() {
+                "" => "an empty name".to_owned(),
+                _ if self.targets[..at].contains(target) => format!("`{target}` twice"),
+                _ => continue,
+            };
+            let message = format!("expected other folders or hub ids, found {found}");
+            return Err(Problem::new("targets", message));
+        }
         at_least_one("prompts", self.prompts)?;
         at_least_one("max_new_tokens", self.max_new_tokens)?;
         some_of("temperatures", &self.temperatures)?;

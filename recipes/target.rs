@@ -81,6 +81,39 @@ pub fn text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Option
     Ok((tokenizer, template))
 }
 
+/// A token that is another one in another tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("token {id}: expected `{expected}`, as in `{like}`, found `{found}`", like = like.display())]
+pub struct OtherToken {
+    /// Its id.
+    pub id: u32,
+    /// What it should stand for.
+    pub expected: String,
+    /// The folder in which it does.
+    pub like: PathBuf,
+    /// What it stands for.
+    pub found: String,
+}
+
+/// The first token of `folder` that stands for another text in `like`; of ids that only one of them knows nothing is said.
+pub fn other_token(folder: &Path, like: &Path) -> Result<Option<OtherToken>> {
+    let (own, theirs) = (
+        Tokenizer::from_folder(folder)?,
+        Tokenizer::from_folder(like)?,
+    );
+    if own.fingerprint() == theirs.fingerprint() {
+        return Ok(None);
+    }
+    let shared = own.vocab_size().min(theirs.vocab_size()) as u32;
+    let other = (0..shared).find(|&id| own.token(id) != theirs.token(id));
+    Ok(other.map(|id| OtherToken {
+        id,
+        expected: theirs.token(id).unwrap_or_default(),
+        like: like.to_owned(),
+        found: own.token(id).unwrap_or_default(),
+    }))
+}
+
 /// The tokens at which the target stops, as its generation settings say, else its configuration, else its tokenizer.
 pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
     let settings = [model.generation_config(), Some(model.config())];

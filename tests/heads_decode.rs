@@ -1,5 +1,6 @@
 //! Medusa's and Hydra's heads in the decoder: they say what they said in training, and once they have overfitted a text
 //! they draft nearly all of it, before and after they were written to a folder.
+use burn::module::Module as _;
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::Value;
@@ -147,6 +148,31 @@ fn hydras_training_logits_equal_decoding_logits() {
 #[test]
 fn hydra_plus_pluss_training_logits_equal_decoding_logits() {
     training_equals_decoding::<Hydra>(&hydra_plus_plus());
+}
+
+#[test]
+fn a_pass_reads_one_head_after_the_other_or_all_at_once_and_the_targets_where_that_is_used() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let (head, d) = (tiny::VOCAB * 32, 32);
+    let read = |drafter: &dyn Proposer| (drafter.passes(9), drafter.parameters_per_pass());
+    let own = Session::new(tiny::fresh::<Medusa>(&medusa(), &target, &device));
+    let shared = MedusaConfig {
+        head: OutputHead::Shared,
+        ..medusa()
+    };
+    let shared = Session::new(tiny::fresh::<Medusa>(&shared, &target, &device));
+    let blocks = HEADS * (d * d + d);
+    assert_eq!(read(&own), (1, (blocks + HEADS * head) as u64));
+    assert_eq!(read(&shared), (1, (blocks + head) as u64));
+    let shared = HydraConfig {
+        head: OutputHead::Shared,
+        ..hydra()
+    };
+    let drafter: Hydra = tiny::fresh(&shared, &target, &device);
+    let per_head = drafter.num_params() / HEADS;
+    let read_by_hydra = read(&Session::new(drafter));
+    assert_eq!(read_by_hydra, (HEADS, (per_head + head) as u64));
 }
 
 #[test]

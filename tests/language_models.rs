@@ -7,8 +7,8 @@ use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::{export, host_f32};
 use spectrain_models::{
-    Caches, Capture, Drafter, Features, FreshConfig, LogitRows, LoraConfig, Pass, Sampling, Scope,
-    Target as _, Transformer, Tree, argmax, chain, forced,
+    Caches, Capture, Drafter, Features, FreshConfig, LogitRows, LoraConfig, Pass, Proposer,
+    Sampling, Scope, Session, Target as _, Transformer, Tree, argmax, chain, forced,
 };
 use spectrain_train::{
     Batch, Distill, DistillConfig, Objective as _, OnPolicyConfig, PardLoss, PardLossConfig,
@@ -259,6 +259,25 @@ fn a_pard_drafts_further_than_it_was_asked_at_first() {
     for (slot, (one_by_one, at_once)) in slots(1).iter().zip(slots(7)).enumerate() {
         assert_close(&format!("slot {slot}"), one_by_one, &at_once, 1e-5);
     }
+}
+
+#[test]
+fn a_pard_drafts_in_one_pass_and_another_language_model_in_as_many_as_it_has_tokens() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let at_once = Session::new(tiny::fresh::<Pard>(&pard(false), &target, &device));
+    let one_by_one = Session::new(tiny::fresh::<LanguageModel>(
+        &language_model(),
+        &target,
+        &device,
+    ));
+    let passes = |drafter: &dyn Proposer| [0, 1, 7].map(|depth| drafter.passes(depth));
+    assert_eq!(passes(&at_once), [0, 1, 1]);
+    assert_eq!(passes(&one_by_one), [0, 1, 7]);
+    assert_eq!(
+        at_once.parameters_per_pass(),
+        one_by_one.parameters_per_pass()
+    );
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod program;
 mod recipes;
 mod regenerate;
 mod resume;
+mod several_targets;
 mod target_parity;
 mod tiny;
 mod train_decode;

@@ -117,6 +117,10 @@ impl Target for Uncached<'_> {
         self.0.device()
     }
 
+    fn parameters(&self) -> u64 {
+        self.0.parameters()
+    }
+
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
         let (held, count) = (caches.len, pass.tokens.len());
         let rows: Vec<f32> = pass.tokens.iter().map(|&token| token as f32).collect();
@@ -187,6 +191,14 @@ impl Proposer for Forgetful {
 
     fn ranks(&mut self, _: &[u32]) -> Vec<Option<usize>> {
         unreachable!("nothing is calibrated here")
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        self.session.passes(depth)
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.session.parameters_per_pass()
     }
 }
 

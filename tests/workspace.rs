@@ -177,15 +177,21 @@ impl Workspace {
 
     /// A target with random weights, a tokenizer of [`VOCAB`] tokens and a chat template.
     pub fn write_target(&self, name: &str, vocab: usize) {
-        let tiny = tiny::config();
-        let config = TransformerConfig {
+        self.write_target_of(name, 7, |spec| spec.vocab = vocab);
+    }
+
+    /// A target of changed sizes, with weights drawn from `seed`.
+    pub fn write_target_of(&self, name: &str, seed: u64, change: impl FnOnce(&mut TargetSpec)) {
+        let mut config = TransformerConfig {
             spec: TargetSpec {
-                vocab,
-                ..tiny.spec.clone()
+                vocab: VOCAB,
+                ..tiny::config().spec
             },
-            ..tiny
+            ..tiny::config()
         };
-        let mut random = RandomWeights::new(7);
+        change(&mut config.spec);
+        config.windows = vec![None; config.spec.layers];
+        let mut random = RandomWeights::new(seed);
         let device = Device::flex();
         let mut scope = Scope::root(&mut random, &device, DType::F32);
         let model = Transformer::new(&mut scope, config.clone()).unwrap();

@@ -113,6 +113,34 @@ fn the_target_as_its_own_drafter_is_always_accepted() {
 }
 
 #[test]
+fn a_draft_costs_as_many_passes_of_the_drafter_as_it_takes() {
+    let speedups = |style| {
+        let settings = EvaluateSettings {
+            samplings: vec![Sampling::GREEDY],
+            drafts: vec![DraftChoice::Chain { length: 2 }],
+            ..settings()
+        };
+        let overall = evaluated(style, &settings)
+            .unwrap()
+            .settings
+            .remove(0)
+            .overall;
+        // Of 23 tokens seven passes emit three each and, with room for one draft token, an eighth two.
+        assert_eq!((overall.passes, overall.tokens), (4 * 8, 4 * 23));
+        let seconds = overall.seconds;
+        let drafting = (seconds.draft / 32.0) / (seconds.autoregressive.unwrap() / 92.0);
+        let speedup = overall.speedup.unwrap();
+        let expected = 2.875 / (drafting + 1.0);
+        assert!((speedup.model.unwrap() / expected - 1.0).abs() < 1e-9);
+        speedup.memory_bound.unwrap()
+    };
+    // A pass of the drafter reads a fifth of the target's parameters.
+    let one_by_one = 2.875 / (15.0 / 8.0 * 0.2 + 1.0);
+    assert!((speedups(Style::Oracle) - one_by_one).abs() < 1e-12);
+    assert!((speedups(Style::AtOnce) - 2.875 / (0.2 + 1.0)).abs() < 1e-12);
+}
+
+#[test]
 fn without_a_baseline_there_is_no_speed_up_and_nothing_is_compared() {
     let settings = EvaluateSettings {
         baseline: false,

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde_json::json;
+use spectrain_checkpoints::ModelFolder;
 use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
-use crate::cli::{DeviceArgument, draft};
+use crate::cli::{DeviceArgument, Misuse, draft};
 use crate::device;
+use crate::judge::{Trial, TrialTarget};
 use crate::progress::Output;
-use crate::stages::evaluate::{Judge, calibration, device_report, split, write};
+use crate::stages::evaluate::{calibration, device_report, split, write};
 use crate::stages::prepare::Text;
 use crate::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
 use crate::target;
@@ -17,9 +19,9 @@ use crate::target;
 /// Arguments of `spectrain evaluate`.
 #[derive(Debug, clap::Args)]
 pub struct EvaluateArguments {
-    /// The target: a hub id or a folder
-    #[arg(long)]
-    target: String,
+    /// The target: a hub id or a folder; may be repeated, for targets that share their tokens
+    #[arg(long = "target", value_name = "TARGET", required = true)]
+    targets: Vec<String>,
     /// The drafter's folder
     #[arg(long, value_name = "DIR")]
     drafter: PathBuf,
@@ -62,7 +64,13 @@ pub struct EvaluateArguments {
 
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
+    for (at, target) in arguments.targets.iter().enumerate() {
+        if arguments.targets[..at].contains(target) {
+            return Err(Misuse(format!("`--target {target}` twice")).into());
+        }
+    }
     let table = EvaluateTable {
+        targets: arguments.targets.iter().skip(1).cloned().collect(),
         prompts: arguments.count,
         temperatures: arguments.temperatures.clone(),
         draft_lengths: match (&arguments.draft_lengths[..], &arguments.drafts[..]) {
@@ -79,12 +87,23 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     table.check()?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
-    let folder = target::resolve(&arguments.target, None)?;
+    let resolved = |model: &String| {
+        let folder = target::resolve(model, None)?;
+        let report = TargetReport {
+            model: model.clone(),
+            revision: None,
+            sha256: ModelFolder::open(&folder)?.sha256(),
+            dtype: dtype.name().to_lowercase(),
+        };
+        Ok(TrialTarget { folder, report })
+    };
+    let targets = arguments.targets.iter().map(resolved);
+    let targets = targets.collect::<Result<Vec<_>>>()?;
     let data = DataTable {
         max_length: arguments.max_length,
         ..DataTable::default()
     };
-    let text = Text::of(&folder, &data)?;
+    let text = Text::of(&targets[0].folder, &data)?;
     let mut sets = Vec::new();
     let mut others = Vec::new();
     for path in &arguments.prompts {
@@ -101,18 +120,20 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     // Of files that overlap, what is evaluated from one is not measured on from another.
     others.retain(|prompt| sets.iter().all(|set| !set.prompts.contains(prompt)));
-    let judge = Judge::open(&folder, &arguments.drafter, &device::device(name)?, dtype)?;
-    let calibration = calibration(others, &sets, &table);
-    let mut report = judge.report(&sets, &calibration, &table, Output::detect())?;
-    report.recipe = json!({ "evaluate": table });
-    report.target = TargetReport {
-        model: arguments.target.clone(),
-        revision: None,
-        sha256: spectrain_checkpoints::ModelFolder::open(&folder)?.sha256(),
-        dtype: dtype.name().to_lowercase(),
+    let trial = Trial {
+        targets: &targets,
+        drafter: &arguments.drafter,
+        device: &device::device(name)?,
+        dtype,
+        sets: &sets,
+        calibration: &calibration(others, &sets, &table),
+        table: &table,
+        output: Output::detect(),
     };
+    let mut report = trial.report()?;
+    report.recipe = json!({ "evaluate": table });
     report.drafter.path = arguments.drafter.display().to_string();
-    report.drafter.sha256 = spectrain_checkpoints::ModelFolder::open(&arguments.drafter)?.sha256();
+    report.drafter.sha256 = ModelFolder::open(&arguments.drafter)?.sha256();
     report.device = device_report(name);
     if let Some(out) = &arguments.out {
         write(&report, out)?;

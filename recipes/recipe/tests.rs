@@ -135,6 +135,16 @@ fn an_impossible_value_is_shown_with_its_key_and_place() {
             "`evaluate.prompts`",
         ),
         (
+            "[evaluate]\ntargets = [\"n\", \"n\"]\n",
+            "line 9, column 11",
+            "`evaluate.targets`: expected other folders or hub ids, found `n` twice",
+        ),
+        (
+            "[evaluate]\ntargets = [\"m\"]\n",
+            "line 9, column 11",
+            "`evaluate.targets`: expected targets beside `target.model`, found it: `m`",
+        ),
+        (
             "[evaluate]\ntemperatures = []\n",
             "line 9, column 16",
             "`evaluate.temperatures`",

@@ -1,43 +1,23 @@
 //! The drafter that engines load, judged by the program's own speculative decoder.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use burn::prelude::Device;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::atomic::write_file;
-use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    CalibrationPrompts, ChiSquare, Decoder, DraftChoice, DrafterReport, EvaluateSettings,
-    LosslessReport, MeasuredOn, PromptSet, Report, SamplingTest, TargetReport, evaluate,
-    sampling_test,
-};
-use spectrain_models::{
-    Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
+    CalibrationPrompts, DraftChoice, MeasuredOn, PromptSet, Report, TargetReport,
 };
 
 use super::{EXPORTED, StageContext, prepare};
-use crate::progress::Output;
-use crate::registry::{Trained, open_drafter};
+use crate::judge::{Trial, TrialTarget};
 use crate::run_folder::RunFolder;
 use crate::tables::EvaluateTable;
-use crate::target;
-
-/// Prompts and draws of the test that sampled output follows the target's distribution.
-const TESTED_PROMPTS: usize = 2;
-const TESTED_DRAWS: usize = 200;
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let settings = &context.recipe.evaluate;
     let drafter = context.run.path().join(EXPORTED);
-    let judge = Judge::open(
-        &context.target_folder()?,
-        &drafter,
-        &context.device,
-        context.dtype,
-    )?;
     let data = context.eval_data();
     let name = data
         .file_stem()
@@ -45,14 +25,18 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let (prompts, others) = split(prepare::prompts(context.run)?, settings.prompts);
     let sets = [PromptSet { name, prompts }];
     let calibration = calibration(others, &sets, settings);
-    let mut report = judge.report(&sets, &calibration, settings, context.output)?;
-    report.recipe = context.recipe.json.clone();
-    report.target = TargetReport {
-        model: context.target_name()?,
-        revision: context.recipe.target.revision.clone(),
-        sha256: context.target_sha256()?,
-        dtype: context.dtype.name().to_lowercase(),
+    let trial = Trial {
+        targets: &targets(context)?,
+        drafter: &drafter,
+        device: &context.device,
+        dtype: context.dtype,
+        sets: &sets,
+        calibration: &calibration,
+        table: settings,
+        output: context.output,
     };
+    let mut report = trial.report()?;
+    report.recipe = context.recipe.json.clone();
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256(&drafter)?;
     report.device = device_report(&context.device_name);
@@ -60,6 +44,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     write(&report, &context.folder("evaluate"))?;
     Ok(json!({
         "settings": report.settings.iter().map(|setting| json!({
+            "target": report.target_of(setting),
             "temperature": setting.temperature,
             "verifier": setting.verifier,
             "lossy": setting.lossy,
@@ -69,6 +54,30 @@ pub fn run(context: &StageContext) -> Result<Value> {
         })).collect::<Vec<_>>(),
         "lossless": report.lossless,
     }))
+}
+
+/// The recipe's target and those of `evaluate.targets`.
+fn targets(context: &StageContext) -> Result<Vec<TrialTarget>> {
+    let dtype = context.dtype.name().to_lowercase();
+    let mut targets = vec![TrialTarget {
+        folder: context.target_folder()?,
+        report: TargetReport {
+            model: context.target_name()?,
+            revision: context.recipe.target.revision.clone(),
+            sha256: context.target_sha256()?,
+            dtype: dtype.clone(),
+        },
+    }];
+    for (model, folder) in context.further_targets()? {
+        let report = TargetReport {
+            sha256: context.sha256_of_model(&folder)?,
+            dtype: dtype.clone(),
+            revision: None,
+            model,
+        };
+        targets.push(TrialTarget { folder, report });
+    }
+    Ok(targets)
 }
 
 /// The report of a finished run as a table.
@@ -143,142 +152,6 @@ pub fn device_report(name: &str) -> Map<String, Value> {
         json!(std::thread::available_parallelism().map_or(1, usize::from)),
     );
     device
-}
-
-/// A target and a drafter, ready to decode.
-pub struct Judge {
-    /// The target.
-    pub target: Transformer,
-    /// The drafter.
-    pub drafter: Box<dyn Trained>,
-    /// What the drafter reads.
-    pub capture: Capture,
-    /// Tokens at which the target stops.
-    pub stop: Vec<u32>,
-}
-
-impl Judge {
-    /// Loads both.
-    pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
-        let model = ModelFolder::open(target)?;
-        let stop = target::stop_tokens(&model)?;
-        let target = load_target(&model, device, dtype)?;
-        let drafter = open_drafter(drafter, &target.parts(), device)?;
-        Ok(Self {
-            capture: drafter.capture()?,
-            target,
-            drafter,
-            stop,
-        })
-    }
-
-    /// The decoder.
-    pub fn decoder(&self) -> Decoder<'_> {
-        Decoder {
-            target: &self.target,
-            capture: &self.capture,
-        }
-    }
-
-    /// Decodes every prompt in every setting. Names and hashes of the models are still to be filled in.
-    pub fn report(
-        &self,
-        sets: &[PromptSet],
-        calibration: &CalibrationPrompts,
-        table: &EvaluateTable,
-        output: Output,
-    ) -> Result<Report> {
-        let settings = EvaluateSettings {
-            samplings: table.samplings(),
-            drafts: table.choices(),
-            calibration: calibration.clone(),
-            max_new_tokens: table.max_new_tokens,
-            stop: self.stop.clone(),
-            verifier: table.verifier.into(),
-            baseline: table.baseline,
-            seed: table.seed,
-        };
-        let outputs = sets.iter().map(|set| set.prompts.len()).sum::<usize>()
-            * settings.samplings.len()
-            * (settings.drafts.len() + usize::from(settings.baseline));
-        let mut progress = output.start("evaluate", outputs as u64);
-        let mut session = self.drafter.session();
-        let evaluation = evaluate(
-            &self.decoder(),
-            session.as_mut(),
-            sets,
-            &settings,
-            &mut |step| {
-                progress.set(step.done as u64, step.dataset);
-            },
-        )?;
-        let drawn = evaluation.settings.iter().zip(&evaluation.shapes);
-        let sampled: Vec<_> = drawn
-            .filter(|(setting, _)| settings.baseline && setting.temperature > 0.0 && !setting.lossy)
-            .map(|(setting, shape)| (setting.sampling(), shape.clone()))
-            .collect();
-        let mut tests = Vec::with_capacity(sampled.len());
-        for (at, (sampling, shape)) in sampled.into_iter().enumerate() {
-            // Other draws for each setting, so that the tests are independent and add up.
-            let seed = settings.seed.wrapping_add(at as u64);
-            let test = self.test_sampling(session.as_mut(), sets, &settings, sampling, shape, seed);
-            tests.extend(test?);
-        }
-        let drafter = DrafterReport {
-            kind: self.drafter.kind().into(),
-            parameters: self.drafter.parameters(),
-            ..DrafterReport::default()
-        };
-        let mut report = Report::new(TargetReport::default(), drafter, evaluation.settings);
-        report.lossless = LosslessReport {
-            sampling: ChiSquare::pooled(tests),
-            ..evaluation.greedy.into()
-        };
-        report.seeds = BTreeMap::from([("sampling".to_owned(), table.seed)]);
-        progress.finish(format!("{outputs} outputs"));
-        Ok(report)
-    }
-
-    /// Compares sampled output with plain sampling, on the shortest prompts.
-    fn test_sampling(
-        &self,
-        proposer: &mut dyn Proposer,
-        sets: &[PromptSet],
-        settings: &EvaluateSettings,
-        sampling: Sampling,
-        draft: DraftShape,
-        seed: u64,
-    ) -> Result<Option<ChiSquare>> {
-        let mut prompts: Vec<Vec<u32>> = sets
-            .iter()
-            .flat_map(|set| set.prompts.iter().cloned())
-            .collect();
-        prompts.sort_by_key(Vec::len);
-        let longest = self
-            .target
-            .spec()
-            .max_positions
-            .saturating_sub(2 + draft.length());
-        prompts.retain(|prompt| prompt.len() < longest);
-        prompts.truncate(TESTED_PROMPTS);
-        if prompts.is_empty() {
-            return Ok(None);
-        }
-        let test = SamplingTest {
-            draws: TESTED_DRAWS,
-            gram: 1,
-            draft,
-            sampling,
-            verifier: settings.verifier,
-            seed,
-        };
-        Ok(Some(sampling_test(
-            &self.decoder(),
-            proposer,
-            &prompts,
-            &test,
-        )?))
-    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{DecodeSettings, Greedy};
 use spectrain_models::{DraftShape, Sampling, load_target};
 
-use super::evaluate::{Judge, spread};
+use super::evaluate::spread;
 use super::{EXPORTED, StageContext, TRAINED, prepare};
+use crate::judge::Judge;
 use crate::registry::Trained;
 use crate::tables::{Engine, ExportTable};
 

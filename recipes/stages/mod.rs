@@ -9,7 +9,7 @@ pub mod synthetic;
 mod tests;
 pub mod train;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -46,6 +46,8 @@ pub struct Stage {
 pub enum Input {
     /// The target's configuration and weights.
     Target,
+    /// Configuration and weights of the targets in `evaluate.targets`.
+    FurtherTargets,
     /// The target's tokenizer and chat template.
     Tokenizer,
     /// The conversations to train on.
@@ -137,6 +139,7 @@ pub const STAGES: &[Stage] = &[
         reads: &["recipe", "evaluate", "target.dtype"],
         inputs: &[
             Input::Target,
+            Input::FurtherTargets,
             Input::Output("prepare/prompts.json"),
             Input::Output(EXPORTED),
         ],
@@ -189,6 +192,12 @@ impl StageContext<'_> {
         }
     }
 
+    /// Names and folders of the targets in `evaluate.targets`; downloads what is missing.
+    pub fn further_targets(&self) -> Result<Vec<(String, PathBuf)>> {
+        let resolved = |model: &String| Ok((model.clone(), target::resolve(model, None)?));
+        self.recipe.evaluate.targets.iter().map(resolved).collect()
+    }
+
     /// The conversations to train on.
     pub fn train_data(&self) -> PathBuf {
         let made = || self.folder("synthetic").join("train.jsonl");
@@ -208,8 +217,12 @@ impl StageContext<'_> {
 
     /// SHA-256 of the target's configuration and weights.
     pub fn target_sha256(&self) -> Result<String> {
-        self.run
-            .sha256_of(&target::weight_files(&self.target_folder()?)?)
+        self.sha256_of_model(&self.target_folder()?)
+    }
+
+    /// SHA-256 of the configuration and weights in a folder.
+    pub fn sha256_of_model(&self, folder: &Path) -> Result<String> {
+        self.run.sha256_of(&target::weight_files(folder)?)
     }
 
     fn inputs(&self, stage: &Stage) -> Result<Inputs> {
@@ -217,6 +230,13 @@ impl StageContext<'_> {
         for input in stage.inputs {
             let (name, hash) = match input {
                 Input::Target => ("the target".into(), self.target_sha256()?),
+                Input::FurtherTargets => {
+                    for (model, folder) in self.further_targets()? {
+                        let hash = self.sha256_of_model(&folder)?;
+                        inputs.insert(format!("the target `{model}`"), hash);
+                    }
+                    continue;
+                }
                 Input::Tokenizer => {
                     let files = target::text_files(&self.target_folder()?)?;
                     ("the tokenizer".into(), self.run.sha256_of(&files)?)

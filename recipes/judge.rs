@@ -1,0 +1,267 @@
+//! A drafter judged by one target, or by several of one family.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_eval::{
+    CalibrationPrompts, ChiSquare, Comparison, Decoder, DrafterReport, EvaluateSettings,
+    LosslessReport, PromptSet, Report, SamplingTest, SettingReport, TargetReport, evaluate,
+    sampling_test,
+};
+use spectrain_models::{
+    Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
+};
+
+use crate::progress::Output;
+use crate::registry::{Trained, open_drafter};
+use crate::tables::EvaluateTable;
+use crate::target;
+
+/// Prompts and draws of the test that sampled output follows the target's distribution.
+const TESTED_PROMPTS: usize = 2;
+const TESTED_DRAWS: usize = 200;
+
+/// A target that judges.
+#[derive(Debug, Clone)]
+pub struct TrialTarget {
+    /// Where it is.
+    pub folder: PathBuf,
+    /// What the report says of it.
+    pub report: TargetReport,
+}
+
+/// What is judged, by whom and how.
+pub struct Trial<'a> {
+    /// The targets. The prompts are the first one's tokens, which must stand for the same texts in all.
+    pub targets: &'a [TrialTarget],
+    /// The drafter's folder.
+    pub drafter: &'a Path,
+    /// The device.
+    pub device: &'a Device,
+    /// Type of the targets' weights.
+    pub dtype: DType,
+    /// Prompts to decode.
+    pub sets: &'a [PromptSet],
+    /// Prompts to calibrate trees on.
+    pub calibration: &'a CalibrationPrompts,
+    /// The settings.
+    pub table: &'a EvaluateTable,
+    /// Where progress goes.
+    pub output: Output,
+}
+
+/// What was found with some targets.
+#[derive(Default)]
+struct Findings {
+    drafter: DrafterReport,
+    settings: Vec<SettingReport>,
+    greedy: Comparison,
+    tests: Vec<ChiSquare>,
+}
+
+impl Trial<'_> {
+    /// Decodes every prompt in every setting with one target after the other, of which one at a time is in memory. The
+    /// drafter's path and hash are still to be filled in.
+    pub fn report(&self) -> Result<Report> {
+        let [first, others @ ..] = self.targets else {
+            bail!("expected a target, found none");
+        };
+        // What the last target would be refused for is said before hours are spent on the first.
+        for other in others {
+            let checked = self.check(first, other);
+            checked.with_context(|| format!("the target `{}`", other.report.model))?;
+        }
+        let mut found = Findings::default();
+        for target in self.targets {
+            match others {
+                [] => self.judge(target, &mut found)?,
+                _ => self
+                    .judge(target, &mut found)
+                    .with_context(|| format!("the target `{}`", target.report.model))?,
+            }
+        }
+        let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
+        if !others.is_empty() {
+            let targets = self.targets.iter();
+            report.targets = targets.map(|target| target.report.clone()).collect();
+        }
+        report.lossless = LosslessReport {
+            sampling: ChiSquare::pooled(found.tests),
+            ..found.greedy.into()
+        };
+        report.seeds = BTreeMap::from([("sampling".to_owned(), self.table.seed)]);
+        Ok(report)
+    }
+
+    /// Fails unless the prompts, which are tokens of `first`, mean the same to `other`, and the drafter is for it.
+    fn check(&self, first: &TrialTarget, other: &TrialTarget) -> Result<()> {
+        if let Some(difference) = target::other_token(&other.folder, &first.folder)? {
+            bail!(
+                "{difference}; the targets of one report must share their tokens with `{}`",
+                first.report.model
+            );
+        }
+        let vocab = target::spec(&other.folder)?.vocab;
+        let prompts = self.sets.iter().flat_map(|set| &set.prompts);
+        let largest = prompts.chain(&self.calibration.prompts).flatten().max();
+        if let Some(&token) = largest.filter(|&&token| token as usize >= vocab) {
+            bail!(
+                "it knows {vocab} tokens, and the prompts hold token {token} of `{}`",
+                first.report.model
+            );
+        }
+        self.open(other).map(drop)
+    }
+
+    fn open(&self, target: &TrialTarget) -> Result<Judge> {
+        Judge::open(&target.folder, self.drafter, self.device, self.dtype)
+    }
+
+    /// Adds what `target` finds.
+    fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
+        let judge = self.open(target)?;
+        let (sets, settings) = (self.sets, self.settings(&judge));
+        let outputs = sets.iter().map(|set| set.prompts.len()).sum::<usize>()
+            * settings.samplings.len()
+            * (settings.drafts.len() + usize::from(settings.baseline));
+        let several = self.targets.len() > 1;
+        let mut progress = match several {
+            true => {
+                let what = format!("evaluate {}", target.report.model);
+                self.output.start(&what, outputs as u64)
+            }
+            false => self.output.start("evaluate", outputs as u64),
+        };
+        let mut session = judge.drafter.session();
+        let mut evaluation = evaluate(
+            &judge.decoder(),
+            session.as_mut(),
+            sets,
+            &settings,
+            &mut |step| {
+                progress.set(step.done as u64, step.dataset);
+            },
+        )?;
+        let drawn = evaluation.settings.iter().zip(&evaluation.shapes);
+        let sampled: Vec<_> = drawn
+            .filter(|(setting, _)| settings.baseline && setting.temperature > 0.0 && !setting.lossy)
+            .map(|(setting, shape)| (setting.sampling(), shape.clone()))
+            .collect();
+        for (at, (sampling, shape)) in sampled.into_iter().enumerate() {
+            // Other draws for each setting and target, so that the tests are independent and add up.
+            let seed = settings
+                .seed
+                .wrapping_add((found.settings.len() + at) as u64);
+            let test =
+                judge.test_sampling(session.as_mut(), sets, &settings, (sampling, shape), seed);
+            found.tests.extend(test?);
+        }
+        if several {
+            for setting in &mut evaluation.settings {
+                setting.target = Some(target.report.model.clone());
+            }
+        }
+        found.drafter = DrafterReport {
+            kind: judge.drafter.kind().into(),
+            parameters: judge.drafter.parameters(),
+            ..DrafterReport::default()
+        };
+        found.settings.extend(evaluation.settings);
+        found.greedy.mismatches += evaluation.greedy.mismatches;
+        found.greedy.tokens += evaluation.greedy.tokens;
+        progress.finish(format!("{outputs} outputs"));
+        Ok(())
+    }
+
+    fn settings(&self, judge: &Judge) -> EvaluateSettings {
+        EvaluateSettings {
+            samplings: self.table.samplings(),
+            drafts: self.table.choices(),
+            calibration: self.calibration.clone(),
+            max_new_tokens: self.table.max_new_tokens,
+            stop: judge.stop.clone(),
+            verifier: self.table.verifier.into(),
+            baseline: self.table.baseline,
+            seed: self.table.seed,
+        }
+    }
+}
+
+/// A target and a drafter, ready to decode.
+pub struct Judge {
+    /// The target.
+    pub target: Transformer,
+    /// The drafter.
+    pub drafter: Box<dyn Trained>,
+    /// What the drafter reads.
+    pub capture: Capture,
+    /// Tokens at which the target stops.
+    pub stop: Vec<u32>,
+}
+
+impl Judge {
+    /// Loads both.
+    pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
+        let model = ModelFolder::open(target)?;
+        let stop = target::stop_tokens(&model)?;
+        let target = load_target(&model, device, dtype)?;
+        let drafter = open_drafter(drafter, &target.parts(), device)?;
+        Ok(Self {
+            capture: drafter.capture()?,
+            target,
+            drafter,
+            stop,
+        })
+    }
+
+    /// The decoder.
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder {
+            target: &self.target,
+            capture: &self.capture,
+        }
+    }
+
+    /// Compares sampled output with plain sampling, on the shortest prompts.
+    fn test_sampling(
+        &self,
+        proposer: &mut dyn Proposer,
+        sets: &[PromptSet],
+        settings: &EvaluateSettings,
+        (sampling, draft): (Sampling, DraftShape),
+        seed: u64,
+    ) -> Result<Option<ChiSquare>> {
+        let mut prompts: Vec<Vec<u32>> = sets
+            .iter()
+            .flat_map(|set| set.prompts.iter().cloned())
+            .collect();
+        prompts.sort_by_key(Vec::len);
+        let longest = self
+            .target
+            .spec()
+            .max_positions
+            .saturating_sub(2 + draft.length());
+        prompts.retain(|prompt| prompt.len() < longest);
+        prompts.truncate(TESTED_PROMPTS);
+        if prompts.is_empty() {
+            return Ok(None);
+        }
+        let test = SamplingTest {
+            draws: TESTED_DRAWS,
+            gram: 1,
+            draft,
+            sampling,
+            verifier: settings.verifier,
+            seed,
+        };
+        Ok(Some(sampling_test(
+            &self.decoder(),
+            proposer,
+            &prompts,
+            &test,
+        )?))
+    }
+}
