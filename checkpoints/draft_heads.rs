@@ -4,11 +4,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::eagle3::PROVENANCE;
-use crate::expected::{Expected, TensorSpec, check_finite, check_tensors, specs};
-use crate::folder::{WEIGHTS, write_folder};
+use crate::expected::{Expected, TensorSpec, check_tensors, specs};
+use crate::folder::WEIGHTS;
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json};
+use crate::{Error, Result, checked};
 
 /// The name of the tensor that holds the target's id of each draft token, ascending.
 pub(crate) const TOKEN_MAP: &str = "token_map";
@@ -30,50 +29,47 @@ impl Contents {
         tensors: &[NamedTensor],
         provenance: &Value,
     ) -> Result<()> {
-        let weights = dir.join(WEIGHTS);
-        self.check(&weights, tensors, |got, asked| got == asked)?;
-        for tensor in tensors {
-            check_finite(&weights, tensor)?;
-        }
-        let provenance_file = json::to_bytes(provenance);
-        let extra_files: &[(&str, &[u8])] = match provenance {
-            Value::Null => &[],
-            _ => &[(PROVENANCE, &provenance_file)],
-        };
-        write_folder(dir, config, tensors, extra_files)
-    }
-
-    /// Checks what was read: floats and integers may be of any width.
-    pub(crate) fn check_read(self, dir: &Path, tensors: &[NamedTensor]) -> Result<()> {
-        self.check(&dir.join(WEIGHTS), tensors, |got, asked| match asked {
-            DType::I64 => matches!(got, DType::I64 | DType::I32),
-            _ => got.is_float(),
-        })
-    }
-
-    fn check(
-        self,
-        file: &Path,
-        tensors: &[NamedTensor],
-        accepts: fn(DType, DType) -> bool,
-    ) -> Result<()> {
         let expected = Expected {
             required: self.required,
             optional: Vec::new(),
         };
-        check_tensors(file, &specs(tensors), &expected, accepts)?;
-        let Some(map) = tensors.iter().find(|tensor| tensor.name == TOKEN_MAP) else {
-            return Ok(());
+        let map = |weights: &Path| check_map(weights, tensors, self.vocab_size);
+        checked::write(dir, config, tensors, &expected, map, provenance)
+    }
+
+    /// Checks what was read: floats and integers may be of any width.
+    pub(crate) fn check_read(self, dir: &Path, tensors: &[NamedTensor]) -> Result<()> {
+        let weights = dir.join(WEIGHTS);
+        let expected = Expected {
+            required: self.required,
+            optional: Vec::new(),
         };
-        let ids = map.to_i64()?;
-        let inside = |&id: &i64| usize::try_from(id).is_ok_and(|id| id < self.vocab_size);
-        match ids.iter().all(inside) && ids.is_sorted_by(|a, b| a < b) {
-            true => Ok(()),
-            false => Err(Error::Values {
-                name: map.name.clone(),
-                path: file.to_path_buf(),
-                reason: format!("expected ascending token ids below {}", self.vocab_size),
-            }),
-        }
+        check_tensors(
+            &weights,
+            &specs(tensors),
+            &expected,
+            |got, asked| match asked {
+                DType::I64 => matches!(got, DType::I64 | DType::I32),
+                _ => got.is_float(),
+            },
+        )?;
+        check_map(&weights, tensors, self.vocab_size)
+    }
+}
+
+/// The ids of a draft vocabulary ascend, and are tokens of the target.
+fn check_map(file: &Path, tensors: &[NamedTensor], vocab_size: usize) -> Result<()> {
+    let Some(map) = tensors.iter().find(|tensor| tensor.name == TOKEN_MAP) else {
+        return Ok(());
+    };
+    let ids = map.to_i64()?;
+    let inside = |&id: &i64| usize::try_from(id).is_ok_and(|id| id < vocab_size);
+    match ids.iter().all(inside) && ids.is_sorted_by(|a, b| a < b) {
+        true => Ok(()),
+        false => Err(Error::Values {
+            name: map.name.clone(),
+            path: file.to_path_buf(),
+            reason: format!("expected ascending token ids below {vocab_size}"),
+        }),
     }
 }

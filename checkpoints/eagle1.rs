@@ -8,13 +8,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
-use crate::expected::{Expected, TensorSpec, check_finite, check_tensors, specs};
-use crate::folder::{ModelFolder, WEIGHTS, write_folder};
+use crate::expected::{Expected, TensorSpec, check_tensors};
+use crate::folder::{ModelFolder, WEIGHTS};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json, language_model, launch};
-
-/// The file in which [`write()`] keeps where a drafter comes from.
-const PROVENANCE: &str = crate::eagle3::PROVENANCE;
+use crate::{Error, Result, checked, language_model, launch};
 
 /// vLLM's name of the architecture and SGLang's: each takes the one it knows.
 const ARCHITECTURES: [&str; 2] = ["EagleLlamaForCausalLM", "LlamaForCausalLMEagle"];
@@ -102,26 +99,15 @@ pub fn write(
     provenance: &Value,
 ) -> Result<()> {
     check_layout(layout)?;
-    let weights = dir.join(WEIGHTS);
     let expected = Expected {
         required: required(layout),
         optional: Vec::new(),
     };
-    check_tensors(&weights, &specs(&tensors), &expected, |got, asked| {
-        got == asked
-    })?;
-    for tensor in &tensors {
-        check_finite(&weights, tensor)?;
-    }
-    if !layout.bias {
-        check_zero(&weights, &tensors)?;
-    }
-    let provenance_file = json::to_bytes(provenance);
-    let extra_files: &[(&str, &[u8])] = match provenance {
-        Value::Null => &[],
-        _ => &[(PROVENANCE, &provenance_file)],
+    let zero = |weights: &Path| match layout.bias {
+        true => Ok(()),
+        false => check_zero(weights, &tensors),
     };
-    write_folder(dir, &to_json(layout), &tensors, extra_files)
+    checked::write(dir, &to_json(layout), &tensors, &expected, zero, provenance)
 }
 
 /// Reads a drafter and checks it: every tensor known, of its shape, and none missing. Floats keep the type they are

@@ -17,19 +17,15 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::expected::{Expected, TensorSpec, check_finite, check_tensors, specs};
-use crate::folder::{WEIGHTS, write_folder};
+use crate::expected::{Expected, TensorSpec};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json};
+use crate::{Error, Result, checked};
 
 pub use crate::config::Rope;
 pub use config::default_captured_layers;
 pub use launch::launch_lines;
 pub use read::{read, read_for_target};
 pub use vocabulary::{target_ids, vocabulary_tensors};
-
-/// The file in which [`write()`] keeps where a drafter comes from.
-pub const PROVENANCE: &str = "provenance.json";
 
 /// Sizes and switches of an EAGLE-3 drafter.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,24 +160,13 @@ pub fn write(
     provenance: &Value,
 ) -> Result<()> {
     check_layout(layout)?;
-    let weights = dir.join(WEIGHTS);
     let expected = Expected {
         required: required(layout),
         optional: optional(layout),
     };
-    check_tensors(&weights, &specs(&tensors), &expected, |got, asked| {
-        got == asked
-    })?;
-    for tensor in &tensors {
-        check_finite(&weights, tensor)?;
-    }
-    vocabulary::check(&weights, &tensors, layout)?;
-    let provenance_file = json::to_bytes(provenance);
-    let extra_files: &[(&str, &[u8])] = match provenance {
-        Value::Null => &[],
-        _ => &[(PROVENANCE, &provenance_file)],
-    };
-    write_folder(dir, &config::to_json(layout), &tensors, extra_files)
+    let vocabulary = |weights: &Path| vocabulary::check(weights, &tensors, layout);
+    let config = config::to_json(layout);
+    checked::write(dir, &config, &tensors, &expected, vocabulary, provenance)
 }
 
 fn check_layout(layout: &Eagle3Layout) -> Result<()> {

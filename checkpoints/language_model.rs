@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::checked::PROVENANCE;
 use crate::config::torch_dtype;
-use crate::eagle3::PROVENANCE;
 use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::tensors::{DType, NamedTensor};

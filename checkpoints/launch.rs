@@ -44,6 +44,22 @@ pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: us
     )
 }
 
+/// SGLang's for a drafter that fills a block, in which it counts the last committed token.
+pub(crate) fn sglang_block(
+    dir: &Path,
+    algorithm: &str,
+    target: &str,
+    draft_tokens: usize,
+) -> String {
+    format!(
+        "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
+         --speculative-draft-model-path {} --speculative-num-draft-tokens {}",
+        quote(target),
+        quote(&dir.display().to_string()),
+        draft_tokens + 1
+    )
+}
+
 /// One of `transformers`, whose assisted generation takes any language model as a drafter.
 pub(crate) fn transformers(dir: &Path, target: &str) -> String {
     let (drafter, target) = (json!(dir.display().to_string()), json!(target));

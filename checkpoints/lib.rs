@@ -5,7 +5,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod atomic;
+mod checked;
 mod config;
+pub mod dflash;
 mod draft_heads;
 pub mod eagle1;
 pub mod eagle3;

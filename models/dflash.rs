@@ -276,6 +276,15 @@ impl Drafter for DFlash {
 
     fn rewind(&self, _: &mut DFlashState) {}
 
+    fn passes(&self, _: usize) -> usize {
+        1
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        let head = self.frozen.target.lm_head.weight.val().dims();
+        self.num_params() as u64 + head.iter().product::<usize>() as u64
+    }
+
     fn max_depth(&self) -> Option<usize> {
         Some(self.frozen.config.block_size - 1)
     }

@@ -19,6 +19,17 @@ pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
     Ok(())
 }
 
+/// Fails where texts, in which each token occurs as often as `counts` says, hold the token that stands for tokens to come.
+pub(crate) fn check_mask_token(mask_token: Option<u32>, counts: &[u64]) -> Result<()> {
+    let found = mask_token.and_then(|token| counts.get(token as usize).copied());
+    match found.unwrap_or(0) {
+        0 => Ok(()),
+        found => bail!(
+            "`[drafter] mask_token`: expected a token that no text holds, found one that the texts hold {found} times"
+        ),
+    }
+}
+
 /// Rotary positions as a layout has them.
 pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
     let scaling = match &rope.scaling {

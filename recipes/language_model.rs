@@ -15,6 +15,7 @@ use spectrain_models::{
     TargetSpec, Transformer, TransformerConfig,
 };
 
+use crate::drafter_folder::check_mask_token;
 use crate::plan::known_sizes;
 use crate::registry::{Footprint, Shipped};
 use crate::target::other_token;
@@ -76,16 +77,7 @@ impl Shipped for Pard {
 
     fn begin(config: &Self::Config, target: &TargetParts, counts: &[u64]) -> Result<()> {
         check_start(&config.model, target)?;
-        let found = config
-            .mask_token
-            .and_then(|token| counts.get(token as usize).copied())
-            .unwrap_or(0);
-        match found {
-            0 => Ok(()),
-            found => bail!(
-                "`[drafter] mask_token`: expected a token that no text holds, found one that the texts hold {found} times"
-            ),
-        }
+        check_mask_token(config.mask_token, counts)
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod device;
+mod dflash;
 mod draft_heads;
 mod drafter_folder;
 mod eagle1;

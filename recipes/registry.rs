@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::hydra::Hydra;
@@ -14,7 +15,8 @@ use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
-    Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss, TrainingTimeTest,
+    BlockLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
+    TrainingTimeTest,
 };
 
 use crate::recipe::{Document, ResolvedRecipe, Settings};
@@ -37,6 +39,10 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Hydra, HydraLoss>(
         "hydra",
         "heads that also read the tokens drafted before (Hydra, Hydra++)",
+    ),
+    Recipe::of::<DFlash, BlockLoss>(
+        "dflash",
+        "a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)",
     ),
     Recipe::of::<Pard, PardLoss>(
         "pard",

@@ -46,6 +46,7 @@ eagle3       one decoder layer over fused hidden states, unrolled in training (E
 eagle1       one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)
 medusa       a head for each draft depth over the target's last hidden state (Medusa-1)
 hydra        heads that also read the tokens drafted before (Hydra, Hydra++)
+dflash       a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)
 pard         a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)
 distillspec  a smaller language model, distilled from the target (DistillSpec, GKD)
 ";

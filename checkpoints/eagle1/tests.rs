@@ -4,6 +4,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
+use crate::write_folder;
 
 /// Every size is different, so that a shape says which tensor it belongs to.
 fn layout() -> Eagle1Layout {
@@ -116,7 +117,7 @@ fn a_folder_holds_what_both_engines_read() {
         assert!(folder.info(absent).is_err(), "{absent}");
     }
     assert_eq!(folder.read_f32(BIAS, &[8]).unwrap(), [0.0; 8]);
-    let provenance = fs::read_to_string(dir.join(PROVENANCE)).unwrap();
+    let provenance = fs::read_to_string(dir.join("provenance.json")).unwrap();
     assert!(provenance.contains("eagle1"));
 }
 

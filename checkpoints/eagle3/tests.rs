@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::ModelFolder;
 use crate::folder::CONFIG;
+use crate::write_folder;
 
 /// Every size is different, so that a shape says which tensor it belongs to.
 pub(super) fn layout() -> Eagle3Layout {
@@ -139,7 +140,8 @@ fn a_written_drafter_is_read_back_with_both_layer_id_keys() {
     );
     assert_eq!(config["max_position_embeddings"], 4096);
     assert!(config.get("layer_types").is_none() && config.get("rope_scaling").is_none());
-    let provenance = fs::read_to_string(parent.path().join("drafter").join(PROVENANCE)).unwrap();
+    let provenance =
+        fs::read_to_string(parent.path().join("drafter").join("provenance.json")).unwrap();
     assert!(provenance.contains("eagle3"));
 }
 

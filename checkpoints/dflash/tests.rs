@@ -1,0 +1,134 @@
+use serde_json::json;
+
+use super::*;
+
+fn layout() -> DFlashLayout {
+    DFlashLayout {
+        hidden_size: 8,
+        intermediate_size: 12,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 2,
+        vocab_size: 20,
+        target_layers: 6,
+        captured_layers: vec![1, 3],
+        block_size: 4,
+        mask_token: 19,
+        window: 0,
+        causal: false,
+        rms_norm_eps: 1e-6,
+        max_position_embeddings: 64,
+        rope: Rope {
+            rope_theta: 1e6,
+            scaling: None,
+        },
+        dtype: DType::F32,
+    }
+}
+
+fn tensors(layout: &DFlashLayout) -> Vec<NamedTensor> {
+    let tensor = |(name, shape, dtype): TensorSpec| {
+        let count = shape.iter().product();
+        NamedTensor::from_f32(name, shape, vec![0.5; count])
+            .cast(dtype)
+            .unwrap()
+    };
+    required(layout).into_iter().map(tensor).collect()
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let root = tempfile::tempdir().unwrap();
+    let variants = [
+        layout(),
+        DFlashLayout {
+            window: 5,
+            ..layout()
+        },
+        DFlashLayout {
+            window: 5,
+            causal: true,
+            dtype: DType::BF16,
+            ..layout()
+        },
+        DFlashLayout {
+            causal: true,
+            ..layout()
+        },
+    ];
+    for (number, layout) in variants.into_iter().enumerate() {
+        let dir = root.path().join(number.to_string());
+        write(&dir, &layout, &tensors(&layout), &json!({"a": 1})).unwrap();
+        let (found, read) = read(&dir).unwrap();
+        assert_eq!(found, layout);
+        assert_eq!(read.len(), tensors(&layout).len());
+        assert!(dir.join("provenance.json").exists());
+        assert!(recognises(ModelFolder::open(&dir).unwrap().config()));
+    }
+}
+
+#[test]
+fn every_tensor_must_be_there_and_known() {
+    let root = tempfile::tempdir().unwrap();
+    let (dir, layout) = (root.path().join("d"), layout());
+    for index in 0..tensors(&layout).len() {
+        let mut fewer = tensors(&layout);
+        let name = fewer.remove(index).name;
+        let error = write(&dir, &layout, &fewer, &Value::Null).unwrap_err();
+        assert!(error.to_string().contains(&name), "{error}");
+    }
+    let mut more = tensors(&layout);
+    more.push(NamedTensor::from_f32("mask_hidden", [8], vec![0.0; 8]));
+    let error = write(&dir, &layout, &more, &Value::Null).unwrap_err();
+    assert!(error.to_string().contains("mask_hidden"), "{error}");
+    assert!(!dir.exists());
+}
+
+#[test]
+fn keys_that_make_no_sense_are_refused_by_name() {
+    let root = tempfile::tempdir().unwrap();
+    let (dir, layout) = (root.path().join("d"), layout());
+    write(&dir, &layout, &tensors(&layout), &Value::Null).unwrap();
+    let file = dir.join("config.json");
+    let config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let wrong = [
+        ("block_size", json!("16")),
+        ("num_target_layers", json!(0)),
+        ("attention_bias", json!(true)),
+        (
+            "layer_types",
+            json!(["sliding_attention", "full_attention"]),
+        ),
+    ];
+    for (key, value) in wrong {
+        let mut changed = config.clone();
+        changed[key] = value;
+        std::fs::write(&file, changed.to_string()).unwrap();
+        let error = read(&dir).unwrap_err().to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+    for (key, value) in [
+        ("mask_token_id", json!(-1)),
+        ("target_layer_ids", json!([3, 1])),
+    ] {
+        let mut changed = config.clone();
+        changed["dflash_config"][key] = value;
+        std::fs::write(&file, changed.to_string()).unwrap();
+        let error = read(&dir).unwrap_err().to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
+fn a_draft_is_never_asked_to_be_longer_than_the_block() {
+    let lines = launch_lines(Path::new("d"), &layout(), "t", 9);
+    assert!(
+        lines[0].contains(r#""num_speculative_tokens":3"#),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].contains("DFLASH") && lines[1].ends_with("--speculative-num-draft-tokens 4"),
+        "{lines:?}"
+    );
+}
