@@ -1,7 +1,7 @@
 //! Several reports side by side.
 use std::fmt::Write;
 
-use crate::report::with_interval;
+use crate::report::{FIGURES, figures, greedy_line, with_interval};
 use crate::{Report, SettingReport, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
@@ -43,8 +43,8 @@ pub fn compare(reports: &[(String, Report)]) -> String {
         ("", "")
     };
     let mut text = format!(
-        "{column}| decoding | drafter | tokens | drafted per pass | τ [95 % CI] | α [95 % CI] | α₁, α₂, … |\n\
-         {rule}|---|---|--:|--:|---|---|---|\n",
+        "{column}| decoding | drafter | tokens | drafted per pass | {FIGURES} |\n\
+         {rule}|---|---|--:|--:|---|---|---|---|---|---|\n",
     );
     for (Group { target, heading }, rows) in &groups {
         for (name, setting) in rows {
@@ -52,17 +52,12 @@ pub fn compare(reports: &[(String, Report)]) -> String {
                 _ = write!(text, "| {target} ");
             }
             let overall = &setting.overall;
-            let steps: Vec<String> = (overall.conditional.iter())
-                .map(|rate| format!("{rate:.2}"))
-                .collect();
             _ = writeln!(
                 text,
-                "| {heading} | {name} | {} | {} | {} | {} | {} |",
+                "| {heading} | {name} | {} | {} | {} |",
                 overall.tokens,
                 with_interval(overall.draft_tokens_per_pass, None),
-                with_interval(overall.tau, overall.tau_ci95),
-                with_interval(overall.alpha, overall.alpha_ci95),
-                steps.join(" "),
+                figures(overall),
             );
         }
     }
@@ -72,12 +67,7 @@ pub fn compare(reports: &[(String, Report)]) -> String {
     let compared: u64 = (reports.iter())
         .map(|(_, report)| report.lossless.greedy_tokens)
         .sum();
-    if compared > 0 {
-        _ = write!(
-            text,
-            "\nGreedy output: {mismatches} mismatches in {compared} tokens.\n"
-        );
-    }
+    text.push_str(&greedy_line(mismatches, compared));
     let lossy = |(_, report): &(String, Report)| report.settings.iter().any(|s| s.lossy);
     if reports.iter().any(lossy) {
         _ = write!(text, "\n{}\n", crate::report::LOSSY);
@@ -222,10 +212,10 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "| T=0, exact, chain 2 | a | 90 | 2.00 | 2.00 [1.75, 2.25] | – | 0.50 0.25 |",
-                "| T=0, exact, chain 2 | b | 90 | 2.00 | 3.00 [2.75, 3.25] | – | 0.50 0.25 |",
-                "| T=1, exact, chain 2 | a | 90 | 2.00 | 2.00 [1.75, 2.25] | – | 0.50 0.25 |",
-                "| T=1, exact, chain 2 | b | 90 | 2.00 | 3.00 [2.75, 3.25] | – | 0.50 0.25 |",
+                "| T=0, exact, chain 2 | a | 90 | 2.00 | 2.00 [1.75, 2.25] | – | 0.50 0.25 | – | – | – |",
+                "| T=0, exact, chain 2 | b | 90 | 2.00 | 3.00 [2.75, 3.25] | – | 0.50 0.25 | – | – | – |",
+                "| T=1, exact, chain 2 | a | 90 | 2.00 | 2.00 [1.75, 2.25] | – | 0.50 0.25 | – | – | – |",
+                "| T=1, exact, chain 2 | b | 90 | 2.00 | 3.00 [2.75, 3.25] | – | 0.50 0.25 | – | – | – |",
             ]
         );
     }

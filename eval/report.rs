@@ -290,7 +290,7 @@ impl Report {
         if several {
             text.push_str("| target ");
         }
-        text.push_str("| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |\n");
+        _ = writeln!(text, "| setting | dataset | prompts | tokens | {FIGURES} |");
         if several {
             text.push_str("|---");
         }
@@ -309,17 +309,10 @@ impl Report {
             _ = write!(text, "\n{LOSSY}\n");
         }
         let lossless = &self.lossless;
-        if lossless.greedy_tokens > 0 {
-            let LosslessReport {
-                greedy_mismatches,
-                greedy_tokens,
-                ..
-            } = lossless;
-            _ = write!(
-                text,
-                "\nGreedy output: {greedy_mismatches} mismatches in {greedy_tokens} tokens.\n"
-            );
-        }
+        text.push_str(&greedy_line(
+            lossless.greedy_mismatches,
+            lossless.greedy_tokens,
+        ));
         if let Some(ChiSquare {
             statistic,
             dof,
@@ -342,28 +335,48 @@ impl Report {
 }
 
 fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
+    format!(
+        "| {} | {} | {} | {} | {} |\n",
+        setting.heading(),
+        dataset.name,
+        dataset.prompts,
+        dataset.tokens,
+        figures(dataset),
+    )
+}
+
+/// Heads of the columns of [`figures`].
+pub(crate) const FIGURES: &str =
+    "τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound";
+
+/// What a table says of the drafts of a dataset.
+pub(crate) fn figures(dataset: &DatasetReport) -> String {
     let steps: Vec<String> = dataset
         .conditional
         .iter()
         .map(|rate| format!("{rate:.2}"))
         .collect();
     let speedup = dataset.speedup.unwrap_or_default();
-    format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-        setting.heading(),
-        dataset.name,
-        dataset.prompts,
-        dataset.tokens,
+    let cells = [
         with_interval(dataset.tau, dataset.tau_ci95),
         with_interval(dataset.alpha, dataset.alpha_ci95),
         steps.join(" "),
         with_interval(
             dataset.speedup.map(|speedup| speedup.wall),
-            speedup.wall_ci95
+            speedup.wall_ci95,
         ),
         with_interval(speedup.model, None),
         with_interval(speedup.memory_bound, None),
-    )
+    ];
+    cells.join(" | ")
+}
+
+/// How many greedy outputs were not the target's own, where any were compared.
+pub(crate) fn greedy_line(mismatches: u64, tokens: u64) -> String {
+    match tokens {
+        0 => String::new(),
+        _ => format!("\nGreedy output: {mismatches} mismatches in {tokens} tokens.\n"),
+    }
 }
 
 pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
