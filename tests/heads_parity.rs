@@ -23,7 +23,7 @@ type Tensors = std::collections::BTreeMap<String, Golden>;
 const VOCAB: usize = 40;
 const D_MODEL: usize = 8;
 
-fn target(golden: &Tensors, device: &Device) -> TargetParts {
+pub fn target(golden: &Tensors, device: &Device) -> TargetParts {
     let mut random = RandomWeights::new(0);
     let mut scope = Scope::root(&mut random, device, spectrain_checkpoints::DType::F32);
     let head: Tensor<2> = golden["target_lm_head.weight"].float(device);

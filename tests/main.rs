@@ -5,6 +5,7 @@ mod bad_input;
 mod checkpointing;
 mod cli;
 mod dflash;
+mod dflash_parity;
 mod divergence_parity;
 mod eagle1_parity;
 mod eagle3_parity;

@@ -1,0 +1,205 @@
+"""Independent training steps of DFlash (https://arxiv.org/abs/2602.06036).
+
+Writes `dflash.safetensors` and `dflash.json`; see README.md. Every block is computed by itself, from the formulas: the
+features of what stands before its anchor are fused and normed, and are keys and values of each layer beside those of the
+block's own places; slot k predicts the token k places behind the anchor.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from heads import BATCH, D_FF, D_HEAD, D_MODEL, HEADS, KV_HEADS, SEQ, THETA, VOCAB, make_data, rms_norm
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+HERE = Path(__file__).resolve().parent
+LAYERS, CAPTURED, MASK = 2, 2, 39
+SEED = 11
+
+
+@dataclass
+class Case:
+    """One way of training; the fields are the recipe's keys."""
+
+    block_size: int
+    anchors: int
+    label_weight: float
+    teacher_weight: float
+    divergence: str
+    slot_weights: str
+    decay_slots: float = 0.0
+    certainty: float = 0.5
+    divide_by_count: bool = False
+    window: int = 0
+    causal: bool = False
+
+
+CASES = {
+    "paper": Case(4, 3, 1.0, 0.0, "kl", "exponential", decay_slots=2.0),
+    "sliding": Case(4, 9, 0.0, 1.0, "kl", "uniform", divide_by_count=True, window=4, causal=True),
+    "favourite": Case(3, 9, 0.5, 1.0, "ce", "exponential", window=3),
+    "d-pace": Case(5, 9, 1.0, 0.0, "kl", "d_pace"),
+    "auf": Case(5, 9, 1.0, 0.0, "kl", "auf"),
+}
+
+
+def mix(seed, index):
+    """Number `index` of the SplitMix64 sequence that starts at `seed`."""
+    ones = (1 << 64) - 1
+    state = (seed + (index + 1) * 0x9E3779B97F4A7C15) & ones
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & ones
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & ones
+    return state ^ (state >> 31)
+
+
+def rotate(x, positions):
+    """Half-split rotary embedding of x [heads, length, d_head]."""
+    half = D_HEAD // 2
+    frequencies = THETA ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = (positions[:, None].double() * frequencies).to(x.dtype)
+    low, high = x[..., :half], x[..., half:]
+    return torch.cat([low * angles.cos() - high * angles.sin(), high * angles.cos() + low * angles.sin()], -1)
+
+
+def block_logits(case, w, data, row, start, anchor):
+    """Logits [block_size, vocab] of the block behind `anchor`, which with `start` counts within the row."""
+    before = torch.arange(start, anchor)
+    context = rms_norm(data["captured"][row, before] @ w["fc.weight"].T, w["hidden_norm.weight"])
+    ids = torch.tensor([data["input_ids"][row, anchor]] + [MASK] * (case.block_size - 1))
+    x = data["embed_tokens.weight"][ids]
+    places = torch.arange(anchor, anchor + case.block_size) - start
+    everywhere = torch.cat([before - start, places])
+    for layer in range(LAYERS):
+        name = f"layers.{layer}."
+        u = rms_norm(x, w[name + "input_layernorm.weight"])
+
+        def project(of, kind, heads):
+            return (of @ w[f"{name}self_attn.{kind}_proj.weight"].T).view(len(of), heads, D_HEAD).transpose(0, 1)
+
+        q = rotate(rms_norm(project(u, "q", HEADS), w[name + "self_attn.q_norm.weight"]), places)
+        both = torch.cat([context, u])
+        k = rotate(rms_norm(project(both, "k", KV_HEADS), w[name + "self_attn.k_norm.weight"]), everywhere)
+        v = project(both, "v", KV_HEADS)
+        k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (k, v))
+        scores = q @ k.transpose(1, 2) / D_HEAD**0.5
+        for at, position in enumerate(places.tolist()):
+            for key, other in enumerate(everywhere.tolist()):
+                hidden = case.causal and key >= len(before) and other > position
+                if hidden or (case.window and position - other >= case.window):
+                    scores[:, at, key] = float("-inf")
+        mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(case.block_size, HEADS * D_HEAD)
+        x = x + mixed @ w[name + "self_attn.o_proj.weight"].T
+        u = rms_norm(x, w[name + "post_attention_layernorm.weight"])
+        gate = F.silu(u @ w[name + "mlp.gate_proj.weight"].T) * (u @ w[name + "mlp.up_proj.weight"].T)
+        x = x + gate @ w[name + "mlp.down_proj.weight"].T
+    return rms_norm(x, w["norm.weight"]) @ data["target_lm_head.weight"].T
+
+
+def choose(case, data):
+    """Row, start of the document and anchor of every block, as the program draws them."""
+    documents, mask, found = data["documents"], data["loss_mask"].bool(), []
+    for row in range(BATCH):
+        may = [
+            at
+            for at in range(SEQ - 1)
+            if documents[row, at] >= 0 and documents[row, at] == documents[row, at + 1] and mask[row, at] and mask[row, at + 1]
+        ]
+        may = sorted(sorted(may, key=lambda at: mix(SEED, row * SEQ + at))[: case.anchors])
+        found += [(row, at - int(data["positions"][row, at]), at) for at in may]
+    return found
+
+
+def run(case, w, data):
+    """Total loss, logits of every place of every block, and for each slot what is reported."""
+    ids, documents, mask = data["input_ids"], data["documents"], data["loss_mask"].bool()
+    blocks = choose(case, data)
+    logits, judged = [], []
+    for block, (row, start, anchor) in enumerate(blocks):
+        of_block = block_logits(case, w, data, row, start, anchor)
+        logits.append(of_block)
+        for slot in range(1, case.block_size):
+            at = anchor + slot
+            if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, at]:
+                continue
+            log_q = of_block[slot].log_softmax(0)
+            teacher = (data["target_lm_head.weight"] @ data["last"][row, at - 1]).softmax(0)
+            label = ids[row, at].item()
+            hard = -log_q[label]
+            soft = -log_q[teacher.argmax()] if case.divergence == "ce" else (teacher * (teacher.log() - log_q)).sum()
+            right = of_block[slot].argmax().item() == (teacher.argmax().item() if case.teacher_weight else label)
+            judged.append([block, slot, hard, soft, right])
+    weights = []
+    for block, slot, hard, soft, _ in judged:
+        of_block = {s: (h, r) for b, s, h, _, r in judged if b == block}
+        if case.slot_weights == "exponential":
+            weight = torch.tensor(-(slot - 1) / case.decay_slots if case.decay_slots else -(slot - 1) / 4).exp()
+        elif case.slot_weights == "uniform":
+            weight = torch.tensor(1.0)
+        elif case.slot_weights == "d_pace":
+            q = [
+                (1 - case.certainty) * (-of_block[s][0]).exp().detach() + case.certainty
+                if s in of_block
+                else torch.tensor(1.0)
+                for s in range(1, case.block_size)
+            ]
+            weight = sum(torch.stack(q[:m]).prod() for m in range(slot, case.block_size))
+        else:
+            weight = torch.tensor(float(all(of_block[s][1] for s in range(1, slot) if s in of_block)))
+        weights.append(weight)
+    weights = torch.stack(weights)
+    divisor = len(judged) if case.divide_by_count else weights.sum()
+    losses = torch.stack([case.label_weight * hard + case.teacher_weight * soft for _, _, hard, soft, _ in judged])
+    kept = [one for one, weight in zip(judged, weights) if weight > 0]
+    counted = [sum(slot == k for _, slot, *_ in kept) for k in range(1, case.block_size)]
+    right = [sum(r for _, slot, _, _, r in kept if slot == k) for k in range(1, case.block_size)]
+    return (weights * losses).sum() / divisor, torch.stack(logits), blocks, counted, right
+
+
+def parameters(generator):
+    shapes = {"fc.weight": (D_MODEL, CAPTURED * D_MODEL), "hidden_norm.weight": (D_MODEL,), "norm.weight": (D_MODEL,)}
+    for layer in range(LAYERS):
+        of_layer = {
+            "input_layernorm": (D_MODEL,),
+            "post_attention_layernorm": (D_MODEL,),
+            "self_attn.q_proj": (HEADS * D_HEAD, D_MODEL),
+            "self_attn.k_proj": (KV_HEADS * D_HEAD, D_MODEL),
+            "self_attn.v_proj": (KV_HEADS * D_HEAD, D_MODEL),
+            "self_attn.o_proj": (D_MODEL, HEADS * D_HEAD),
+            "self_attn.q_norm": (D_HEAD,),
+            "self_attn.k_norm": (D_HEAD,),
+            "mlp.gate_proj": (D_FF, D_MODEL),
+            "mlp.up_proj": (D_FF, D_MODEL),
+            "mlp.down_proj": (D_MODEL, D_FF),
+        }
+        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
+    noise = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {name: 1 + 0.3 * x if "norm" in name else 1.2 * x / x.shape[-1] ** 0.5 for name, x in noise.items()}
+
+
+def main():
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(2602)
+    data = make_data(generator)
+    del data["draft_vocab"]
+    data["captured"] = torch.randn(BATCH, SEQ, CAPTURED * D_MODEL, generator=generator)
+    values = parameters(generator)
+    tensors, summary = data | {f"parameters.{name}": value for name, value in values.items()}, {}
+    for name, case in CASES.items():
+        w = {key: value.clone().requires_grad_() for key, value in values.items()}
+        total, logits, blocks, counted, right = run(case, w, data)
+        total.backward()
+        for key, parameter in w.items():
+            assert parameter.grad.abs().max() > 1e-5, (name, key)
+            tensors[f"{name}.gradient.{key}"] = parameter.grad
+        tensors[f"{name}.logits"] = logits.detach()
+        anchors = [row * SEQ + anchor for row, _, anchor in blocks]
+        summary[name] = asdict(case) | {"total": total.item(), "blocks": anchors, "counted": counted, "right": right}
+        print(name, json.dumps(summary[name]))
+    save_file({key: value.contiguous() for key, value in tensors.items()}, HERE / "dflash.safetensors")
+    (HERE / "dflash.json").write_text(json.dumps({"seed": SEED, "mask_token": MASK, "cases": summary}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
