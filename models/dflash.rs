@@ -8,7 +8,6 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::blocks::{BlockLayout, attend_blocks};
 use crate::language_model::logits;
 use crate::mask::token_ids;
-use crate::untrained::Untrained;
 use crate::weights::lift;
 use crate::{
     AttentionConfig, Bias, Capture, DecoderLayer, DecoderLayerConfig, Drafter, Error, Features,
@@ -217,12 +216,7 @@ impl Drafter for DFlash {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = Untrained {
-            random: RandomWeights::new(seed),
-            heads: None,
-            target,
-            vocabulary,
-        };
+        let mut weights = RandomWeights::new(seed);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

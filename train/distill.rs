@@ -66,12 +66,8 @@ impl Objective<LanguageModel> for Distill {
     type Config = DistillConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let loss = TokenLoss {
-            label_weight: config.label_weight,
-            teacher_weight: config.teacher_weight,
-            divergence: config.divergence,
-        };
-        loss.check()?;
+        let (labels, teacher) = (config.label_weight, config.teacher_weight);
+        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
         let temperature = config.temperature;
         if !(temperature > 0.0 && temperature.is_finite()) {
             let got = temperature.to_string();

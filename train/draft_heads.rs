@@ -24,13 +24,18 @@ pub(crate) struct HeadsLoss {
 }
 
 impl HeadsLoss {
-    /// Fails where a setting makes no sense.
-    pub(crate) fn check(&self) -> Result<()> {
-        if !(self.decay > 0.0 && self.decay <= 1.0) {
-            let got = self.decay.to_string();
-            return Err(Error::objective("decay", "above 0 and at most 1", got));
+    /// The loss in which that of head `k` counts `decay^k`.
+    ///
+    /// # Errors
+    /// The decay makes no sense.
+    pub(crate) fn new(decay: f64, loss: TokenLoss) -> Result<Self> {
+        match decay > 0.0 && decay <= 1.0 {
+            true => Ok(Self { decay, loss }),
+            false => {
+                let got = decay.to_string();
+                Err(Error::objective("decay", "above 0 and at most 1", got))
+            }
         }
-        self.loss.check()
     }
 
     /// The loss of `drafter` on `batch`. Where the target judges, the reported steps are of its divergence, else of the

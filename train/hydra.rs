@@ -40,15 +40,9 @@ impl Objective<Hydra> for HydraLoss {
     type Config = HydraLossConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let loss = HeadsLoss {
-            decay: config.decay,
-            loss: TokenLoss {
-                label_weight: config.label_weight,
-                teacher_weight: config.teacher_weight,
-                divergence: config.divergence,
-            },
-        };
-        loss.check()?;
+        let (labels, teacher) = (config.label_weight, config.teacher_weight);
+        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let loss = HeadsLoss::new(config.decay, loss)?;
         Ok(Self(loss))
     }
 

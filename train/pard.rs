@@ -65,12 +65,8 @@ impl Objective<Pard> for PardLoss {
     type Config = PardLossConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let loss = TokenLoss {
-            label_weight: config.label_weight,
-            teacher_weight: config.teacher_weight,
-            divergence: config.divergence,
-        };
-        loss.check()?;
+        let (labels, teacher) = (config.label_weight, config.teacher_weight);
+        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         if config.draft_tokens == 0 {
             return setting("draft_tokens", "at least 1", "0".into());

@@ -19,24 +19,35 @@ pub(crate) struct TokenLoss {
 }
 
 impl TokenLoss {
-    /// Fails where a setting makes no sense.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// The loss of these keys of an objective.
+    ///
+    /// # Errors
+    /// A setting makes no sense.
+    pub(crate) fn new(
+        label_weight: f64,
+        teacher_weight: f64,
+        divergence: Divergence,
+    ) -> Result<Self> {
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         for (key, weight) in [
-            ("label_weight", self.label_weight),
-            ("teacher_weight", self.teacher_weight),
+            ("label_weight", label_weight),
+            ("teacher_weight", teacher_weight),
         ] {
             if !(weight >= 0.0 && weight.is_finite()) {
                 return setting(key, "0 or more", weight.to_string());
             }
         }
-        if self.label_weight + self.teacher_weight == 0.0 {
+        if label_weight + teacher_weight == 0.0 {
             let expected = "above 0 where `label_weight` is 0";
             return setting("teacher_weight", expected, "0".into());
         }
-        match self.divergence.problem() {
+        match divergence.problem() {
             Some((expected, got)) => setting("divergence", expected, got),
-            None => Ok(()),
+            None => Ok(Self {
+                label_weight,
+                teacher_weight,
+                divergence,
+            }),
         }
     }
 
