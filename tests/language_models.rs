@@ -411,3 +411,27 @@ fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
         rows.tokens
     );
 }
+
+#[test]
+fn a_pard_2_drafts_without_features_for_a_target_of_another_width() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter: Pard = tiny::fresh(&pard(true), &target, &device);
+    assert!(drafter.reads_features());
+    let mut parts = target.parts();
+    parts.spec.d_model /= 2;
+    let (model, projection) = (drafter.model().clone(), drafter.target_proj().cloned());
+    let other = Pard::of(model, projection, &parts, MASK).unwrap();
+    assert!(!other.reads_features());
+    assert_eq!(other.capture_of_target(), Capture::default());
+    let batch = batch(&target, Pard::capture(&pard(true), target.spec()).unwrap());
+    let (start, tokens) = documents(&batch).remove(0);
+    let drafts = |drafter: &Pard| {
+        let mut state = drafter.start(8, tokens[0]);
+        drafter.observe(&mut state, &tokens[1..5], &features(&batch, start, 4));
+        forced(drafter, &mut state, &[1, 2])
+    };
+    let without = drafts(&drafter.clone().without_features());
+    assert_eq!(drafts(&other), without);
+    assert_ne!(drafts(&drafter), without);
+}
