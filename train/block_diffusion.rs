@@ -4,6 +4,8 @@
 //! Slot `k >= 1` of a block whose anchor is `x_a` has seen the features of `x_0..x_{a-1}` and `x_a` itself, and predicts
 //! `x_{a+k}`; that token judges it, or the target's distribution of row `a+k-1`. An anchor may stand where it and the token
 //! after it are in the loss mask, as a decoder drafts after a token of the reply; a slot counts where its token is.
+mod slot_weights;
+
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_data::seed::mix;
@@ -12,6 +14,7 @@ use spectrain_models::blocks::{BlockLayout, BlockPlaces};
 use spectrain_models::dflash::DFlash;
 use spectrain_models::weights::host_f32;
 
+use self::slot_weights::{Preview, by_reach, until_first_error};
 use crate::batch::Rows;
 use crate::token_loss::{Judged, TokenLoss};
 use crate::{Batch, Divergence, Error, Head, Loss, Objective, Result, Row, Statistics};
@@ -277,12 +280,7 @@ impl BlockLoss {
 
     /// Of each position in `rows`, before anything is weighed: the drafter's probability of the right token, or its
     /// acceptance rate where the target judges; and whether its most likely token is the right one.
-    fn preview(
-        &self,
-        rows: &[Row],
-        judged: &Judged,
-        hidden: &Tensor<2>,
-    ) -> std::collections::BTreeMap<usize, (f32, bool)> {
+    fn preview(&self, rows: &[Row], judged: &Judged, hidden: &Tensor<2>) -> Preview {
         let hidden = hidden.clone().without_autodiff();
         let loss = self
             .loss
@@ -297,86 +295,9 @@ impl BlockLoss {
     }
 }
 
-type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
-
-/// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
-/// certain.
-fn by_reach(rows: &mut [Row], seen: &Preview, size: usize, certainty: f32) {
-    for row in rows {
-        let (block, slot) = (row.position / size, row.position % size);
-        let sure = |slot: usize| {
-            let found = seen.get(&(block * size + slot));
-            found.map_or(1.0, |(q, _)| (1.0 - certainty) * q + certainty)
-        };
-        let mut reach = 1.0;
-        row.weight = 0.0;
-        for later in 1..size {
-            reach *= sure(later);
-            if later >= slot {
-                row.weight += reach;
-            }
-        }
-    }
-}
-
-/// Leaves 1 up to the first slot of a block that errs, that one included.
-fn until_first_error(rows: &mut [Row], seen: &Preview, size: usize) {
-    for row in rows {
-        let (block, slot) = (row.position / size, row.position % size);
-        let right = |slot: usize| {
-            seen.get(&(block * size + slot))
-                .is_none_or(|(_, right)| *right)
-        };
-        row.weight = f32::from(u8::from((1..slot).all(right)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rows() -> Vec<Row> {
-        let row = |position| Row {
-            step: 0,
-            position,
-            teacher: 0,
-            weight: 1.0,
-        };
-        [1, 2, 3, 5, 6].map(row).to_vec()
-    }
-
-    fn weights(rows: &[Row]) -> Vec<f32> {
-        rows.iter().map(|row| row.weight).collect()
-    }
-
-    #[test]
-    fn d_pace_weighs_a_slot_by_how_far_decoders_get_with_it() {
-        let seen = Preview::from([
-            (1, (0.5, true)),
-            (2, (0.0, false)),
-            (3, (1.0, true)),
-            (5, (1.0, true)),
-            (6, (0.5, true)),
-        ]);
-        let mut judged = rows();
-        by_reach(&mut judged, &seen, 4, 0.5);
-        // q = 0.75, 0.5, 1: products 0.75, 0.375, 0.375. Then 1, 0.75 and a slot that does not count: 1, 0.75, 0.75.
-        assert_eq!(weights(&judged), [1.5, 0.75, 0.375, 2.5, 1.5]);
-    }
-
-    #[test]
-    fn auf_judges_up_to_the_first_error() {
-        let seen = Preview::from([
-            (1, (0.5, true)),
-            (2, (0.0, false)),
-            (3, (1.0, true)),
-            (5, (0.1, false)),
-            (6, (0.5, true)),
-        ]);
-        let mut judged = rows();
-        until_first_error(&mut judged, &seen, 4);
-        assert_eq!(weights(&judged), [1.0, 1.0, 0.0, 1.0, 0.0]);
-    }
 
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {

@@ -1,0 +1,85 @@
+//! Weights of slots that depend on how the drafter fares.
+use crate::Row;
+
+/// Of some positions: the drafter's probability of the right token, and whether its most likely one is that.
+pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
+
+/// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
+/// certain.
+pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, size: usize, certainty: f32) {
+    for row in rows {
+        let (block, slot) = (row.position / size, row.position % size);
+        let sure = |slot: usize| {
+            let found = seen.get(&(block * size + slot));
+            found.map_or(1.0, |(q, _)| (1.0 - certainty) * q + certainty)
+        };
+        let mut reach = 1.0;
+        row.weight = 0.0;
+        for later in 1..size {
+            reach *= sure(later);
+            if later >= slot {
+                row.weight += reach;
+            }
+        }
+    }
+}
+
+/// Leaves 1 up to the first slot of a block that errs, that one included.
+pub(super) fn until_first_error(rows: &mut [Row], seen: &Preview, size: usize) {
+    for row in rows {
+        let (block, slot) = (row.position / size, row.position % size);
+        let right = |slot: usize| {
+            seen.get(&(block * size + slot))
+                .is_none_or(|(_, right)| *right)
+        };
+        row.weight = f32::from(u8::from((1..slot).all(right)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let row = |position| Row {
+            step: 0,
+            position,
+            teacher: 0,
+            weight: 1.0,
+        };
+        [1, 2, 3, 5, 6].map(row).to_vec()
+    }
+
+    fn weights(rows: &[Row]) -> Vec<f32> {
+        rows.iter().map(|row| row.weight).collect()
+    }
+
+    #[test]
+    fn d_pace_weighs_a_slot_by_how_far_decoders_get_with_it() {
+        let seen = Preview::from([
+            (1, (0.5, true)),
+            (2, (0.0, false)),
+            (3, (1.0, true)),
+            (5, (1.0, true)),
+            (6, (0.5, true)),
+        ]);
+        let mut judged = rows();
+        by_reach(&mut judged, &seen, 4, 0.5);
+        // q = 0.75, 0.5, 1: products 0.75, 0.375, 0.375. Then 1, 0.75 and a slot that does not count: 1, 0.75, 0.75.
+        assert_eq!(weights(&judged), [1.5, 0.75, 0.375, 2.5, 1.5]);
+    }
+
+    #[test]
+    fn auf_judges_up_to_the_first_error() {
+        let seen = Preview::from([
+            (1, (0.5, true)),
+            (2, (0.0, false)),
+            (3, (1.0, true)),
+            (5, (0.1, false)),
+            (6, (0.5, true)),
+        ]);
+        let mut judged = rows();
+        until_first_error(&mut judged, &seen, 4);
+        assert_eq!(weights(&judged), [1.0, 1.0, 0.0, 1.0, 0.0]);
+    }
+}
