@@ -109,6 +109,16 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// Query heads, and key and value heads, which share them out.
+    pub(crate) fn heads(&self) -> Result<(usize, usize)> {
+        let heads = self.size("num_attention_heads", None)?;
+        let kv_heads = self.size("num_key_value_heads", Some(heads))?;
+        match heads.is_multiple_of(kv_heads) {
+            true => Ok((heads, kv_heads)),
+            false => Err(self.wrong("num_key_value_heads", format!("a divisor of `{heads}`"))),
+        }
+    }
+
     pub(crate) fn number(&self, key: &str, default: f64) -> Result<f64> {
         let Some(value) = self.get(key) else {
             return Ok(default);

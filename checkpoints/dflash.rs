@@ -209,11 +209,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
         return Err(config.wrong("attention_bias", "`false`"));
     }
     let hidden_size = config.size("hidden_size", None)?;
-    let heads = config.size("num_attention_heads", None)?;
-    let kv_heads = config.size("num_key_value_heads", Some(heads))?;
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(config.wrong("num_key_value_heads", format!("a divisor of `{heads}`")));
-    }
+    let (heads, kv_heads) = config.heads()?;
     let layers = config.size("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
     let ids = "dflash_config.target_layer_ids";

@@ -250,11 +250,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<Eagle1Layout> {
     let config = Config::of(folder);
     check_variant(&config)?;
     let hidden_size = config.size("hidden_size", None)?;
-    let heads = config.size("num_attention_heads", None)?;
-    let kv_heads = config.size("num_key_value_heads", Some(heads))?;
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(config.wrong("num_key_value_heads", format!("a divisor of `{heads}`")));
-    }
+    let (heads, kv_heads) = config.heads()?;
     Ok(Eagle1Layout {
         hidden_size,
         intermediate_size: config.size("intermediate_size", None)?,

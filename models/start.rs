@@ -43,7 +43,11 @@ impl Default for FreshConfig {
 }
 
 impl FreshConfig {
-    fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
+    /// The structure of such a model for `target`.
+    ///
+    /// # Errors
+    /// The sizes make no sense.
+    pub fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
         if self.layers == 0 {

@@ -265,16 +265,7 @@ impl Sizes<'_> {
         let Some(fresh) = self.fresh else {
             return Ok((target.clone(), false));
         };
-        let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let spec = TargetSpec {
-            layers: fresh.layers,
-            d_model: or(fresh.d_model, target.d_model),
-            d_ff: or(fresh.d_ff, target.d_ff),
-            heads: or(fresh.heads, target.heads),
-            kv_heads: or(fresh.kv_heads, target.kv_heads),
-            d_head: or(fresh.d_head, target.d_head),
-            ..target.clone()
-        };
-        Ok((spec, fresh.tied_head))
+        let structure = fresh.structure(target)?;
+        Ok((structure.spec, structure.tied_head))
     }
 }

@@ -135,17 +135,10 @@ impl Objective<DFlash> for BlockLoss {
         let rows = self.rows(&batch.rows, &anchors, size);
         let rows = self.weigh(rows, &judged, &hidden, size);
         let mut loss = self.loss.of(&judged, hidden, rows, 1.0, statistics);
-        let slot = |step: &mut usize, position: &mut usize| {
-            if let Some((anchor, _)) = anchors[*position / size] {
-                (*step, *position) = (*position % size - 1, anchor);
-            }
-        };
-        loss.rows
-            .iter_mut()
-            .for_each(|row| slot(&mut row.step, &mut row.position));
-        loss.missed
-            .iter_mut()
-            .for_each(|(step, position)| slot(step, position));
+        loss.tell_chains(|row| {
+            let (anchor, _) = anchors[row / size]?;
+            Some((row % size - 1, anchor))
+        });
         loss
     }
 }

@@ -145,6 +145,22 @@ impl Loss {
             .push((name, (part.values.squeeze_dim(1) * weights).sum()));
     }
 
+    /// Tells rows of one set of hidden states by the draft step and the position of the chain they belong to, where
+    /// `place` knows them.
+    pub(crate) fn tell_chains(&mut self, place: impl Fn(usize) -> Option<(usize, usize)>) {
+        let tell = |step: &mut usize, position: &mut usize| {
+            if let Some(found) = place(*position) {
+                (*step, *position) = found;
+            }
+        };
+        for row in &mut self.rows {
+            tell(&mut row.step, &mut row.position);
+        }
+        for (step, position) in &mut self.missed {
+            tell(step, position);
+        }
+    }
+
     /// Acceptance rate and agreement at each of [`rows`](Self::rows), `[rows, 2]`, where they were wanted.
     pub(crate) fn statistics(&self) -> Option<Tensor<2>> {
         self.statistics.clone()

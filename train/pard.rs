@@ -100,17 +100,10 @@ impl Objective<Pard> for PardLoss {
         let rows = self.rows(drafter, batch, &subset);
         let mut loss = self.loss.of(&judged, hidden, rows, 1.0, statistics);
         // A chain of drafts is known by the position of the token it follows.
-        let chain = |step: &mut usize, position: &mut usize| {
-            if let Some((block, place)) = subset.places()[*position] {
-                (*step, *position) = (block, place - block);
-            }
-        };
-        loss.rows
-            .iter_mut()
-            .for_each(|row| chain(&mut row.step, &mut row.position));
-        loss.missed
-            .iter_mut()
-            .for_each(|(step, position)| chain(step, position));
+        loss.tell_chains(|row| {
+            let (block, position) = subset.places()[row]?;
+            Some((block, position - block))
+        });
         loss
     }
 }

@@ -79,11 +79,7 @@ pub(super) fn from_json(
     let config = Config::of(folder);
     config.check_variant()?;
     let hidden_size = config.size("hidden_size", None)?;
-    let heads = config.size("num_attention_heads", None)?;
-    let kv_heads = config.size("num_key_value_heads", Some(heads))?;
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(config.wrong("num_key_value_heads", format!("a divisor of `{heads}`")));
-    }
+    let (heads, kv_heads) = config.heads()?;
     let vocab_size = config.size("vocab_size", None)?;
     Ok(Eagle3Layout {
         hidden_size,
