@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::dflash::{self, DFlashLayout};
+use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{DFlash, DFlashConfig};
 use spectrain_models::weights::{TensorWeights, export};
@@ -22,8 +23,8 @@ impl Shipped for DFlash {
         dflash::recognises(config)
     }
 
-    fn begin(config: &Self::Config, _: &TargetParts, counts: &[u64]) -> Result<()> {
-        check_mask_token(config.mask_token, counts)
+    fn begin(config: &Self::Config, _: &TargetParts, texts: &TokenShards) -> Result<()> {
+        check_mask_token(config.mask_token, texts)
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

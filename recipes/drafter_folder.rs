@@ -5,6 +5,7 @@ use burn::tensor::DType as BurnType;
 use serde_json::json;
 use spectrain_checkpoints::eagle3::Rope;
 use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{RopeConfig, RopeScaling, TargetParts};
@@ -19,10 +20,13 @@ pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
     Ok(())
 }
 
-/// Fails where texts, in which each token occurs as often as `counts` says, hold the token that stands for tokens to come.
-pub(crate) fn check_mask_token(mask_token: Option<u32>, counts: &[u64]) -> Result<()> {
-    let found = mask_token.and_then(|token| counts.get(token as usize).copied());
-    match found.unwrap_or(0) {
+/// Fails where texts, prompts included, hold the token that stands for tokens to come.
+pub(crate) fn check_mask_token(mask_token: Option<u32>, texts: &TokenShards) -> Result<()> {
+    let Some(mask_token) = mask_token else {
+        return Ok(());
+    };
+    let tokens = texts.iter().flat_map(|text| text.tokens);
+    match tokens.filter(|&&token| token == mask_token).count() {
         0 => Ok(()),
         found => bail!(
             "`[drafter] mask_token`: expected a token that no text holds, found one that the texts hold {found} times"
@@ -72,6 +76,34 @@ pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) ->
 pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
     let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
     Ok(cast.collect::<spectrain_checkpoints::Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spectrain_data::Sample;
+    use spectrain_data::tokens::TokenWriter;
+
+    #[test]
+    fn a_mask_token_that_only_prompts_hold_is_refused_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = TokenWriter::create(folder.path(), 100).unwrap();
+        let sample = Sample {
+            tokens: vec![7, 1, 2, 7],
+            loss_mask: vec![false, false, true, false],
+        };
+        writer.push(&sample).unwrap();
+        writer.finish(serde_json::Map::new()).unwrap();
+        let texts = TokenShards::open(folder.path()).unwrap();
+        assert!(
+            check_mask_token(Some(3), &texts).is_ok() && check_mask_token(None, &texts).is_ok()
+        );
+        let error = check_mask_token(Some(7), &texts).unwrap_err().to_string();
+        assert!(
+            error.contains("mask_token") && error.contains("2 times"),
+            "{error}"
+        );
+    }
 }
 
 /// What the tests of all kinds of drafters start from.

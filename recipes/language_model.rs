@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
@@ -27,7 +28,7 @@ impl Shipped for LanguageModel {
         language_model::recognises(config)
     }
 
-    fn begin(config: &Self::Config, target: &TargetParts, _: &[u64]) -> Result<()> {
+    fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
         check_start(&config.model, target)
     }
 
@@ -75,9 +76,9 @@ impl Shipped for Pard {
         language_model::mask_token(config).is_some()
     }
 
-    fn begin(config: &Self::Config, target: &TargetParts, counts: &[u64]) -> Result<()> {
+    fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
-        check_mask_token(config.mask_token, counts)
+        check_mask_token(config.mask_token, texts)
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

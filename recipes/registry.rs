@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_data::tokens::TokenShards;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -76,9 +77,8 @@ pub trait Shipped: Drafter + 'static {
     /// Whether a `config.json` is of this kind of drafter.
     fn recognises(config: &Value) -> bool;
 
-    /// Fails where what the settings let it start from is not for this target, or for texts in which each token occurs
-    /// as often as `counts` says.
-    fn begin(_config: &Self::Config, _target: &TargetParts, _counts: &[u64]) -> Result<()> {
+    /// Fails where what the settings let it start from is not for this target, or not for these texts.
+    fn begin(_config: &Self::Config, _target: &TargetParts, _texts: &TokenShards) -> Result<()> {
         Ok(())
     }
 

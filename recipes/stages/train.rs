@@ -48,7 +48,7 @@ where
     if is_gpu(&context.device_name) {
         self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, objective)?;
     }
-    D::begin(drafter, &parts, &prepare::counts(context.run)?)?;
+    D::begin(drafter, &parts, &setup.tokens)?;
     let device = graph_device(&context.device, config);
     let fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
     let mut trainee = Trainee::drafter(fresh, O::new(objective)?, config.optimizer());
