@@ -1,4 +1,5 @@
-//! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>).
+//! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>), and
+//! those of DFlash 2 and DSpark, which have more parts.
 //!
 //! The target's embedding and head are not in the folder: engines use the target's own.
 
@@ -12,11 +13,13 @@ use crate::folder::{ModelFolder, WEIGHTS};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Result, checked, launch};
 
+mod parts;
 #[cfg(test)]
 mod tests;
 
-/// What all engines call it.
-const ARCHITECTURE: &str = "DFlashDraftModel";
+use self::parts::Family;
+pub use self::parts::{Convolution, DFlashParts, Markov, Selector};
+
 /// The target's, which some published folders repeat.
 const REPEATED: [&str; 2] = ["embed_tokens.weight", "lm_head.weight"];
 
@@ -40,6 +43,7 @@ pub struct DFlashLayout {
     /// Decoder layers of the target.
     pub target_layers: usize,
     /// Captured layers, ascending, as 0-based indices of the layers whose output is read: engines count alike.
+    /// None where the context is made of tokens alone.
     pub captured_layers: Vec<usize>,
     /// Tokens of a block, the last committed one counted.
     pub block_size: usize,
@@ -53,6 +57,8 @@ pub struct DFlashLayout {
     pub rms_norm_eps: f64,
     /// Longest sequence.
     pub max_position_embeddings: usize,
+    /// What it has beside its layers.
+    pub parts: DFlashParts,
     /// Rotary position embedding.
     pub rope: Rope,
     /// The type of the weights.
@@ -62,7 +68,12 @@ pub struct DFlashLayout {
 /// Whether a `config.json` is of a DFlash drafter.
 pub fn recognises(config: &Value) -> bool {
     let names = config["architectures"].as_array();
-    names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE))
+    names.is_some_and(|names| {
+        names
+            .iter()
+            .filter_map(Value::as_str)
+            .any(Family::recognises)
+    })
 }
 
 /// The tensors that a folder of this layout must hold.
@@ -75,7 +86,7 @@ pub fn required(layout: &DFlashLayout) -> Vec<TensorSpec> {
     let mut weights = vec![
         (
             "fc.weight".to_owned(),
-            vec![hidden, layout.captured_layers.len() * hidden],
+            vec![hidden, layout.captured_layers.len().max(1) * hidden],
         ),
         ("hidden_norm.weight".to_owned(), vec![hidden]),
         ("norm.weight".to_owned(), vec![hidden]),
@@ -97,6 +108,8 @@ pub fn required(layout: &DFlashLayout) -> Vec<TensorSpec> {
         let named = |(name, shape)| (format!("layers.{layer}.{name}.weight"), shape);
         weights.extend(of_layer.into_iter().map(named));
     }
+    let sizes = [hidden, layout.vocab_size];
+    weights.extend(layout.parts.tensors(sizes, layout.layers));
     let typed = |(name, shape)| (name, shape, layout.dtype);
     weights.into_iter().map(typed).collect()
 }
@@ -147,18 +160,32 @@ pub fn read(dir: &Path) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     Ok((layout, tensors))
 }
 
-/// One command for each engine. `draft_tokens` is the length of the draft, at most one less than the block.
+/// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub fn launch_lines(
     dir: &Path,
     layout: &DFlashLayout,
     target: &str,
     draft_tokens: usize,
 ) -> Vec<String> {
-    let draft_tokens = draft_tokens.min(layout.block_size - 1);
-    vec![
-        launch::vllm(dir, "dflash", target, draft_tokens),
-        launch::sglang_block(dir, "DFLASH", target, draft_tokens),
-    ]
+    let whole = layout.block_size - usize::from(!layout.parts.sample_from_anchor);
+    let draft_tokens = draft_tokens.min(whole);
+    match layout.parts.family() {
+        Family::DFlash => vec![
+            launch::vllm(dir, "dflash", target, draft_tokens),
+            launch::sglang_block(dir, "DFLASH", target, draft_tokens),
+        ],
+        // The convolutions take the block to be as long as the draft.
+        Family::DFlash2 => vec![
+            launch::vllm(dir, "dflash", target, whole),
+            launch::sglang_block(dir, "DFLASH", target, whole),
+        ],
+        Family::DSpark => vec![launch::vllm(dir, "dspark", target, whole)],
+        Family::Own => vec![
+            "# no serving engine loads block drafters with these parts; this program decodes with them: `spectrain generate`, \
+             `spectrain evaluate`"
+                .to_string(),
+        ],
+    }
 }
 
 fn to_json(layout: &DFlashLayout) -> Value {
@@ -171,7 +198,7 @@ fn to_json(layout: &DFlashLayout) -> Value {
         dflash["causal"] = json!(layout.causal);
     }
     let mut config = json!({
-        "architectures": [ARCHITECTURE],
+        "architectures": [layout.parts.family().architecture()],
         "model_type": "qwen3",
         "num_hidden_layers": layout.layers,
         "hidden_size": layout.hidden_size,
@@ -196,6 +223,7 @@ fn to_json(layout: &DFlashLayout) -> Value {
         config["sliding_window"] = json!(layout.window);
         config["use_sliding_window"] = json!(true);
     }
+    layout.parts.write(&mut config);
     layout.rope.write(&mut config);
     config
 }
@@ -203,7 +231,7 @@ fn to_json(layout: &DFlashLayout) -> Value {
 fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
     let config = Config::of(folder);
     if !recognises(folder.config()) {
-        return Err(config.wrong("architectures", format!("`{ARCHITECTURE}`")));
+        return Err(config.wrong("architectures", format!("one of {}", Family::names())));
     }
     if config.flag("attention_bias", false)? {
         return Err(config.wrong("attention_bias", "`false`"));
@@ -212,12 +240,22 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
     let (heads, kv_heads) = config.heads()?;
     let layers = config.size("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
+    let parts = DFlashParts::read(&config)?;
+    if parts
+        .convolution
+        .as_ref()
+        .is_some_and(|convolution| !hidden_size.is_multiple_of(convolution.group))
+    {
+        let key = "dflash_config.conv_group_size";
+        return Err(config.wrong(key, format!("a divisor of {hidden_size}")));
+    }
     let ids = "dflash_config.target_layer_ids";
     let mask = "dflash_config.mask_token_id";
     let captured = config.get(ids).and_then(Value::as_array);
     let captured =
         captured.and_then(|ids| ids.iter().map(Value::as_u64).collect::<Option<Vec<_>>>());
-    let captured = captured.filter(|ids| !ids.is_empty() && ids.is_sorted_by(|a, b| a < b));
+    let captured =
+        captured.filter(|ids| ids.is_empty() == parts.of_tokens && ids.is_sorted_by(|a, b| a < b));
     let captured = captured.ok_or_else(|| config.wrong(ids, "ascending layers"))?;
     let mask_token = config.get(mask).and_then(Value::as_u64);
     let mask_token = mask_token.and_then(|id| u32::try_from(id).ok());
@@ -240,6 +278,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
         // Engines read sliding layers as causal ones where nothing is said.
         causal: config.flag("dflash_config.causal", sliding)?,
         rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
+        parts,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,
         rope: config.rope()?,
         dtype,

@@ -310,7 +310,7 @@ impl EvaluateTable {
                 .temperatures
                 .iter()
                 .any(|&temperature| temperature > 0.0);
-            let tree = !matches!(draft, DraftChoice::Chain { .. });
+            let tree = !draft.is_chain();
             if self.verifier == VerifierName::Block && tree && sampled {
                 return Err(Problem::new(
                     "verifier",
