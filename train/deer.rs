@@ -111,6 +111,21 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
         }
     }
 
+    fn settings_of(config: &Self::Config, stage: &str) -> Self::Config {
+        let unread = Self::Config::default();
+        match stage == DeerStage::ALL[2].0 {
+            true => DeerLossConfig {
+                least_masked: unread.least_masked,
+                ..config.clone()
+            },
+            false => DeerLossConfig {
+                span: unread.span,
+                alpha: unread.alpha,
+                ..config.clone()
+            },
+        }
+    }
+
     /// # Panics
     /// The batch has no features.
     fn loss(&self, drafter: &MaskedLanguageModel, batch: &Batch, statistics: Statistics) -> Loss {

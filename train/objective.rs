@@ -29,6 +29,11 @@ pub trait Objective<M: Module>: Sized {
         Self::new(config)
     }
 
+    /// The settings that one of [`Self::STAGES`] reads, those that it does not read at their defaults.
+    fn settings_of(config: &Self::Config, _stage: &str) -> Self::Config {
+        config.clone()
+    }
+
     /// Whether a drafter in training with it drafts as it will, so that the best weights are those that draft best; else
     /// they are those of the least loss.
     fn drafts(&self) -> bool {
