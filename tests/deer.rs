@@ -35,8 +35,13 @@ fn config(context: Context) -> MaskedLanguageModelConfig {
 }
 
 fn objective(stage: DeerStage, span: usize) -> DeerLoss {
+    objective_of_cuts(stage, span, 1)
+}
+
+fn objective_of_cuts(stage: DeerStage, span: usize, cuts: usize) -> DeerLoss {
     let config = DeerLossConfig {
         span,
+        cuts,
         ..Default::default()
     };
     DeerLoss::at(&config, stage).unwrap()
@@ -66,16 +71,11 @@ fn tokens(batch: &Batch, places: &[usize]) -> Vec<u32> {
     places.iter().map(|&at| batch.rows.tokens[at]).collect()
 }
 
-/// Masks one behind the other, as their places in the list of masks.
-fn runs(predicted: &[usize]) -> Vec<Vec<usize>> {
-    let mut runs: Vec<Vec<usize>> = Vec::new();
-    for (index, &place) in predicted.iter().enumerate() {
-        match runs.last_mut() {
-            Some(run) if predicted[run[0]] + run.len() == place => run.push(index),
-            _ => runs.push(vec![index]),
-        }
-    }
-    runs
+/// The masks of each block, as their places in the list of masks.
+fn of_blocks(masks: &[(usize, usize)]) -> Vec<Vec<usize>> {
+    let indices: Vec<usize> = (0..masks.len()).collect();
+    let same = |&a: &usize, &b: &usize| masks[a].0 == masks[b].0;
+    indices.chunk_by(same).map(<[usize]>::to_vec).collect()
 }
 
 fn no_features(count: usize) -> Features {
@@ -87,15 +87,15 @@ fn no_features(count: usize) -> Features {
 }
 
 /// The logits of a stage's masks are those of the slots that a decoder drafts from.
-fn masks_equal_slots(context: Context) {
+fn masks_equal_slots(context: Context, cuts: usize) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let drafter: MaskedLanguageModel = tiny::fresh(&config(context), &target, &device);
     let mut compared = 0;
     for seed in 1..6 {
         let batch = batch(&target, seed);
-        let objective = objective(DeerStage::Refine, 6);
-        let (predicted, hidden) = objective.masks(&drafter, &batch);
+        let objective = objective_of_cuts(DeerStage::Refine, 6, cuts);
+        let (found, hidden) = objective.masks(&drafter, &batch);
         let logits = host_f32(drafter.model().head().forward(hidden));
         let places = objective.places(&drafter, &batch);
         let all: Vec<u32> = places
@@ -104,7 +104,7 @@ fn masks_equal_slots(context: Context) {
             .iter::<i64>()
             .map(|t| t as u32)
             .collect();
-        let masks = runs(&predicted);
+        let masks = of_blocks(&found);
         // A text of the batch has as many masks as stand behind its separator, though some may be behind its end.
         let counts: Vec<usize> = (0..all.len())
             .filter(|&at| all[at] == SEPARATOR && all.get(at + 1) == Some(&MASK))
@@ -112,7 +112,7 @@ fn masks_equal_slots(context: Context) {
             .collect();
         assert_eq!(counts.len(), masks.len());
         for (run, count) in masks.into_iter().zip(counts) {
-            let text = tokens(&batch, &before(&batch, predicted[run[0]]));
+            let text = tokens(&batch, &before(&batch, found[run[0]].0));
             let mut state = drafter.start(4, text[0]);
             // In two parts, as in decoding, the first of which is drafted from too.
             drafter.observe(&mut state, &text[1..2], &no_features(1));
@@ -133,12 +133,14 @@ fn masks_equal_slots(context: Context) {
 
 #[test]
 fn the_masks_of_a_bidirectional_text_equal_its_draft_slots() {
-    masks_equal_slots(Context::Bidirectional);
+    masks_equal_slots(Context::Bidirectional, 1);
+    masks_equal_slots(Context::Bidirectional, 2);
 }
 
 #[test]
 fn the_masks_of_a_causal_text_equal_its_draft_slots_from_a_cache() {
-    masks_equal_slots(Context::Causal);
+    masks_equal_slots(Context::Causal, 1);
+    masks_equal_slots(Context::Causal, 3);
 }
 
 #[test]
@@ -148,29 +150,24 @@ fn what_stands_behind_the_masks_or_in_another_text_changes_nothing() {
     for context in CONTEXTS {
         let drafter: MaskedLanguageModel = tiny::fresh(&config(context), &target, &device);
         let batch = batch(&target, 3);
-        let objective = objective(DeerStage::Refine, 5);
+        let objective = objective_of_cuts(DeerStage::Refine, 5, 2);
         let masks = |batch: &Batch| {
-            let (predicted, hidden) = objective.masks(&drafter, batch);
-            (predicted, host_f32(hidden))
+            let (blocks, hidden) = objective.masks(&drafter, batch);
+            (blocks, host_f32(hidden))
         };
-        let (predicted, expected) = masks(&batch);
-        let width = expected.len() / predicted.len();
-        let documents = |at: usize| (at / 64, batch.rows.layout.documents[at]);
+        let (blocks, expected) = masks(&batch);
+        let width = expected.len() / blocks.len();
+        let document = |at: usize| (at / 64, batch.rows.layout.documents[at]);
         for place in 0..batch.rows.len() {
             let mut changed = batch.clone();
             changed.rows.tokens[place] = (batch.rows.tokens[place] + 1) % SEPARATOR;
             let (_, found) = masks(&changed);
-            for (index, &mask) in predicted.iter().enumerate() {
-                let first = predicted[..=index]
-                    .iter()
-                    .find(|&&other| documents(other) == documents(mask));
-                let visible = documents(place) == documents(mask) && place < *first.unwrap();
+            for (index, &(cut, mask)) in blocks.iter().enumerate() {
+                let visible = document(place) == document(cut) && place < cut;
                 let of = index * width..(index + 1) * width;
-                assert_eq!(
-                    found[of.clone()] != expected[of],
-                    visible,
-                    "{context:?}: place {place}, the mask of {mask}"
-                );
+                let differs = found[of.clone()] != expected[of];
+                let what = format!("{context:?}: place {place}, the mask of {mask} behind {cut}");
+                assert_eq!(differs, visible, "{what}");
             }
         }
     }
@@ -247,6 +244,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     refuse(&|config| config.alpha = 0.99, "alpha");
     refuse(&|config| config.alpha = f64::NAN, "alpha");
     refuse(&|config| config.span = 0, "span");
+    refuse(&|config| config.cuts = 0, "cuts");
     refuse(&|config| config.least_masked = 0.0, "least_masked");
     let target = tiny::target(&Device::flex());
     let refuse = |change: &dyn Fn(&mut MaskedLanguageModelConfig), key: &str| {

@@ -13,6 +13,9 @@
 //! The last token before a cut and the first one behind it are both in the loss mask, as a decoder drafts after a token of the
 //! reply.
 //!
+//! A text may be cut at several places (`cuts`), which costs a causal text little more than the blocks and a bidirectional one
+//! a copy of the text for each. The paper cuts once.
+//!
 //! The paper cuts an answer and goes on to its end. A conversation of several turns is continued to the end of the turn that
 //! was cut: what the user says next is known to no decoder. In stage II masks go on behind the end of the reply, as a decoder's
 //! do, and are not judged there; without them the number of masks would tell where the reply ends. t is drawn from
@@ -41,6 +44,8 @@ pub struct DeerLossConfig {
     pub teacher_weight: f64,
     /// That divergence. `"kl"`.
     pub divergence: Divergence,
+    /// Blocks of a text in the stages `align` and `refine`, each behind a cut of its own. 1.
+    pub cuts: usize,
     /// The least share of tokens that is masked in the stages `adapt` and `align`. 0.001.
     pub least_masked: f64,
     /// The most masks of the stage `refine`. 96.
@@ -56,6 +61,7 @@ impl Default for DeerLossConfig {
             label_weight: 1.0,
             teacher_weight: 0.0,
             divergence: Divergence::Kl,
+            cuts: 1,
             least_masked: 0.001,
             span: 96,
             alpha: 1.01,
@@ -113,17 +119,16 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
 
     fn settings_of(config: &Self::Config, stage: &str) -> Self::Config {
         let unread = Self::Config::default();
-        match stage == DeerStage::ALL[2].0 {
-            true => DeerLossConfig {
-                least_masked: unread.least_masked,
-                ..config.clone()
-            },
-            false => DeerLossConfig {
-                span: unread.span,
-                alpha: unread.alpha,
-                ..config.clone()
-            },
+        let mut settings = config.clone();
+        if stage == DeerStage::ALL[2].0 {
+            settings.least_masked = unread.least_masked;
+        } else {
+            (settings.span, settings.alpha) = (unread.span, unread.alpha);
         }
+        if stage == DeerStage::ALL[0].0 {
+            settings.cuts = unread.cuts;
+        }
+        settings
     }
 
     /// # Panics
@@ -149,7 +154,7 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
         let rows = rows.collect();
         let mut loss = self.loss.of(&judged, hidden, rows, 1.0, statistics);
         if self.drawing.stage == DeerStage::Refine {
-            // A chain of drafts is known by the place of its first token.
+            // A chain of drafts is known by the place of its first token, of which there is one in a batch.
             let chains: BTreeMap<usize, (usize, usize)> = sequences
                 .masks
                 .iter()
@@ -179,8 +184,10 @@ impl DeerLoss {
             let got = config.least_masked.to_string();
             return setting("least_masked", "above 0 and at most 1", got);
         }
-        if config.span == 0 {
-            return setting("span", "at least 1", "0".into());
+        for (key, count) in [("span", config.span), ("cuts", config.cuts)] {
+            if count == 0 {
+                return setting(key, "at least 1", "0".into());
+            }
         }
         if !(config.alpha >= 1.0 && config.alpha.is_finite()) {
             let got = config.alpha.to_string();
@@ -193,25 +200,36 @@ impl DeerLoss {
                 least_masked: config.least_masked,
                 span: config.span,
                 alpha: config.alpha,
+                cuts: config.cuts,
             },
         })
     }
 
-    /// What the head reads at each mask, with the place in the batch of the token that it predicts.
+    /// What the head reads at each mask that is judged, with places in the batch: that of the first token of its block, and
+    /// that of the token which it predicts.
+    ///
+    /// # Shapes
+    /// - output: `[masks, d_model]`
     ///
     /// # Panics
     /// The batch has no features.
-    pub fn masks(&self, drafter: &MaskedLanguageModel, batch: &Batch) -> (Vec<usize>, Tensor<2>) {
+    pub fn masks(
+        &self,
+        drafter: &MaskedLanguageModel,
+        batch: &Batch,
+    ) -> (Vec<(usize, usize)>, Tensor<2>) {
         let sequences = self.sequences(drafter, batch);
         let places = sequences.places(&batch.tokens.device());
         let hidden = drafter.hidden(&places, batch.features().last.dtype());
         let of = |mask: &Mask| mask.row * places.width() + mask.column;
         let rows: Vec<usize> = sequences.masks.iter().map(of).collect();
-        let predicted = sequences.masks.iter().map(|mask| mask.predicts).collect();
+        let masks = sequences.masks.iter();
         let hidden: Tensor<2> = hidden.flatten(0, 1);
-        let device = hidden.device();
-        let rows = indices(&rows, &device);
-        (predicted, hidden.select(0, rows))
+        let rows = indices(&rows, &hidden.device());
+        (
+            masks.map(|mask| (mask.cut, mask.predicts)).collect(),
+            hidden.select(0, rows),
+        )
     }
 
     /// The rows that the drafter reads of a batch.

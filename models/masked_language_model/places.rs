@@ -1,4 +1,4 @@
-//! Packed rows of texts with a block behind each, and which place sees which.
+//! Packed rows of texts with blocks behind cuts of them, and which place sees which.
 use burn::prelude::*;
 use burn::tensor::DType;
 
@@ -10,12 +10,14 @@ use crate::Layout;
 pub struct Place {
     /// What stands there.
     pub token: u32,
-    /// Number of the text it belongs to; 0 for what fills up.
+    /// Number of the text it belongs to, in its row; 0 for what fills up.
     pub document: u32,
     /// Position in that text.
     pub position: u32,
-    /// Whether it belongs to the block, which is the end of its text.
-    pub in_block: bool,
+    /// Number of its block, in its text; 0 for the text itself.
+    pub block: u32,
+    /// How many places of a causal text it sees, from the first on.
+    pub sees: u32,
 }
 
 impl Place {
@@ -23,7 +25,8 @@ impl Place {
         token: 0,
         document: 0,
         position: 0,
-        in_block: false,
+        block: 0,
+        sees: 1,
     };
 }
 
@@ -34,8 +37,10 @@ pub struct Places {
     pub tokens: Tensor<2, Int>,
     /// Texts, and positions within them.
     pub layout: Layout,
-    /// `[batch, width]`: whether the place belongs to a block.
-    in_block: Tensor<2, Bool>,
+    /// `[batch, width]`
+    blocks: Tensor<2, Int>,
+    /// `[batch, width]`
+    sees: Tensor<2, Int>,
 }
 
 impl Places {
@@ -59,7 +64,8 @@ impl Places {
                 documents: ints(&|place| place.document),
                 positions: ints(&|place| place.position),
             },
-            in_block: ints(&|place| u32::from(place.in_block)).equal_scalar(1),
+            blocks: ints(&|place| place.block),
+            sees: ints(&|place| place.sees),
         }
     }
 
@@ -68,33 +74,35 @@ impl Places {
         self.tokens.dims()[1]
     }
 
-    /// Every place sees its own text, at most `window` positions away, the own one counted; with a causal context, a place
-    /// outside of the block only what comes before it. What fills up sees its like.
+    /// Every place sees its own text with its blocks, at most `window` positions away, the own one counted. With a causal
+    /// context it sees of the text only what comes before it or its block, and of the blocks its own. What fills up sees its
+    /// like.
     ///
     /// # Shapes
     /// - output: `[batch, 1, width, width]`, added to scores
     pub fn mask(&self, context: Context, window: Option<usize>) -> Tensor<4> {
         let [batch, width] = self.tokens.dims();
         let square = [batch, width, width];
-        let device = self.tokens.device();
-        let documents = &self.layout.documents;
-        let of_row = documents.clone().reshape([batch, width, 1]).expand(square);
-        let of_column = documents.clone().reshape([batch, 1, width]).expand(square);
-        let mut hidden = of_row.not_equal(of_column);
-        let index = Tensor::<1, Int>::arange(0..width as i64, &device);
-        // Places of a text stand side by side, so that these are differences of positions, too.
-        let back = index.clone().reshape([1, width, 1]) - index.reshape([1, 1, width]);
+        let rows = |x: &Tensor<2, Int>| x.clone().reshape([batch, width, 1]).expand(square);
+        let keys = |x: &Tensor<2, Int>| x.clone().reshape([batch, 1, width]).expand(square);
+        let Layout {
+            documents,
+            positions,
+        } = &self.layout;
+        let mut hidden = rows(documents).not_equal(keys(documents));
         if context == Context::Causal {
-            let ahead = back.clone().lower_scalar(0).expand(square);
-            let in_block = self.in_block.clone().reshape([batch, width, 1]);
-            let outside = in_block.expand(square).bool_not();
-            hidden = hidden.bool_or(ahead.bool_and(outside));
+            let of_text = keys(&self.blocks).equal_scalar(0);
+            let ahead = keys(positions).greater_equal(rows(&self.sees));
+            let other_block = rows(&self.blocks).not_equal(keys(&self.blocks));
+            let in_text = of_text.clone().bool_and(ahead);
+            let in_block = of_text.bool_not().bool_and(other_block);
+            hidden = hidden.bool_or(in_text).bool_or(in_block);
         }
         if let Some(window) = window {
-            let far = back.abs().greater_equal_scalar(window as i64);
-            hidden = hidden.bool_or(far.expand(square));
+            let away = (rows(positions) - keys(positions)).abs();
+            hidden = hidden.bool_or(away.greater_equal_scalar(window as i64));
         }
-        Tensor::<3>::zeros(square, (&device, DType::F32))
+        Tensor::<3>::zeros(square, (&self.tokens.device(), DType::F32))
             .mask_fill(hidden, f32::NEG_INFINITY)
             .reshape([batch, 1, width, width])
     }
@@ -105,17 +113,15 @@ mod tests {
     use super::*;
     use crate::weights::host_f32;
 
-    fn seen(context: Context, window: Option<usize>) -> Vec<u8> {
-        let text = |document, blocks: &[bool]| -> Vec<Place> {
-            let place = |(position, &in_block): (usize, &bool)| Place {
-                token: 1,
-                document,
-                position: position as u32,
-                in_block,
-            };
-            blocks.iter().enumerate().map(place).collect()
+    fn seen(context: Context, window: Option<usize>, row: &[[u32; 4]]) -> Vec<u8> {
+        let place = |&[document, position, block, sees]: &[u32; 4]| Place {
+            token: 1,
+            document,
+            position,
+            block,
+            sees,
         };
-        let row = [text(1, &[false, false, true, true]), text(2, &[false])].concat();
+        let row = row.iter().map(place).collect();
         let places = Places::new(&[row], &Device::flex());
         let mask = host_f32(places.mask(context, window));
         mask.iter().map(|&entry| u8::from(entry == 0.0)).collect()
@@ -123,6 +129,13 @@ mod tests {
 
     #[test]
     fn a_text_sees_itself_or_what_comes_before_and_a_block_sees_both() {
+        let one = [
+            [1, 0, 0, 1],
+            [1, 1, 0, 2],
+            [1, 2, 1, 2],
+            [1, 3, 1, 2],
+            [2, 0, 0, 1],
+        ];
         let all = [
             1, 1, 1, 1, 0, //
             1, 1, 1, 1, 0, //
@@ -130,7 +143,7 @@ mod tests {
             1, 1, 1, 1, 0, //
             0, 0, 0, 0, 1,
         ];
-        assert_eq!(seen(Context::Bidirectional, None), all);
+        assert_eq!(seen(Context::Bidirectional, None, &one), all);
         let causal = [
             1, 0, 0, 0, 0, //
             1, 1, 0, 0, 0, //
@@ -138,7 +151,7 @@ mod tests {
             1, 1, 1, 1, 0, //
             0, 0, 0, 0, 1,
         ];
-        assert_eq!(seen(Context::Causal, None), causal);
+        assert_eq!(seen(Context::Causal, None, &one), causal);
         let near = [
             1, 1, 0, 0, 0, //
             1, 1, 1, 0, 0, //
@@ -146,6 +159,33 @@ mod tests {
             0, 0, 1, 1, 0, //
             0, 0, 0, 0, 1,
         ];
-        assert_eq!(seen(Context::Bidirectional, Some(2)), near);
+        assert_eq!(seen(Context::Bidirectional, Some(2), &one), near);
+    }
+
+    #[test]
+    fn blocks_behind_several_cuts_of_a_causal_text_do_not_see_each_other() {
+        let two = [
+            [1, 0, 0, 1],
+            [1, 1, 0, 2],
+            [1, 1, 1, 1], // behind the first token
+            [1, 2, 1, 1],
+            [1, 2, 2, 2], // behind the second
+        ];
+        let expected = [
+            1, 0, 0, 0, 0, //
+            1, 1, 0, 0, 0, //
+            1, 0, 1, 1, 0, //
+            1, 0, 1, 1, 0, //
+            1, 1, 0, 0, 1,
+        ];
+        assert_eq!(seen(Context::Causal, None, &two), expected);
+        let near = [
+            1, 0, 0, 0, 0, //
+            1, 1, 0, 0, 0, //
+            1, 0, 1, 1, 0, //
+            0, 0, 1, 1, 0, //
+            0, 1, 0, 0, 1,
+        ];
+        assert_eq!(seen(Context::Causal, Some(2), &two), near);
     }
 }

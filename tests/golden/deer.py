@@ -29,7 +29,7 @@ from language_models import (
 )
 
 SEPARATOR_TOKEN = 30
-CUT, AMOUNT, TOKENS = 0, 1, 2
+AMOUNT, TOKENS = 1, 2
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Case:
 
 def case(model, stage, context, seed, **changes):
     keys = {"label_weight": 1.0, "teacher_weight": 0.0, "divergence": "kl"}
-    keys |= {"least_masked": 0.3, "span": 6, "alpha": 1.2}
+    keys |= {"cuts": 1, "least_masked": 0.3, "span": 6, "alpha": 1.2}
     return Case(model, stage, context, keys | changes, seed)
 
 
@@ -54,8 +54,10 @@ CASES = {
     "adapt": case("llama", "adapt", "bidirectional", 3),
     "adapt-causal": case("qwen3", "adapt", "causal", 4),
     "align": case("qwen3", "align", "bidirectional", 6),
-    "align-causal": case("llama", "align", "causal", 15, label_weight=0.5, teacher_weight=0.75),
-    "refine": case("llama", "refine", "bidirectional", 7),
+    "align-causal": case(
+        "llama", "align", "causal", 15, label_weight=0.5, teacher_weight=0.75, cuts=3
+    ),
+    "refine": case("llama", "refine", "bidirectional", 7, cuts=2),
     "refine-causal": case("qwen3", "refine", "causal", 22, label_weight=0.25, teacher_weight=1.0),
 }
 
@@ -135,21 +137,26 @@ def share(case, seed):
     return least + (1 - least) * unit(splitmix(seed, AMOUNT))
 
 
-def cut_and_mask(case, texts, places):
-    """One text: (tokens, where the block begins, masks as (place in it, token's place, weight), whole), or None."""
-    ids = texts.ids.tolist()
+def cuts_of(case, texts, places):
+    """Where a text is cut, with the seed of each block."""
     seed = splitmix(case.seed, places[0])
     behind = places[1:]
     if case.stage == "adapt":
-        replies = [place for place in behind if texts.mask[place]]
-        cut, block, candidates, separator = replies[0], None, replies, []
-        block = [place for place in places if place >= cut]
+        cuts = [place for place in behind if texts.mask[place]][:1]
     else:
         cuts = [place for place in behind if texts.mask[place - 1] and texts.mask[place]]
-        if not cuts:
-            return None
-        cut, separator = cuts[splitmix(seed, CUT) % len(cuts)], [SEPARATOR_TOKEN]
-        block = []
+        cuts = sorted(sorted(cuts, key=lambda cut: splitmix(seed, cut))[: case.objective["cuts"]])
+    return [(cut, splitmix(seed, cut)) for cut in cuts]
+
+
+def cut_and_mask(case, texts, places, cut, seed):
+    """A cut text: (tokens, where the block begins, masks as (place in it, token's place, weight), whole)."""
+    ids = texts.ids.tolist()
+    if case.stage == "adapt":
+        block, separator = [place for place in places if place >= cut], []
+        candidates = [place for place in block if texts.mask[place]]
+    else:
+        block, separator = [], [SEPARATOR_TOKEN]
         for place in places:
             if place >= cut and texts.mask[place] and (not block or block[-1] == place - 1):
                 block.append(place)
@@ -164,7 +171,7 @@ def cut_and_mask(case, texts, places):
             if i <= len(block):
                 masks.append((len(tokens), block[i - 1], case.objective["alpha"] ** (count - i)))
             tokens.append(MASK_TOKEN)
-        return tokens, begins, masks, sum(weight for _, _, weight in masks), cut
+        return tokens, begins, masks, sum(weight for _, _, weight in masks)
     t, drawn = share(case, seed), splitmix(seed, TOKENS)
     for place in block:
         if place in candidates and unit(splitmix(drawn, place)) <= t:
@@ -172,17 +179,19 @@ def cut_and_mask(case, texts, places):
             tokens.append(MASK_TOKEN)
         else:
             tokens.append(ids[place])
-    return tokens, begins, masks, len(candidates), cut
+    return tokens, begins, masks, len(candidates)
 
 
 def run(case, weights, data):
     texts, target = Texts(data), data["target_logits"]
     found, predicted, weighted, by_step, whole = [], [], [], {}, 0
-    for document in texts.documents():
-        drawn = cut_and_mask(case, texts, texts.places(document))
-        if drawn is None:
-            continue
-        tokens, begins, masks, of_text, cut = drawn
+    blocks = [
+        (texts.places(document), *cut)
+        for document in texts.documents()
+        for cut in cuts_of(case, texts, texts.places(document))
+    ]
+    for places, cut, seed in blocks:
+        tokens, begins, masks, of_text = cut_and_mask(case, texts, places, cut, seed)
         whole += of_text
         rows = logits(weights, tokens, what_is_seen(case, len(tokens), begins))
         for at, place, weight in masks:

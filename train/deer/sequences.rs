@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use burn::prelude::*;
 use spectrain_data::seed::mix;
-use spectrain_models::masked_language_model::{Blocks, Place, Places};
+use spectrain_models::masked_language_model::{Blocks, Context, Place, Places};
 
 use super::DeerStage;
 use crate::batch::Rows;
@@ -15,6 +15,7 @@ pub(super) struct Drawing {
     pub(super) least_masked: f64,
     pub(super) span: usize,
     pub(super) alpha: f64,
+    pub(super) cuts: usize,
 }
 
 /// A mask that is judged.
@@ -40,8 +41,7 @@ pub(super) struct Sequences {
     pub(super) masks: Vec<Mask>,
 }
 
-/// Numbers that are drawn for a text, by what they decide.
-const CUT: u64 = 0;
+/// Numbers that are drawn for a block, by what they decide.
 const AMOUNT: u64 = 1;
 const TOKENS: u64 = 2;
 
@@ -53,32 +53,24 @@ impl Drawing {
         let mut whole = 0.0;
         let length = rows.layout.row_length;
         for row in 0..rows.layout.rows {
-            let mut packed = Vec::new();
+            let mut packed = Packed {
+                rows,
+                blocks,
+                row,
+                places: Vec::new(),
+                masks: Vec::new(),
+                document: 0,
+            };
             let places = row * length..(row + 1) * length;
             let starts = places
                 .filter(|&at| rows.layout.documents[at] != 0 && rows.layout.positions[at] == 0);
             for start in starts {
-                let text = Text {
-                    rows,
-                    blocks,
-                    start,
-                };
-                let seed = mix(seed, start as u64);
-                let Some(drawn) = self.of_text(&text, seed) else {
-                    continue;
-                };
-                whole += drawn.whole;
-                let column = packed.len();
-                sequences
-                    .masks
-                    .extend(drawn.masks.into_iter().map(|mask| Mask {
-                        row,
-                        column: column + mask.column,
-                        ..mask
-                    }));
-                packed.extend(drawn.places);
+                let behind = self.of_text(rows, start, mix(seed, start as u64));
+                whole += behind.iter().map(|behind| behind.whole).sum::<f64>();
+                packed.push(start, &behind, self.stage != DeerStage::Adapt);
             }
-            sequences.rows.push(packed);
+            sequences.rows.push(packed.places);
+            sequences.masks.extend(packed.masks);
         }
         for mask in &mut sequences.masks {
             mask.weight /= whole;
@@ -86,38 +78,69 @@ impl Drawing {
         sequences
     }
 
-    fn of_text(&self, text: &Text, seed: u64) -> Option<Drawn> {
-        let (start, end) = (text.start, text.end());
-        let mask = &text.rows.loss_mask;
+    /// What stands behind the cuts of the text that starts at `start`.
+    fn of_text(&self, rows: &Rows, start: usize, seed: u64) -> Vec<Behind> {
+        let length = (1..).find(|&by| !rows.reaches(start, by));
+        let end = start + length.unwrap_or_default();
+        let trained = |at: usize| rows.loss_mask[at];
+        let of_block = |cut: usize| mix(seed, cut as u64);
         if self.stage == DeerStage::Adapt {
             // No row of the target comes before the first token.
-            let replies: Vec<usize> = (start + 1..end).filter(|&at| mask[at]).collect();
-            let block = *replies.first()?..end;
-            return Some(text.noise(None, block, &replies, self.share(seed), mix(seed, TOKENS)));
+            let replies: Vec<usize> = (start + 1..end).filter(|&at| trained(at)).collect();
+            let first = replies.first();
+            let noise = first.map(|&first| self.noise(first..end, &replies, of_block(first)));
+            return noise.into_iter().collect();
         }
-        let cuts: Vec<usize> = (start + 1..end)
-            .filter(|&at| mask[at - 1] && mask[at])
+        let mut cuts: Vec<usize> = (start + 1..end)
+            .filter(|&at| trained(at - 1) && trained(at))
             .collect();
-        let drawn = mix(seed, CUT) % (cuts.len() as u64).max(1);
-        let cut = *cuts.get(drawn as usize)?;
-        let left = (cut..end).take_while(|&at| mask[at]).count();
-        let separator = Some(text.blocks.separator_token);
-        Some(match self.stage {
-            DeerStage::Refine => {
-                let masks = 1 + (mix(seed, AMOUNT) % self.span as u64) as usize;
-                text.masks(separator, cut..cut + left, masks, self.alpha)
+        cuts.sort_by_cached_key(|&cut| of_block(cut));
+        cuts.truncate(self.cuts);
+        cuts.sort_unstable();
+        let behind = cuts.into_iter().map(|cut| {
+            let reply: Vec<usize> = (cut..end).take_while(|&at| trained(at)).collect();
+            match self.stage {
+                DeerStage::Refine => self.masks(cut..cut + reply.len(), of_block(cut)),
+                _ => self.noise(cut..cut + reply.len(), &reply, of_block(cut)),
             }
-            _ => {
-                let reply: Vec<usize> = (cut..cut + left).collect();
-                let share = self.share(seed);
-                text.noise(separator, cut..cut + left, &reply, share, mix(seed, TOKENS))
-            }
-        })
+        });
+        behind.collect()
     }
 
-    /// The share of a text's tokens that is masked.
-    fn share(&self, seed: u64) -> f64 {
-        self.least_masked + (1.0 - self.least_masked) * unit(mix(seed, AMOUNT))
+    /// The tokens of `places`, of which each of `candidates` is masked with the same probability.
+    fn noise(&self, places: Range<usize>, candidates: &[usize], seed: u64) -> Behind {
+        let least = self.least_masked;
+        let share = least + (1.0 - least) * unit(mix(seed, AMOUNT));
+        let tokens = mix(seed, TOKENS);
+        let slot = |at: usize| {
+            let candidate = candidates.binary_search(&at).is_ok();
+            match candidate && unit(mix(tokens, at as u64)) <= share {
+                true => Slot::Mask(at, 1.0 / share),
+                false => Slot::Token(at),
+            }
+        };
+        Behind {
+            cut: places.start,
+            slots: places.map(slot).collect(),
+            whole: candidates.len() as f64,
+        }
+    }
+
+    /// Masks, of which those over `reply` are judged, the first ones most.
+    fn masks(&self, reply: Range<usize>, seed: u64) -> Behind {
+        let cut = reply.start;
+        let count = 1 + (mix(seed, AMOUNT) % self.span as u64) as usize;
+        let weight = |at: usize| self.alpha.powi((cut + count - 1 - at) as i32);
+        let judged = reply.start..reply.end.min(cut + count);
+        let slot = |at: usize| match judged.contains(&at) {
+            true => Slot::Mask(at, weight(at)),
+            false => Slot::Beyond,
+        };
+        Behind {
+            cut,
+            slots: (cut..cut + count).map(slot).collect(),
+            whole: judged.clone().map(weight).sum(),
+        }
     }
 }
 
@@ -126,109 +149,91 @@ fn unit(bits: u64) -> f64 {
     ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
-/// A text of a batch.
-struct Text<'a> {
-    rows: &'a Rows,
-    blocks: &'a Blocks,
-    /// Its first place.
-    start: usize,
-}
-
-/// What is read of a text.
-struct Drawn {
-    places: Vec<Place>,
-    /// With their places in the text.
-    masks: Vec<Mask>,
+/// What stands behind a cut of a text.
+struct Behind {
+    /// The first place that is cut off.
+    cut: usize,
+    slots: Vec<Slot>,
     /// What the weights of the masks are shares of.
     whole: f64,
 }
 
-impl Text<'_> {
-    /// The place after its last one.
-    fn end(&self) -> usize {
-        let length = (1..).find(|&by| !self.rows.reaches(self.start, by));
-        self.start + length.unwrap_or_default()
-    }
+/// A place behind a cut.
+enum Slot {
+    /// The token of a place.
+    Token(usize),
+    /// A mask that is judged, over a place and with a weight.
+    Mask(usize, f64),
+    /// A mask behind the end of the reply.
+    Beyond,
+}
 
-    /// The text up to `cut` and what separates the block from it.
-    fn before(&self, cut: usize, separator: Option<u32>) -> Drawn {
-        let mut drawn = Drawn {
-            places: Vec::new(),
-            masks: Vec::new(),
-            whole: 0.0,
+/// A packed row in the making.
+struct Packed<'a> {
+    rows: &'a Rows,
+    blocks: &'a Blocks,
+    row: usize,
+    places: Vec<Place>,
+    masks: Vec<Mask>,
+    /// Texts so far.
+    document: u32,
+}
+
+impl Packed<'_> {
+    /// Adds a text, which starts at `start`, with its blocks. A bidirectional text sees its block, so that each block has a
+    /// text of its own; a causal one is there once.
+    fn push(&mut self, start: usize, behind: &[Behind], separated: bool) {
+        let texts = match self.blocks.context {
+            Context::Bidirectional => 1,
+            Context::Causal => behind.len().max(1),
         };
-        for at in self.start..cut {
-            self.push(&mut drawn, self.rows.tokens[at], false);
+        for behind in behind.chunks(texts) {
+            self.document += 1;
+            let end = behind.iter().map(|behind| behind.cut).max();
+            for at in start..end.unwrap_or(start) {
+                let position = (at - start) as u32;
+                self.place(self.rows.tokens[at], position, 0, position + 1);
+            }
+            for (number, behind) in behind.iter().enumerate() {
+                self.push_block(start, number as u32 + 1, behind, separated);
+            }
         }
-        if let Some(separator) = separator {
-            self.push(&mut drawn, separator, true);
-        }
-        drawn
     }
 
-    fn push(&self, drawn: &mut Drawn, token: u32, in_block: bool) {
-        drawn.places.push(Place {
+    fn push_block(&mut self, start: usize, block: u32, behind: &Behind, separated: bool) {
+        let sees = (behind.cut - start) as u32;
+        let mut position = sees;
+        if separated {
+            self.place(self.blocks.separator_token, position, block, sees);
+            position += 1;
+        }
+        for slot in &behind.slots {
+            let token = match *slot {
+                Slot::Token(at) => self.rows.tokens[at],
+                Slot::Mask(..) | Slot::Beyond => self.blocks.mask_token,
+            };
+            if let Slot::Mask(predicts, weight) = *slot {
+                self.masks.push(Mask {
+                    row: self.row,
+                    column: self.places.len(),
+                    predicts,
+                    cut: behind.cut,
+                    weight,
+                });
+            }
+            self.place(token, position, block, sees);
+            position += 1;
+        }
+    }
+
+    fn place(&mut self, token: u32, position: u32, block: u32, sees: u32) {
+        self.places.push(Place {
             token,
-            document: self.rows.layout.documents[self.start],
-            position: drawn.places.len() as u32,
-            in_block,
+            document: self.document,
+            position,
+            block,
+            sees,
         });
-    }
-
-    fn push_mask(&self, drawn: &mut Drawn, cut: usize, predicts: usize, weight: f64) {
-        drawn.masks.push(Mask {
-            row: 0,
-            column: drawn.places.len(),
-            predicts,
-            cut,
-            weight,
-        });
-        self.push(drawn, self.blocks.mask_token, true);
-    }
-
-    /// The tokens of `block`, of which each of `candidates` is masked with probability `share`.
-    fn noise(
-        &self,
-        separator: Option<u32>,
-        block: Range<usize>,
-        candidates: &[usize],
-        share: f64,
-        seed: u64,
-    ) -> Drawn {
-        let cut = block.start;
-        let mut drawn = self.before(cut, separator);
-        drawn.whole = candidates.len() as f64;
-        for at in block {
-            let masked =
-                candidates.binary_search(&at).is_ok() && unit(mix(seed, at as u64)) <= share;
-            match masked {
-                true => self.push_mask(&mut drawn, cut, at, 1.0 / share),
-                false => self.push(&mut drawn, self.rows.tokens[at], true),
-            }
-        }
-        drawn
-    }
-
-    /// `count` masks, of which those over `reply` are judged, the first ones most.
-    fn masks(
-        &self,
-        separator: Option<u32>,
-        reply: Range<usize>,
-        count: usize,
-        alpha: f64,
-    ) -> Drawn {
-        let cut = reply.start;
-        let mut drawn = self.before(cut, separator);
-        for (place, at) in (cut..cut + count).enumerate() {
-            if !reply.contains(&at) {
-                self.push(&mut drawn, self.blocks.mask_token, true);
-                continue;
-            }
-            let weight = alpha.powi((count - 1 - place) as i32);
-            drawn.whole += weight;
-            self.push_mask(&mut drawn, cut, at, weight);
-        }
-        drawn
     }
 }
 
