@@ -154,7 +154,7 @@ fn stages_that_there_are_not_or_that_make_no_sense_are_refused_where_they_stand(
 }
 
 #[test]
-fn a_run_that_is_killed_in_its_second_stage_ends_as_one_that_is_not() {
+fn a_run_that_is_stopped_behind_a_stage_and_killed_in_the_next_ends_as_one_that_is_not() {
     let workspace = workspace();
     let words = |runs: &'static str| {
         let long = [
@@ -167,6 +167,11 @@ fn a_run_that_is_killed_in_its_second_stage_ends_as_one_that_is_not() {
         ];
         long.to_vec()
     };
+    let first = ["--stage", "prepare", "--stage", "adapt"];
+    workspace
+        .run(&[&words("stopped")[..], &first].concat())
+        .succeeded();
+    assert!(!workspace.path("stopped/run/align").exists());
     let mut command = workspace.command(&words("stopped"));
     let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = quiet.spawn().unwrap();
