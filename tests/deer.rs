@@ -340,3 +340,37 @@ fn a_bidirectional_drafter_that_has_learnt_a_text_drafts_almost_all_of_it() {
 fn a_causal_drafter_that_has_learnt_a_text_drafts_almost_all_of_it() {
     learns(Context::Causal);
 }
+
+#[test]
+fn chains_and_trees_of_slots_change_no_token_of_the_target() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let capture = Capture::default();
+    let decoder = Decoder {
+        target: &target,
+        capture: &capture,
+    };
+    let tree = DraftShape::Dynamic {
+        depth: 4,
+        top_k: 4,
+        nodes: 20,
+    };
+    for context in CONTEXTS {
+        for draft in [DraftShape::Chain { length: 6 }, tree.clone()] {
+            let drafter = tiny::fresh::<MaskedLanguageModel>(&config(context), &target, &device);
+            let mut session = Session::new(drafter);
+            let settings = DecodeSettings {
+                max_new_tokens: 40,
+                draft,
+                sampling: Sampling::GREEDY,
+                stop: Vec::new(),
+            };
+            let mut rng = StdRng::seed_from_u64(2);
+            for prompt in [vec![1], vec![7, 8, 9], vec![5; 9]] {
+                let plain = decoder.plain(&prompt, &settings, &mut rng).unwrap();
+                let drafted = decoder.generate(&mut session, &Greedy, &prompt, &settings, &mut rng);
+                assert_eq!(drafted.unwrap().tokens, plain.tokens, "{context:?}");
+            }
+        }
+    }
+}

@@ -13,8 +13,8 @@
 //! The last token before a cut and the first one behind it are both in the loss mask, as a decoder drafts after a token of the
 //! reply.
 //!
-//! A text may be cut at several places (`cuts`), which costs a causal text little more than the blocks and a bidirectional one
-//! a copy of the text for each. The paper cuts once.
+//! In stage II a text may be cut at several places (`cuts`), which costs a causal text little more than the blocks and a
+//! bidirectional one a copy of the text for each. The paper cuts once.
 //!
 //! The paper cuts an answer and goes on to its end. A conversation of several turns is continued to the end of the turn that
 //! was cut: what the user says next is known to no decoder. In stage II masks go on behind the end of the reply, as a decoder's
@@ -44,7 +44,7 @@ pub struct DeerLossConfig {
     pub teacher_weight: f64,
     /// That divergence. `"kl"`.
     pub divergence: Divergence,
-    /// Blocks of a text in the stages `align` and `refine`, each behind a cut of its own. 1.
+    /// Blocks of a text in the stage `refine`, each behind a cut of its own. 1.
     pub cuts: usize,
     /// The least share of tokens that is masked in the stages `adapt` and `align`. 0.001.
     pub least_masked: f64,
@@ -124,8 +124,6 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             settings.least_masked = unread.least_masked;
         } else {
             (settings.span, settings.alpha) = (unread.span, unread.alpha);
-        }
-        if stage == DeerStage::ALL[0].0 {
             settings.cuts = unread.cuts;
         }
         settings
@@ -200,7 +198,11 @@ impl DeerLoss {
                 least_masked: config.least_masked,
                 span: config.span,
                 alpha: config.alpha,
-                cuts: config.cuts,
+                // Whole continuations are long, and hold many masks each.
+                cuts: match stage {
+                    DeerStage::Refine => config.cuts,
+                    _ => 1,
+                },
             },
         })
     }

@@ -54,11 +54,11 @@ CASES = {
     "adapt": case("llama", "adapt", "bidirectional", 3),
     "adapt-causal": case("qwen3", "adapt", "causal", 4),
     "align": case("qwen3", "align", "bidirectional", 6),
-    "align-causal": case(
-        "llama", "align", "causal", 15, label_weight=0.5, teacher_weight=0.75, cuts=3
-    ),
+    "align-causal": case("llama", "align", "causal", 19, label_weight=0.5, teacher_weight=0.75),
     "refine": case("llama", "refine", "bidirectional", 7, cuts=2),
-    "refine-causal": case("qwen3", "refine", "causal", 22, label_weight=0.25, teacher_weight=1.0),
+    "refine-causal": case(
+        "qwen3", "refine", "causal", 22, label_weight=0.25, teacher_weight=1.0, cuts=3
+    ),
 }
 
 
