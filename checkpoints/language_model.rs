@@ -94,7 +94,9 @@ impl LanguageModelFolder<'_> {
             tensors.push(tensor);
         }
         let mut config = self.config;
-        config[KIND] = json!("language_model");
+        if !crate::masked_language_model::recognises(&config) {
+            config[KIND] = json!("language_model");
+        }
         config["torch_dtype"] = json!(torch_dtype(self.dtype));
         if let Some(token) = self.mask_token {
             config[PARD_TOKEN] = json!(token);

@@ -20,6 +20,7 @@ pub mod hydra;
 mod json;
 pub mod language_model;
 mod launch;
+pub mod masked_language_model;
 pub mod medusa;
 pub mod state;
 pub mod tensors;

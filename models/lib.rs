@@ -21,6 +21,7 @@ pub mod language_model;
 mod linear;
 mod lora;
 pub mod mask;
+pub mod masked_language_model;
 pub mod medusa;
 mod norm;
 pub mod pard;

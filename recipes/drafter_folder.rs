@@ -22,14 +22,19 @@ pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
 
 /// Fails where texts, prompts included, hold the token that stands for tokens to come.
 pub(crate) fn check_mask_token(mask_token: Option<u32>, texts: &TokenShards) -> Result<()> {
-    let Some(mask_token) = mask_token else {
+    check_unheld("mask_token", mask_token, texts)
+}
+
+/// Fails where texts, prompts included, hold the token that `[drafter] key` names.
+pub(crate) fn check_unheld(key: &str, token: Option<u32>, texts: &TokenShards) -> Result<()> {
+    let Some(wanted) = token else {
         return Ok(());
     };
     let tokens = texts.iter().flat_map(|text| text.tokens);
-    match tokens.filter(|&&token| token == mask_token).count() {
+    match tokens.filter(|&&token| token == wanted).count() {
         0 => Ok(()),
         found => bail!(
-            "`[drafter] mask_token`: expected a token that no text holds, found one that the texts hold {found} times"
+            "`[drafter] {key}`: expected a token that no text holds, found one that the texts hold {found} times"
         ),
     }
 }

@@ -165,7 +165,7 @@ impl Shipped for Pard {
     }
 }
 
-fn to_write<'a>(
+pub(crate) fn to_write<'a>(
     model: &Transformer,
     target: &'a TargetParts,
     dtype: DType,
@@ -179,12 +179,12 @@ fn to_write<'a>(
     })
 }
 
-fn not_for_this(folder: &Path) -> String {
+pub(crate) fn not_for_this(folder: &Path) -> String {
     format!("the drafter `{}` is not for this target", folder.display())
 }
 
 /// Fails where the model to start from has other tokens than the target.
-fn check_start(model: &str, target: &TargetParts) -> Result<()> {
+pub(crate) fn check_start(model: &str, target: &TargetParts) -> Result<()> {
     match model.is_empty() {
         true => Ok(()),
         false => check_tokenizer(&crate::target::resolve(model, None)?, target),
@@ -193,7 +193,7 @@ fn check_start(model: &str, target: &TargetParts) -> Result<()> {
 
 /// Fails where a drafter's tokens are not the target's: the same ids must stand for the same texts. Without a tokenizer on
 /// either side nothing can be said.
-fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
+pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
     let Some(of_target) = &target.folder else {
         return Ok(());
     };
@@ -211,15 +211,16 @@ fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
 }
 
 /// What the parameters are counted from.
-struct Sizes<'a> {
-    model: &'a str,
-    kept: usize,
-    fresh: Option<&'a FreshConfig>,
-    lora: Option<&'a LoraConfig>,
+pub(crate) struct Sizes<'a> {
+    pub(crate) model: &'a str,
+    /// Layers that are kept; 0 for all.
+    pub(crate) kept: usize,
+    pub(crate) fresh: Option<&'a FreshConfig>,
+    pub(crate) lora: Option<&'a LoraConfig>,
 }
 
 impl Sizes<'_> {
-    fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
+    pub(crate) fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
         let (mut spec, tied) = self.spec(target)?;
         if self.kept > 0 {
             spec.layers = self.kept;

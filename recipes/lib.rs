@@ -15,6 +15,7 @@ mod hydra;
 pub mod judge;
 mod known_targets;
 mod language_model;
+mod masked_language_model;
 mod medusa;
 pub mod plan;
 pub mod progress;

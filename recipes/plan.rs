@@ -18,7 +18,7 @@ use crate::device;
 use crate::recipe::ResolvedRecipe;
 use crate::registry::Footprint;
 use crate::run_folder::{Inputs, StageState, Status, manifest_in, stage_state};
-use crate::stages::{STAGES, settings};
+use crate::stages::{self, settings};
 use crate::tables::FeatureMode;
 use crate::{known_targets, target};
 
@@ -55,13 +55,13 @@ pub fn plan(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> Result<String
 fn stages(recipe: &ResolvedRecipe, run: &Path) -> Result<Vec<(&'static str, String)>> {
     let mut states = Vec::new();
     let mut after = None;
-    for stage in STAGES.iter().filter(|stage| (stage.wanted)(recipe)) {
+    for stage in stages::of(recipe) {
         let manifest = manifest_in(run, stage.name)?;
         // Inputs may be many gigabytes, so they are taken to be what they were.
         let inputs = manifest
             .as_ref()
             .map_or_else(Inputs::new, |manifest| manifest.inputs.clone());
-        let state = stage_state(run, stage.name, &settings(recipe, stage), &inputs)?;
+        let state = stage_state(run, stage.name, &settings(recipe, &stage)?, &inputs)?;
         let text = match (&state, after) {
             (StageState::Done(_), None) => {
                 let seconds = manifest
@@ -211,7 +211,13 @@ impl Estimate {
         // Activations of one step are alive at a time when the backward pass computes them again.
         let recompute = objective["recompute"] == true;
         let alive = if recompute { 1 } else { unroll };
-        let batch_tokens = recipe.train.batch_tokens as u64;
+        let trainings: Vec<_> = recipe
+            .training_stages()
+            .into_iter()
+            .map(|stage| recipe.training(stage))
+            .collect();
+        let largest = trainings.iter().map(|training| training.batch_tokens).max();
+        let batch_tokens = largest.unwrap_or_default() as u64;
         let row = (recipe.data.max_length as u64).min(batch_tokens.max(1));
         let gpu = device::is_gpu(device);
         let float = if gpu { 2 } else { 4 };
@@ -233,7 +239,10 @@ impl Estimate {
                 .filter(|_| !live)
                 .map(|tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64)),
             data_tokens,
-            train_tokens: batch_tokens * (recipe.train.steps * recipe.train.accumulate) as u64,
+            train_tokens: trainings
+                .iter()
+                .map(|each| (each.batch_tokens * each.steps * each.accumulate) as u64)
+                .sum(),
             unroll,
             alive,
             flops_per_token: flops_per_token(spec, &footprint, unroll, recompute, row, live),

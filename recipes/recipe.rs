@@ -1,5 +1,6 @@
 //! Reads a recipe file: TOML, with overrides from the command line, into tables and a [`Method`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -49,6 +50,9 @@ pub struct File<D: Settings, O: Settings> {
     pub objective: O,
     /// See [`TrainConfig`].
     pub train: TrainConfig,
+    /// See [`ResolvedRecipe::stages`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stages: BTreeMap<String, TrainConfig>,
     /// See [`ExportTable`].
     pub export: ExportTable,
     /// See [`EvaluateTable`].
@@ -89,6 +93,8 @@ pub struct ResolvedRecipe {
     pub features: FeaturesTable,
     /// The `[train]` table.
     pub train: TrainConfig,
+    /// The tables in `[stages]` of a recipe that trains in several stages: `[train]` with what is changed for each.
+    pub stages: BTreeMap<String, TrainConfig>,
     /// The `[export]` table.
     pub export: ExportTable,
     /// The `[evaluate]` table.
@@ -140,6 +146,7 @@ impl<D: Settings, O: Settings> File<D, O> {
             data: self.data,
             features: self.features,
             train: self.train,
+            stages: self.stages,
             export: self.export,
             evaluate: self.evaluate,
             method,
@@ -153,6 +160,53 @@ impl ResolvedRecipe {
     /// The hub id or folder of the target; the folder that `[synthetic]` makes is not known here.
     pub fn model(&self) -> Option<&str> {
         self.target.model.as_deref()
+    }
+
+    /// How a stage trains.
+    pub fn training(&self, stage: &str) -> &TrainConfig {
+        self.stages.get(stage).unwrap_or(&self.train)
+    }
+
+    /// The training stages in order, without those of no step.
+    pub fn training_stages(&self) -> Vec<&'static str> {
+        let stages = self.method.stages().iter().copied();
+        stages
+            .filter(|stage| self.training(stage).steps > 0)
+            .collect()
+    }
+
+    /// The training stage before another.
+    pub fn trained_before(&self, stage: &str) -> Option<&'static str> {
+        let stages = self.training_stages();
+        let place = stages.iter().position(|&name| name == stage)?;
+        Some(stages[place.checked_sub(1)?])
+    }
+
+    /// The training stage whose drafter the later stages take.
+    pub fn last_trained(&self) -> &'static str {
+        match self.training_stages().last() {
+            Some(stage) => stage,
+            None => unreachable!("a recipe has a training stage"),
+        }
+    }
+
+    fn check_training(&self) -> Result<(), Problem> {
+        let row = self.data.max_length;
+        if self.stages.is_empty() {
+            return self.train.check(row).map_err(setting);
+        }
+        if self.training_stages().is_empty() {
+            let message = "expected steps in one of the stages, found 0 in each";
+            return Err(Problem::new("train.steps", message));
+        }
+        for stage in self.training_stages() {
+            let checked = self.training(stage).check(row).map_err(setting);
+            checked.map_err(|problem| Problem {
+                key: problem.key.replacen("train", &format!("stages.{stage}"), 1),
+                ..problem
+            })?;
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -177,7 +231,7 @@ impl ResolvedRecipe {
             synthetic.check().map_err(within("synthetic"))?;
         }
         self.data.check().map_err(within("data"))?;
-        self.train.check(self.data.max_length).map_err(setting)?;
+        self.check_training()?;
         self.evaluate.check().map_err(within("evaluate"))?;
         if let Some(own) = self.model()
             && self.evaluate.targets.iter().any(|target| target == own)

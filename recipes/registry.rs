@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder};
@@ -12,12 +12,13 @@ use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::hydra::Hydra;
 use spectrain_models::language_model::LanguageModel;
+use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
-    BlockLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
-    TrainingTimeTest,
+    BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
+    StagedBlockLoss, TrainingTimeTest,
 };
 
 use crate::recipe::{Document, ResolvedRecipe, Settings};
@@ -45,9 +46,17 @@ pub const RECIPES: &[Recipe] = &[
         "dflash",
         "a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)",
     ),
+    Recipe::of::<DFlash, StagedBlockLoss>(
+        "dflash-deer",
+        "the same drafter, aligned in the two stages of DEER",
+    ),
     Recipe::of::<Pard, PardLoss>(
         "pard",
         "a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)",
+    ),
+    Recipe::of::<MaskedLanguageModel, DeerLoss>(
+        "deer",
+        "a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)",
     ),
     Recipe::of::<LanguageModel, Distill>(
         "distillspec",
@@ -122,8 +131,12 @@ pub trait Method: Send + Sync {
     fn capture(&self, target: &TargetSpec) -> Result<Capture>;
     /// Sizes of the drafter.
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
-    /// Runs the stage `train`.
-    fn train(&self, context: &StageContext) -> Result<Value>;
+    /// See [`Objective::STAGES`].
+    fn stages(&self) -> &'static [&'static str];
+    /// See [`Objective::settings_of`].
+    fn objective_of(&self, stage: &str) -> Result<Value>;
+    /// Runs one of these stages.
+    fn train(&self, context: &StageContext, stage: &str) -> Result<Value>;
     /// Opens a drafter of the recipe's kind.
     fn open(
         &self,
@@ -162,7 +175,7 @@ impl Recipe {
             name,
             about,
             read: |document| {
-                let file = document.file::<D::Config, O::Config>()?;
+                let file = document.file::<D::Config, O::Config>(O::STAGES)?;
                 O::new(&file.objective).map_err(|error| document.refuse(error))?;
                 let method = Typed::<D, O> {
                     drafter: file.drafter.clone(),
@@ -228,8 +241,17 @@ where
         D::footprint(&self.drafter, target)
     }
 
-    fn train(&self, context: &StageContext) -> Result<Value> {
-        train::run::<D, O>(context, &self.drafter, &self.objective)
+    fn stages(&self) -> &'static [&'static str] {
+        O::STAGES
+    }
+
+    fn objective_of(&self, stage: &str) -> Result<Value> {
+        let settings = O::settings_of(&self.objective, stage);
+        serde_json::to_value(settings).context("cannot write the settings of the objective")
+    }
+
+    fn train(&self, context: &StageContext, stage: &str) -> Result<Value> {
+        train::run::<D, O>(context, stage, &self.drafter, &self.objective)
     }
 
     fn open(

@@ -41,7 +41,7 @@ pub fn run<D: Shipped, O: Objective<D>>(
     target: &Transformer,
     capture: &Capture,
     drafter: &D::Config,
-    objective: &O::Config,
+    objective: &dyn Fn() -> Result<O>,
 ) -> Result<()>
 where
     D::State: 'static,
@@ -93,7 +93,7 @@ fn probe<D: Shipped, O: Objective<D>>(
     target: &Transformer,
     capture: &Capture,
     drafter: &D::Config,
-    objective: &O::Config,
+    objective: &dyn Fn() -> Result<O>,
 ) -> Result<Probe>
 where
     D::State: 'static,
@@ -114,7 +114,7 @@ where
     let vocabulary = DraftVocabulary::full(vocab);
     let graph = graph_device(&device, config);
     let fresh = D::fresh(drafter, &target.parts(), &vocabulary, 0, &graph)?;
-    let mut trainee = Trainee::drafter(fresh, O::new(objective)?, config.optimizer());
+    let mut trainee = Trainee::drafter(fresh, objective()?, config.optimizer());
     let loss = trainee
         .accumulate(&batch, 1.0, Statistics::All)
         .report()

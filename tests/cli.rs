@@ -47,7 +47,9 @@ eagle1       one decoder layer that continues the target's last hidden states (E
 medusa       a head for each draft depth over the target's last hidden state (Medusa-1)
 hydra        heads that also read the tokens drafted before (Hydra, Hydra++)
 dflash       a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)
+dflash-deer  the same drafter, aligned in the two stages of DEER
 pard         a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)
+deer         a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)
 distillspec  a smaller language model, distilled from the target (DistillSpec, GKD)
 ";
 

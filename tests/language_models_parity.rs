@@ -21,17 +21,17 @@ use crate::golden::{Golden, assert_close, json, path, rows, tensors};
 type Tensors = std::collections::BTreeMap<String, Golden>;
 
 /// What the script wrote of one case.
-struct Case {
+pub struct Case {
     name: &'static str,
     golden: Tensors,
-    figures: serde_json::Value,
-    mask_token: u32,
+    pub figures: serde_json::Value,
+    pub mask_token: u32,
     target: TargetParts,
-    batch: Batch,
+    pub batch: Batch,
 }
 
 impl Case {
-    fn read(file: &str, name: &'static str) -> Self {
+    pub fn read(file: &str, name: &'static str) -> Self {
         let device = Device::flex();
         let golden = tensors(&format!("{file}.safetensors"));
         let all = json(&format!("{file}.json"));
@@ -53,7 +53,7 @@ impl Case {
     }
 
     /// The folder that transformers wrote.
-    fn model(&self) -> String {
+    pub fn model(&self) -> String {
         let name = self.figures["model"].as_str().unwrap();
         let folder = path("language_models").join(name);
         folder.to_str().unwrap().to_owned()
@@ -63,12 +63,12 @@ impl Case {
         serde_json::from_value(self.figures["lora"].clone()).unwrap()
     }
 
-    fn objective<D: Drafter, O: Objective<D>>(&self) -> O {
+    pub fn objective<D: Drafter, O: Objective<D>>(&self) -> O {
         O::new(&serde_json::from_value(self.figures["objective"].clone()).unwrap()).unwrap()
     }
 
     /// A drafter of the folder, with the parameters beside it that the script drew.
-    fn drafter<D: Drafter>(&self, config: &D::Config) -> D {
+    pub fn drafter<D: Drafter>(&self, config: &D::Config) -> D {
         let device = Device::flex().autodiff();
         let vocabulary = DraftVocabulary::full(self.target.spec.vocab);
         let drafter = D::fresh(config, &self.target, &vocabulary, 1, &device).unwrap();
@@ -87,7 +87,7 @@ impl Case {
         drafter
     }
 
-    fn expect_logits(&self, got: &[f32], rows: impl Iterator<Item = usize>) {
+    pub fn expect_logits(&self, got: &[f32], rows: impl Iterator<Item = usize>) {
         let logits = &self.golden[&format!("{}.logits", self.name)];
         let width = logits.shape[1];
         let expected = logits.f32();
@@ -99,7 +99,7 @@ impl Case {
     }
 
     /// Compares the loss, what is reported beside it, and the gradients of all that is trained.
-    fn expect_step<D: Drafter, O: Objective<D>>(&self, drafter: D, objective: O) {
+    pub fn expect_step<D: Drafter, O: Objective<D>>(&self, drafter: D, objective: O) {
         let name = self.name;
         let mut trainee = Trainee::new(drafter, objective, TrainConfig::default().optimizer());
         let report = trainee

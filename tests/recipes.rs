@@ -47,7 +47,9 @@ fn every_shipped_recipe_has_a_plan_without_a_network() {
             plan.stdout.contains(&format!("name = \"{stem}\"")),
             "{plan:#?}"
         );
-        assert!(plan.stdout.contains("  train     runs"), "{plan:#?}");
+        let last = resolved.last_trained();
+        let line = format!("  {last:9} runs");
+        assert!(plan.stdout.contains(&line), "no `{line}`: {plan:#?}");
         if real {
             for part in ["from this program's list", "GiB", "training time"] {
                 assert!(plan.stdout.contains(part), "no `{part}`: {plan:#?}");
@@ -155,22 +157,24 @@ fn keys() -> Keys {
 }
 
 /// The keys in the first column of the tables under `### Top level`, ``### `[table]` …`` and
-/// ``### `[table]` of `recipe = "name"` ``.
+/// ``### `[table]` of `recipe = "name"` ``, also of several names.
 fn documented(text: &str) -> Keys {
     let mut keys = Keys::new();
-    let mut section = None;
+    let mut sections: Vec<String> = Vec::new();
     for line in text.lines() {
         if let Some(heading) = line.strip_prefix('#') {
             let heading = heading.trim_start_matches('#').trim();
             let table = heading
                 .strip_prefix("`[")
                 .and_then(|rest| rest.split_once("]`"));
-            section = match table {
-                Some((table, rest)) => Some(match rest.split('"').nth(1) {
-                    Some(kind) => format!("{table} of {kind}"),
-                    None => table.to_owned(),
-                }),
-                None => (heading == "Top level").then(String::new),
+            sections = match table {
+                Some((table, rest)) if rest.contains('"') => {
+                    let kinds = rest.split('"').skip(1).step_by(2);
+                    kinds.map(|kind| format!("{table} of {kind}")).collect()
+                }
+                Some((table, _)) => vec![table.to_owned()],
+                None if heading == "Top level" => vec![String::new()],
+                None => Vec::new(),
             };
         }
         let Some(key) = line
@@ -182,7 +186,7 @@ fn documented(text: &str) -> Keys {
         let is_key = key
             .chars()
             .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_');
-        if let (Some(section), true) = (&section, is_key) {
+        for section in sections.iter().filter(|_| is_key) {
             keys.entry(section.clone())
                 .or_default()
                 .insert(key.to_owned());

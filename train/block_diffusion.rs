@@ -8,6 +8,7 @@
 mod cover;
 mod heads;
 mod slot_weights;
+mod staged;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use self::cover::Cover;
 pub use self::cover::Masking;
 use self::heads::{Selection, be_sure, select};
 use self::slot_weights::{Preview, by_reach, until_first_error};
+pub use self::staged::StagedBlockLoss;
 use crate::batch::Rows;
 use crate::token_loss::{Judged, TokenLoss};
 use crate::{

@@ -3,6 +3,7 @@
 mod batch;
 mod block_diffusion;
 pub mod cod;
+mod deer;
 mod distill;
 mod divergence;
 mod draft_heads;
@@ -32,7 +33,10 @@ mod vocab_loss;
 mod watch;
 
 pub use batch::{Batch, Rows};
-pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights};
+pub use block_diffusion::{
+    Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights, StagedBlockLoss,
+};
+pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Divergence, Judged, TeacherRows};
 pub use error::{Error, Result};

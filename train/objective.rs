@@ -12,11 +12,33 @@ pub trait Objective<M: Module>: Sized {
     /// The recipe's `[objective]` table.
     type Config: DeserializeOwned + Serialize + Clone + Send + Sync;
 
-    /// Creates the objective.
+    /// The stages of a training with it, in order; each starts from the weights that the one before it has left.
+    const STAGES: &'static [&'static str] = &["train"];
+
+    /// Creates the objective, of several stages that of the last.
     ///
     /// # Errors
     /// A setting makes no sense.
     fn new(config: &Self::Config) -> Result<Self>;
+
+    /// Creates the objective of one of [`Self::STAGES`].
+    ///
+    /// # Errors
+    /// A setting makes no sense.
+    fn of_stage(config: &Self::Config, _stage: &str) -> Result<Self> {
+        Self::new(config)
+    }
+
+    /// The settings that one of [`Self::STAGES`] reads, those that it does not read at their defaults.
+    fn settings_of(config: &Self::Config, _stage: &str) -> Self::Config {
+        config.clone()
+    }
+
+    /// Whether a drafter in training with it drafts as it will, so that the best weights are those that draft best; else
+    /// they are those of the least loss.
+    fn drafts(&self) -> bool {
+        true
+    }
 
     /// The loss of `model` on `batch`, which is in the same graph as the model's parameters, if any.
     fn loss(&self, model: &M, batch: &Batch, statistics: Statistics) -> Loss;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::recipe;
 use crate::run_folder::{RunFolder, Status, manifest_in};
-use crate::stages::{TRAINED, export};
+use crate::stages::{export, trained};
 use crate::tables::{Engine, ExportTable, ExportType};
 use crate::target;
 
@@ -32,13 +32,6 @@ pub struct ExportArguments {
 /// Runs the command.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
     let run = RunFolder::look(&arguments.runs, &arguments.run)?;
-    let manifest = manifest_in(&run, "train")?;
-    if manifest.is_none_or(|manifest| manifest.status != Status::Done) {
-        bail!(
-            "the run `{}` is not trained yet: run its recipe first",
-            run.display()
-        );
-    }
     if arguments.out.exists() {
         bail!(
             "`{}` exists already; choose another `--out`",
@@ -50,6 +43,13 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         .with_context(|| format!("cannot read `{}`", path.display()))?;
     let recipe =
         recipe::read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let manifest = manifest_in(&run, recipe.last_trained())?;
+    if manifest.is_none_or(|manifest| manifest.status != Status::Done) {
+        bail!(
+            "the run `{}` is not trained yet: run its recipe first",
+            run.display()
+        );
+    }
     let target = match recipe.model() {
         Some(model) => target::resolve(model, recipe.target.revision.as_deref())?,
         None => run.join("synthetic").join("target"),
@@ -58,7 +58,12 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         to: vec![arguments.to],
         dtype: arguments.dtype,
     };
-    for line in export::convert(&run.join(TRAINED), &target, &table, &arguments.out)? {
+    for line in export::convert(
+        &run.join(trained(recipe.last_trained())),
+        &target,
+        &table,
+        &arguments.out,
+    )? {
         println!("{line}");
     }
     Ok(())

@@ -11,6 +11,9 @@ use super::{File, OPTIONAL_TABLES, Settings};
 use crate::registry::{self, Recipe};
 use crate::tables::Problem;
 
+/// The table of the training stages.
+const STAGES: &str = "stages";
+
 /// A recipe's text as tables that remember where each key stands.
 pub struct Document<'a> {
     text: &'a str,
@@ -66,8 +69,11 @@ impl<'a> Document<'a> {
         registry::find(name).ok_or_else(|| self.at(value.span(), &message()))
     }
 
-    /// Reads the tables as those of one drafter and one objective.
-    pub fn file<D: Settings, O: Settings>(&self) -> Result<File<D, O>> {
+    /// Reads the tables as those of one drafter and of one objective that trains in these stages.
+    pub fn file<D: Settings, O: Settings>(
+        &self,
+        stages: &'static [&'static str],
+    ) -> Result<File<D, O>> {
         let mut table = self.table.clone();
         for name in OPTIONAL_TABLES {
             let empty = Spanned::new(0..0, DeValue::Table(DeTable::new()));
@@ -76,7 +82,56 @@ impl<'a> Document<'a> {
                 .entry(Spanned::new(0..0, name.into()))
                 .or_insert(empty);
         }
+        self.fill_stages(table.get_mut(), stages)?;
         File::deserialize(toml::Deserializer::from(table)).map_err(|error| self.explain(error))
+    }
+
+    /// Gives each of several training stages a table: `[train]` with the keys that `[stages]` changes.
+    fn fill_stages(&self, table: &mut DeTable<'a>, stages: &[&'static str]) -> Result<()> {
+        let find = |table: &DeTable<'a>, name: &str| {
+            let found = table.iter().find(|(key, _)| key.get_ref() == name);
+            found.map(|(_, value)| value.clone())
+        };
+        let given = find(table, STAGES);
+        let empty = || Spanned::new(0..0, DeValue::Table(DeTable::new()));
+        if let Some(given) = &given {
+            let Some(tables) = given.get_ref().as_table() else {
+                // What it should be, the parser says.
+                return Ok(());
+            };
+            let unknown = tables
+                .iter()
+                .find(|(key, _)| stages.len() < 2 || !stages.contains(&key.get_ref().as_ref()));
+            if let Some((key, _)) = unknown {
+                let known = match stages.len() {
+                    0 | 1 => "this recipe trains in one".to_owned(),
+                    _ => format!("training stages: {}", stages.join(", ")),
+                };
+                let message = format!("unknown stage `{}`; {known}", key.get_ref());
+                return Err(self.at(key.span(), &message));
+            }
+        }
+        if stages.len() < 2 {
+            return Ok(());
+        }
+        let train = find(table, "train").unwrap_or_else(empty);
+        let mut given = given.unwrap_or_else(empty);
+        if let DeValue::Table(tables) = given.get_mut() {
+            for &stage in stages {
+                let mut own = train.clone();
+                let changed = find(tables, stage).map(Spanned::into_inner);
+                match (own.get_mut(), changed) {
+                    (DeValue::Table(own), Some(DeValue::Table(changed))) => {
+                        merge(own, changed, "")?;
+                    }
+                    (_, Some(other)) => own = Spanned::new(0..0, other),
+                    (_, None) => {}
+                }
+                tables.insert(Spanned::new(0..0, stage.into()), own);
+            }
+        }
+        table.insert(Spanned::new(0..0, STAGES.into()), given);
+        Ok(())
     }
 
     /// A setting of an objective that makes no sense, with the place where it stands.

@@ -10,7 +10,7 @@ use spectrain_eval::{DecodeSettings, Greedy};
 use spectrain_models::{DraftShape, Sampling, load_target};
 
 use super::evaluate::spread;
-use super::{EXPORTED, StageContext, TRAINED, prepare};
+use super::{EXPORTED, StageContext, prepare, trained};
 use crate::judge::Judge;
 use crate::registry::Trained;
 use crate::tables::{Engine, ExportTable};
@@ -26,7 +26,8 @@ const KEPT_WHEN_ROUNDED: f64 = 0.8;
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let export = &context.recipe.export;
-    let trained_folder = context.run.path().join(TRAINED);
+    let trained_folder = trained(context.recipe.last_trained());
+    let trained_folder = context.run.path().join(trained_folder);
     let exported_folder = context.run.path().join(EXPORTED);
     let mut judge = Judge::open(
         &context.target_folder()?,

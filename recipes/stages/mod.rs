@@ -26,6 +26,7 @@ use crate::tables::FeatureMode;
 use crate::target;
 
 /// A step of a run.
+#[derive(Clone, Copy)]
 pub struct Stage {
     /// Its name and that of its folder.
     pub name: &'static str,
@@ -37,8 +38,8 @@ pub struct Stage {
     pub inputs: &'static [Input],
     /// Whether it goes on where it was interrupted; the folder of one that does not is cleared.
     pub resumes: bool,
-    /// Does it, and returns what was done in numbers.
-    pub run: fn(&StageContext) -> Result<Value>,
+    /// Does it under its name, and returns what was done in numbers.
+    pub run: fn(&StageContext, &'static str) -> Result<Value>,
 }
 
 /// Something a stage reads besides the recipe.
@@ -58,9 +59,13 @@ pub enum Input {
     Template,
     /// A file or folder that an earlier stage left, by its path within the run; not there if that stage is not wanted.
     Output(&'static str),
+    /// The drafter of the training stage before this one, where there is one.
+    Before,
+    /// The drafter of the last training stage.
+    Trained,
 }
 
-/// Every stage in order.
+/// Every stage in order. A recipe that trains in several stages has each of them in the place of [`TRAIN`].
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "synthetic",
@@ -68,7 +73,7 @@ pub const STAGES: &[Stage] = &[
         reads: &["seed", "synthetic"],
         inputs: &[],
         resumes: true,
-        run: synthetic::run,
+        run: |context, _| synthetic::run(context),
     },
     Stage {
         name: "prepare",
@@ -86,7 +91,7 @@ pub const STAGES: &[Stage] = &[
             Input::Template,
         ],
         resumes: false,
-        run: prepare::run,
+        run: |context, _| prepare::run(context),
     },
     Stage {
         name: "features",
@@ -98,10 +103,10 @@ pub const STAGES: &[Stage] = &[
             Input::Output("prepare/eval/tokens.json"),
         ],
         resumes: true,
-        run: features::run,
+        run: |context, _| features::run(context),
     },
     Stage {
-        name: "train",
+        name: TRAIN,
         wanted: |_| true,
         reads: &[
             "recipe",
@@ -117,9 +122,10 @@ pub const STAGES: &[Stage] = &[
             Input::Output("prepare/train/tokens.json"),
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/counts.json"),
+            Input::Before,
         ],
         resumes: true,
-        run: |context| context.recipe.method.train(context),
+        run: |context, stage| context.recipe.method.train(context, stage),
     },
     Stage {
         name: "export",
@@ -128,10 +134,10 @@ pub const STAGES: &[Stage] = &[
         inputs: &[
             Input::Target,
             Input::Output("prepare/prompts.json"),
-            Input::Output(TRAINED),
+            Input::Trained,
         ],
         resumes: false,
-        run: export::run,
+        run: |context, _| export::run(context),
     },
     Stage {
         name: "evaluate",
@@ -144,12 +150,20 @@ pub const STAGES: &[Stage] = &[
             Input::Output(EXPORTED),
         ],
         resumes: false,
-        run: evaluate::run,
+        run: |context, _| evaluate::run(context),
     },
 ];
 
-/// Where `train` leaves the drafter, in f32, within the run.
-pub const TRAINED: &str = "train/drafter";
+/// The stage that trains, and the key of a stage's settings that tells how.
+pub const TRAIN: &str = "train";
+
+/// The key of the settings of an objective, of which a training stage may read some.
+const OBJECTIVE: &str = "objective";
+
+/// Where a training stage leaves the drafter, in f32, within the run.
+pub fn trained(stage: &str) -> String {
+    format!("{stage}/drafter")
+}
 
 /// Where `export` leaves the drafter that engines load, within the run.
 pub const EXPORTED: &str = "export/drafter";
@@ -227,6 +241,10 @@ impl StageContext<'_> {
 
     fn inputs(&self, stage: &Stage) -> Result<Inputs> {
         let mut inputs = Inputs::new();
+        let output = |path: &str| {
+            let hash = self.run.sha256(&self.run.path().join(path))?;
+            Ok::<_, anyhow::Error>((format!("`{path}`"), hash))
+        };
         for input in stage.inputs {
             let (name, hash) = match input {
                 Input::Target => ("the target".into(), self.target_sha256()?),
@@ -247,10 +265,12 @@ impl StageContext<'_> {
                     Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
                     None => continue,
                 },
-                Input::Output(path) => (
-                    format!("`{path}`"),
-                    self.run.sha256(&self.run.path().join(path))?,
-                ),
+                Input::Output(path) => output(path)?,
+                Input::Before => match self.recipe.trained_before(stage.name) {
+                    Some(before) => output(&trained(before))?,
+                    None => continue,
+                },
+                Input::Trained => output(&trained(self.recipe.last_trained()))?,
             };
             inputs.insert(name, hash);
         }
@@ -259,14 +279,14 @@ impl StageContext<'_> {
 
     /// Whether a stage has to run. Fails if an input is not there.
     pub fn state(&self, stage: &Stage) -> Result<StageState> {
-        let settings = settings(self.recipe, stage);
+        let settings = settings(self.recipe, stage)?;
         self.run
             .stage_state(stage.name, &settings, &self.inputs(stage)?)
     }
 }
 
 /// The part of a recipe that a stage reads.
-pub fn settings(recipe: &ResolvedRecipe, stage: &Stage) -> Value {
+pub fn settings(recipe: &ResolvedRecipe, stage: &Stage) -> Result<Value> {
     let mut settings = Map::new();
     for path in stage.reads {
         let (table, key) = match path.split_once('.') {
@@ -275,6 +295,15 @@ pub fn settings(recipe: &ResolvedRecipe, stage: &Stage) -> Value {
         };
         let value = &recipe.json[table];
         match key {
+            None if table == TRAIN => {
+                // Of several training stages each has a table of its own.
+                let own = recipe.json["stages"].get(stage.name);
+                drop(settings.insert(table.into(), own.unwrap_or(value).clone()));
+            }
+            None if table == OBJECTIVE => {
+                let read = recipe.method.objective_of(stage.name)?;
+                drop(settings.insert(table.into(), read));
+            }
             None => drop(settings.insert(table.into(), value.clone())),
             Some(key) => {
                 let part = settings
@@ -284,15 +313,25 @@ pub fn settings(recipe: &ResolvedRecipe, stage: &Stage) -> Value {
             }
         }
     }
-    Value::Object(settings)
+    Ok(Value::Object(settings))
 }
 
-/// The stages of a recipe; of these, the ones named in `only` are to run, or all if it is empty.
-pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<&'static Stage>> {
-    let stages: Vec<&Stage> = STAGES
-        .iter()
-        .filter(|stage| (stage.wanted)(recipe))
-        .collect();
+/// The stages of a recipe.
+pub fn of(recipe: &ResolvedRecipe) -> Vec<Stage> {
+    let wanted = STAGES.iter().filter(|stage| (stage.wanted)(recipe));
+    let each = |stage: &Stage| match stage.name {
+        TRAIN => {
+            let named = |&name: &&'static str| Stage { name, ..*stage };
+            recipe.training_stages().iter().map(named).collect()
+        }
+        _ => vec![*stage],
+    };
+    wanted.flat_map(each).collect()
+}
+
+/// The stages of a recipe, of which there are those named in `only`.
+pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> {
+    let stages = of(recipe);
     for name in only {
         if !stages.iter().any(|stage| stage.name == name) {
             let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
@@ -310,7 +349,7 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<&'static
 pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
     let stages = selected(context.recipe, only)?;
     let is_selected = |stage: &Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
-    let last = stages.iter().rposition(|stage| is_selected(stage));
+    let last = stages.iter().rposition(is_selected);
     for stage in &stages[..last.map_or(0, |last| last + 1)] {
         check_interrupted()?;
         match is_selected(stage) {
@@ -357,12 +396,12 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
         StageState::Changed(what) => start_over(context, stage, &what)?,
     }
     let started = Instant::now();
-    let settings = settings(context.recipe, stage);
+    let settings = settings(context.recipe, stage)?;
     let manifest =
         context
             .run
             .start(name, context.recipe.seed, settings, context.inputs(stage)?)?;
-    let summary = (stage.run)(context)?;
+    let summary = (stage.run)(context, name)?;
     context
         .run
         .finish(manifest, started.elapsed().as_secs_f64(), summary)
@@ -371,7 +410,8 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
 /// Makes room for a stage that was made from other settings or inputs. Trained weights are kept aside.
 fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
     let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
-    if stage.name == "train" && holds_weights(context)? {
+    let trains = context.recipe.method.stages().contains(&stage.name);
+    if trains && holds_weights(context, stage.name)? {
         let aside = context.run.set_aside(stage.name)?;
         message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
     } else {
@@ -382,9 +422,9 @@ fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<
 }
 
 /// Whether training has left anything: a stage that failed before its first saved state has not.
-fn holds_weights(context: &StageContext) -> Result<bool> {
-    let trained = context.run.path().join(TRAINED).exists();
-    Ok(trained || !state::list(&context.folder("train"))?.is_empty())
+fn holds_weights(context: &StageContext, stage: &str) -> Result<bool> {
+    let trained = context.run.path().join(trained(stage)).exists();
+    Ok(trained || !state::list(&context.folder(stage))?.is_empty())
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use spectrain_models::{
     Drafter as _, RandomWeights, Scope, Transformer, TransformerConfig, load_target,
 };
 
-use spectrain_train::{TrainingTimeTest, TrainingTimeTestConfig};
+use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
 use crate::recipe;
@@ -311,11 +311,15 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
         let inputs = context.inputs(train).unwrap();
         let manifest = context
             .run
-            .start("train", 0, settings(context.recipe, train), inputs)
+            .start("train", 0, settings(context.recipe, train).unwrap(), inputs)
             .unwrap();
         drafter
             .unwrap()
-            .write(&context.run.path().join(TRAINED), DType::F32, &json!({}))
+            .write(
+                &context.run.path().join(trained(TRAIN)),
+                DType::F32,
+                &json!({}),
+            )
             .unwrap();
         context.run.finish(manifest, 1.0, json!({})).unwrap();
         body(context)
@@ -332,7 +336,7 @@ fn the_self_check_passes_on_a_device_that_computes_as_the_cpu() {
             .method
             .capture(&target::spec(&context.target_folder().unwrap()).unwrap())
             .unwrap();
-        let objective = TrainingTimeTestConfig::default();
+        let objective = || Ok(TrainingTimeTest::new(&TrainingTimeTestConfig::default())?);
         let model = ModelFolder::open(context.target_folder().unwrap()).unwrap();
         let target = load_target(&model, &context.device, DType::F32).unwrap();
         self_check::run::<Eagle3, TrainingTimeTest>(

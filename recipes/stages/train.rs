@@ -1,5 +1,6 @@
 //! The drafter, trained; the best of it by the mean acceptance length of prompts really decoded.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -9,6 +10,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, hash, state};
 use spectrain_data::features::{FeatureHeader, FeatureShards};
+use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{Acceptance, DecodeSettings, Decoder, Greedy};
@@ -19,49 +21,64 @@ use spectrain_train::{
     StepReport, StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,
 };
 
-use super::{StageContext, TRAINED, check_interrupted, evaluate, features, interrupted, prepare};
+use super::{StageContext, check_interrupted, evaluate, features, interrupted, prepare, trained};
 use crate::device::is_gpu;
 use crate::registry::Shipped;
 use crate::self_check;
 use crate::tables::FeatureMode;
 use crate::target;
 
-/// Runs the stage.
+/// Runs a stage of the training.
 pub fn run<D: Shipped, O: Objective<D>>(
     context: &StageContext,
+    stage: &str,
     drafter: &D::Config,
     objective: &O::Config,
 ) -> Result<Value>
 where
     D::State: 'static,
 {
-    let setup = Setup::new(
-        context,
-        D::capture(drafter, &target::spec(&context.target_folder()?)?)?,
-    )?;
-    let config = &context.recipe.train;
+    let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
+    let mut setup = Setup::new(context, stage, O::STAGES, capture)?;
+    let config = setup.config;
+    let make = || Ok(O::of_stage(objective, stage)?);
     let parts = setup.target.parts();
     let vocabulary = setup.vocabulary(
         context,
         D::footprint(drafter, &parts.spec)?.draft_vocab as usize,
     )?;
     if is_gpu(&context.device_name) {
-        self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, objective)?;
+        self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, &make)?;
     }
     D::begin(drafter, &parts, &setup.tokens)?;
     let device = graph_device(&context.device, config);
-    let fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
-    let mut trainee = Trainee::drafter(fresh, O::new(objective)?, config.optimizer());
-    let identity = json!({
+    let mut fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
+    let before = context.recipe.trained_before(stage);
+    if let Some(before) = before {
+        fresh = best_of(context, before, fresh)?;
+    }
+    let objective_of_stage = make()?;
+    setup.drafts = objective_of_stage.drafts();
+    let mut trainee = Trainee::drafter(fresh, objective_of_stage, config.optimizer());
+    let mut identity = json!({
         "seed": context.recipe.seed,
         "drafter": drafter,
-        "objective": objective,
+        "objective": O::settings_of(objective, stage),
         "train": config,
         "target": context.target_sha256()?,
         "tokens": setup.tokens.fingerprint(),
         // `auto` means another type on another device, and a run must not change its numbers on the way.
         "dtype": context.dtype.name(),
     });
+    if let Some(before) = before {
+        identity["before"] = context
+            .run
+            .sha256(&context.run.path().join(trained(before)))?
+            .into();
+    }
+    if O::STAGES.len() > 1 {
+        identity["stage"] = stage.into();
+    }
     let summary = setup.fit(context, &mut trainee, &identity)?;
     check_interrupted()?;
 
@@ -69,31 +86,49 @@ where
         .best
         .as_ref()
         .map_or(summary.steps, |(step, _)| *step);
-    let folder = context.folder("train");
-    let saved = state::list(&folder)?
-        .into_iter()
-        .find(|saved| saved.step == step as u64);
-    let saved =
-        saved.with_context(|| format!("`{}` holds no state of step {step}", folder.display()))?;
+    let best = with_weights_of(trainee.model(), &context.folder(stage), step as u64)?;
+    let provenance = json!({ "spectrain": env!("CARGO_PKG_VERSION"), "recipe": context.recipe.json, "step": step });
+    best.write(
+        &context.run.path().join(trained(stage)),
+        DType::F32,
+        &provenance,
+    )?;
+    report(context, stage, &summary, step);
+    Ok(json!({ "fit": summary, (EXPORTED_STEP): step, "draft_vocab": vocabulary.len() }))
+}
+
+/// Key of a training stage's summary: the step whose weights it has left.
+const EXPORTED_STEP: &str = "exported_step";
+
+/// `drafter` with the weights that an earlier stage has left: not those of its folder, where low-rank matrices are merged.
+fn best_of<D: Shipped>(context: &StageContext, stage: &str, drafter: D) -> Result<D> {
+    let manifest = context.run.manifest(stage)?;
+    let step = manifest.and_then(|manifest| manifest.summary[EXPORTED_STEP].as_u64());
+    let step = step.with_context(|| format!("stage `{stage}` does not say what it has left"))?;
+    with_weights_of(drafter, &context.folder(stage), step)
+}
+
+/// `drafter` with the weights that the state of a step in `folder` holds.
+fn with_weights_of<D: Shipped>(drafter: D, folder: &Path, step: u64) -> Result<D> {
+    let mut saved = state::list(folder)?.into_iter();
+    let saved = saved
+        .find(|saved| saved.step == step)
+        .with_context(|| format!("`{}` holds no state of step {step}", folder.display()))?;
     let weights = state::load(&saved.path)?
         .tensors
         .remove("weights")
         .unwrap_or_default();
-    let best = import(trainee.model(), weights, &saved.path.display().to_string())?;
-    let provenance = json!({ "spectrain": env!("CARGO_PKG_VERSION"), "recipe": context.recipe.json, "step": step });
-    best.write(&context.run.path().join(TRAINED), DType::F32, &provenance)?;
-    report(context, &summary, step);
-    Ok(json!({ "fit": summary, "exported_step": step, "draft_vocab": vocabulary.len() }))
+    Ok(import(drafter, weights, &saved.path.display().to_string())?)
 }
 
-fn report(context: &StageContext, summary: &FitSummary, step: usize) {
+fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize) {
     let rate = summary.tokens as f64 / summary.seconds.max(1e-9);
     let tau = summary.best.as_ref().and_then(|(_, best)| best.tau);
     let tau = tau.map_or(String::new(), |tau| {
         format!(", τ {tau:.3} on held-out prompts")
     });
     context.output.say(format!(
-        "train: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, best at step {step}{tau}",
+        "{stage}: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, best at step {step}{tau}",
         summary.steps, summary.tokens, summary.seconds, summary.loss
     ));
 }
@@ -111,8 +146,12 @@ pub fn memory_in_use(device: &Device) -> Option<u64> {
     device.memory_pool_usage().map(|usage| usage.bytes_in_use)
 }
 
-/// What training needs beside the drafter.
-struct Setup {
+/// What a stage of the training needs beside the drafter.
+struct Setup<'a> {
+    stage: &'a str,
+    config: &'a TrainConfig,
+    /// Whether the drafter drafts as it will.
+    drafts: bool,
     target: Arc<Transformer>,
     stop: Vec<u32>,
     capture: Capture,
@@ -122,20 +161,33 @@ struct Setup {
     row_length: usize,
 }
 
-impl Setup {
-    fn new(context: &StageContext, capture: Capture) -> Result<Self> {
+impl<'a> Setup<'a> {
+    fn new(
+        context: &'a StageContext,
+        stage: &'a str,
+        stages: &[&str],
+        capture: Capture,
+    ) -> Result<Self> {
         let model = ModelFolder::open(context.target_folder()?)?;
         let prepared = context.folder("prepare");
         let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
         let row_length = context.recipe.data.max_length;
-        let config = &context.recipe.train;
+        let config = context.recipe.training(stage);
         config.check(row_length)?;
         let rows = config.batch_tokens / row_length;
+        // Another order and other draws than in the stages before.
+        let seed = match stages.iter().position(|&name| name == stage) {
+            None | Some(0) => context.recipe.seed,
+            Some(place) => mix(context.recipe.seed, place as u64),
+        };
         Ok(Self {
+            stage,
+            config,
+            drafts: true,
             stop: target::stop_tokens(&model)?,
             target: Arc::new(load_target(&model, &context.device, context.dtype)?),
             capture,
-            samples: Samples::new(tokens.clone(), row_length, rows, context.recipe.seed),
+            samples: Samples::new(tokens.clone(), row_length, rows, seed),
             held_out: Arc::new(TokenShards::open(prepared.join("eval"))?),
             tokens,
             row_length,
@@ -151,7 +203,8 @@ impl Setup {
         let vocabulary = DraftVocabulary::from_counts(&counts, size, &self.stop)?;
         let coverage = 100.0 * vocabulary.coverage(&counts);
         context.output.say(format!(
-            "train: draft vocabulary of {size} tokens covers {coverage:.2} % of those trained on"
+            "{}: draft vocabulary of {size} tokens covers {coverage:.2} % of those trained on",
+            self.stage
         ));
         Ok(vocabulary)
     }
@@ -199,17 +252,20 @@ impl Setup {
         trainee: &mut dyn Train,
         identity: &Value,
     ) -> Result<FitSummary> {
-        let recipe = context.recipe;
-        let prompts = validation_prompts(context)?;
-        let rows = recipe.train.batch_tokens / self.row_length;
+        let (recipe, config) = (context.recipe, self.config);
+        let prompts = match self.drafts {
+            true => validation_prompts(context, config.decode_prompts)?,
+            false => Vec::new(),
+        };
+        let rows = config.batch_tokens / self.row_length;
         let held_out = Samples::new(self.held_out.clone(), self.row_length, rows, recipe.seed);
         let mut source = self.live(
             held_out.clone(),
             &context.device,
             compute_type(context.dtype),
         );
-        let wanted = recipe.train.validate_samples;
-        let draft = recipe.train.decode_draft_length;
+        let wanted = config.validate_samples;
+        let draft = config.decode_draft_length;
         let mut validate = |trainee: &dyn Train, _step: usize| {
             let mut sums = HeldOut::default();
             let mut samples = 0;
@@ -221,7 +277,7 @@ impl Setup {
                 sums.add(trainee.measure(&source.batch(packed)?));
             }
             let mut found = sums.validation();
-            found.tau = self.decode(trainee, &prompts, draft, recipe.train.decode_tokens);
+            found.tau = self.decode(trainee, &prompts, draft, config.decode_tokens);
             Ok(found)
         };
         let judge = self.live(
@@ -234,10 +290,10 @@ impl Setup {
         Ok(fit(
             trainee,
             Fit {
-                config: &recipe.train,
+                config,
                 samples: self.samples.clone(),
                 source: self.source(context)?,
-                folder: context.folder("train"),
+                folder: context.folder(self.stage),
                 identity: digest,
                 interrupted: &interrupted,
                 on_policy: Some(OnPolicy {
@@ -293,7 +349,7 @@ fn compute_type(target: DType) -> BurnDType {
 }
 
 /// Prompts that the evaluation will not use, as far as there are any.
-fn validation_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
+fn validation_prompts(context: &StageContext, count: usize) -> Result<Vec<Vec<u32>>> {
     let prompts = prepare::prompts(context.run)?;
     let judged = evaluate::spread(prompts.clone(), context.recipe.evaluate.prompts);
     let others: Vec<_> = prompts
@@ -302,7 +358,7 @@ fn validation_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
         .cloned()
         .collect();
     let from = if others.is_empty() { prompts } else { others };
-    Ok(evaluate::spread(from, context.recipe.train.decode_prompts))
+    Ok(evaluate::spread(from, count))
 }
 
 /// Sums over the held-out batches.

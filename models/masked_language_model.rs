@@ -1,0 +1,312 @@
+//! A masked-diffusion language model as a drafter: behind the text and a separator it fills a block of masks in one
+//! denoising step and reads nothing of the target (DEER, <https://arxiv.org/abs/2512.15176>).
+//!
+//! A mask predicts the token of its own place, as masked-diffusion models and the paper's loss have it, and not the one
+//! after it, as the model that it starts from did. With the shift, which some converted models keep, the first draft would
+//! hang on the separator's place and every token that is not masked would be judged by its successor's mask. A model that
+//! wrote from left to right unlearns its shift in the stage `adapt`.
+//!
+//! No slot sees the tokens drafted in the slots before it, so each is drawn from the distribution that the verifier is told
+//! of. In a bidirectional block those distributions change with the number of masks.
+mod places;
+mod slots;
+
+use burn::module::Module;
+use burn::prelude::*;
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::language_model::shared_vocabulary;
+use crate::lora::{self, LoraConfig};
+use crate::start::{FreshConfig, Start};
+use crate::{
+    Capture, Drafter, Error, Features, Result, Scope, TargetParts, TargetSpec, Transformer,
+    TransformerConfig, Tree, Weights,
+};
+
+pub use places::{Place, Places};
+pub use slots::MaskedState;
+
+/// What the places of the text before a block see.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Context {
+    /// Everything, the block included, as in the paper: each draft computes the whole text again.
+    #[default]
+    Bidirectional,
+    /// What comes before them, so that their keys and values are kept from draft to draft. The block sees the text and, in
+    /// both directions, itself.
+    Causal,
+}
+
+/// The `[drafter]` table of a DEER recipe. Every key but the two tokens and one to start from may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaskedLanguageModelConfig {
+    /// The model to start from, a hub id or a folder. Left out: the target, cut down to `keep_layers`, or none, with
+    /// `fresh`.
+    pub model: String,
+    /// Layers of that model, or of the target, that are kept, ascending, as 0-based indices. Left out: all.
+    pub keep_layers: Vec<usize>,
+    /// Sizes of a model that starts at random.
+    pub fresh: Option<FreshConfig>,
+    /// Low-rank matrices are trained in place of the weights, and added to them when the drafter is written.
+    pub lora: Option<LoraConfig>,
+    /// The id of a token that no text holds; it stands for tokens still to come.
+    pub mask_token: Option<u32>,
+    /// The id of another such token; it stands between the text and what is to come.
+    pub separator_token: Option<u32>,
+    /// The most tokens of a draft. 32.
+    pub block_size: usize,
+    /// What the text before a block sees. `"bidirectional"`.
+    pub context: Context,
+}
+
+impl Default for MaskedLanguageModelConfig {
+    fn default() -> Self {
+        Self {
+            model: String::new(),
+            keep_layers: Vec::new(),
+            fresh: None,
+            lora: None,
+            mask_token: None,
+            separator_token: None,
+            block_size: 32,
+            context: Context::Bidirectional,
+        }
+    }
+}
+
+impl MaskedLanguageModelConfig {
+    fn start(&self) -> Start<'_> {
+        Start {
+            model: &self.model,
+            keep_layers: &self.keep_layers,
+            fresh: self.fresh.as_ref(),
+        }
+    }
+
+    /// What the drafter's decoder looks like.
+    ///
+    /// # Errors
+    /// No model to start from is named, or it does not go with the target.
+    pub fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
+        self.start().structure(target)
+    }
+
+    /// How blocks are made.
+    ///
+    /// # Errors
+    /// A key is missing, or makes no sense.
+    pub fn blocks(&self) -> Result<Blocks> {
+        let token = |key, token: Option<u32>| {
+            token.ok_or_else(|| Error::Drafter {
+                key,
+                expected: "the id of a token that no text holds".into(),
+                got: "none".into(),
+            })
+        };
+        let blocks = Blocks {
+            mask_token: token("mask_token", self.mask_token)?,
+            separator_token: token("separator_token", self.separator_token)?,
+            size: self.block_size,
+            context: self.context,
+        };
+        if blocks.mask_token == blocks.separator_token {
+            return Err(Error::Drafter {
+                key: "separator_token",
+                expected: "another token than `mask_token`".into(),
+                got: blocks.separator_token.to_string(),
+            });
+        }
+        if blocks.size == 0 {
+            return Err(Error::Drafter {
+                key: "block_size",
+                expected: "at least 1".into(),
+                got: "0".into(),
+            });
+        }
+        Ok(blocks)
+    }
+}
+
+/// How the blocks of a drafter are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    /// The id that stands for tokens still to come.
+    pub mask_token: u32,
+    /// The id between the text and what is to come.
+    pub separator_token: u32,
+    /// The most tokens of a draft.
+    pub size: usize,
+    /// What the text before a block sees.
+    pub context: Context,
+}
+
+/// See the module.
+#[derive(Module, Debug)]
+pub struct MaskedLanguageModel {
+    model: Transformer,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+#[derive(Debug, Clone)]
+struct Frozen {
+    target: TargetParts,
+    vocabulary: DraftVocabulary,
+    blocks: Blocks,
+    trains_head: bool,
+}
+
+impl MaskedLanguageModel {
+    /// `model` as a drafter for `target`.
+    ///
+    /// # Errors
+    /// It knows more tokens than the target, or does not know those of `blocks`.
+    pub fn of(model: Transformer, target: &TargetParts, blocks: Blocks) -> Result<Self> {
+        let vocab = model.config().spec.vocab;
+        for (key, token) in [
+            ("mask_token", blocks.mask_token),
+            ("separator_token", blocks.separator_token),
+        ] {
+            if token as usize >= vocab {
+                return Err(Error::Drafter {
+                    key,
+                    expected: format!("an id below the {vocab} tokens of the drafter"),
+                    got: token.to_string(),
+                });
+            }
+        }
+        Ok(Self {
+            frozen: Frozen {
+                vocabulary: shared_vocabulary(model.config(), &target.spec)?,
+                target: target.clone(),
+                blocks,
+                trains_head: true,
+            },
+            model,
+        })
+    }
+
+    /// The decoder.
+    pub fn model(&self) -> &Transformer {
+        &self.model
+    }
+
+    /// How its blocks are made.
+    pub fn blocks(&self) -> Blocks {
+        self.frozen.blocks
+    }
+
+    /// Whether its head is trained: not beside low-rank matrices.
+    pub fn trains_head(&self) -> bool {
+        self.frozen.trains_head
+    }
+
+    /// The target it drafts for.
+    pub fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+
+    /// The decoder as it is written: low-rank matrices are added to the weights.
+    ///
+    /// # Errors
+    /// None.
+    pub fn merged(&self) -> Result<Transformer> {
+        lora::merge(self.model.clone())
+    }
+
+    /// What the head reads at every place of packed rows.
+    ///
+    /// # Shapes
+    /// - output: `[batch, width, d_model]`, computed in `dtype`
+    pub fn hidden(&self, places: &Places, dtype: DType) -> Tensor<3> {
+        let context = self.frozen.blocks.context;
+        let inputs = self.model.embed_known(places.tokens.clone()).cast(dtype);
+        let mask = |window| Some(places.mask(context, window));
+        let positions = places.layout.positions.clone();
+        let states = self
+            .model
+            .states(inputs, positions, &mask, None, &Capture::default());
+        states.last
+    }
+}
+
+impl Drafter for MaskedLanguageModel {
+    type Config = MaskedLanguageModelConfig;
+    type State = MaskedState;
+
+    fn new(
+        config: &Self::Config,
+        target: &TargetParts,
+        _: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        let (structure, blocks) = (config.structure(target)?, config.blocks()?);
+        let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let model = Transformer::new(&mut scope, structure)?;
+        let mut drafter = Self::of(model, target, blocks)?;
+        drafter.frozen.trains_head = config.lora.is_none();
+        Ok(drafter)
+    }
+
+    fn fresh(
+        config: &Self::Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut drafter = config.start().with_weights(target, seed, |weights| {
+            Self::new(config, target, vocabulary, weights, device)
+        })?;
+        if let Some(settings) = &config.lora {
+            drafter.model = lora::adapt(drafter.model, settings, seed)?;
+        }
+        Ok(drafter)
+    }
+
+    fn capture(config: &Self::Config, _: &TargetSpec) -> Result<Capture> {
+        config.start().check()?;
+        config.blocks()?;
+        Ok(Capture::default())
+    }
+
+    fn start(&self, capacity: usize, first: u32) -> MaskedState {
+        self.begin(capacity, first)
+    }
+
+    fn observe(&self, state: &mut MaskedState, tokens: &[u32], _: &Features) {
+        state.observe(tokens);
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn plan(&self, state: &mut MaskedState, depth: usize) {
+        state.plan(depth);
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        Some(self.frozen.blocks.size)
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        depth.min(1)
+    }
+
+    fn root_logits(&self, state: &mut MaskedState) -> Tensor<2> {
+        self.slot_logits(state, 0, 1)
+    }
+
+    fn node_logits(&self, state: &mut MaskedState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
+        self.slot_logits(state, depth, nodes.len())
+    }
+
+    fn rewind(&self, _: &mut MaskedState) {}
+}

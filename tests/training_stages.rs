@@ -1,0 +1,206 @@
+//! Recipes that train in several stages, each from what the one before has left.
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use spectrain_checkpoints::state;
+
+use crate::workspace::{Outcome, RECIPE, Workspace, wait_for};
+
+const STAGES: [&str; 3] = ["adapt", "align", "refine"];
+
+/// The recipe of `Workspace::new` for DEER. The two tokens are bytes that no text holds.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    let drafter = "fresh = { layers = 1 }\nmask_token = 189\nseparator_token = 188\nblock_size = 4";
+    let recipe = RECIPE
+        .replace("recipe = \"eagle3\"", "recipe = \"deer\"")
+        .replace("draft_vocab = 256", drafter)
+        .replace("[objective]\nsteps = 2", "[objective]\nspan = 4")
+        .replace("[evaluate]", "[stages.refine]\nsteps = 9\n\n[evaluate]");
+    workspace.write("recipe.toml", recipe);
+    workspace
+}
+
+fn run(workspace: &Workspace, words: &[&str]) -> Outcome {
+    let words: Vec<&str> = ["recipe", "recipe.toml"]
+        .into_iter()
+        .chain(words.iter().copied())
+        .collect();
+    workspace.run(&words)
+}
+
+fn drafter(workspace: &Workspace, runs: &str, stage: &str) -> Vec<u8> {
+    workspace.bytes(&format!("{runs}/run/{stage}/drafter/model.safetensors"))
+}
+
+#[test]
+fn each_stage_leaves_a_drafter_that_can_be_judged_and_the_last_one_is_exported() {
+    let workspace = workspace();
+    let outcome = run(&workspace, &[]).succeeded();
+    let said = |part: &str| assert!(outcome.stderr.contains(part), "no `{part}`: {outcome:#?}");
+    for (stage, steps) in STAGES.into_iter().zip([6, 6, 9]) {
+        said(&format!("{stage}: {steps} steps"));
+        let summary = &workspace.manifest(stage)["summary"]["fit"];
+        assert_eq!(summary["steps"], steps);
+        // Before the second stage nothing drafts.
+        assert_eq!(summary["best"][1]["tau"].is_null(), stage == "adapt");
+    }
+    said("no serving engine loads a masked-diffusion drafter");
+    let drafters: BTreeSet<Vec<u8>> = STAGES
+        .iter()
+        .map(|stage| drafter(&workspace, "runs", stage))
+        .collect();
+    assert_eq!(drafters.len(), 3, "each stage trains");
+    let exported = &workspace.manifest("export")["inputs"];
+    assert!(exported["`refine/drafter`"].is_string(), "{exported}");
+    assert!(!workspace.path("runs/run/train").exists());
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+    for stage in STAGES {
+        let folder = format!("runs/run/{stage}/drafter");
+        let words = ["evaluate", "--target", "target", "--drafter", &folder];
+        let more = [
+            "--prompts",
+            "eval.jsonl",
+            "--count",
+            "2",
+            "--temperature",
+            "1",
+        ];
+        let judged = [&words[..], &more, &["--max-new-tokens", "6"]].concat();
+        let judged = workspace.run(&judged).succeeded();
+        assert!(
+            judged.stdout.contains("masked_language_model drafter"),
+            "{judged:#?}"
+        );
+    }
+    let out = ["export", "run", "--to", "vllm", "--out", "out"];
+    let out = workspace.run(&out).succeeded();
+    assert!(out.stdout.contains("no serving engine"), "{out:#?}");
+    let architecture = &workspace.json("out/config.json")["architectures"];
+    assert_eq!(architecture[0], "MaskedDiffusionDrafter");
+}
+
+#[test]
+fn a_setting_of_one_stage_runs_that_one_again_and_those_after_it() {
+    let workspace = workspace();
+    run(&workspace, &[]).succeeded();
+    let again = |changed: &[&str], kept: &[&str], repeated: &[&str]| {
+        let words: Vec<&str> = changed.iter().flat_map(|key| ["--set", *key]).collect();
+        let outcome = run(&workspace, &words).succeeded();
+        for (stages, part) in [(kept, "done before"), (repeated, "starts over")] {
+            for stage in stages {
+                let line = format!("{stage}: {part}");
+                assert!(outcome.stderr.contains(&line), "no `{line}`: {outcome:#?}");
+            }
+        }
+    };
+    again(
+        &["objective.alpha=1.02"],
+        &["adapt", "align"],
+        &["refine", "export"],
+    );
+    let changed = ["objective.alpha=1.02", "stages.align.learning_rate=2e-3"];
+    again(&changed, &["adapt"], &["align", "refine", "export"]);
+    // A stage of no step is none.
+    let skipped = [&changed[..], &["stages.adapt.steps=0"]].concat();
+    again(&skipped, &["prepare"], &["align", "refine"]);
+    let plan = [&["--plan"], &["--set", "stages.refine.steps=0"][..]].concat();
+    let plan = run(&workspace, &plan).succeeded().stdout;
+    assert!(
+        plan.contains("  align ") && !plan.contains("  refine "),
+        "{plan}"
+    );
+}
+
+#[test]
+fn stages_that_there_are_not_or_that_make_no_sense_are_refused_where_they_stand() {
+    let workspace = workspace();
+    let refused = |words: &[&str], parts: &[&str]| {
+        let words: Vec<&str> = words.iter().flat_map(|key| ["--set", *key]).collect();
+        let outcome = run(&workspace, &words);
+        assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+        for part in parts {
+            assert!(outcome.stderr.contains(part), "no `{part}`: {outcome:#?}");
+        }
+    };
+    refused(
+        &["stages.polish.steps=1"],
+        &["unknown stage `polish`", "adapt, align, refine"],
+    );
+    refused(&["stages.align.stpes=1"], &["stpes"]);
+    refused(&["stages.align.clip=-1.0"], &["stages.align.clip"]);
+    refused(
+        &["stages.align.batch_tokens=100"],
+        &["stages.align.batch_tokens"],
+    );
+    refused(&["objective.alpha=0.5"], &["objective.alpha"]);
+    refused(
+        &["drafter.separator_token=0"],
+        &["separator_token", "times"],
+    );
+    let none = [
+        "stages.adapt.steps=0",
+        "stages.align.steps=0",
+        "stages.refine.steps=0",
+    ];
+    refused(&none, &["0 in each"]);
+    workspace.write(
+        "recipe.toml",
+        format!("{RECIPE}[stages.align]\nsteps = 3\n"),
+    );
+    refused(&[], &["this recipe trains in one"]);
+}
+
+#[test]
+fn a_run_that_is_stopped_behind_a_stage_and_killed_in_the_next_ends_as_one_that_is_not() {
+    let workspace = workspace();
+    let words = |runs: &'static str| {
+        let long = [
+            "recipe",
+            "recipe.toml",
+            "--set",
+            "stages.align.steps=40",
+            "--runs",
+            runs,
+        ];
+        long.to_vec()
+    };
+    let first = ["--stage", "prepare", "--stage", "adapt"];
+    workspace
+        .run(&[&words("stopped")[..], &first].concat())
+        .succeeded();
+    assert!(!workspace.path("stopped/run/align").exists());
+    let mut command = workspace.command(&words("stopped"));
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = quiet.spawn().unwrap();
+    let folder = workspace.path("stopped/run/align");
+    wait_for(&mut child, || {
+        let saved = state::latest(Path::new(&folder)).ok().flatten();
+        saved.is_some_and(|saved| saved.step >= 3)
+    });
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-KILL", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    child.wait().unwrap();
+    let manifest = workspace.json("stopped/run/align/manifest.json");
+    assert_eq!(manifest["status"], "started");
+    let outcome = workspace.run(&words("stopped")).succeeded();
+    for part in [
+        "adapt: done before",
+        "align: goes on where it was interrupted",
+    ] {
+        assert!(outcome.stderr.contains(part), "no `{part}`: {outcome:#?}");
+    }
+    workspace.run(&words("whole")).succeeded();
+    for stage in STAGES {
+        let [stopped, whole] = ["stopped", "whole"].map(|runs| drafter(&workspace, runs, stage));
+        assert!(stopped == whole, "the drafter of `{stage}` differs");
+    }
+}

@@ -1,0 +1,251 @@
+//! The losses of a masked-diffusion drafter, one for each stage of its training (DEER,
+//! <https://arxiv.org/abs/2512.15176>).
+//!
+//! - `adapt`: each token of the replies is masked with probability t, drawn for each text; this turns a model that writes from
+//!   left to right into one that fills masks.
+//! - `align` (stage I): the text is cut at a place of a reply, a separator follows, and each token of the rest of that reply is
+//!   masked with probability t.
+//! - `refine` (stage II): behind the cut and the separator R masks stand, R drawn from 1 to `span`; the i-th counts
+//!   `alpha^(R-i)`.
+//!
+//! A mask at the place of `x_i` predicts `x_i`: that token judges it, or the target's distribution of row `i-1`. The loss is
+//! `1/t` times the sum over masks, over all tokens that might have been masked in the batch, or the weighted mean over masks.
+//! The last token before a cut and the first one behind it are both in the loss mask, as a decoder drafts after a token of the
+//! reply.
+//!
+//! In stage II a text may be cut at several places (`cuts`), which costs a causal text little more than the blocks and a
+//! bidirectional one a copy of the text for each. The paper cuts once.
+//!
+//! The paper cuts an answer and goes on to its end. A conversation of several turns is continued to the end of the turn that
+//! was cut: what the user says next is known to no decoder. In stage II masks go on behind the end of the reply, as a decoder's
+//! do, and are not judged there; without them the number of masks would tell where the reply ends. t is drawn from
+//! `least_masked` to 1, as a share of nearly 0 has a weight without bound.
+mod sequences;
+
+use std::collections::BTreeMap;
+
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+use spectrain_models::Drafter as _;
+use spectrain_models::masked_language_model::{MaskedLanguageModel, Places};
+
+use self::sequences::{Drawing, Mask, Sequences};
+use crate::teacher::indices;
+use crate::token_loss::{Judged, TokenLoss, head};
+use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics};
+
+/// The `[objective]` table of a DEER recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeerLossConfig {
+    /// Factor on the cross-entropy with the text. 1.
+    pub label_weight: f64,
+    /// Factor on the divergence from the target's distribution. 0.
+    pub teacher_weight: f64,
+    /// That divergence. `"kl"`.
+    pub divergence: Divergence,
+    /// Blocks of a text in the stage `refine`, each behind a cut of its own. 1.
+    pub cuts: usize,
+    /// The least share of tokens that is masked in the stages `adapt` and `align`. 0.001.
+    pub least_masked: f64,
+    /// The most masks of the stage `refine`. 96.
+    pub span: usize,
+    /// How much more each mask of the stage `refine` counts than the one behind it. 1.01; the authors find 1.02 noisy and
+    /// see 1.05 diverge.
+    pub alpha: f64,
+}
+
+impl Default for DeerLossConfig {
+    fn default() -> Self {
+        Self {
+            label_weight: 1.0,
+            teacher_weight: 0.0,
+            divergence: Divergence::Kl,
+            cuts: 1,
+            least_masked: 0.001,
+            span: 96,
+            alpha: 1.01,
+        }
+    }
+}
+
+/// A stage of the training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeerStage {
+    /// Masked diffusion over whole replies.
+    Adapt,
+    /// Masked diffusion behind a cut.
+    Align,
+    /// All masks, the first ones most.
+    Refine,
+}
+
+impl DeerStage {
+    /// In order.
+    const ALL: [(&'static str, Self); 3] = [
+        ("adapt", Self::Adapt),
+        ("align", Self::Align),
+        ("refine", Self::Refine),
+    ];
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct DeerLoss {
+    loss: TokenLoss,
+    drawing: Drawing,
+}
+
+impl Objective<MaskedLanguageModel> for DeerLoss {
+    type Config = DeerLossConfig;
+
+    const STAGES: &'static [&'static str] = &[
+        DeerStage::ALL[0].0,
+        DeerStage::ALL[1].0,
+        DeerStage::ALL[2].0,
+    ];
+
+    /// The loss of the last stage.
+    fn new(config: &Self::Config) -> Result<Self> {
+        Self::at(config, DeerStage::Refine)
+    }
+
+    fn of_stage(config: &Self::Config, stage: &str) -> Result<Self> {
+        match DeerStage::ALL.iter().find(|(name, _)| *name == stage) {
+            Some(&(_, stage)) => Self::at(config, stage),
+            None => panic!("there is no stage `{stage}`"),
+        }
+    }
+
+    fn settings_of(config: &Self::Config, stage: &str) -> Self::Config {
+        let unread = Self::Config::default();
+        let mut settings = config.clone();
+        if stage == DeerStage::ALL[2].0 {
+            settings.least_masked = unread.least_masked;
+        } else {
+            (settings.span, settings.alpha) = (unread.span, unread.alpha);
+            settings.cuts = unread.cuts;
+        }
+        settings
+    }
+
+    /// # Panics
+    /// The batch has no features.
+    fn loss(&self, drafter: &MaskedLanguageModel, batch: &Batch, statistics: Statistics) -> Loss {
+        let sequences = self.sequences(drafter, batch);
+        let dtype = batch.features().last.dtype();
+        let places = sequences.places(&batch.tokens.device());
+        let hidden = drafter.hidden(&places, dtype).flatten(0, 1);
+        let judged = Judged {
+            head: &|| head(drafter.model(), drafter.trains_head()),
+            target: drafter.target(),
+            vocabulary: drafter.vocabulary(),
+            batch,
+        };
+        let row_of = |mask: &Mask| mask.row * places.width() + mask.column;
+        let rows = sequences.masks.iter().map(|mask| Row {
+            step: 0,
+            position: row_of(mask),
+            teacher: mask.predicts - 1,
+            weight: mask.weight as f32,
+        });
+        let rows = rows.collect();
+        let mut loss = self.loss.of(&judged, hidden, rows, 1.0, statistics);
+        if self.drawing.stage == DeerStage::Refine {
+            // A chain of drafts is known by the place of its first token, of which there is one in a batch.
+            let chains: BTreeMap<usize, (usize, usize)> = sequences
+                .masks
+                .iter()
+                .map(|mask| (row_of(mask), (mask.predicts - mask.cut, mask.cut)))
+                .collect();
+            loss.tell_chains(|row| chains.get(&row).copied());
+        }
+        loss
+    }
+
+    /// Before the stage `align` no separator was ever seen.
+    fn drafts(&self) -> bool {
+        self.drawing.stage != DeerStage::Adapt
+    }
+}
+
+impl DeerLoss {
+    /// The loss of a stage.
+    ///
+    /// # Errors
+    /// A setting makes no sense.
+    pub fn at(config: &DeerLossConfig, stage: DeerStage) -> Result<Self> {
+        let (labels, teacher) = (config.label_weight, config.teacher_weight);
+        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
+        if !(config.least_masked > 0.0 && config.least_masked <= 1.0) {
+            let got = config.least_masked.to_string();
+            return setting("least_masked", "above 0 and at most 1", got);
+        }
+        for (key, count) in [("span", config.span), ("cuts", config.cuts)] {
+            if count == 0 {
+                return setting(key, "at least 1", "0".into());
+            }
+        }
+        if !(config.alpha >= 1.0 && config.alpha.is_finite()) {
+            let got = config.alpha.to_string();
+            return setting("alpha", "1 or more", got);
+        }
+        Ok(Self {
+            loss,
+            drawing: Drawing {
+                stage,
+                least_masked: config.least_masked,
+                span: config.span,
+                alpha: config.alpha,
+                // Whole continuations are long, and hold many masks each.
+                cuts: match stage {
+                    DeerStage::Refine => config.cuts,
+                    _ => 1,
+                },
+            },
+        })
+    }
+
+    /// What the head reads at each mask that is judged, with places in the batch: that of the first token of its block, and
+    /// that of the token which it predicts.
+    ///
+    /// # Shapes
+    /// - output: `[masks, d_model]`
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub fn masks(
+        &self,
+        drafter: &MaskedLanguageModel,
+        batch: &Batch,
+    ) -> (Vec<(usize, usize)>, Tensor<2>) {
+        let sequences = self.sequences(drafter, batch);
+        let places = sequences.places(&batch.tokens.device());
+        let hidden = drafter.hidden(&places, batch.features().last.dtype());
+        let of = |mask: &Mask| mask.row * places.width() + mask.column;
+        let rows: Vec<usize> = sequences.masks.iter().map(of).collect();
+        let masks = sequences.masks.iter();
+        let hidden: Tensor<2> = hidden.flatten(0, 1);
+        let rows = indices(&rows, &hidden.device());
+        (
+            masks.map(|mask| (mask.cut, mask.predicts)).collect(),
+            hidden.select(0, rows),
+        )
+    }
+
+    /// The rows that the drafter reads of a batch.
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub fn places(&self, drafter: &MaskedLanguageModel, batch: &Batch) -> Places {
+        self.sequences(drafter, batch)
+            .places(&batch.tokens.device())
+    }
+
+    fn sequences(&self, drafter: &MaskedLanguageModel, batch: &Batch) -> Sequences {
+        // In a validation, the same of each text every time.
+        let seed = batch.seed.unwrap_or(0);
+        self.drawing.draw(&batch.rows, &drafter.blocks(), seed)
+    }
+}
