@@ -13,7 +13,7 @@ use crate::tensors::{DType, NamedTensor};
 use crate::{Result, checked, launch};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// What all engines call it.
 const ARCHITECTURE: &str = "DFlashDraftModel";

@@ -10,10 +10,10 @@ use crate::config::torch_dtype;
 use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json as files, launch};
+use crate::{Error, Result, json as files, launch, seal};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The key that tells these folders from other drafters of the same architecture.
 const KIND: &str = "spectrain_drafter";
@@ -122,6 +122,7 @@ impl LanguageModelFolder<'_> {
             .iter()
             .map(|(name, bytes)| (*name, bytes.as_slice()))
             .collect();
+        let config = seal::sealed(config, &tensors, provenance);
         write_folder(dir, &config, &tensors, &extra)
     }
 }

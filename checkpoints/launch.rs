@@ -24,6 +24,11 @@ pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> St
     vllm_command(target, &speculative)
 }
 
+/// vLLM's for a folder of the speculators library, which names its target.
+pub(crate) fn vllm_of_speculators(dir: &Path) -> String {
+    format!("vllm serve {}", quote(&dir.display().to_string()))
+}
+
 fn vllm_command(target: &str, speculative: &Value) -> String {
     format!(
         "vllm serve {} --speculative-config {}",

@@ -21,6 +21,9 @@ mod json;
 pub mod language_model;
 mod launch;
 pub mod medusa;
+mod names;
+pub mod published;
+pub mod seal;
 pub mod state;
 pub mod tensors;
 
