@@ -38,6 +38,12 @@ impl Shipped for LanguageModel {
         Self::of(model, target).with_context(|| not_for_this(folder))
     }
 
+    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
+    }
+
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
         let model = self.merged()?;
         let to_write = to_write(&model, self.target(), dtype)?;
@@ -115,6 +121,12 @@ impl Shipped for Pard {
             );
         }
         Ok(drafter)
+    }
+
+    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
     }
 
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {

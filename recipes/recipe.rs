@@ -1,7 +1,7 @@
 //! Reads a recipe file: TOML, with overrides from the command line, into tables and a [`Method`].
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
@@ -34,6 +34,9 @@ pub struct File<D: Settings, O: Settings> {
     /// Seed of the drafter's first weights, of the data order and of the synthetic data. Default: 0.
     #[serde(default)]
     pub seed: u64,
+    /// Folder of a drafter whose weights training starts from, ours or a published one. Default: none, random weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<PathBuf>,
     /// See [`TargetTable`].
     pub target: TargetTable,
     /// See [`SyntheticTable`].
@@ -79,6 +82,8 @@ pub struct ResolvedRecipe {
     pub name: String,
     /// See [`File::seed`].
     pub seed: u64,
+    /// See [`File::start`].
+    pub start: Option<PathBuf>,
     /// The `[target]` table.
     pub target: TargetTable,
     /// The `[synthetic]` table.
@@ -135,6 +140,7 @@ impl<D: Settings, O: Settings> File<D, O> {
             recipe: self.recipe,
             name: self.name,
             seed: self.seed,
+            start: self.start,
             target: self.target,
             synthetic: self.synthetic,
             data: self.data,

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
 use spectrain_data::tokens::TokenShards;
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -14,14 +15,17 @@ use spectrain_models::hydra::Hydra;
 use spectrain_models::language_model::LanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
+use spectrain_models::weights::{TensorWeights, export, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
     TrainingTimeTest,
 };
 
+use crate::drafter_folder::cast;
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
+use crate::tables::Engine;
 
 /// Every recipe there is. A new one is added here and nowhere else in the program.
 pub const RECIPES: &[Recipe] = &[
@@ -85,8 +89,25 @@ pub trait Shipped: Drafter + 'static {
     /// Reads a drafter's folder, ours or a published one.
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self>;
 
+    /// Reads a drafter's folder for training to start from, where its settings are those of `config`.
+    fn warm_start(
+        config: &Self::Config,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
+        let drafter = Self::open(folder, target, device)?;
+        check_start(config, &drafter, folder, (target, device))?;
+        Ok(drafter)
+    }
+
     /// Writes the folder that serving engines load, whole or not at all.
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+
+    /// Writes the folder that `engine` loads, where that is another one.
+    fn write_for(&self, engine: Engine, _writing: &Writing) -> Result<()> {
+        bail!("{} drafters have no layout for {engine:?}", Self::KIND)
+    }
 
     /// The hidden states that it reads.
     fn captured(&self) -> Result<Capture>;
@@ -97,6 +118,51 @@ pub trait Shipped: Drafter + 'static {
 
     /// Sizes, for an estimate before anything is loaded.
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint>;
+}
+
+/// What goes into a folder beside a drafter's tensors.
+#[derive(Debug, Clone, Copy)]
+pub struct Writing<'a> {
+    /// The folder.
+    pub folder: &'a Path,
+    /// Type of the weights.
+    pub dtype: DType,
+    /// Hub id or folder of the target, which some layouts name.
+    pub target: &'a str,
+    /// Tokens to draft by default.
+    pub draft_length: usize,
+    /// Where the drafter comes from.
+    pub provenance: &'a Value,
+}
+
+/// Fails unless a drafter of these settings has the parameters and captured layers of the one that was read.
+pub(crate) fn check_start<D: Shipped>(
+    config: &D::Config,
+    drafter: &D,
+    folder: &Path,
+    (target, device): (&TargetParts, &Device),
+) -> Result<()> {
+    let other = || {
+        format!(
+            "the drafter `{}` has other settings than `[drafter]`",
+            folder.display()
+        )
+    };
+    let mut weights = TensorWeights::new(export(drafter), folder.display().to_string());
+    D::new(config, target, drafter.vocabulary(), &mut weights, device).with_context(other)?;
+    if let Some(name) = weights.left().first() {
+        bail!("{}: tensor `{name}` is not one of them", other());
+    }
+    let (expected, found) = (D::capture(config, &target.spec)?, drafter.captured()?);
+    if expected != found {
+        bail!(
+            "{}: captured layers: expected {:?}, found {:?}",
+            other(),
+            expected.layers,
+            found.layers
+        );
+    }
+    Ok(())
 }
 
 /// Sizes of a drafter.
@@ -124,13 +190,6 @@ pub trait Method: Send + Sync {
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
     /// Runs the stage `train`.
     fn train(&self, context: &StageContext) -> Result<Value>;
-    /// Opens a drafter of the recipe's kind.
-    fn open(
-        &self,
-        folder: &Path,
-        target: &TargetParts,
-        device: &Device,
-    ) -> Result<Box<dyn Trained>>;
 }
 
 /// A drafter that was read from a folder, without its type.
@@ -143,8 +202,16 @@ pub trait Trained {
     fn parameters(&self) -> u64;
     /// Puts it to work.
     fn session(&self) -> Box<dyn Proposer>;
+    /// Its parameters.
+    fn tensors(&self) -> Vec<NamedTensor>;
+    /// The tokens it can propose.
+    fn vocabulary(&self) -> &DraftVocabulary;
+    /// The same drafter with its parameters rounded to `dtype`.
+    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
     /// See [`Shipped::write`].
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+    /// See [`Shipped::write_for`].
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
     /// See [`Shipped::launch_lines`].
     fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
     -> Result<Vec<String>>;
@@ -194,6 +261,7 @@ pub fn open_drafter(
     device: &Device,
 ) -> Result<Box<dyn Trained>> {
     let model = ModelFolder::open(folder)?;
+    seal::check(&model)?;
     let Some(recipe) = RECIPES
         .iter()
         .find(|recipe| (recipe.recognises)(model.config()))
@@ -231,15 +299,6 @@ where
     fn train(&self, context: &StageContext) -> Result<Value> {
         train::run::<D, O>(context, &self.drafter, &self.objective)
     }
-
-    fn open(
-        &self,
-        folder: &Path,
-        target: &TargetParts,
-        device: &Device,
-    ) -> Result<Box<dyn Trained>> {
-        Ok(Box::new(Loaded(D::open(folder, target, device)?)))
-    }
 }
 
 struct Loaded<D: Drafter>(D);
@@ -262,8 +321,29 @@ impl<D: Shipped> Trained for Loaded<D> {
         Box::new(Session::new(self.0.clone()))
     }
 
+    fn tensors(&self) -> Vec<NamedTensor> {
+        export(&self.0)
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.0.vocabulary()
+    }
+
+    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {
+        let tensors = cast(cast(self.tensors(), dtype)?, DType::F32)?;
+        Ok(Box::new(Loaded(import(
+            self.0.clone(),
+            tensors,
+            "the trained drafter",
+        )?)))
+    }
+
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
         self.0.write(folder, dtype, provenance)
+    }
+
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
+        self.0.write_for(engine, writing)
     }
 
     fn launch_lines(

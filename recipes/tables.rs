@@ -164,7 +164,8 @@ pub enum FeatureMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportTable {
-    /// Engines the drafter is for. Default: `["sglang", "vllm"]`.
+    /// Engines and libraries the drafter is for. Those that load another layout get a folder of their own. Default:
+    /// `["sglang", "vllm"]`.
     pub to: Vec<Engine>,
     /// Type of the exported weights: `bf16`, `f16` or `f32`. Default: `bf16`.
     pub dtype: ExportType,
@@ -189,6 +190,8 @@ pub enum Engine {
     Vllm,
     /// Hugging Face `transformers`, which only takes language models.
     Hf,
+    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3.
+    Speculators,
 }
 
 /// Type of the exported weights.

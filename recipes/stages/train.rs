@@ -7,7 +7,7 @@ use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, hash, state};
+use spectrain_checkpoints::{DType, ModelFolder, hash, seal, state};
 use spectrain_data::features::{FeatureHeader, FeatureShards};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -41,18 +41,25 @@ where
     )?;
     let config = &context.recipe.train;
     let parts = setup.target.parts();
-    let vocabulary = setup.vocabulary(
-        context,
-        D::footprint(drafter, &parts.spec)?.draft_vocab as usize,
-    )?;
     if is_gpu(&context.device_name) {
         self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, objective)?;
     }
     D::begin(drafter, &parts, &setup.tokens)?;
     let device = graph_device(&context.device, config);
-    let fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
-    let mut trainee = Trainee::drafter(fresh, O::new(objective)?, config.optimizer());
-    let identity = json!({
+    let first = match &context.recipe.start {
+        Some(folder) => {
+            seal::check(&ModelFolder::open(folder)?)?;
+            D::warm_start(drafter, folder, &parts, &device)?
+        }
+        None => {
+            let size = D::footprint(drafter, &parts.spec)?.draft_vocab as usize;
+            let vocabulary = setup.vocabulary(context, size)?;
+            D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?
+        }
+    };
+    let vocabulary = first.vocabulary().clone();
+    let mut trainee = Trainee::drafter(first, O::new(objective)?, config.optimizer());
+    let mut identity = json!({
         "seed": context.recipe.seed,
         "drafter": drafter,
         "objective": objective,
@@ -62,6 +69,9 @@ where
         // `auto` means another type on another device, and a run must not change its numbers on the way.
         "dtype": context.dtype.name(),
     });
+    if let Some(folder) = &context.recipe.start {
+        identity["start"] = json!(context.sha256_of_model(folder)?);
+    }
     let summary = setup.fit(context, &mut trainee, &identity)?;
     check_interrupted()?;
 
@@ -80,7 +90,14 @@ where
         .remove("weights")
         .unwrap_or_default();
     let best = import(trainee.model(), weights, &saved.path.display().to_string())?;
-    let provenance = json!({ "spectrain": env!("CARGO_PKG_VERSION"), "recipe": context.recipe.json, "step": step });
+    let provenance = json!({
+        "spectrain": env!("CARGO_PKG_VERSION"),
+        "recipe": context.recipe.json,
+        "objective": context.recipe.json["objective"],
+        "target": {"model": context.target_name()?, "sha256": context.target_sha256()?},
+        "data": {"sha256": setup.tokens.fingerprint()},
+        "step": step,
+    });
     best.write(&context.run.path().join(TRAINED), DType::F32, &provenance)?;
     report(context, &summary, step);
     Ok(json!({ "fit": summary, "exported_step": step, "draft_vocab": vocabulary.len() }))
