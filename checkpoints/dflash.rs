@@ -210,7 +210,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
     }
     let hidden_size = config.size("hidden_size", None)?;
     let (heads, kv_heads) = config.heads()?;
-    let layers = config.size("num_hidden_layers", None)?;
+    let layers = config.count("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
     let ids = "dflash_config.target_layer_ids";
     let mask = "dflash_config.mask_token_id";

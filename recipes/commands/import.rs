@@ -21,6 +21,9 @@ use crate::stages::prepare::Text;
 use crate::tables::{DataTable, TargetType};
 use crate::{device, target};
 
+/// A mean acceptance length below which a drafter is for something else.
+const USELESS: f64 = 1.05;
+
 /// Where the drafter is, within the run.
 pub const IMPORTED: &str = "import/drafter";
 
@@ -43,7 +46,7 @@ pub struct ImportArguments {
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Prompts to measure with
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 32)]
     count: usize,
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
@@ -103,12 +106,28 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     println!("{family:?} drafter, {}", taken.summary());
     for other in others {
         println!("not taken: {}", other.summary());
+        if taken.may_be_chance(other) {
+            tracing::warn!(
+                "the difference may be chance: measure with `--prompts` of what the drafter is for, or decide with `--layers`"
+            );
+        }
+    }
+    if taken.decoded.tau() < USELESS {
+        tracing::warn!(
+            "next to nothing of what it drafts is accepted: is it for this target, and are these the layers?"
+        );
     }
     println!("imported to {}", drafter.display());
     run.finish(manifest, started.elapsed().as_secs_f64(), provenance)
 }
 
 impl Measured {
+    /// Whether two standard deviations of the counts explain that one is larger.
+    fn may_be_chance(&self, other: &Self) -> bool {
+        let (a, b) = (self.decoded.total() as f64, other.decoded.total() as f64);
+        (a - b).abs() < 2.0 * (a + b).sqrt()
+    }
+
     fn summary(&self) -> String {
         format!(
             "{}: τ {:.3}, {} tokens accepted in {} passes",
