@@ -148,15 +148,19 @@ pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String
         launch::vllm(dir, "draft_model", target, draft_tokens),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
         launch::transformers(dir, target),
+        launch::tensorrt(dir, "DraftTarget", draft_tokens, ""),
+        launch::llama_cpp(dir, "draft-simple", target, draft_tokens, false),
     ]
 }
 
-/// The same for a PARD drafter, which only vLLM runs in parallel; others run it token by token.
+/// The same for a PARD drafter, which only vLLM and TensorRT-LLM run in parallel; others run it token by token.
 pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String> {
     vec![
         launch::vllm_parallel(dir, target, draft_tokens),
+        launch::tensorrt(dir, "PARD", draft_tokens, ""),
         "# token by token, as these know no parallel drafting:".into(),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
         launch::transformers(dir, target),
+        launch::llama_cpp(dir, "draft-simple", target, draft_tokens, false),
     ]
 }

@@ -24,6 +24,38 @@ pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> St
     vllm_command(target, &speculative)
 }
 
+/// Two of llama.cpp, which converts a folder first; `with_target` where that reads the target's too.
+pub(crate) fn llama_cpp(
+    dir: &Path,
+    kind: &str,
+    target: &str,
+    draft_tokens: usize,
+    with_target: bool,
+) -> String {
+    let drafter = dir.display().to_string();
+    let of_target = match with_target {
+        true => format!(" --target-model-dir {}", quote(target)),
+        false => String::new(),
+    };
+    let converted = |model: &str| quote(&format!("{}.gguf", model.trim_end_matches('/')));
+    format!(
+        "python convert_hf_to_gguf.py {}{of_target} --outfile {} && llama-server -m {} -md {} --spec-type {kind} \
+         --spec-draft-n-max {draft_tokens}",
+        quote(&drafter),
+        converted(&drafter),
+        converted(target),
+        converted(&drafter),
+    )
+}
+
+/// A line of TensorRT-LLM's settings; `more` are further keys.
+pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) -> String {
+    let drafter = json!(dir.display().to_string());
+    format!(
+        "speculative_config: {{decoding_type: {kind}, max_draft_len: {draft_tokens}, speculative_model: {drafter}{more}}}"
+    )
+}
+
 /// vLLM's for a folder of the speculators library, which names its target.
 pub(crate) fn vllm_of_speculators(dir: &Path) -> String {
     format!("vllm serve {}", quote(&dir.display().to_string()))

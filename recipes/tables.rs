@@ -192,6 +192,12 @@ pub enum Engine {
     Hf,
     /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3.
     Speculators,
+    /// llama.cpp, after its own conversion.
+    #[serde(rename = "llama-cpp")]
+    LlamaCpp,
+    /// TensorRT-LLM, by a line of its settings.
+    #[serde(rename = "tensorrt-llm")]
+    TensorrtLlm,
 }
 
 /// Type of the exported weights.

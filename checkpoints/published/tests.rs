@@ -329,7 +329,8 @@ fn eagle_3_folders_of_all_trainers_become_ours() {
         eagle3::read(&dir).unwrap()
     };
     type Change = fn(&mut Value);
-    let cases: [(&str, Change, &dyn Fn(&str) -> String); 5] = [
+    type Rename<'a> = &'a dyn Fn(&str) -> String;
+    let cases: [(&str, Change, Rename); 5] = [
         (
             "the authors'",
             |config| {
