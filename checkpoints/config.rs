@@ -163,6 +163,17 @@ impl<'a> Config<'a> {
             .ok_or_else(|| self.wrong(key, "`true` or `false`"))
     }
 
+    /// The word at `key`, the first of `words` where there is none.
+    pub(crate) fn one_of(&self, key: &str, words: &[&str]) -> Result<String> {
+        let Some(value) = self.get(key) else {
+            return Ok(words[0].to_owned());
+        };
+        let known = value.as_str().filter(|word| words.contains(word));
+        let expected = || words.iter().map(|word| format!("`\"{word}\"`"));
+        let wrong = || self.wrong(key, expected().collect::<Vec<_>>().join(" or "));
+        Ok(known.ok_or_else(wrong)?.to_owned())
+    }
+
     /// `rope_parameters` or the older `rope_theta` and `rope_scaling`. Where there are both they must say the same.
     pub(crate) fn rope(&self) -> Result<Rope> {
         let rope_theta = self.number("rope_theta", DEFAULT_THETA)?;

@@ -1,4 +1,5 @@
-//! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>).
+//! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>), and
+//! those of DFlash 2 and DSpark, which have more parts.
 //!
 //! The target's embedding and head are not in the folder: engines use the target's own.
 
@@ -9,16 +10,26 @@ use serde_json::{Value, json};
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
+use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Result, checked, launch};
 
+mod parts;
+pub mod speculators;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod transformers;
 
-/// What all engines call it.
-const ARCHITECTURE: &str = "DFlashDraftModel";
+use self::parts::Family;
+pub use self::parts::{Convolution, DFlashParts, Markov, Selector};
+
 /// The target's, which some published folders repeat.
-const REPEATED: [&str; 2] = ["embed_tokens.weight", "lm_head.weight"];
+const REPEATED: [&str; 4] = [
+    "embed_tokens.weight",
+    "lm_head.weight",
+    "verifier_norm.weight",
+    "verifier_lm_head.weight",
+];
 
 /// Sizes and switches of a DFlash drafter.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +51,7 @@ pub struct DFlashLayout {
     /// Decoder layers of the target.
     pub target_layers: usize,
     /// Captured layers, ascending, as 0-based indices of the layers whose output is read: engines count alike.
+    /// None where the context is made of tokens alone.
     pub captured_layers: Vec<usize>,
     /// Tokens of a block, the last committed one counted.
     pub block_size: usize,
@@ -53,6 +65,8 @@ pub struct DFlashLayout {
     pub rms_norm_eps: f64,
     /// Longest sequence.
     pub max_position_embeddings: usize,
+    /// What it has beside its layers.
+    pub parts: DFlashParts,
     /// Rotary position embedding.
     pub rope: Rope,
     /// The type of the weights.
@@ -61,8 +75,16 @@ pub struct DFlashLayout {
 
 /// Whether a `config.json` is of a DFlash drafter.
 pub fn recognises(config: &Value) -> bool {
+    if transformers::recognises(config) || speculators::recognises(config) {
+        return true;
+    }
     let names = config["architectures"].as_array();
-    names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE))
+    names.is_some_and(|names| {
+        names
+            .iter()
+            .filter_map(Value::as_str)
+            .any(Family::recognises)
+    })
 }
 
 /// The tensors that a folder of this layout must hold.
@@ -75,7 +97,7 @@ pub fn required(layout: &DFlashLayout) -> Vec<TensorSpec> {
     let mut weights = vec![
         (
             "fc.weight".to_owned(),
-            vec![hidden, layout.captured_layers.len() * hidden],
+            vec![hidden, layout.captured_layers.len().max(1) * hidden],
         ),
         ("hidden_norm.weight".to_owned(), vec![hidden]),
         ("norm.weight".to_owned(), vec![hidden]),
@@ -97,6 +119,8 @@ pub fn required(layout: &DFlashLayout) -> Vec<TensorSpec> {
         let named = |(name, shape)| (format!("layers.{layer}.{name}.weight"), shape);
         weights.extend(of_layer.into_iter().map(named));
     }
+    let sizes = [hidden, layout.vocab_size];
+    weights.extend(layout.parts.tensors(sizes, layout.layers));
     let typed = |(name, shape)| (name, shape, layout.dtype);
     weights.into_iter().map(typed).collect()
 }
@@ -127,17 +151,30 @@ pub fn write(
 /// Reads a drafter and checks it: every tensor known, of its shape, and none missing. Floats keep the type they are stored
 /// in; what a folder may repeat of the target is left out.
 pub fn read(dir: &Path) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
+    read_folder(dir, None)
+}
+
+/// Like [`read`], for a target of `target_layers` layers, which not every layout says.
+pub fn read_for_target(
+    dir: &Path,
+    target_layers: usize,
+) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
+    read_folder(dir, Some(target_layers))
+}
+
+fn read_folder(
+    dir: &Path,
+    target_layers: Option<usize>,
+) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     let folder = ModelFolder::open(dir)?;
-    let dtype = folder
-        .info("fc.weight")
-        .map_or(DType::BF16, |info| info.dtype);
-    let layout = from_json(&folder, dtype)?;
-    let mut tensors = Vec::new();
-    for info in folder.tensors() {
-        if !REPEATED.contains(&info.name.as_str()) {
-            tensors.push(folder.read(&info.name)?);
-        }
-    }
+    let mut names = stored_names(&folder, |name| transformers::canonical(unwrapped(name)))?;
+    names.retain(|name, _| !REPEATED.contains(&name.as_str()));
+    let dtype = match names.get("fc.weight") {
+        Some(stored) => folder.info(stored)?.dtype,
+        None => DType::BF16,
+    };
+    let layout = from_json(&folder, target_layers, dtype)?;
+    let tensors = read_named(&folder, &names)?;
     let expected = Expected {
         required: required(&layout),
         optional: Vec::new(),
@@ -147,18 +184,32 @@ pub fn read(dir: &Path) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     Ok((layout, tensors))
 }
 
-/// One command for each engine. `draft_tokens` is the length of the draft, at most one less than the block.
+/// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub fn launch_lines(
     dir: &Path,
     layout: &DFlashLayout,
     target: &str,
     draft_tokens: usize,
 ) -> Vec<String> {
-    let draft_tokens = draft_tokens.min(layout.block_size - 1);
-    vec![
-        launch::vllm(dir, "dflash", target, draft_tokens),
-        launch::sglang_block(dir, "DFLASH", target, draft_tokens),
-    ]
+    let whole = layout.block_size - usize::from(!layout.parts.sample_from_anchor);
+    let draft_tokens = draft_tokens.min(whole);
+    match layout.parts.family() {
+        Family::DFlash => vec![
+            launch::vllm(dir, "dflash", target, draft_tokens),
+            launch::sglang_block(dir, "DFLASH", target, draft_tokens),
+        ],
+        // The convolutions take the block to be as long as the draft.
+        Family::DFlash2 => vec![
+            launch::vllm(dir, "dflash", target, whole),
+            launch::sglang_block(dir, "DFLASH", target, whole),
+        ],
+        Family::DSpark => vec![launch::vllm(dir, "dspark", target, whole)],
+        Family::Own => vec![
+            "# no serving engine loads block drafters with these parts; this program decodes with them: `spectrain generate`, \
+             `spectrain evaluate`"
+                .to_string(),
+        ],
+    }
 }
 
 fn to_json(layout: &DFlashLayout) -> Value {
@@ -171,7 +222,7 @@ fn to_json(layout: &DFlashLayout) -> Value {
         dflash["causal"] = json!(layout.causal);
     }
     let mut config = json!({
-        "architectures": [ARCHITECTURE],
+        "architectures": [layout.parts.family().architecture()],
         "model_type": "qwen3",
         "num_hidden_layers": layout.layers,
         "hidden_size": layout.hidden_size,
@@ -196,14 +247,41 @@ fn to_json(layout: &DFlashLayout) -> Value {
         config["sliding_window"] = json!(layout.window);
         config["use_sliding_window"] = json!(true);
     }
+    layout.parts.write(&mut config);
     layout.rope.write(&mut config);
     config
 }
 
-fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
+/// How a layout says what the layouts say differently.
+struct Keys {
+    layer_ids: &'static str,
+    /// The id that stands for the output of the first layer.
+    first_id: u64,
+    mask_token: &'static str,
+}
+
+const KEYS: Keys = Keys {
+    layer_ids: "dflash_config.target_layer_ids",
+    first_id: 0,
+    mask_token: "dflash_config.mask_token_id",
+};
+
+fn from_json(
+    folder: &ModelFolder,
+    target_layers: Option<usize>,
+    dtype: DType,
+) -> Result<DFlashLayout> {
     let config = Config::of(folder);
+    let (config, keys) = match folder.config() {
+        given if speculators::recognises(given) => (
+            config.with_section(speculators::LAYER_CONFIG),
+            speculators::KEYS,
+        ),
+        given if transformers::recognises(given) => (config, transformers::KEYS),
+        _ => (config, KEYS),
+    };
     if !recognises(folder.config()) {
-        return Err(config.wrong("architectures", format!("`{ARCHITECTURE}`")));
+        return Err(config.wrong("architectures", format!("one of {}", Family::names())));
     }
     if config.flag("attention_bias", false)? {
         return Err(config.wrong("attention_bias", "`false`"));
@@ -212,12 +290,21 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
     let (heads, kv_heads) = config.heads()?;
     let layers = config.count("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
-    let ids = "dflash_config.target_layer_ids";
-    let mask = "dflash_config.mask_token_id";
+    let parts = DFlashParts::read(&config)?;
+    if parts
+        .convolution
+        .as_ref()
+        .is_some_and(|convolution| !hidden_size.is_multiple_of(convolution.group))
+    {
+        let key = "dflash_config.conv_group_size";
+        return Err(config.wrong(key, format!("a divisor of {hidden_size}")));
+    }
+    let (ids, mask) = (keys.layer_ids, keys.mask_token);
     let captured = config.get(ids).and_then(Value::as_array);
+    let index = |id: &Value| id.as_u64()?.checked_sub(keys.first_id);
+    let captured = captured.and_then(|ids| ids.iter().map(index).collect::<Option<Vec<_>>>());
     let captured =
-        captured.and_then(|ids| ids.iter().map(Value::as_u64).collect::<Option<Vec<_>>>());
-    let captured = captured.filter(|ids| !ids.is_empty() && ids.is_sorted_by(|a, b| a < b));
+        captured.filter(|ids| ids.is_empty() == parts.of_tokens && ids.is_sorted_by(|a, b| a < b));
     let captured = captured.ok_or_else(|| config.wrong(ids, "ascending layers"))?;
     let mask_token = config.get(mask).and_then(Value::as_u64);
     let mask_token = mask_token.and_then(|id| u32::try_from(id).ok());
@@ -229,7 +316,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
         kv_heads,
         head_dim: config.size("head_dim", Some(hidden_size / heads))?,
         vocab_size: config.size("vocab_size", None)?,
-        target_layers: config.size("num_target_layers", None)?,
+        target_layers: config.size("num_target_layers", target_layers)?,
         captured_layers: captured.into_iter().map(|id| id as usize).collect(),
         block_size: config.size("block_size", None)?,
         mask_token: mask_token.ok_or_else(|| config.wrong(mask, "the id of a token"))?,
@@ -238,8 +325,12 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
             false => 0,
         },
         // Engines read sliding layers as causal ones where nothing is said.
-        causal: config.flag("dflash_config.causal", sliding)?,
+        causal: match speculators::recognises(folder.config()) {
+            true => speculators::causal(&config, sliding)?,
+            false => config.flag("dflash_config.causal", sliding)?,
+        },
         rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
+        parts,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,
         rope: config.rope()?,
         dtype,

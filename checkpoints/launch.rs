@@ -108,6 +108,17 @@ pub(crate) fn transformers(dir: &Path, target: &str) -> String {
     format!("python -c {}", quote(&program))
 }
 
+/// The same for a DFlash drafter.
+pub(crate) fn transformers_dflash(dir: &Path, target: &str) -> String {
+    let (drafter, target) = (json!(dir.display().to_string()), json!(target));
+    let program = format!(
+        "from transformers import AutoModel as A, AutoModelForCausalLM as M, AutoTokenizer as T; t = T.from_pretrained({target}); \
+         m = M.from_pretrained({target}); print(t.decode(m.generate(**t('Hello', return_tensors='pt'), \
+         assistant_model=A.from_pretrained({drafter}), speculation_type='dflash')[0]))"
+    );
+    format!("python -c {}", quote(&program))
+}
+
 /// A word for a POSIX shell.
 fn quote(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);

@@ -96,7 +96,13 @@ impl Published {
             Family::Eagle3 => pair(eagle3::read_as(dir, reading)?, Self::Eagle3),
             Family::Medusa => pair(medusa::read(dir)?, Self::Medusa),
             Family::Hydra => pair(hydra::read(dir)?, Self::Hydra),
-            Family::DFlash => pair(dflash::read(dir)?, Self::DFlash),
+            Family::DFlash => {
+                let read = match reading.target_layers {
+                    Some(layers) => dflash::read_for_target(dir, layers)?,
+                    None => dflash::read(dir)?,
+                };
+                pair(read, Self::DFlash)
+            }
             Family::Pard | Family::LanguageModel => {
                 let tensors = folder.tensors().map(|info| folder.read(&info.name));
                 Self::LanguageModel(folder.config().clone(), tensors.collect::<Result<_>>()?)

@@ -8,3 +8,8 @@ pub fn mix(seed: u64, index: u64) -> u64 {
     state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     state ^ (state >> 31)
 }
+
+/// Random bits as a number from 0 to below 1.
+pub fn uniform(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -2,13 +2,13 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use spectrain_models::{Children, DraftShape, StaticTree};
+use spectrain_models::{Children, DraftShape, Proposer, StaticTree};
 
 use crate::{Error, Result};
 
 /// A draft as recipes ask for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "shape", rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "shape", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DraftChoice {
     /// See [`DraftShape::Chain`].
     Chain {
@@ -34,6 +34,22 @@ pub enum DraftChoice {
         /// Tokens in a draft.
         nodes: usize,
     },
+    /// See [`DraftShape::BestFirst`].
+    BestFirst {
+        /// The longest path. Default: 6.
+        #[serde(default = "six")]
+        depth: usize,
+        /// Tokens in a draft.
+        nodes: usize,
+    },
+    /// See [`DraftShape::Confident`].
+    Confident {
+        /// The most tokens in a draft.
+        length: usize,
+        /// The bound. Default: 0.5.
+        #[serde(default = "half")]
+        min_confidence: f64,
+    },
     /// A static tree of the drafter's own: the best by how often each of its guesses was right on some prompts.
     Calibrated(Calibration),
 }
@@ -53,6 +69,10 @@ pub struct Calibration {
     /// Prompts to measure on, such as are not evaluated as far as there are any. Default: 8.
     #[serde(default = "eight")]
     pub prompts: usize,
+}
+
+fn half() -> f64 {
+    0.5
 }
 
 fn six() -> usize {
@@ -85,14 +105,50 @@ impl DraftChoice {
                 top_k,
                 nodes,
             },
+            &Self::BestFirst { depth, nodes } => DraftShape::BestFirst { depth, nodes },
+            &Self::Confident {
+                length,
+                min_confidence,
+            } => DraftShape::Confident {
+                length,
+                min_confidence,
+            },
             Self::Calibrated(_) => return None,
         })
     }
 
-    /// Checks that no size is 0.
+    /// Whether its drafts are chains.
+    pub fn is_chain(&self) -> bool {
+        matches!(self, Self::Chain { .. } | Self::Confident { .. })
+    }
+
+    /// Checks that this drafter can draft it.
     ///
     /// # Errors
-    /// One is, and is named.
+    /// It is only for drafters that make all steps in one pass, or that guess how likely a draft is kept.
+    pub(crate) fn suits(&self, proposer: &dyn Proposer) -> Result<()> {
+        let (expected, got) = match self {
+            Self::BestFirst { .. } if proposer.passes(2) > 1 => (
+                "a drafter that makes all steps in one pass for `best_first`",
+                "one that makes a pass for each step; use `dynamic`",
+            ),
+            Self::Confident { .. } if !proposer.has_confidence() => (
+                "a drafter with a confidence head for `confident`",
+                "one without",
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::Setting {
+            key: "drafts",
+            expected: expected.into(),
+            got: got.into(),
+        })
+    }
+
+    /// Checks that no size is 0, and that probabilities are some.
+    ///
+    /// # Errors
+    /// One is not, and is named.
     pub fn check(&self) -> Result<()> {
         let sizes = match self {
             Self::Chain { length } => vec![("length", *length)],
@@ -102,6 +158,20 @@ impl DraftChoice {
                 top_k,
                 nodes,
             } => vec![("depth", *depth), ("top_k", *top_k), ("nodes", *nodes)],
+            Self::BestFirst { depth, nodes } => vec![("depth", *depth), ("nodes", *nodes)],
+            Self::Confident {
+                length,
+                min_confidence,
+            } => {
+                if !(0.0..=1.0).contains(min_confidence) {
+                    return Err(Error::Setting {
+                        key: "min_confidence",
+                        expected: "a number from 0 to 1".into(),
+                        got: min_confidence.to_string(),
+                    });
+                }
+                vec![("length", *length)]
+            }
             Self::Calibrated(calibration) => vec![
                 ("nodes", calibration.nodes),
                 ("ranks", calibration.ranks),
@@ -121,8 +191,8 @@ impl DraftChoice {
 }
 
 /// What was drafted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "shape", rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "shape", rename_all = "snake_case")]
 pub enum DraftReport {
     /// One token after the other.
     Chain {
@@ -146,6 +216,20 @@ pub enum DraftReport {
         top_k: usize,
         /// The most tokens in a draft.
         nodes: usize,
+    },
+    /// The likeliest paths of all.
+    BestFirst {
+        /// The longest path.
+        depth: usize,
+        /// The most tokens in a draft.
+        nodes: usize,
+    },
+    /// A chain that ends where the drafter is unsure.
+    Confident {
+        /// The most tokens in a draft.
+        length: usize,
+        /// The bound on the drafter's guess.
+        min_confidence: f64,
     },
     /// The best static tree by measured acceptance.
     Calibrated {
@@ -194,6 +278,14 @@ impl DraftReport {
                 top_k,
                 nodes,
             },
+            &DraftShape::BestFirst { depth, nodes } => Self::BestFirst { depth, nodes },
+            &DraftShape::Confident {
+                length,
+                min_confidence,
+            } => Self::Confident {
+                length,
+                min_confidence,
+            },
         }
     }
 }
@@ -222,6 +314,11 @@ impl fmt::Display for DraftReport {
                 top_k,
                 nodes,
             } => write!(f, "dynamic {depth}×{top_k}, {nodes} nodes"),
+            Self::BestFirst { depth, nodes } => write!(f, "best first {depth}, {nodes} nodes"),
+            Self::Confident {
+                length,
+                min_confidence,
+            } => write!(f, "chain {length} at {min_confidence}"),
             Self::Calibrated { nodes, .. } => write!(f, "calibrated tree of {nodes}"),
         }
     }
@@ -261,6 +358,19 @@ mod tests {
             read(r#"{"shape": "calibrated", "nodes": 25}"#).unwrap(),
             DraftChoice::Calibrated(expected)
         );
+        let expected = DraftChoice::BestFirst { depth: 6, nodes: 9 };
+        assert_eq!(
+            read(r#"{"shape": "best_first", "nodes": 9}"#).unwrap(),
+            expected
+        );
+        let expected = DraftChoice::Confident {
+            length: 7,
+            min_confidence: 0.5,
+        };
+        assert_eq!(
+            read(r#"{"shape": "confident", "length": 7}"#).unwrap(),
+            expected
+        );
         for (text, part) in [
             (r#"{"shape": "bush"}"#, "unknown variant `bush`"),
             (
@@ -295,5 +405,14 @@ mod tests {
         let error = choice.check().unwrap_err().to_string();
         assert_eq!(error, "`top_k`: expected at least 1, got 0");
         choice.shape().unwrap();
+        let choice = DraftChoice::Confident {
+            length: 4,
+            min_confidence: 1.5,
+        };
+        let error = choice.check().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "`min_confidence`: expected a number from 0 to 1, got 1.5"
+        );
     }
 }

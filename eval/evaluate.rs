@@ -78,7 +78,7 @@ pub struct Evaluation {
 /// Continues all prompts in every setting.
 ///
 /// # Errors
-/// Nothing to evaluate, or what [`Decoder::generate`] fails with.
+/// Nothing to evaluate, a draft that the drafter cannot make, or what [`Decoder::generate`] fails with.
 pub fn evaluate(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
@@ -87,6 +87,9 @@ pub fn evaluate(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Evaluation> {
     check(sets, settings)?;
+    for choice in &settings.drafts {
+        choice.suits(proposer)?;
+    }
     let prompts: usize = sets.iter().map(|set| set.prompts.len()).sum();
     let rounds = settings.drafts.len() + usize::from(settings.baseline);
     let mut advance = Advance {

@@ -14,8 +14,8 @@ pub struct BlockLayout {
     block_positions: Tensor<2, Int>,
     /// `[batch, blocks, block_size or 1, seq]`, added to scores.
     context_mask: Tensor<4>,
-    /// `[block_size, block_size]`, added to scores; absent where a place sees its whole block.
-    block_mask: Option<Tensor<2>>,
+    /// `[batch * blocks or 1, 1, block_size, block_size]`, added to scores; absent where a place sees its whole block.
+    block_mask: Option<Tensor<4>>,
 }
 
 /// Where the blocks of packed rows stand, on the host.
@@ -30,6 +30,8 @@ pub struct BlockPlaces<'a> {
     pub row_length: usize,
     /// Tokens of a block.
     pub block_size: usize,
+    /// Places of each block that are seen, where some blocks are shorter.
+    pub lengths: Option<&'a [usize]>,
     /// Whether a place sees only those before it in its block.
     pub causal: bool,
     /// How many positions back a place sees, the own one counted.
@@ -71,7 +73,7 @@ impl BlockLayout {
             block_positions: ints(positions, [places.anchors.len(), size]),
             context_mask: Tensor::<1>::from_floats(mask.as_slice(), device)
                 .reshape([rows, blocks, slots, length]),
-            block_mask: block_mask(size, places.causal, places.window, device),
+            block_mask: block_mask(places, device),
         }
     }
 
@@ -118,17 +120,24 @@ fn sees(query: usize, key: usize, causal: bool, window: Option<usize>) -> bool {
     (!causal || key <= query) && window.is_none_or(|window| key + window > query)
 }
 
-fn block_mask(
-    size: usize,
-    causal: bool,
-    window: Option<usize>,
-    device: &Device,
-) -> Option<Tensor<2>> {
-    let place = |at: usize| sees(at / size, at % size, causal, window);
-    let entry = |at| if place(at) { 0.0 } else { f32::NEG_INFINITY };
-    let mask: Vec<f32> = (0..size * size).map(entry).collect();
+fn block_mask(places: &BlockPlaces, device: &Device) -> Option<Tensor<4>> {
+    let (size, whole) = (places.block_size, [places.block_size]);
+    let lengths = places.lengths.unwrap_or(&whole);
+    let mut mask = Vec::with_capacity(lengths.len() * size * size);
+    for &length in lengths {
+        mask.extend((0..size * size).map(|at| {
+            let (query, key) = (at / size, at % size);
+            // A place beyond the end counts for nothing, but it must see something.
+            let there = key < length || query >= length;
+            match there && sees(query, key, places.causal, places.window) {
+                true => 0.0,
+                false => f32::NEG_INFINITY,
+            }
+        }));
+    }
     let hidden = mask.iter().any(|&entry| entry != 0.0);
-    hidden.then(|| Tensor::<1>::from_floats(mask.as_slice(), device).reshape([size, size]))
+    let shape = [lengths.len(), 1, size, size];
+    hidden.then(|| Tensor::<1>::from_floats(mask.as_slice(), device).reshape(shape))
 }
 
 /// Attends from blocks to their context and to themselves. Scores are `[block_size, seq]` and `[block_size, block_size]` for
@@ -165,7 +174,7 @@ pub(crate) fn attend_blocks(
     let outside = outside.reshape([batch, heads, count * size, seq]);
     let mut inside = scores(blocks.query, blocks.key);
     if let Some(mask) = &layout.block_mask {
-        inside = inside + mask.clone().unsqueeze::<4>();
+        inside = inside + mask.clone();
     }
     // A place sees itself, so the largest score of its block is finite.
     let largest = together(inside.clone().detach().max_dim(3), 1)

@@ -2,7 +2,8 @@ use burn::prelude::*;
 use burn::tensor::activation::silu;
 
 use crate::{
-    Attention, AttentionConfig, Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope, tangent,
+    Attention, AttentionConfig, Bias, KvCache, Linear, LocalConvolution, Result, RmsNorm, Rotation,
+    Scope, tangent,
 };
 
 /// Sizes of a [`DecoderLayer`].
@@ -25,6 +26,8 @@ pub struct DecoderLayer {
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
+    attention_conv: Option<LocalConvolution>,
+    mlp_conv: Option<LocalConvolution>,
 }
 
 /// `down(silu(gate(x)) * up(x))` (Shazeer, <https://arxiv.org/abs/2002.05202>).
@@ -79,6 +82,29 @@ impl DecoderLayer {
                 config.d_ff,
                 config.mlp_bias,
             )?,
+            attention_conv: None,
+            mlp_conv: None,
+        })
+    }
+
+    /// The same layer with each of its parts between two convolutions, which `scope`, the layer's, names; their channels
+    /// are in groups of `group`.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub(crate) fn with_convolutions(
+        self,
+        scope: &mut Scope,
+        d_model: usize,
+        taps: usize,
+        group: usize,
+    ) -> Result<Self> {
+        let mut convolution =
+            |name| LocalConvolution::new(&mut scope.child(name), d_model, taps, group).map(Some);
+        Ok(Self {
+            attention_conv: convolution("attention_conv")?,
+            mlp_conv: convolution("mlp_conv")?,
+            ..self
         })
     }
 
@@ -124,12 +150,26 @@ impl DecoderLayer {
         attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let normed = self.input_layernorm.forward(x.clone());
-        let x = x + attend(&self.self_attn, normed);
-        x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+        let attend = |x| attend(&self.self_attn, x);
+        let x = x + around(&self.attention_conv, normed, attend);
+        let normed = self.post_attention_layernorm.forward(x.clone());
+        x + around(&self.mlp_conv, normed, |x| self.mlp.forward(x))
     }
 
     /// Its attention.
     pub fn attention(&self) -> &Attention {
         &self.self_attn
+    }
+}
+
+/// `part`, between its convolutions if it has any.
+fn around(
+    convolution: &Option<LocalConvolution>,
+    x: Tensor<3>,
+    part: impl FnOnce(Tensor<3>) -> Tensor<3>,
+) -> Tensor<3> {
+    match convolution {
+        None => part(x),
+        Some(convolution) => convolution.around(x, part),
     }
 }

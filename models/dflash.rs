@@ -1,21 +1,28 @@
 //! A block-diffusion drafter: in one pass it fills a block of masks behind the last committed token, and reads the target's
 //! hidden states of all before it as keys and values of every layer (DFlash, <https://arxiv.org/abs/2602.06036>).
+//!
+//! Its parts that may be there or not: convolutions within the block and a selector of paths (DFlash 2), and heads that read
+//! the tokens drafted before and guess how far to draft (DSpark).
 mod config;
+mod drafting;
+mod heads;
+mod selector;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::blocks::{BlockLayout, attend_blocks};
-use crate::language_model::logits;
-use crate::mask::token_ids;
 use crate::weights::lift;
 use crate::{
-    AttentionConfig, Bias, Capture, DecoderLayer, DecoderLayerConfig, Drafter, Features, KvCache,
-    Linear, RandomWeights, Result, RmsNorm, Scope, TargetParts, TargetSpec, Tree, Weights,
+    AttentionConfig, Bias, DecoderLayer, DecoderLayerConfig, Features, Linear, Result, RmsNorm,
+    Scope, TargetParts, Weights,
 };
 
-pub use config::DFlashConfig;
+pub use config::{Context, DFlashConfig};
+pub use drafting::DFlashState;
+pub use heads::{ConfidenceHead, MarkovHead, MarkovKind};
+pub use selector::PathSelector;
 
 /// See the module.
 #[derive(Module, Debug)]
@@ -25,6 +32,9 @@ pub struct DFlash {
     hidden_norm: RmsNorm,
     layers: Vec<DecoderLayer>,
     norm: RmsNorm,
+    candidate_selector: Option<PathSelector>,
+    markov_head: Option<MarkovHead>,
+    confidence_head: Option<ConfidenceHead>,
     #[module(skip)]
     frozen: Frozen,
 }
@@ -53,17 +63,80 @@ impl DFlash {
         &self.frozen.target
     }
 
-    /// The target's head, frozen, `[d_model, vocab]`.
+    /// The head over what [`widened`](Self::widened) returns: the target's, frozen, and under it that of the Markov head,
+    /// where there is one. `[d_model or d_model + rank, vocab]`.
     pub fn head(&self) -> Tensor<2> {
-        lift(
+        let head = lift(
             self.frozen.target.lm_head.weight.val(),
             &self.fc.weight.device(),
-        )
+        );
+        match &self.markov_head {
+            None => head,
+            Some(markov) => {
+                let more = markov.weight().val().cast(head.dtype());
+                Tensor::cat(vec![head, more], 0)
+            }
+        }
     }
 
-    /// What every layer reads of the target. `[batch, seq, captured * d_model]` to `[batch, seq, d_model]`.
-    pub fn context(&self, captured: Tensor<3>) -> Tensor<3> {
-        self.hidden_norm.forward(self.fc.forward(captured))
+    /// The parameter in the lower rows of [`head`](Self::head), where it has any.
+    pub fn trained_head(&self) -> Option<ParamId> {
+        let markov = self.markov_head.as_ref();
+        markov.map(|markov| markov.weight().id)
+    }
+
+    /// The selector of paths, where it has one.
+    pub fn selector(&self) -> Option<&PathSelector> {
+        self.candidate_selector.as_ref()
+    }
+
+    /// What [`head`](Self::head) reads of slots that follow each other from the first of a block on.
+    ///
+    /// # Shapes
+    /// - hidden: `[blocks, slots, d_model]`, of [`hidden`](Self::hidden)
+    /// - previous: `[blocks, slots]`, the token before the one that each slot predicts
+    /// - output: `[blocks, slots, d_model or d_model + rank]`
+    pub fn widened(&self, hidden: Tensor<3>, previous: Tensor<2, Int>) -> Tensor<3> {
+        match &self.markov_head {
+            None => hidden,
+            Some(markov) => {
+                let states = markov.states(hidden.clone(), previous);
+                Tensor::cat(vec![hidden, states], 2)
+            }
+        }
+    }
+
+    /// The logit of the probability that the target keeps what each slot drafts, where there is a head for it. `[blocks,
+    /// slots]`, f32; `hidden` and `previous` as for [`widened`](Self::widened).
+    pub fn confidence_logits(
+        &self,
+        hidden: Tensor<3>,
+        previous: Tensor<2, Int>,
+    ) -> Option<Tensor<2>> {
+        let head = self.confidence_head.as_ref()?;
+        Some(head.forward(match &self.markov_head {
+            None => hidden,
+            Some(markov) => {
+                let codes = markov.codes(previous).cast(hidden.dtype());
+                Tensor::cat(vec![hidden, codes], 2)
+            }
+        }))
+    }
+
+    /// What every layer reads of what was before: of the target's hidden states, or of the tokens.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, seq]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn context(&self, features: &Features, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let read = match self.frozen.config.context {
+            Context::Features => features.captured.clone(),
+            Context::Tokens => {
+                let embedded = self.frozen.target.embed(tokens, &self.fc.weight.device());
+                embedded.cast(features.last.dtype())
+            }
+        };
+        self.hidden_norm.forward(self.fc.forward(read))
     }
 
     /// What the head reads of blocks over packed rows.
@@ -96,30 +169,8 @@ impl DFlash {
         self.norm.forward(x)
     }
 
-    fn window(&self) -> Option<usize> {
-        Some(self.frozen.config.window).filter(|&window| window > 0)
-    }
-}
-
-/// The settings of a sequence's decoding.
-#[derive(Debug, Clone)]
-pub struct DFlashState {
-    /// Keys and values of the context, for each layer.
-    caches: Vec<KvCache>,
-    /// The last committed token, whose place is after the context.
-    anchor: u32,
-    /// What the head reads for each token of the draft, `[1, slots, d_model]`.
-    slots: Option<Tensor<3>>,
-    /// Length of the longest path to come.
-    planned: usize,
-}
-
-impl Drafter for DFlash {
-    type Config = DFlashConfig;
-    type State = DFlashState;
-
-    fn new(
-        config: &Self::Config,
+    fn build(
+        config: &DFlashConfig,
         target: &TargetParts,
         vocabulary: &DraftVocabulary,
         weights: &mut dyn Weights,
@@ -128,7 +179,7 @@ impl Drafter for DFlash {
         let config = config.resolve(&target.spec)?;
         let spec = &target.spec;
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
-        let d_captured = config.captured_layers.len() * spec.d_model;
+        let d_captured = config.context_width(spec);
         let norm = |scope: &mut Scope, name| {
             RmsNorm::new(&mut scope.child(name), spec.d_model, spec.norm_epsilon)
         };
@@ -150,7 +201,11 @@ impl Drafter for DFlash {
         let mut layers = Vec::with_capacity(config.layers);
         for index in 0..config.layers {
             let scope = &mut scope.child(format!("layers.{index}"));
-            layers.push(DecoderLayer::new(scope, &layer)?);
+            let layer = DecoderLayer::new(scope, &layer)?;
+            layers.push(match config.conv_taps {
+                0 => layer,
+                taps => layer.with_convolutions(scope, spec.d_model, taps, config.conv_group)?,
+            });
         }
         Ok(Self {
             fc: Linear::new(
@@ -162,6 +217,38 @@ impl Drafter for DFlash {
             hidden_norm: norm(&mut scope, "hidden_norm")?,
             layers,
             norm: norm(&mut scope, "norm")?,
+            candidate_selector: match config.selector_rank {
+                0 => None,
+                rank => {
+                    let scope = &mut scope.child("candidate_selector");
+                    let top_k = config.selector_top_k;
+                    Some(PathSelector::new(
+                        scope,
+                        spec.vocab,
+                        spec.d_model,
+                        rank,
+                        top_k,
+                    )?)
+                }
+            },
+            markov_head: match config.markov_rank {
+                0 => None,
+                rank => {
+                    let sizes = [spec.vocab, spec.d_model, rank];
+                    let scope = &mut scope.child("markov_head");
+                    Some(MarkovHead::new(scope, config.markov, sizes)?)
+                }
+            },
+            confidence_head: match config.confidence {
+                false => None,
+                true => {
+                    let scope = &mut scope.child("confidence_head");
+                    Some(ConfidenceHead::new(
+                        scope,
+                        spec.d_model + config.markov_rank,
+                    )?)
+                }
+            },
             frozen: Frozen {
                 target: target.clone(),
                 vocabulary: vocabulary.clone(),
@@ -171,135 +258,7 @@ impl Drafter for DFlash {
         })
     }
 
-    fn fresh(
-        config: &Self::Config,
-        target: &TargetParts,
-        vocabulary: &DraftVocabulary,
-        seed: u64,
-        device: &Device,
-    ) -> Result<Self> {
-        let mut weights = RandomWeights::new(seed);
-        Self::new(config, target, vocabulary, &mut weights, device)
-    }
-
-    fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture> {
-        Ok(Capture {
-            layers: config.resolve(target)?.captured_layers,
-        })
-    }
-
-    fn start(&self, capacity: usize, first: u32) -> DFlashState {
-        DFlashState {
-            caches: self.layers.iter().map(|_| KvCache::new(capacity)).collect(),
-            anchor: first,
-            slots: None,
-            planned: 1,
-        }
-    }
-
-    fn observe(&self, state: &mut DFlashState, tokens: &[u32], features: &Features) {
-        let context = self.context(features.captured.clone());
-        let cached = state.caches.first().map_or(0, KvCache::len);
-        let rotation = self.rotation(cached, tokens.len(), &context.device());
-        for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
-            let (key, value) = layer
-                .attention()
-                .keys_and_values(context.clone(), &rotation);
-            cache.append(key, value);
-        }
-        if let Some(&last) = tokens.last() {
-            state.anchor = last;
-        }
-        state.slots = None;
-    }
-
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
-    }
-
-    fn plan(&self, state: &mut DFlashState, depth: usize) {
-        state.planned = depth.clamp(1, self.frozen.config.block_size - 1);
-    }
-
-    fn root_logits(&self, state: &mut DFlashState) -> Tensor<2> {
-        self.slot_logits(state, 0, 1)
-    }
-
-    fn node_logits(&self, state: &mut DFlashState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        self.slot_logits(state, depth, nodes.len())
-    }
-
-    fn rewind(&self, _: &mut DFlashState) {}
-
-    fn passes(&self, _: usize) -> usize {
-        1
-    }
-
-    fn parameters_per_pass(&self) -> u64 {
-        let head = self.frozen.target.lm_head.weight.val().dims();
-        self.num_params() as u64 + head.iter().product::<usize>() as u64
-    }
-
-    fn max_depth(&self) -> Option<usize> {
-        Some(self.frozen.config.block_size - 1)
-    }
-}
-
-impl DFlash {
-    /// The logits of one slot, which does not depend on the tokens in the slots before it, once for each of `copies`. What
-    /// a slot holds depends on the size of the block, so a block is never longer than what was planned.
-    fn slot_logits(&self, state: &mut DFlashState, slot: usize, copies: usize) -> Tensor<2> {
-        let known = state.slots.as_ref().map_or(0, |slots| slots.dims()[1]);
-        if known <= slot {
-            state.slots = Some(self.fill(state, state.planned.max(slot + 1)));
-        }
-        let Some(slots) = &state.slots else {
-            unreachable!("they were just made");
-        };
-        let logits = logits(
-            &self.frozen.target.lm_head,
-            slots.clone().narrow(1, slot, 1),
-        );
-        let width = logits.dims()[1];
-        logits.expand([copies, width])
-    }
-
-    /// What the head reads at the first `slots` masks after the anchor.
-    fn fill(&self, state: &mut DFlashState, slots: usize) -> Tensor<3> {
-        let device = self.fc.weight.device();
-        let mut tokens = vec![state.anchor];
-        tokens.resize(1 + slots, self.frozen.mask_token);
-        let cached = state.caches.first().map_or(0, KvCache::len);
-        let rotation = self.rotation(cached, tokens.len(), &device);
-        let layout = BlockLayout::decoding(
-            cached,
-            tokens.len(),
-            self.frozen.config.causal,
-            self.window(),
-            &device,
-        );
-        let mut x = self
-            .frozen
-            .target
-            .embed(token_ids(&tokens, &device), &device);
-        for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
-            x = layer.forward_with(x, |attention, x| {
-                let out = attention.forward(x, &rotation, layout.as_ref(), Some(cache));
-                // The context stays, the block is filled anew next time.
-                cache.truncate(cached);
-                out
-            });
-        }
-        self.norm.forward(x).narrow(1, 1, slots)
-    }
-
-    fn rotation(&self, start: usize, count: usize, device: &Device) -> crate::Rotation {
-        let positions = Tensor::<1, Int>::arange(start as i64..(start + count) as i64, device);
-        self.frozen
-            .target
-            .spec
-            .rotary(device)
-            .at(positions.reshape([1, count]))
+    fn window(&self) -> Option<usize> {
+        Some(self.frozen.config.window).filter(|&window| window > 0)
     }
 }

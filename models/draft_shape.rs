@@ -16,7 +16,7 @@ const EAGLE_25: &str =
     "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001";
 
 /// The shape of the drafts that are asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum DraftShape {
     /// One token after the other: the most likely ones at temperature 0, drawn above.
     Chain {
@@ -41,6 +41,24 @@ pub enum DraftShape {
         top_k: usize,
         /// Tokens in a draft.
         nodes: usize,
+    },
+    /// The likeliest paths of all, found best first: each path is continued when no likelier one is left (as DDTree,
+    /// <https://arxiv.org/abs/2604.12989>). A drafter that makes one step at a time would take a pass for each node, so it
+    /// is for those that make all in one. Always deterministic; likelihoods are those of [`Dynamic`](Self::Dynamic).
+    BestFirst {
+        /// The longest path.
+        depth: usize,
+        /// Tokens in a draft.
+        nodes: usize,
+    },
+    /// A chain that ends where the drafter's own guess falls below a bound (DSpark, <https://arxiv.org/abs/2607.05147>):
+    /// before each token, that the target keeps it and all before it. Such a guess does not depend on the token it is
+    /// about, so the target's distribution stays as it is. A drafter without guesses never ends one early.
+    Confident {
+        /// The most tokens in a draft.
+        length: usize,
+        /// The bound, from 0 to 1.
+        min_confidence: f64,
     },
 }
 
@@ -73,7 +91,8 @@ impl DraftShape {
         match self {
             Self::Chain { length } => *length,
             Self::Static { tree, .. } => tree.depth(),
-            Self::Dynamic { depth, .. } => *depth,
+            Self::Dynamic { depth, .. } | Self::BestFirst { depth, .. } => *depth,
+            Self::Confident { length, .. } => *length,
         }
     }
 
@@ -82,7 +101,8 @@ impl DraftShape {
         match self {
             Self::Chain { length } => *length,
             Self::Static { tree, .. } => tree.len(),
-            Self::Dynamic { nodes, .. } => *nodes,
+            Self::Dynamic { nodes, .. } | Self::BestFirst { nodes, .. } => *nodes,
+            Self::Confident { length, .. } => *length,
         }
     }
 }

@@ -1,4 +1,7 @@
 //! Drafts of every shape, from the logits that a drafter gives for nodes.
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
 use rand::rngs::StdRng;
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -15,6 +18,10 @@ pub trait Source {
     /// Logits of what follows each of `nodes`, or the root if there are none: one row for each, over the draft
     /// vocabulary. The conditions are those of [`Drafter::node_logits`].
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>>;
+    /// See [`Drafter::confidence`].
+    fn confidence(&mut self, _tree: &Tree, _nodes: &[usize]) -> Option<Vec<f32>> {
+        None
+    }
     /// Draws an index with probability proportional to its weight.
     fn draw(&mut self, weights: &[f32]) -> u32;
 }
@@ -75,7 +82,12 @@ pub(crate) fn ranks<D: Drafter>(
             ranks.push(None);
             break;
         };
-        ranks.push(Some(rank(&host_f32(logits), draft as usize)));
+        let logits = host_f32(logits);
+        if logits[draft as usize] == f32::NEG_INFINITY {
+            ranks.push(None);
+            break;
+        }
+        ranks.push(Some(rank(&logits, draft as usize)));
         tree.push(token, tree.len().checked_sub(1));
     }
     drafter.rewind(state);
@@ -112,6 +124,10 @@ impl<D: Drafter> Source for Run<'_, D> {
         rows.chunks(width).map(<[f32]>::to_vec).collect()
     }
 
+    fn confidence(&mut self, tree: &Tree, nodes: &[usize]) -> Option<Vec<f32>> {
+        self.drafter.confidence(self.state, tree, nodes)
+    }
+
     fn draw(&mut self, weights: &[f32]) -> u32 {
         sample(weights, self.rng)
     }
@@ -133,16 +149,25 @@ pub fn build(
         DraftShape::Chain { length: chain } => {
             let tree = StaticTree::chain(length.min(*chain));
             let rule = Rule::of(Children::WithoutReplacement, &request.sampling);
-            builder.fill(&tree, length, rule)
+            builder.fill(&tree, length, rule, 0.0)
+        }
+        DraftShape::Confident {
+            length: chain,
+            min_confidence,
+        } => {
+            let tree = StaticTree::chain(length.min(*chain));
+            let rule = Rule::of(Children::WithoutReplacement, &request.sampling);
+            builder.fill(&tree, length, rule, *min_confidence)
         }
         DraftShape::Static { tree, children } => {
-            builder.fill(tree, length, Rule::of(*children, &request.sampling))
+            builder.fill(tree, length, Rule::of(*children, &request.sampling), 0.0)
         }
         &DraftShape::Dynamic {
             depth,
             top_k,
             nodes,
         } => builder.expand(length.min(depth), top_k, nodes),
+        &DraftShape::BestFirst { depth, nodes } => builder.best_first(length.min(depth), nodes),
     }
 }
 
@@ -173,13 +198,22 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// A draft of the shape of `shape`, down to `depth`. Where a node has fewer candidates than the shape has children,
-    /// there are fewer, and no descendants of the missing ones.
-    fn fill(mut self, shape: &StaticTree, depth: usize, rule: Rule) -> Draft {
+    /// there are fewer, and no descendants of the missing ones. A chain ends before a token that, with all before it, is
+    /// kept less often than `min_confidence`, as the drafter guesses.
+    fn fill(mut self, shape: &StaticTree, depth: usize, rule: Rule, min_confidence: f64) -> Draft {
         let mut laws = Vec::new();
+        let mut confidence = 1.0;
         // Nodes that get children, and their places in the shape.
         let mut inner: Vec<usize> = Vec::new();
         let mut places: Vec<Option<usize>> = vec![None];
         for _ in 0..depth.min(shape.depth()) {
+            if min_confidence > 0.0 {
+                let guesses = self.source.confidence(&self.tree, &inner);
+                confidence *= guesses.map_or(1.0, |guesses| guesses[0] as f64);
+                if confidence < min_confidence {
+                    break;
+                }
+            }
             let logits = self.source.logits(&self.tree, &inner);
             let (mut next, mut next_places) = (Vec::new(), Vec::new());
             for (at, (row, &place)) in logits.iter().zip(&places).enumerate() {
@@ -252,6 +286,43 @@ impl Builder<'_> {
         full
     }
 
+    /// The `nodes` likeliest paths of at most `depth` tokens.
+    fn best_first(mut self, depth: usize, nodes: usize) -> Draft {
+        let mut open = BinaryHeap::new();
+        let mut found = 0;
+        // The node to continue next, with the logarithm of its likelihood and the length of its path.
+        let mut next = Some((None, 0.0, 0));
+        while self.tree.len() < nodes {
+            if let Some((node, so_far, length)) = next.take().filter(|(.., length)| *length < depth)
+            {
+                let logits = self.source.logits(&self.tree, node.as_slice());
+                let row = &logits[0];
+                let total = log_sum_exp(row);
+                // More children than are still wanted are never chosen.
+                for token in largest(row, nodes - self.tree.len()) {
+                    open.push(Open {
+                        value: so_far + (row[token] as f64 - total),
+                        found,
+                        token: self.vocabulary.to_target(token as u32),
+                        parent: node,
+                        depth: length + 1,
+                    });
+                    found += 1;
+                }
+            }
+            let Some(best) = open.pop() else {
+                break;
+            };
+            let node = self.tree.push(best.token, best.parent);
+            next = Some((Some(node), best.value, best.depth));
+        }
+        Draft {
+            tokens: self.tree.tokens,
+            parents: self.tree.parents,
+            proposal: Proposal::Deterministic,
+        }
+    }
+
     /// The tree of EAGLE-2.
     fn expand(mut self, depth: usize, top_k: usize, nodes: usize) -> Draft {
         // Logarithm of each path's likelihood. A child's is never the greater, so no node is chosen without its parent:
@@ -292,6 +363,34 @@ impl Builder<'_> {
     }
 }
 
+/// A path that may be continued.
+#[derive(PartialEq)]
+struct Open {
+    /// Logarithm of its likelihood.
+    value: f64,
+    /// How many were found before it.
+    found: usize,
+    token: u32,
+    parent: Option<usize>,
+    depth: usize,
+}
+
+impl Eq for Open {}
+
+impl Ord for Open {
+    /// The likelier one is the greater, of equals the one found first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_value = self.value.total_cmp(&other.value);
+        by_value.then(other.found.cmp(&self.found))
+    }
+}
+
+impl PartialOrd for Open {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 /// Indices from `start` on of the `count` largest values, largest first, of equals the smaller index first.
 fn likeliest(values: &[f64], start: usize, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (start..values.len()).collect();
@@ -325,7 +424,7 @@ fn without(law: &Distribution, token: u32) -> Option<Distribution> {
 
 /// Indices of the `count` largest finite values in descending order, of equals the smaller first. Minus infinity marks
 /// what cannot be chosen.
-fn largest(values: &[f32], count: usize) -> Vec<usize> {
+pub(crate) fn largest(values: &[f32], count: usize) -> Vec<usize> {
     let before = |a: &usize, b: &usize| values[*b].total_cmp(&values[*a]).then(a.cmp(b));
     let mut indices: Vec<usize> = (0..values.len())
         .filter(|&index| values[index].is_finite())

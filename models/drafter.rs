@@ -39,6 +39,14 @@ impl Tree {
         parents.count() - 1
     }
 
+    /// The nodes from a child of the last observed token to a node, that one included.
+    pub fn path(&self, node: usize) -> Vec<usize> {
+        let parents = std::iter::successors(Some(node), |&node| self.parents[node]);
+        let mut path: Vec<usize> = parents.collect();
+        path.reverse();
+        path
+    }
+
     /// Nodes in the tree.
     pub fn len(&self) -> usize {
         self.tokens.len()
@@ -171,6 +179,23 @@ pub trait Drafter: Module + Sized {
     /// wants to know before [`root_logits`](Self::root_logits).
     fn plan(&self, _state: &mut Self::State, _depth: usize) {}
 
+    /// How likely the target keeps what follows each of `nodes`, or the last observed token if there are none, as a drafter
+    /// guesses that has a head for it. The guess is made before the token is chosen and does not depend on it. Otherwise
+    /// the conditions are those of [`node_logits`](Self::node_logits), which comes after it.
+    fn confidence(
+        &self,
+        _state: &mut Self::State,
+        _tree: &Tree,
+        _nodes: &[usize],
+    ) -> Option<Vec<f32>> {
+        None
+    }
+
+    /// Whether [`confidence`](Self::confidence) knows anything.
+    fn has_confidence(&self) -> bool {
+        false
+    }
+
     /// Forgets all nodes; what was observed stays.
     fn rewind(&self, state: &mut Self::State);
 
@@ -207,6 +232,8 @@ pub trait Proposer {
     fn passes(&self, depth: usize) -> usize;
     /// See [`Drafter::parameters_per_pass`].
     fn parameters_per_pass(&self) -> u64;
+    /// See [`Drafter::has_confidence`].
+    fn has_confidence(&self) -> bool;
 }
 
 /// A drafter with the state of one sequence.
@@ -249,5 +276,9 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn parameters_per_pass(&self) -> u64 {
         self.drafter.parameters_per_pass()
+    }
+
+    fn has_confidence(&self) -> bool {
+        self.drafter.has_confidence()
     }
 }

@@ -19,6 +19,13 @@ pub enum Init {
     },
     /// Normal with this standard deviation.
     Normal(f32),
+    /// A convolution that changes nothing: of each `taps` rows of `width` elements the first is 1, the others 0.
+    FirstTap {
+        /// Rows of a convolution.
+        taps: usize,
+        /// Elements of a row.
+        width: usize,
+    },
 }
 
 /// A source of parameters by name: random, or a checkpoint.
@@ -56,6 +63,10 @@ impl Weights for RandomWeights {
                     .collect()
             }
             Init::Normal(deviation) => (0..len).map(|_| self.normal() * deviation).collect(),
+            Init::FirstTap { taps, width } => {
+                let first = |at: usize| (at / width).is_multiple_of(taps);
+                (0..len).map(|at| f32::from(u8::from(first(at)))).collect()
+            }
         };
         Ok(NamedTensor::from_f32(name, shape, values))
     }
@@ -180,6 +191,17 @@ impl<'a> Scope<'a> {
     /// A vector parameter.
     pub fn vector(&mut self, name: &str, len: usize, init: Init) -> Result<Param<Tensor<1>>> {
         let tensor = self.take(name, &[len], init)?;
+        Ok(self.parameter(tensor))
+    }
+
+    /// A parameter of any rank, as in the file.
+    pub fn tensor<const D: usize>(
+        &mut self,
+        name: &str,
+        shape: [usize; D],
+        init: Init,
+    ) -> Result<Param<Tensor<D>>> {
+        let tensor = self.take(name, &shape, init)?;
         Ok(self.parameter(tensor))
     }
 

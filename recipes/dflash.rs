@@ -2,19 +2,25 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
-use spectrain_checkpoints::dflash::{self, DFlashLayout};
+use spectrain_checkpoints::dflash::{
+    self, Convolution, DFlashLayout, DFlashParts, Markov, Selector,
+};
+use spectrain_checkpoints::eagle3::speculators::Verifier;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::dflash::{DFlash, DFlashConfig};
+use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::drafter_folder::{cast, check_mask_token, check_sizes, rope_config, rope_layout};
-use crate::registry::{Footprint, Shipped};
+use crate::drafter_folder::{
+    architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout,
+};
+use crate::registry::{Footprint, Shipped, Writing, check_start};
+use crate::tables::Engine;
 
 impl Shipped for DFlash {
     const KIND: &'static str = "dflash";
@@ -28,7 +34,7 @@ impl Shipped for DFlash {
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
-        let (layout, tensors) = dflash::read(folder)?;
+        let (layout, tensors) = dflash::read_for_target(folder, target.spec.layers)?;
         let spec = &target.spec;
         check_sizes(&[
             ("hidden size", layout.hidden_size, spec.d_model),
@@ -37,7 +43,19 @@ impl Shipped for DFlash {
             ("layers of its target", layout.target_layers, spec.layers),
         ])
         .with_context(|| format!("the drafter `{}` is not for this target", folder.display()))?;
+        let DFlashParts {
+            convolution,
+            selector,
+            markov,
+            confidence,
+            sample_from_anchor,
+            of_tokens,
+        } = layout.parts;
         let config = DFlashConfig {
+            context: match of_tokens {
+                true => Read::Tokens,
+                false => Read::Features,
+            },
             captured_layers: layout.captured_layers,
             layers: layout.layers,
             block_size: layout.block_size,
@@ -47,6 +65,22 @@ impl Shipped for DFlash {
             d_ff: layout.intermediate_size,
             heads: layout.heads,
             kv_heads: layout.kv_heads,
+            sample_from_anchor,
+            conv_taps: convolution.as_ref().map_or(0, |found| found.taps),
+            selector_rank: selector.as_ref().map_or(0, |found| found.rank),
+            markov_rank: markov.as_ref().map_or(0, |found| found.rank),
+            confidence,
+            ..DFlashConfig::default()
+        };
+        let config = DFlashConfig {
+            conv_group: convolution.map_or(config.conv_group, |found| found.group),
+            selector_top_k: selector.map_or(config.selector_top_k, |found| found.top_k),
+            markov: match markov.as_ref().map(|found| found.kind.as_str()) {
+                Some("gated") => MarkovKind::Gated,
+                Some("rnn") => MarkovKind::Rnn,
+                _ => MarkovKind::Vanilla,
+            },
+            ..config
         };
         // A drafter's norms and positions may be other than its target's.
         let mut parts = target.clone();
@@ -71,6 +105,62 @@ impl Shipped for DFlash {
             &tensors,
             provenance,
         )?)
+    }
+
+    fn warm_start(
+        config: &DFlashConfig,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
+        let drafter = Self::open(folder, target, device)?;
+        // No tensor shows these.
+        let found = drafter.config();
+        let sizes = [
+            ("block_size", found.block_size, config.block_size),
+            ("window", found.window, config.window),
+            ("causal", found.causal.into(), config.causal.into()),
+        ];
+        let other = || {
+            format!(
+                "the drafter `{}` has other settings than `[drafter]`",
+                folder.display()
+            )
+        };
+        check_sizes(&sizes).with_context(other)?;
+        if let Some(expected) = config.mask_token
+            && expected != drafter.mask_token()
+        {
+            let found = drafter.mask_token();
+            bail!(
+                "{}: `mask_token`: expected {expected}, found {found}",
+                other()
+            );
+        }
+        check_start(config, &drafter, folder, (target, device))?;
+        Ok(drafter)
+    }
+
+    fn has_layout_for(engine: Engine) -> bool {
+        matches!(engine, Engine::Speculators | Engine::Hf)
+    }
+
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
+        let tensors = cast(export(self), writing.dtype)?;
+        let layout = layout(self, writing.dtype)?;
+        let (folder, provenance) = (writing.folder, writing.provenance);
+        match engine {
+            Engine::Hf => dflash::transformers::write(folder, &layout, &tensors, provenance)?,
+            _ => {
+                let verifier = Verifier {
+                    name: writing.target.to_owned(),
+                    architectures: architectures(self.target())?,
+                    draft_tokens: layout.block_size - 1,
+                };
+                dflash::speculators::write(folder, &layout, &tensors, &verifier, provenance)?;
+            }
+        }
+        Ok(())
     }
 
     fn captured(&self) -> Result<Capture> {
@@ -100,9 +190,27 @@ impl Shipped for DFlash {
             or(config.kv_heads, target.kv_heads),
         );
         let d_ff = or(config.d_ff, target.d_ff);
-        let of_layer = 2 * (heads + kv_heads) * d_head * d + 3 * d * d_ff + 2 * d + 2 * d_head;
+        let group = config.conv_group.max(1) as u64;
+        let of_convolutions = 4 * config.conv_taps as u64 * (d + d / group * d);
+        let of_layer = 2 * (heads + kv_heads) * d_head * d
+            + 3 * d * d_ff
+            + 2 * d
+            + 2 * d_head
+            + of_convolutions;
+        let (vocab, selector, markov) = (
+            target.vocab as u64,
+            config.selector_rank as u64,
+            config.markov_rank as u64,
+        );
+        let of_markov = match config.markov {
+            MarkovKind::Vanilla => 0,
+            MarkovKind::Gated => markov * (d + markov) + markov,
+            MarkovKind::Rnn => 3 * markov * (2 * markov + d) + 3 * markov,
+        };
+        let of_confidence = u64::from(config.confidence) * (d + markov + 1);
+        let of_heads = selector * (2 * vocab + d) + markov * 2 * vocab + of_markov + of_confidence;
         Ok(Footprint {
-            parameters: captured * d * d + 2 * d + layers * of_layer,
+            parameters: captured.max(1) * d * d + 2 * d + layers * of_layer + of_heads,
             head: 0,
             draft_vocab: target.vocab as u64,
             // Every layer keeps its scores.
@@ -131,9 +239,35 @@ fn layout(drafter: &DFlash, dtype: DType) -> Result<DFlashLayout> {
         causal: config.causal,
         rms_norm_eps: spec.norm_epsilon,
         max_position_embeddings: spec.max_positions,
+        parts: parts(config),
         rope: rope_layout(&spec.rope)?,
         dtype,
     })
+}
+
+fn parts(config: &DFlashConfig) -> DFlashParts {
+    let kind = match config.markov {
+        MarkovKind::Vanilla => "vanilla",
+        MarkovKind::Gated => "gated",
+        MarkovKind::Rnn => "rnn",
+    };
+    DFlashParts {
+        convolution: (config.conv_taps > 0).then_some(Convolution {
+            taps: config.conv_taps,
+            group: config.conv_group,
+        }),
+        selector: (config.selector_rank > 0).then_some(Selector {
+            rank: config.selector_rank,
+            top_k: config.selector_top_k,
+        }),
+        markov: (config.markov_rank > 0).then(|| Markov {
+            rank: config.markov_rank,
+            kind: kind.into(),
+        }),
+        confidence: config.confidence,
+        sample_from_anchor: config.sample_from_anchor,
+        of_tokens: config.context == Read::Tokens,
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +282,7 @@ mod tests {
         DFlash::new(config, &target, &full, &mut weights, &Device::flex()).unwrap()
     }
 
-    fn variants() -> [DFlashConfig; 2] {
+    fn variants() -> [DFlashConfig; 6] {
         let plain = DFlashConfig {
             layers: 2,
             block_size: 4,
@@ -162,7 +296,26 @@ mod tests {
             d_ff: 24,
             ..plain.clone()
         };
-        [plain, other]
+        let dflash_2 = DFlashConfig {
+            conv_taps: 2,
+            conv_group: 4,
+            selector_rank: 3,
+            selector_top_k: 5,
+            ..plain.clone()
+        };
+        let dspark = |markov| DFlashConfig {
+            markov_rank: 3,
+            markov,
+            confidence: true,
+            sample_from_anchor: true,
+            ..plain.clone()
+        };
+        let of_tokens = DFlashConfig {
+            context: Read::Tokens,
+            ..plain.clone()
+        };
+        let (gated, rnn) = (dspark(MarkovKind::Gated), dspark(MarkovKind::Rnn));
+        [plain, other, dflash_2, gated, rnn, of_tokens]
     }
 
     #[test]

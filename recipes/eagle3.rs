@@ -134,6 +134,10 @@ impl Shipped for Eagle3 {
         Ok(drafter)
     }
 
+    fn has_layout_for(engine: Engine) -> bool {
+        engine == Engine::Speculators
+    }
+
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
         let Engine::Speculators = engine else {
             bail!("eagle3 drafters have no layout for {engine:?}");

@@ -104,6 +104,11 @@ pub trait Shipped: Drafter + 'static {
     /// Writes the folder that serving engines load, whole or not at all.
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
 
+    /// Whether `engine` loads another folder than most do.
+    fn has_layout_for(_engine: Engine) -> bool {
+        false
+    }
+
     /// Writes the folder that `engine` loads, where that is another one.
     fn write_for(&self, engine: Engine, _writing: &Writing) -> Result<()> {
         bail!("{} drafters have no layout for {engine:?}", Self::KIND)
@@ -210,6 +215,8 @@ pub trait Trained {
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
     /// See [`Shipped::write`].
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+    /// See [`Shipped::has_layout_for`].
+    fn has_layout_for(&self, engine: Engine) -> bool;
     /// See [`Shipped::write_for`].
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
     /// See [`Shipped::launch_lines`].
@@ -340,6 +347,10 @@ impl<D: Shipped> Trained for Loaded<D> {
 
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
         self.0.write(folder, dtype, provenance)
+    }
+
+    fn has_layout_for(&self, engine: Engine) -> bool {
+        D::has_layout_for(engine)
     }
 
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {

@@ -188,9 +188,9 @@ pub enum Engine {
     Sglang,
     /// vLLM.
     Vllm,
-    /// Hugging Face `transformers`, which only takes language models.
+    /// Hugging Face `transformers`, which takes language models and DFlash drafters.
     Hf,
-    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3.
+    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3 and DFlash.
     Speculators,
     /// llama.cpp, after its own conversion.
     #[serde(rename = "llama-cpp")]
@@ -319,7 +319,7 @@ impl EvaluateTable {
                 .temperatures
                 .iter()
                 .any(|&temperature| temperature > 0.0);
-            let tree = !matches!(draft, DraftChoice::Chain { .. });
+            let tree = !draft.is_chain();
             if self.verifier == VerifierName::Block && tree && sampled {
                 return Err(Problem::new(
                     "verifier",

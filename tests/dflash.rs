@@ -1,8 +1,12 @@
 //! A block-diffusion drafter fills in training the blocks that it fills in decoding, and nothing leaks between blocks.
 use burn::prelude::*;
-use spectrain_models::dflash::{DFlash, DFlashConfig};
-use spectrain_models::weights::host_f32;
-use spectrain_models::{Drafter, Features, Target as _, forced};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use spectrain_checkpoints::NamedTensor;
+use spectrain_eval::{DecodeSettings, Decoder, VerifierChoice};
+use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
+use spectrain_models::weights::{export, host_f32, import};
+use spectrain_models::{DraftShape, Drafter, Features, Sampling, Session, Target as _, forced};
 use spectrain_train::{Batch, BlockLoss, BlockLossConfig, Objective as _};
 
 use crate::golden::assert_close;
@@ -17,6 +21,52 @@ fn config() -> DFlashConfig {
         mask_token: Some(47),
         ..Default::default()
     }
+}
+
+/// With a number in place of minus infinity, which must be in the same places.
+fn finite(logits: &[f32]) -> Vec<f32> {
+    logits.iter().map(|logit| logit.max(-1e6)).collect()
+}
+
+fn dflash_2() -> DFlashConfig {
+    DFlashConfig {
+        conv_taps: 2,
+        conv_group: 4,
+        selector_rank: 3,
+        selector_top_k: 7,
+        ..config()
+    }
+}
+
+fn dspark(markov: MarkovKind) -> DFlashConfig {
+    DFlashConfig {
+        markov_rank: 3,
+        markov,
+        confidence: true,
+        sample_from_anchor: true,
+        ..config()
+    }
+}
+
+/// The same drafter with noise in place of the parameters that change nothing at first.
+fn shaken(drafter: DFlash) -> DFlash {
+    let mut rng = StdRng::seed_from_u64(17);
+    let parts = [
+        "_conv.",
+        "candidate_selector.",
+        "markov_head.",
+        "confidence_head.",
+    ];
+    let shake = |mut tensor: NamedTensor| {
+        if parts.iter().any(|part| tensor.name.contains(part)) {
+            let count = tensor.shape.iter().product::<usize>();
+            let noise = (0..count).map(|_| rng.random_range(-0.7..0.7)).collect();
+            tensor = NamedTensor::from_f32(tensor.name, tensor.shape, noise);
+        }
+        tensor
+    };
+    let tensors = export(&drafter).into_iter().map(shake).collect();
+    import(drafter, tensors, "noise").unwrap()
 }
 
 /// A drafter, a batch of random texts in two rows, and the anchors of its blocks.
@@ -42,10 +92,51 @@ impl Case {
         let objective = objective.unwrap();
         Self {
             anchors: objective.anchors(&batch.rows, BLOCK, 3),
-            drafter: tiny::fresh(config, &target, &device),
+            drafter: shaken(tiny::fresh(config, &target, &device)),
             batch,
             objective,
         }
+    }
+
+    /// Logits of each slot of each block behind these tokens, one less than slots: the anchor comes before the first.
+    fn slots_behind(&self, path: &[u32]) -> Vec<Vec<f32>> {
+        let (slots, first) = (
+            self.drafter.config().slots(),
+            self.drafter.config().first_slot(),
+        );
+        let hidden = self
+            .objective
+            .hidden(&self.drafter, &self.batch, &self.anchors);
+        let hidden = hidden.narrow(1, first, slots);
+        let device = hidden.device();
+        let before = self.anchors.iter().flat_map(|anchor| {
+            let anchor = anchor.map_or(0, |(anchor, _)| self.batch.rows.tokens[anchor]);
+            std::iter::once(anchor).chain(path.iter().copied())
+        });
+        let before: Vec<i64> = before.map(i64::from).collect();
+        let before = Tensor::<1, Int>::from_ints(before.as_slice(), &device);
+        let table = before.clone().reshape([self.anchors.len(), slots]);
+        let read: Tensor<2> = self.drafter.widened(hidden.clone(), table).flatten(0, 1);
+        let logits = host_f32(read.matmul(self.drafter.head()));
+        let mut logits: Vec<Vec<f32>> = logits.chunks(tiny::VOCAB).map(<[f32]>::to_vec).collect();
+        if let Some(selector) = self.drafter.selector() {
+            // The scores of all tokens, of which the likeliest are kept.
+            let rows = logits.len();
+            let all = Tensor::<1, Int>::arange(0..tiny::VOCAB as i64, &device);
+            let all = all.reshape([1, tiny::VOCAB]).expand([rows, tiny::VOCAB]);
+            let scores = host_f32(selector.scores(hidden.flatten(0, 1), before, all));
+            for (row, scores) in logits.iter_mut().zip(scores.chunks(tiny::VOCAB)) {
+                let mut order: Vec<usize> = (0..tiny::VOCAB).collect();
+                order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+                for &token in &order[..selector.top_k()] {
+                    row[token] += scores[token];
+                }
+                for &token in &order[selector.top_k()..] {
+                    row[token] = f32::NEG_INFINITY;
+                }
+            }
+        }
+        logits
     }
 
     /// Logits of each place of each block.
@@ -61,7 +152,9 @@ fn blocks_equal_drafts(config: &DFlashConfig) {
     let case = Case::new(config);
     let (rows, features) = (&case.batch.rows, case.batch.features.as_ref().unwrap());
     let length = rows.layout.row_length;
-    let logits = case.logits(&case.batch);
+    let slots = case.drafter.config().slots();
+    let path: Vec<u32> = (0..slots as u32 - 1).map(|at| 3 + 2 * at).collect();
+    let logits = case.slots_behind(&path);
     let mut compared = 0;
     for (block, anchor) in case.anchors.iter().enumerate() {
         let Some((anchor, start)) = *anchor else {
@@ -90,10 +183,11 @@ fn blocks_equal_drafts(config: &DFlashConfig) {
             case.drafter
                 .observe(&mut state, &part(&rest), &known.select(&rest));
         }
-        let slots = forced(&case.drafter, &mut state, &[1; BLOCK - 2]);
-        for (slot, found) in slots.iter().enumerate() {
+        let drafted = forced(&case.drafter, &mut state, &path);
+        for (slot, found) in drafted.iter().enumerate() {
             let what = format!("block behind {anchor}, slot {slot}");
-            assert_close(&what, found, &logits[block * BLOCK + slot + 1], 1e-5);
+            let expected = &logits[block * slots + slot];
+            assert_close(&what, &finite(found), &finite(expected), 1e-5);
             compared += 1;
         }
     }
@@ -116,6 +210,105 @@ fn training_blocks_with_windows_and_causal_places_equal_drafts() {
         window: 9,
         ..config()
     });
+}
+
+#[test]
+fn training_blocks_of_dflash_2_equal_drafts() {
+    blocks_equal_drafts(&dflash_2());
+}
+
+#[test]
+fn training_blocks_of_dspark_equal_drafts() {
+    for markov in [MarkovKind::Vanilla, MarkovKind::Gated, MarkovKind::Rnn] {
+        blocks_equal_drafts(&dspark(markov));
+    }
+}
+
+#[test]
+fn training_blocks_over_tokens_equal_drafts() {
+    blocks_equal_drafts(&DFlashConfig {
+        context: Context::Tokens,
+        ..config()
+    });
+}
+
+#[test]
+fn a_fresh_dflash_2_is_dflash_among_its_candidates() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let text = &tiny::random_samples(1)[0].tokens;
+    let drafted = |config: &DFlashConfig| {
+        let drafter: DFlash = tiny::fresh(config, &target, &device);
+        let capture = DFlash::capture(config, target.spec()).unwrap();
+        let length = text.len() - 1;
+        let features = Features {
+            captured: Tensor::ones(
+                [1, length, capture.layers.len() * target.spec().d_model],
+                &device,
+            ),
+            last: Tensor::ones([1, length, target.spec().d_model], &device),
+        };
+        let mut state = drafter.start(64, text[0]);
+        drafter.observe(&mut state, &text[1..], &features);
+        forced(&drafter, &mut state, &[3, 5, 7])
+    };
+    let (plain, selected) = (drafted(&config()), drafted(&dflash_2()));
+    for (plain, selected) in plain.iter().zip(&selected) {
+        let kept = selected.iter().filter(|logit| logit.is_finite()).count();
+        assert_eq!(kept, 7);
+        for (plain, selected) in plain.iter().zip(selected) {
+            assert!(!selected.is_finite() || plain == selected);
+        }
+    }
+}
+
+/// Greedy outputs with drafts of this shape are the target's own, and some drafts are kept.
+fn decodes_greedily(config: &DFlashConfig, draft: DraftShape) {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let capture = DFlash::capture(config, target.spec()).unwrap();
+    let decoder = Decoder {
+        target: &target,
+        capture: &capture,
+    };
+    let settings = DecodeSettings {
+        max_new_tokens: 60,
+        draft,
+        sampling: Sampling::GREEDY,
+        stop: Vec::new(),
+    };
+    let drafter: DFlash = shaken(tiny::fresh(config, &target, &device));
+    let mut session = Session::new(drafter);
+    let verifier = VerifierChoice::Exact.at(&settings.sampling);
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut drafted = 0;
+    for sample in tiny::random_samples(6) {
+        let prompt = &sample.tokens[..4];
+        let output = decoder.generate(&mut session, verifier, prompt, &settings, &mut rng);
+        let output = output.unwrap();
+        let plain = decoder.plain(prompt, &settings, &mut rng).unwrap();
+        assert_eq!(output.tokens, plain.tokens);
+        drafted += output.passes.iter().map(|pass| pass.drafted).sum::<usize>();
+    }
+    assert!(drafted > 100, "{drafted}");
+}
+
+#[test]
+fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
+    let chain = DraftShape::Chain { length: 5 };
+    let best = DraftShape::BestFirst {
+        depth: 4,
+        nodes: 12,
+    };
+    let confident = DraftShape::Confident {
+        length: 5,
+        min_confidence: 0.2,
+    };
+    for config in [config(), dflash_2(), dspark(MarkovKind::Rnn)] {
+        decodes_greedily(&config, chain.clone());
+        decodes_greedily(&config, best.clone());
+    }
+    decodes_greedily(&dspark(MarkovKind::Vanilla), confident);
 }
 
 /// What differs between the logits of two batches: for each block whether any place does.

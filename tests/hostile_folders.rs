@@ -136,11 +136,16 @@ fn write_all(root: &Path) {
         causal: false,
         rms_norm_eps: 1e-6,
         max_position_embeddings: 64,
+        parts: dflash::DFlashParts::default(),
         rope: rope(),
         dtype: DType::F32,
     };
     let weights = tensors(dflash::required(&dflash));
     dflash::write(&root.join("dflash"), &dflash, &weights, &NONE).unwrap();
+    let folder = root.join("dflash-hf");
+    dflash::transformers::write(&folder, &dflash, &weights, &NONE).unwrap();
+    let folder = root.join("dflash-speculators");
+    dflash::speculators::write(&folder, &dflash, &weights, &verifier, &NONE).unwrap();
     let mut config = crate::tiny::config();
     config.spec.layers = 1;
     config.windows = vec![None];
@@ -336,6 +341,8 @@ fn broken_and_hostile_folders_are_refused_without_a_panic_in_bounded_memory() {
         "medusa",
         "hydra",
         "dflash",
+        "dflash-hf",
+        "dflash-speculators",
         "pard",
     ];
     let inputs: Vec<Input> = kinds

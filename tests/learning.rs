@@ -138,6 +138,36 @@ fn an_overfitted_dflash_drafts_almost_everything() {
 }
 
 #[test]
+fn an_overfitted_dflash_2_drafts_almost_everything() {
+    let config = DFlashConfig {
+        layers: 2,
+        block_size: LENGTH + 1,
+        mask_token: Some(47),
+        conv_taps: 2,
+        conv_group: 4,
+        selector_rank: 8,
+        ..Default::default()
+    };
+    let objective = BlockLossConfig::default();
+    overfitted_drafts_almost_everything::<DFlash, BlockLoss>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_dspark_drafts_almost_everything() {
+    let config = DFlashConfig {
+        layers: 2,
+        block_size: LENGTH,
+        mask_token: Some(47),
+        sample_from_anchor: true,
+        markov_rank: 8,
+        confidence: true,
+        ..Default::default()
+    };
+    let objective = BlockLossConfig::default();
+    overfitted_drafts_almost_everything::<DFlash, BlockLoss>(&config, &objective);
+}
+
+#[test]
 fn an_overfitted_pard_drafts_almost_everything() {
     for target_features in [false, true] {
         let config = PardConfig {

@@ -160,6 +160,10 @@ struct Forgetful {
 }
 
 impl Proposer for Forgetful {
+    fn has_confidence(&self) -> bool {
+        false
+    }
+
     fn start(&mut self, _: usize, _: u32) {
         self.tokens.clear();
         self.features.clear();

@@ -32,7 +32,7 @@ mod vocab_loss;
 mod watch;
 
 pub use batch::{Batch, Rows};
-pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, SlotWeights};
+pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights};
 pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Divergence, Judged, TeacherRows};
 pub use error::{Error, Result};

@@ -145,6 +145,18 @@ impl Loss {
             .push((name, (part.values.squeeze_dim(1) * weights).sum()));
     }
 
+    /// Adds a loss that is a scalar: it counts in the total and nowhere else. `surrogate` delivers its gradients, `value`
+    /// is what it is. `[1]` each.
+    pub(crate) fn add_scalar(
+        &mut self,
+        name: &'static str,
+        surrogate: Tensor<1>,
+        value: Tensor<1>,
+    ) {
+        self.surrogate = self.surrogate.clone() + surrogate;
+        self.terms.push((name, value));
+    }
+
     /// Tells rows of one set of hidden states by the draft step and the position of the chain they belong to, where
     /// `place` knows them.
     pub(crate) fn tell_chains(&mut self, place: impl Fn(usize) -> Option<(usize, usize)>) {

@@ -1,7 +1,7 @@
 //! Batches whose replies the drafter writes itself: it learns on the prefixes it will meet when it drafts.
 use serde::{Deserialize, Serialize};
 use spectrain_data::packing::RowLayout;
-use spectrain_data::seed::mix;
+use spectrain_data::seed::{mix, uniform};
 use spectrain_models::generate::{Continuation, continue_texts};
 use spectrain_models::{Sampling, Transformer};
 
@@ -53,7 +53,7 @@ impl OnPolicyConfig {
 
 /// Whether the batch of this seed is among the `fraction` that the drafter writes.
 pub(crate) fn is_chosen(fraction: f64, seed: u64) -> bool {
-    let unit = (mix(seed, CHOICE) >> 11) as f64 / (1u64 << 53) as f64;
+    let unit = uniform(mix(seed, CHOICE));
     unit < fraction
 }
 

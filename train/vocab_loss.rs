@@ -71,6 +71,18 @@ pub enum HeadParameter {
     Weight(ParamId),
     /// It is the weight transposed: an embedding that the head is tied to.
     Embedding(ParamId),
+    /// It is the rows of the weight from this one on; those before are frozen.
+    LowerRows(ParamId, usize),
+}
+
+impl HeadParameter {
+    /// The first row of the weight that is trained.
+    fn first_row(self) -> usize {
+        match self {
+            Self::LowerRows(_, first) => first,
+            Self::Weight(_) | Self::Embedding(_) => 0,
+        }
+    }
 }
 
 /// A loss whose gradients are known.
@@ -152,13 +164,16 @@ pub(crate) fn vocab_gradients(
     let place = |row: &Row| row.step * positions + row.position;
 
     let vocab = plain_head.dims()[1];
+    let first_row = head.trained.map_or(0, HeadParameter::first_row);
+    let trained_shape = [d_model - first_row, vocab];
     let mut chunks = Chunks {
         head_gradient: match head.trained {
             Some(_) if wanted != Wanted::Loss && !rows.is_empty() => {
-                HeadGradient::new([d_model, vocab], &states)
+                HeadGradient::new(trained_shape, &states)
             }
             _ => HeadGradient::None,
         },
+        first_row,
         head: plain_head.cast(states.dtype()),
         bias_gradient: head
             .bias
@@ -190,7 +205,7 @@ pub(crate) fn vocab_gradients(
         }
     };
     let to_parameter = |(gradient, parameter): (Tensor<2>, HeadParameter)| match parameter {
-        HeadParameter::Weight(id) => (id, gradient),
+        HeadParameter::Weight(id) | HeadParameter::LowerRows(id, _) => (id, gradient),
         HeadParameter::Embedding(id) => (id, gradient.transpose()),
     };
     VocabLoss {
@@ -199,7 +214,7 @@ pub(crate) fn vocab_gradients(
         bias_gradient: chunks.bias_gradient,
         head_gradient: chunks
             .head_gradient
-            .into_tensor([d_model, vocab], &device)
+            .into_tensor(trained_shape, &device)
             .zip(head.trained)
             .map(to_parameter),
         rows,
@@ -260,6 +275,8 @@ struct Chunks<'a> {
     head: Tensor<2>,
     bias: Option<Tensor<1>>,
     head_gradient: HeadGradient,
+    /// The first row of the head that has a gradient.
+    first_row: usize,
     /// `[1, vocab]`
     bias_gradient: Option<Tensor<2>>,
     tracked: bool,
@@ -296,7 +313,7 @@ fn panel<'a>(
     }
 }
 
-/// The sum of what the chunks add to the gradient of the head, `[d_model, vocab]`.
+/// The sum of what the chunks add to the gradient of the head's trained rows, `[d_model, vocab]` where all are.
 enum HeadGradient {
     /// The head is not trained.
     None,
@@ -360,6 +377,8 @@ impl Chunks<'_> {
 
     /// Adds `hiddenᵀ · gradient` to the head's gradient, and returns `gradient`.
     fn add_to_head(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
+        let [_, d_model] = hidden.dims();
+        let hidden = hidden.narrow(1, self.first_row, d_model - self.first_row);
         match &mut self.head_gradient {
             HeadGradient::None => gradient,
             HeadGradient::Host(sum) => {

@@ -19,12 +19,56 @@ pub(crate) fn layout() -> DFlashLayout {
         causal: false,
         rms_norm_eps: 1e-6,
         max_position_embeddings: 64,
+        parts: DFlashParts::default(),
         rope: Rope {
             rope_theta: 1e6,
             scaling: None,
         },
         dtype: DType::F32,
     }
+}
+
+fn dflash_2() -> DFlashLayout {
+    DFlashLayout {
+        parts: DFlashParts {
+            convolution: Some(Convolution { taps: 2, group: 4 }),
+            selector: Some(Selector { rank: 3, top_k: 5 }),
+            ..DFlashParts::default()
+        },
+        ..layout()
+    }
+}
+
+fn dspark(kind: &str) -> DFlashLayout {
+    DFlashLayout {
+        parts: DFlashParts {
+            markov: Some(Markov {
+                rank: 3,
+                kind: kind.into(),
+            }),
+            confidence: true,
+            sample_from_anchor: true,
+            ..DFlashParts::default()
+        },
+        ..layout()
+    }
+}
+
+#[test]
+fn each_family_has_the_name_and_the_commands_of_engines_that_run_it() {
+    let lines = |layout: &DFlashLayout| launch_lines(Path::new("d"), layout, "t", 2).join("\n");
+    let name = |layout: &DFlashLayout| to_json(layout)["architectures"][0].clone();
+    assert_eq!(name(&layout()), "DFlashDraftModel");
+    assert!(lines(&layout()).contains("\"num_speculative_tokens\":2"));
+    assert_eq!(name(&dflash_2()), "DFlash2DraftModel");
+    assert!(lines(&dflash_2()).contains("\"num_speculative_tokens\":3"));
+    assert_eq!(name(&dspark("vanilla")), "Qwen3DSparkModel");
+    assert!(lines(&dspark("vanilla")).contains("dspark"));
+    assert_eq!(name(&dspark("rnn")), "SpectrainBlockDrafter");
+    assert!(lines(&dspark("rnn")).contains("no serving engine"));
+    let mut half = dflash_2();
+    half.parts.selector = None;
+    assert_eq!(name(&half), "SpectrainBlockDrafter");
 }
 
 pub(crate) fn tensors(layout: &DFlashLayout) -> Vec<NamedTensor> {
@@ -54,6 +98,18 @@ fn what_is_written_is_read_back() {
         },
         DFlashLayout {
             causal: true,
+            ..layout()
+        },
+        dflash_2(),
+        dspark("vanilla"),
+        dspark("gated"),
+        dspark("rnn"),
+        DFlashLayout {
+            captured_layers: Vec::new(),
+            parts: DFlashParts {
+                of_tokens: true,
+                ..DFlashParts::default()
+            },
             ..layout()
         },
     ];

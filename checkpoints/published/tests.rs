@@ -564,3 +564,67 @@ fn a_pickle_is_not_read_and_the_way_out_is_named() {
         "{error}"
     );
 }
+
+#[test]
+fn the_three_layouts_of_dflash_become_the_same_drafter_again() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = |name: &str| root.path().join(name);
+    for (window, causal) in [(0, false), (5, false), (5, true)] {
+        let layout = DFlashLayout {
+            window,
+            causal,
+            dtype: DType::BF16,
+            ..dflash::tests::layout()
+        };
+        let mut tensors = dflash::tests::tensors(&layout);
+        for (number, tensor) in tensors.iter_mut().enumerate() {
+            tensor.bytes[0] = number as u8;
+        }
+        dflash::write(&folder("native"), &layout, &tensors, &NONE).unwrap();
+        dflash::transformers::write(&folder("hf"), &layout, &tensors, &NONE).unwrap();
+        let theirs = folder("speculators");
+        dflash::speculators::write(&theirs, &layout, &tensors, &verifier(), &NONE).unwrap();
+        for name in ["hf", "speculators"] {
+            let reading = Reading::default();
+            let drafter = Published::read(&folder(name), &reading).unwrap();
+            drafter.write(&folder("back"), None, &NONE).unwrap();
+            assert_eq!(
+                contents(&folder("back")),
+                contents(&folder("native")),
+                "{name}"
+            );
+        }
+        let (config, tensors) = contents(&folder("hf"));
+        assert_eq!(
+            config["architectures"],
+            json!(["MuseGlimmerAssistantModel"])
+        );
+        assert_eq!(
+            (&config["target_layer_ids"], &config["mask_token_id"]),
+            (&json!([1, 3]), &json!(19))
+        );
+        let names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        assert!(
+            names.contains(&"encoder.fc.weight")
+                && names.contains(&"encoder.output_norm_enc.weight")
+        );
+        let (config, _) = contents(&theirs);
+        assert_eq!(config["aux_hidden_state_layer_ids"], json!([2, 4]));
+        assert_eq!(config["sliding_window_non_causal"], !causal);
+        // A folder of the library itself does not say how many layers its target has.
+        let mut config = config;
+        remove(&mut config, &["num_target_layers", seal::SEAL]);
+        let (_, tensors) = contents(&theirs);
+        write_folder(&theirs, &config, &tensors, &[]).unwrap();
+        let error = dflash::read(&theirs).unwrap_err().to_string();
+        assert!(error.contains("num_target_layers"), "{error}");
+        assert_eq!(dflash::read_for_target(&theirs, 6).unwrap().0, layout);
+    }
+    let full = DFlashLayout {
+        causal: true,
+        ..dflash::tests::layout()
+    };
+    let tensors = dflash::tests::tensors(&full);
+    let error = dflash::speculators::write(&folder("x"), &full, &tensors, &verifier(), &NONE);
+    assert!(error.unwrap_err().to_string().contains("`causal`"));
+}

@@ -341,11 +341,30 @@ fn the_trees_of_every_deterministic_shape_leave_the_law_of_the_target() {
             top_k: 4,
             nodes: 20,
         },
+        DraftShape::BestFirst { depth: 3, nodes: 6 },
     ];
     for shape in shapes {
         for sampling in samplings() {
             let make = shaped(shape.clone(), 3, sampling, 4);
             assert_lossless(make, REJECTION, 3, &sampling, 4);
+        }
+    }
+}
+
+#[test]
+fn chains_that_end_by_what_was_drafted_before_leave_the_law_of_the_target() {
+    for min_confidence in [0.2, 0.5, 0.8] {
+        let shape = DraftShape::Confident {
+            length: 3,
+            min_confidence,
+        };
+        for sampling in samplings() {
+            let make = shaped(shape.clone(), 3, sampling, 4);
+            assert_lossless(make, REJECTION, 3, &sampling, 4);
+            if !sampling.is_greedy() {
+                let make = shaped(shape.clone(), 3, sampling, 4);
+                assert_lossless(make, BLOCK, 3, &sampling, 4);
+            }
         }
     }
 }

@@ -1,11 +1,25 @@
 use serde::{Deserialize, Serialize};
 
+use super::MarkovKind;
 use crate::{Error, Result, TargetSpec};
+
+/// What the layers read of what was before a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Context {
+    /// The target's hidden states.
+    #[default]
+    Features,
+    /// Only the embeddings of the tokens, to see what the hidden states are worth. No engine loads such a drafter.
+    Tokens,
+}
 
 /// The `[drafter]` table of a DFlash recipe. Every key but `mask_token` may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DFlashConfig {
+    /// What the layers read of what was before a block. `"features"`.
+    pub context: Context,
     /// Captured layers, ascending, as 0-based indices of the layers whose output is read. Left out or empty: five of them,
     /// evenly from the second layer to the third before the last.
     pub captured_layers: Vec<usize>,
@@ -25,11 +39,28 @@ pub struct DFlashConfig {
     pub heads: usize,
     /// Key and value heads. Left out or 0: the target's.
     pub kv_heads: usize,
+    /// Whether the anchor's own place predicts too, so that as many tokens are drafted as a block has (DSpark). `false`.
+    pub sample_from_anchor: bool,
+    /// Taps of the convolutions around the parts of a layer; the authors of DFlash 2 take 2. Left out or 0: no convolutions.
+    pub conv_taps: usize,
+    /// Channels that share what a place changes about a convolution. 16.
+    pub conv_group: usize,
+    /// Rank of the selector of paths; the authors of DFlash 2 take 256. Left out or 0: no selector.
+    pub selector_rank: usize,
+    /// Candidates of a slot that the selector chooses from. 16.
+    pub selector_top_k: usize,
+    /// Rank of the bias on a slot's logits by the token before it; the authors of DSpark take 256. Left out or 0: none.
+    pub markov_rank: usize,
+    /// What that bias reads. `"vanilla"`.
+    pub markov: MarkovKind,
+    /// Whether there is a head that guesses how likely the target keeps a draft (DSpark). `false`.
+    pub confidence: bool,
 }
 
 impl Default for DFlashConfig {
     fn default() -> Self {
         Self {
+            context: Context::default(),
             captured_layers: Vec::new(),
             layers: 5,
             block_size: 16,
@@ -39,6 +70,14 @@ impl Default for DFlashConfig {
             d_ff: 0,
             heads: 0,
             kv_heads: 0,
+            sample_from_anchor: false,
+            conv_taps: 0,
+            conv_group: 16,
+            selector_rank: 0,
+            selector_top_k: 16,
+            markov_rank: 0,
+            markov: MarkovKind::default(),
+            confidence: false,
         }
     }
 }
@@ -55,9 +94,16 @@ impl DFlashConfig {
             let got = self.block_size.to_string();
             return Err(problem("block_size", "at least 2".into(), got));
         }
-        let captured_layers = match self.captured_layers.is_empty() {
-            true => spread(target.layers),
-            false => self.captured_layers.clone(),
+        self.check_parts(target)?;
+        let captured_layers = match (self.context, self.captured_layers.is_empty()) {
+            (Context::Tokens, true) => Vec::new(),
+            (Context::Tokens, false) => {
+                let expected = "none where `context` is `\"tokens\"`".into();
+                let got = format!("{:?}", self.captured_layers);
+                return Err(problem("captured_layers", expected, got));
+            }
+            (Context::Features, true) => spread(target.layers),
+            (Context::Features, false) => self.captured_layers.clone(),
         };
         let known = captured_layers.iter().all(|&layer| layer < target.layers);
         if !known || !captured_layers.is_sorted_by(|a, b| a < b) {
@@ -76,6 +122,53 @@ impl DFlashConfig {
             kv_heads,
             ..self.clone()
         })
+    }
+
+    /// Checks the parts of DFlash 2 and DSpark.
+    fn check_parts(&self, target: &TargetSpec) -> Result<()> {
+        let problem =
+            |key, expected: String, got: String| Err(Error::Drafter { key, expected, got });
+        if self.conv_taps > self.block_size {
+            let expected = format!("at most the {} tokens of a block", self.block_size);
+            return problem("conv_taps", expected, self.conv_taps.to_string());
+        }
+        let convolved = self.conv_taps > 0;
+        if convolved && (self.conv_group == 0 || !target.d_model.is_multiple_of(self.conv_group)) {
+            let expected = format!("a divisor of the target's width {}", target.d_model);
+            return problem("conv_group", expected, self.conv_group.to_string());
+        }
+        let selects = self.selector_rank > 0;
+        if selects && !(1..=target.vocab).contains(&self.selector_top_k) {
+            let expected = format!("from 1 to {} tokens", target.vocab);
+            return problem("selector_top_k", expected, self.selector_top_k.to_string());
+        }
+        if self.selector_rank > 0 && self.markov_rank > 0 {
+            let expected = "0 where there is a selector".into();
+            return problem("markov_rank", expected, self.markov_rank.to_string());
+        }
+        if self.markov != MarkovKind::Vanilla && self.markov_rank == 0 {
+            let expected = "`\"vanilla\"` where `markov_rank` is 0".into();
+            return problem("markov", expected, format!("{:?}", self.markov));
+        }
+        Ok(())
+    }
+
+    /// Tokens of a draft, at most.
+    pub fn slots(&self) -> usize {
+        self.block_size - self.first_slot()
+    }
+
+    /// The place in a block of the one that predicts the token behind the anchor.
+    pub fn first_slot(&self) -> usize {
+        usize::from(!self.sample_from_anchor)
+    }
+
+    /// Width of what the context is made of; sizes are resolved.
+    pub(super) fn context_width(&self, target: &TargetSpec) -> usize {
+        match self.context {
+            Context::Features => self.captured_layers.len() * target.d_model,
+            Context::Tokens => target.d_model,
+        }
     }
 
     pub(super) fn known_mask_token(&self, target: &TargetSpec) -> Result<u32> {

@@ -338,3 +338,59 @@ fn the_largest_are_in_order_and_of_equals_the_first() {
     assert_eq!(largest(&values, 0), [0usize; 0]);
     assert_eq!([1, 3, 5, 0].map(|token| rank(&values, token)), [0, 1, 2, 3]);
 }
+
+#[test]
+fn best_first_drafts_the_likeliest_paths_there_are() {
+    for (depth, nodes) in [(1, 3), (3, 7), (4, 30), (2, 100)] {
+        let mut table = Table::new(5, 1);
+        let shape = DraftShape::BestFirst { depth, nodes };
+        let draft = built(shape, 9, Sampling::at(1.0), &mut table);
+        let mut expected = all(&table, depth);
+        expected.sort_by(|a, b| b.1.total_cmp(&a.1));
+        expected.truncate(nodes);
+        let expected: Vec<_> = expected.into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths(&draft), expected, "depth {depth}, {nodes} nodes");
+        assert!(matches!(draft.proposal, Proposal::Deterministic));
+    }
+}
+
+/// Guesses the same before every token.
+struct Sure(Table, f32);
+
+impl Source for Sure {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+        self.0.logits(tree, nodes)
+    }
+
+    fn confidence(&mut self, _: &Tree, nodes: &[usize]) -> Option<Vec<f32>> {
+        Some(vec![self.1; nodes.len().max(1)])
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        self.0.draw(weights)
+    }
+}
+
+#[test]
+fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound() {
+    let vocabulary = DraftVocabulary::full(6);
+    for (bound, expected) in [(0.0, 5), (0.2, 2), (0.25, 2), (0.3, 1), (0.6, 0)] {
+        let request = DraftRequest {
+            shape: DraftShape::Confident {
+                length: 5,
+                min_confidence: bound,
+            },
+            length: 9,
+            sampling: Sampling::at(1.0),
+        };
+        let draft = build(&request, &vocabulary, &mut Sure(Table::new(6, 2), 0.5));
+        assert_eq!(draft.len(), expected, "bound {bound}");
+        let Proposal::Sampled(laws) = &draft.proposal else {
+            panic!("drawn tokens have laws");
+        };
+        assert_eq!(laws.len(), expected);
+        // Without guesses, nothing ends it.
+        let draft = build(&request, &vocabulary, &mut Table::new(6, 2));
+        assert_eq!(draft.len(), 5);
+    }
+}

@@ -78,7 +78,10 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
             eagle3::meanings(folder, layers, arguments.layers.as_deref())?
         }
         _ => vec![Meaning {
-            reading: Reading::default(),
+            reading: Reading {
+                target_layers: Some(target::spec(&target)?.layers),
+                ..Reading::default()
+            },
             text: "as its layout says".into(),
         }],
     };

@@ -49,7 +49,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let length = draft_length(context);
     let name = context.target_name()?;
     let mut exported: Vec<(String, f64, Vec<String>)> = Vec::new();
-    for (folder, engines) in folders(&export.to) {
+    for (folder, engines) in folders(&export.to, trained.as_ref()) {
         let path = context.run.path().join(&folder);
         let writing = Writing {
             folder: &path,
@@ -102,31 +102,35 @@ fn draft_length(context: &StageContext) -> usize {
 }
 
 /// The folders to write, within the run, and whom each is for. The first is the one that is evaluated.
-fn folders(to: &[Engine]) -> Vec<(String, Vec<Engine>)> {
-    let (others, usual): (Vec<Engine>, Vec<Engine>) = to
-        .iter()
-        .partition(|engine| **engine == Engine::Speculators);
-    let mut folders = Vec::new();
+fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<Engine>)> {
+    let (others, usual): (Vec<Engine>, Vec<Engine>) =
+        to.iter().partition(|engine| is_apart(**engine, drafter));
     // It is there whatever is asked for: other stages and commands read it.
-    folders.push((
-        EXPORTED.to_owned(),
-        if usual.is_empty() {
-            vec![Engine::Vllm]
-        } else {
-            usual
-        },
-    ));
-    if !others.is_empty() {
-        folders.push((format!("{EXPORTED}-speculators"), vec![Engine::Speculators]));
+    let usual = match usual.is_empty() {
+        true => vec![Engine::Vllm],
+        false => usual,
+    };
+    let mut folders = vec![(EXPORTED.to_owned(), usual)];
+    for engine in others {
+        let suffix = match engine {
+            Engine::Hf => "hf",
+            _ => "speculators",
+        };
+        folders.push((format!("{EXPORTED}-{suffix}"), vec![engine]));
     }
     folders
 }
 
+/// Whether an engine gets a folder of its own; one that there is no layout for is refused when that is written.
+fn is_apart(engine: Engine, drafter: &dyn Trained) -> bool {
+    engine == Engine::Speculators || drafter.has_layout_for(engine)
+}
+
 /// Writes a drafter's folder for an engine.
 fn write(drafter: &dyn Trained, engine: Engine, writing: &Writing) -> Result<()> {
-    match engine {
-        Engine::Speculators => drafter.write_for(engine, writing),
-        _ => drafter.write(writing.folder, writing.dtype, writing.provenance),
+    match is_apart(engine, drafter) {
+        true => drafter.write_for(engine, writing),
+        false => drafter.write(writing.folder, writing.dtype, writing.provenance),
     }
 }
 
@@ -167,6 +171,10 @@ fn launch_lines(
         return Ok(spectrain_checkpoints::eagle3::speculators::launch_lines(
             folder,
         ));
+    }
+    if engines.contains(&Engine::Hf) && drafter.has_layout_for(Engine::Hf) {
+        let lines = spectrain_checkpoints::dflash::transformers::launch_lines;
+        return Ok(lines(folder, writing.target));
     }
     let mut lines = drafter.launch_lines(folder, writing.target, writing.draft_length)?;
     // Remarks are for everybody.
@@ -222,16 +230,5 @@ mod tests {
         assert_eq!(folder("runs/pard/drafter"), None);
         assert_eq!(misleading("eagle3", Path::new("runs/eagle3/drafter")), None);
         assert!(misleading("eagle3", Path::new("runs/eagle-3/drafter")).is_some());
-    }
-
-    #[test]
-    fn the_layout_of_most_engines_is_always_written() {
-        let names = |to: &[Engine]| -> Vec<String> {
-            folders(to).into_iter().map(|(folder, _)| folder).collect()
-        };
-        assert_eq!(names(&[Engine::Sglang, Engine::Vllm]), ["export/drafter"]);
-        let both = ["export/drafter", "export/drafter-speculators"];
-        assert_eq!(names(&[Engine::Speculators]), both);
-        assert_eq!(names(&[Engine::Vllm, Engine::Speculators]), both);
     }
 }

@@ -63,38 +63,53 @@ def rotate(x, positions):
     return torch.cat([low * angles.cos() - high * angles.sin(), high * angles.cos() + low * angles.sin()], -1)
 
 
-def block_logits(case, w, data, row, start, anchor):
-    """Logits [block_size, vocab] of the block behind `anchor`, which with `start` counts within the row."""
+def block_hidden(case, w, data, row, start, anchor, read=None, around=None, tokens=None):
+    """What the head reads of the block behind `anchor`, [block_size, d_model]; with `start` it counts within the row.
+
+    `read` is what the context is made of, `around(name, u, part)` what stands around each part of a layer, and `tokens` is
+    what stands in the block if not the anchor and masks.
+    """
     before = torch.arange(start, anchor)
-    context = rms_norm(data["captured"][row, before] @ w["fc.weight"].T, w["hidden_norm.weight"])
-    ids = torch.tensor([data["input_ids"][row, anchor]] + [MASK] * (case.block_size - 1))
-    x = data["embed_tokens.weight"][ids]
-    places = torch.arange(anchor, anchor + case.block_size) - start
+    read = data["captured"] if read is None else read
+    around = around or (lambda name, u, part: part(u))
+    context = rms_norm(read[row, before] @ w["fc.weight"].T, w["hidden_norm.weight"])
+    tokens = tokens or [data["input_ids"][row, anchor].item()] + [MASK] * (case.block_size - 1)
+    x = data["embed_tokens.weight"][torch.tensor(tokens)]
+    places = torch.arange(anchor, anchor + len(tokens)) - start
     everywhere = torch.cat([before - start, places])
     for layer in range(LAYERS):
         name = f"layers.{layer}."
-        u = rms_norm(x, w[name + "input_layernorm.weight"])
 
         def project(of, kind, heads):
             return (of @ w[f"{name}self_attn.{kind}_proj.weight"].T).view(len(of), heads, D_HEAD).transpose(0, 1)
 
-        q = rotate(rms_norm(project(u, "q", HEADS), w[name + "self_attn.q_norm.weight"]), places)
-        both = torch.cat([context, u])
-        k = rotate(rms_norm(project(both, "k", KV_HEADS), w[name + "self_attn.k_norm.weight"]), everywhere)
-        v = project(both, "v", KV_HEADS)
-        k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (k, v))
-        scores = q @ k.transpose(1, 2) / D_HEAD**0.5
-        for at, position in enumerate(places.tolist()):
-            for key, other in enumerate(everywhere.tolist()):
-                hidden = case.causal and key >= len(before) and other > position
-                if hidden or (case.window and position - other >= case.window):
-                    scores[:, at, key] = float("-inf")
-        mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(case.block_size, HEADS * D_HEAD)
-        x = x + mixed @ w[name + "self_attn.o_proj.weight"].T
-        u = rms_norm(x, w[name + "post_attention_layernorm.weight"])
-        gate = F.silu(u @ w[name + "mlp.gate_proj.weight"].T) * (u @ w[name + "mlp.up_proj.weight"].T)
-        x = x + gate @ w[name + "mlp.down_proj.weight"].T
-    return rms_norm(x, w["norm.weight"]) @ data["target_lm_head.weight"].T
+        def attend(u):
+            q = rotate(rms_norm(project(u, "q", HEADS), w[name + "self_attn.q_norm.weight"]), places)
+            both = torch.cat([context, u])
+            k = rotate(rms_norm(project(both, "k", KV_HEADS), w[name + "self_attn.k_norm.weight"]), everywhere)
+            v = project(both, "v", KV_HEADS)
+            k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (k, v))
+            scores = q @ k.transpose(1, 2) / D_HEAD**0.5
+            for at, position in enumerate(places.tolist()):
+                for key, other in enumerate(everywhere.tolist()):
+                    hidden = case.causal and key >= len(before) and other > position
+                    if hidden or (case.window and position - other >= case.window):
+                        scores[:, at, key] = float("-inf")
+            mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(len(tokens), HEADS * D_HEAD)
+            return mixed @ w[name + "self_attn.o_proj.weight"].T
+
+        def feed(u):
+            gate = F.silu(u @ w[name + "mlp.gate_proj.weight"].T) * (u @ w[name + "mlp.up_proj.weight"].T)
+            return gate @ w[name + "mlp.down_proj.weight"].T
+
+        x = x + around(name + "attention_conv.", rms_norm(x, w[name + "input_layernorm.weight"]), attend)
+        x = x + around(name + "mlp_conv.", rms_norm(x, w[name + "post_attention_layernorm.weight"]), feed)
+    return rms_norm(x, w["norm.weight"])
+
+
+def block_logits(case, w, data, row, start, anchor):
+    """Logits [block_size, vocab] of the block behind `anchor`."""
+    return block_hidden(case, w, data, row, start, anchor) @ data["target_lm_head.weight"].T
 
 
 def choose(case, data):
@@ -193,7 +208,7 @@ def main():
         for key, parameter in w.items():
             assert parameter.grad.abs().max() > 1e-5, (name, key)
             tensors[f"{name}.gradient.{key}"] = parameter.grad
-        tensors[f"{name}.logits"] = logits.detach()
+        tensors[f"{name}.logits"] = logits.detach()[:, 1:]
         anchors = [row * SEQ + anchor for row, _, anchor in blocks]
         summary[name] = asdict(case) | {"total": total.item(), "blocks": anchors, "counted": counted, "right": right}
         print(name, json.dumps(summary[name]))

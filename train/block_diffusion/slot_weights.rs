@@ -6,16 +6,16 @@ pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
 
 /// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
 /// certain.
-pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, size: usize, certainty: f32) {
+pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, slots: usize, certainty: f32) {
     for row in rows {
-        let (block, slot) = (row.position / size, row.position % size);
+        let (block, slot) = (row.position / slots, row.position % slots);
         let sure = |slot: usize| {
-            let found = seen.get(&(block * size + slot));
+            let found = seen.get(&(block * slots + slot));
             found.map_or(1.0, |(q, _)| (1.0 - certainty) * q + certainty)
         };
         let mut reach = 1.0;
         row.weight = 0.0;
-        for later in 1..size {
+        for later in 0..slots {
             reach *= sure(later);
             if later >= slot {
                 row.weight += reach;
@@ -25,14 +25,14 @@ pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, size: usize, certainty:
 }
 
 /// Leaves 1 up to the first slot of a block that errs, that one included.
-pub(super) fn until_first_error(rows: &mut [Row], seen: &Preview, size: usize) {
+pub(super) fn until_first_error(rows: &mut [Row], seen: &Preview, slots: usize) {
     for row in rows {
-        let (block, slot) = (row.position / size, row.position % size);
+        let (block, slot) = (row.position / slots, row.position % slots);
         let right = |slot: usize| {
-            seen.get(&(block * size + slot))
+            seen.get(&(block * slots + slot))
                 .is_none_or(|(_, right)| *right)
         };
-        row.weight = f32::from(u8::from((1..slot).all(right)));
+        row.weight = f32::from(u8::from((0..slot).all(right)));
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
             teacher: 0,
             weight: 1.0,
         };
-        [1, 2, 3, 5, 6].map(row).to_vec()
+        [0, 1, 2, 3, 4].map(row).to_vec()
     }
 
     fn weights(rows: &[Row]) -> Vec<f32> {
@@ -57,14 +57,14 @@ mod tests {
     #[test]
     fn d_pace_weighs_a_slot_by_how_far_decoders_get_with_it() {
         let seen = Preview::from([
-            (1, (0.5, true)),
-            (2, (0.0, false)),
+            (0, (0.5, true)),
+            (1, (0.0, false)),
+            (2, (1.0, true)),
             (3, (1.0, true)),
-            (5, (1.0, true)),
-            (6, (0.5, true)),
+            (4, (0.5, true)),
         ]);
         let mut judged = rows();
-        by_reach(&mut judged, &seen, 4, 0.5);
+        by_reach(&mut judged, &seen, 3, 0.5);
         // q = 0.75, 0.5, 1: products 0.75, 0.375, 0.375. Then 1, 0.75 and a slot that does not count: 1, 0.75, 0.75.
         assert_eq!(weights(&judged), [1.5, 0.75, 0.375, 2.5, 1.5]);
     }
@@ -72,14 +72,14 @@ mod tests {
     #[test]
     fn auf_judges_up_to_the_first_error() {
         let seen = Preview::from([
-            (1, (0.5, true)),
-            (2, (0.0, false)),
-            (3, (1.0, true)),
-            (5, (0.1, false)),
-            (6, (0.5, true)),
+            (0, (0.5, true)),
+            (1, (0.0, false)),
+            (2, (1.0, true)),
+            (3, (0.1, false)),
+            (4, (0.5, true)),
         ]);
         let mut judged = rows();
-        until_first_error(&mut judged, &seen, 4);
+        until_first_error(&mut judged, &seen, 3);
         assert_eq!(weights(&judged), [1.0, 1.0, 0.0, 1.0, 0.0]);
     }
 }

@@ -174,6 +174,10 @@ impl Proposer for Recorder {
     fn parameters_per_pass(&self) -> u64 {
         self.inner.parameters_per_pass()
     }
+
+    fn has_confidence(&self) -> bool {
+        self.inner.has_confidence()
+    }
 }
 
 /// What a drafter drafts by its own probabilities, and these.

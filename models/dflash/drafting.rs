@@ -1,0 +1,272 @@
+//! How a block-diffusion drafter drafts: one pass makes the hidden states of all slots, and each slot's logits are made of
+//! them when the tokens before it are known.
+use burn::prelude::*;
+use burn::tensor::activation::sigmoid;
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use super::{DFlash, DFlashConfig};
+use crate::blocks::BlockLayout;
+use crate::draft_tree::largest;
+use crate::language_model::logits;
+use crate::mask::token_ids;
+use crate::weights::host_f32;
+use crate::{
+    Capture, Drafter, Features, KvCache, RandomWeights, Result, TargetParts, TargetSpec, Tree,
+    Weights,
+};
+
+/// The settings of a sequence's decoding.
+#[derive(Debug, Clone)]
+pub struct DFlashState {
+    /// Keys and values of the context, for each layer.
+    caches: Vec<KvCache>,
+    /// The last committed token, whose place is after the context.
+    anchor: u32,
+    /// What the head reads for each token of the draft, `[1, slots, d_model]`.
+    slots: Option<Tensor<3>>,
+    /// Length of the longest path to come.
+    planned: usize,
+}
+
+impl Drafter for DFlash {
+    type Config = DFlashConfig;
+    type State = DFlashState;
+
+    fn new(
+        config: &Self::Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        Self::build(config, target, vocabulary, weights, device)
+    }
+
+    fn fresh(
+        config: &Self::Config,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = RandomWeights::new(seed);
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture> {
+        Ok(Capture {
+            layers: config.resolve(target)?.captured_layers,
+        })
+    }
+
+    fn start(&self, capacity: usize, first: u32) -> DFlashState {
+        DFlashState {
+            caches: self.layers.iter().map(|_| KvCache::new(capacity)).collect(),
+            anchor: first,
+            slots: None,
+            planned: 1,
+        }
+    }
+
+    fn observe(&self, state: &mut DFlashState, tokens: &[u32], features: &Features) {
+        let device = self.fc.weight.device();
+        let mut places = vec![state.anchor];
+        places.extend_from_slice(&tokens[..tokens.len() - 1]);
+        let context = self.context(features, token_ids(&places, &device));
+        let cached = state.caches.first().map_or(0, KvCache::len);
+        let rotation = self.rotation(cached, tokens.len(), &context.device());
+        for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
+            let (key, value) = layer
+                .attention()
+                .keys_and_values(context.clone(), &rotation);
+            cache.append(key, value);
+        }
+        if let Some(&last) = tokens.last() {
+            state.anchor = last;
+        }
+        state.slots = None;
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn plan(&self, state: &mut DFlashState, depth: usize) {
+        let planned = depth.clamp(1, self.frozen.config.slots());
+        if planned != state.planned {
+            // What a slot holds depends on the size of the block.
+            (state.planned, state.slots) = (planned, None);
+        }
+    }
+
+    fn root_logits(&self, state: &mut DFlashState) -> Tensor<2> {
+        let behind = self.behind(state, &Tree::default(), &[]);
+        self.slot_logits(behind)
+    }
+
+    fn node_logits(&self, state: &mut DFlashState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let behind = self.behind(state, tree, nodes);
+        self.slot_logits(behind)
+    }
+
+    fn confidence(
+        &self,
+        state: &mut DFlashState,
+        tree: &Tree,
+        nodes: &[usize],
+    ) -> Option<Vec<f32>> {
+        self.confidence_head.as_ref()?;
+        let behind = self.behind(state, tree, nodes);
+        let [_, depth] = behind.previous.dims();
+        let last = |x: Tensor<3>| x.narrow(1, depth - 1, 1);
+        let hidden = last(behind.hidden);
+        let logits = self.confidence_logits(hidden, behind.previous.narrow(1, depth - 1, 1))?;
+        Some(host_f32(sigmoid(logits)))
+    }
+
+    fn has_confidence(&self) -> bool {
+        self.confidence_head.is_some()
+    }
+
+    fn rewind(&self, _: &mut DFlashState) {}
+
+    fn passes(&self, _: usize) -> usize {
+        1
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        let head = self.frozen.target.lm_head.weight.val().dims();
+        self.num_params() as u64 + head.iter().product::<usize>() as u64
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        Some(self.frozen.config.slots())
+    }
+}
+
+/// What decides on the logits behind some nodes of one depth: the slots up to theirs, and the tokens before each.
+struct Behind {
+    /// `[nodes, slots, d_model]`
+    hidden: Tensor<3>,
+    /// `[nodes, slots]`: the anchor and the tokens of the path.
+    previous: Tensor<2, Int>,
+}
+
+impl DFlash {
+    /// What decides on the logits behind `nodes`, or behind the anchor if there are none.
+    fn behind(&self, state: &mut DFlashState, tree: &Tree, nodes: &[usize]) -> Behind {
+        let device = self.fc.weight.device();
+        let paths: Vec<Vec<u32>> = match nodes.is_empty() {
+            true => vec![vec![state.anchor]],
+            false => nodes
+                .iter()
+                .map(|&node| {
+                    let mut path = vec![state.anchor];
+                    path.extend(tree.path(node).into_iter().map(|node| tree.tokens[node]));
+                    path
+                })
+                .collect(),
+        };
+        let (count, depth) = (paths.len(), paths[0].len());
+        let known = state.slots.as_ref().map_or(0, |slots| slots.dims()[1]);
+        if known < depth {
+            state.slots = Some(self.fill(state, state.planned.max(depth)));
+        }
+        let Some(slots) = &state.slots else {
+            unreachable!("they were just made");
+        };
+        let [_, _, d_model] = slots.dims();
+        let slots = slots.clone().narrow(1, 0, depth);
+        Behind {
+            hidden: slots.expand([count, depth, d_model]),
+            previous: token_ids(&paths.concat(), &device).reshape([count, depth]),
+        }
+    }
+
+    /// The logits of the last of these slots, `[nodes, vocab]`. A token that the selector does not choose from is at minus
+    /// infinity.
+    fn slot_logits(&self, behind: Behind) -> Tensor<2> {
+        let [count, depth, d_model] = behind.hidden.dims();
+        let head = &self.frozen.target.lm_head;
+        // The slot is the same behind all nodes.
+        let slot = behind
+            .hidden
+            .clone()
+            .narrow(0, 0, 1)
+            .narrow(1, depth - 1, 1);
+        let shared = logits(head, slot);
+        let [_, vocab] = shared.dims();
+        if let Some(selector) = &self.candidate_selector {
+            let shared = host_f32(shared);
+            let chosen: Vec<u32> = largest(&shared, selector.top_k())
+                .into_iter()
+                .map(|token| token as u32)
+                .collect();
+            let candidates = token_ids(&chosen, &behind.hidden.device());
+            let hidden = behind.hidden.narrow(1, depth - 1, 1);
+            let previous = behind.previous.narrow(1, depth - 1, 1);
+            let scores = selector.scores(
+                hidden.reshape([count, d_model]),
+                previous.reshape([count]),
+                candidates.expand([count, chosen.len()]),
+            );
+            let mut rows = vec![f32::NEG_INFINITY; count * vocab];
+            let scores = host_f32(scores);
+            for (row, scores) in rows.chunks_mut(vocab).zip(scores.chunks(chosen.len())) {
+                for (&token, score) in chosen.iter().zip(scores) {
+                    row[token as usize] = shared[token as usize] + score;
+                }
+            }
+            let device = self.fc.weight.device();
+            return Tensor::<1>::from_floats(rows.as_slice(), &device).reshape([count, vocab]);
+        }
+        let shared = shared.expand([count, vocab]);
+        match &self.markov_head {
+            None => shared,
+            Some(markov) => {
+                let states = markov.states(behind.hidden, behind.previous);
+                let states = states.narrow(1, depth - 1, 1);
+                shared + markov.bias(states.squeeze_dim(1))
+            }
+        }
+    }
+
+    /// What the head reads at the first `slots` slots.
+    fn fill(&self, state: &mut DFlashState, slots: usize) -> Tensor<3> {
+        let device = self.fc.weight.device();
+        let first = self.frozen.config.first_slot();
+        let mut tokens = vec![state.anchor];
+        tokens.resize(first + slots, self.frozen.mask_token);
+        let cached = state.caches.first().map_or(0, KvCache::len);
+        let rotation = self.rotation(cached, tokens.len(), &device);
+        let layout = BlockLayout::decoding(
+            cached,
+            tokens.len(),
+            self.frozen.config.causal,
+            self.window(),
+            &device,
+        );
+        let mut x = self
+            .frozen
+            .target
+            .embed(token_ids(&tokens, &device), &device);
+        for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
+            x = layer.forward_with(x, |attention, x| {
+                let out = attention.forward(x, &rotation, layout.as_ref(), Some(cache));
+                // The context stays, the block is filled anew next time.
+                cache.truncate(cached);
+                out
+            });
+        }
+        self.norm.forward(x).narrow(1, first, slots)
+    }
+
+    fn rotation(&self, start: usize, count: usize, device: &Device) -> crate::Rotation {
+        let positions = Tensor::<1, Int>::arange(start as i64..(start + count) as i64, device);
+        self.frozen
+            .target
+            .spec
+            .rotary(device)
+            .at(positions.reshape([1, count]))
+    }
+}

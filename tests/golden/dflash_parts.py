@@ -1,0 +1,254 @@
+"""Independent training steps of DFlash 2, of DSpark (https://arxiv.org/abs/2607.05147), and of blocks masked as by DEER
+(https://arxiv.org/abs/2512.15176).
+
+Writes `dflash-parts.safetensors` and `dflash-parts.json`; see README.md. The block is that of dflash.py; here are what stands
+around the parts of its layers and what is made of its last hidden states, each slot by itself.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+import torch
+from dflash import CAPTURED, HERE, LAYERS, MASK, SEED, block_hidden, choose, mix, parameters
+from heads import BATCH, D_MODEL, SEQ, VOCAB, make_data
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+
+@dataclass
+class Case:
+    """One way of training; the fields are the recipe's keys."""
+
+    block_size: int
+    label_weight: float
+    teacher_weight: float
+    divergence: str
+    slot_weights: str
+    decay_slots: float = 0.0
+    anchors: int = 9
+    window: int = 0
+    causal: bool = False
+    context: str = "features"
+    sample_from_anchor: bool = False
+    conv_taps: int = 0
+    conv_group: int = 4
+    selector_rank: int = 0
+    selector_top_k: int = 5
+    selector_weight: float = 1.0
+    inject: bool = True
+    markov_rank: int = 0
+    markov: str = "vanilla"
+    confidence: bool = False
+    confidence_weight: float = 1.0
+    masking: str = "all"
+    growth: float = 1.01
+
+
+CASES = {
+    "dflash-2": Case(4, 1.0, 0.0, "kl", "exponential", decay_slots=2.0, conv_taps=2, selector_rank=3),
+    "dflash-2-excluding": Case(
+        5, 0.5, 1.0, "kl", "uniform", conv_taps=3, conv_group=2, selector_rank=3, selector_weight=0.5, inject=False
+    ),
+    "dspark": Case(
+        3, 0.1, 1.8, "tv", "exponential", decay_slots=3.0, sample_from_anchor=True, markov_rank=3, confidence=True
+    ),
+    "dspark-gated": Case(4, 1.0, 0.0, "kl", "uniform", markov_rank=2, markov="gated"),
+    "dspark-rnn": Case(
+        4, 0.0, 1.0, "kl", "uniform", sample_from_anchor=True, markov_rank=2, markov="rnn", confidence=True, confidence_weight=0.3
+    ),
+    "some": Case(5, 1.0, 0.0, "kl", "uniform", masking="some"),
+    "some-from-anchor": Case(4, 0.0, 1.0, "kl", "uniform", masking="some", sample_from_anchor=True),
+    "last": Case(5, 1.0, 0.0, "kl", "rising", masking="last", growth=1.5, conv_taps=2),
+    "tokens": Case(4, 1.0, 0.0, "kl", "uniform", context="tokens", confidence=True),
+}
+
+
+def convolve(base, changed, group, x):
+    """One side of a convolution over a block, place by place and channel by channel."""
+    rows = []
+    for t in range(len(x)):
+        row = []
+        for channel in range(x.shape[1]):
+            taps = range(min(base.shape[0], t + 1))
+            row.append(sum((base[tap, channel] + changed[t, tap, channel // group]) * x[t - tap, channel] for tap in taps))
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def draw(seed, index):
+    """A number from 0 to below 1."""
+    return (mix(seed, index) >> 11) / 2**53
+
+
+def cover(case, row, anchor):
+    """Which places of a block are masked, how many it has, and the factor on its loss."""
+    seed, size = mix(SEED, row * SEQ + anchor), case.block_size
+    if case.masking == "last":
+        return [True] * size, 2 + int(draw(seed, 0) * (size - 1)), 1.0
+    if case.masking == "some":
+        t = 1 - draw(seed, 0)
+        return [draw(seed, place) < t for place in range(size)], size, 1 / t
+    return [True] * size, size, 1.0
+
+
+def hidden_of(case, w, data, row, start, anchor, masked, length):
+    def around(name, u, part):
+        if not case.conv_taps:
+            return part(u)
+        changed = u @ w[name + "kernel_projection.weight"].T
+        changed = changed.view(len(u), 2, case.conv_taps, D_MODEL // case.conv_group)
+        base = w[name + "base_kernel"]
+        inner = convolve(base[0], changed[:, 0], case.conv_group, u)
+        return convolve(base[1], changed[:, 1], case.conv_group, part(inner))
+
+    read = data["embed_tokens.weight"][data["input_ids"]] if case.context == "tokens" else None
+    tokens = [data["input_ids"][row, anchor].item()]
+    for place in range(1, length):
+        at = anchor + place
+        text = at < SEQ and data["documents"][row, at] == data["documents"][row, anchor]
+        tokens.append(data["input_ids"][row, at].item() if text and not masked[place] else MASK)
+    return block_hidden(case, w, data, row, start, anchor, read, around, tokens)
+
+
+def markov_states(case, w, hidden, previous):
+    """What the bias is made of at each slot, [slots, rank]."""
+    codes = w["markov_head.markov_w1.weight"][previous]
+    if case.markov == "vanilla":
+        return codes
+    if case.markov == "gated":
+        z = torch.cat([hidden, codes], 1) @ w["markov_head.gate_proj.weight"].T + w["markov_head.gate_proj.bias"]
+        return z.sigmoid() * codes
+    state, out = torch.zeros(case.markov_rank), []
+    for h, code in zip(hidden, codes):
+        z = w["markov_head.joint_proj.weight"] @ torch.cat([state, code, h]) + w["markov_head.joint_proj.bias"]
+        gate, candidate, output = z.chunk(3)
+        state = gate.sigmoid() * state + (1 - gate.sigmoid()) * candidate.tanh()
+        out.append(output.tanh())
+    return torch.stack(out)
+
+
+def run(case, w, data):
+    """Total loss, logits and guesses of every slot of every block, and for each slot what is reported."""
+    ids, documents, mask = data["input_ids"], data["documents"], data["loss_mask"].bool()
+    flat = torch.cat([ids.flatten(), torch.zeros(case.block_size + 1, dtype=ids.dtype)])
+    first = 0 if case.sample_from_anchor else 1
+    slots = case.block_size - first
+    blocks, logits, guesses, judged = choose(case, data), [], [], []
+    for row, start, anchor in blocks:
+        masked, length, factor = cover(case, row, anchor)
+        hidden = hidden_of(case, w, data, row, start, anchor, masked, length)[first:]
+        previous = flat[row * SEQ + anchor :][: len(hidden)]
+        u = hidden @ data["target_lm_head.weight"].T
+        if case.markov_rank:
+            u = u + markov_states(case, w, hidden, previous) @ w["markov_head.markov_w2.weight"].T
+        whole = hidden_of(case, w, data, row, start, anchor, [True] * case.block_size, case.block_size)[first:]
+        logits.append(u if case.markov_rank else whole @ data["target_lm_head.weight"].T)
+        sure = None
+        if case.confidence:
+            read = torch.cat([hidden, w["markov_head.markov_w1.weight"][previous]], 1) if case.markov_rank else hidden
+            sure = read @ w["confidence_head.proj.weight"][0] + w["confidence_head.proj.bias"][0]
+            guesses.append(sure)
+        for slot in range(slots):
+            at = anchor + 1 + slot
+            if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, at]:
+                continue
+            place = slot + 1
+            if not (masked[place] if place < length else place == length == case.block_size):
+                continue
+            label = ids[row, at].item()
+            log_q = u[slot].log_softmax(0)
+            p = (data["target_lm_head.weight"] @ data["last"][row, at - 1]).softmax(0)
+            q = log_q.exp()
+            hard = -log_q[label]
+            soft = (p - q).abs().sum() / 2 if case.divergence == "tv" else (p * (p.log() - log_q)).sum()
+            loss = case.label_weight * hard + case.teacher_weight * soft
+            if case.confidence:
+                # Where only the text judges, its token is all of the target.
+                alpha = (torch.minimum(p, q).sum() if case.teacher_weight else q[label]).detach()
+                z = sure[slot].sigmoid()
+                loss = loss - case.confidence_weight * (alpha * z.log() + (1 - alpha) * (1 - z).log())
+            if case.selector_rank:
+                best = u[slot].topk(case.selector_top_k).indices.tolist()
+                if label not in best and case.inject:
+                    best[-1] = label
+                if label in best:
+                    context = w["candidate_selector.predecessor_codebook"][previous[slot]]
+                    context = context * (w["candidate_selector.hidden_projection.weight"] @ hidden[slot])
+                    scores = u[slot][best] + w["candidate_selector.successor_codebook"][best] @ context
+                    loss = loss - case.selector_weight * scores.log_softmax(0)[best.index(label)]
+            weight = factor
+            if case.slot_weights == "rising":
+                weight *= case.growth ** (length - first - 1 - slot)
+            if case.slot_weights == "exponential":
+                weight *= torch.tensor(-slot / case.decay_slots).exp().item()
+            right = u[slot].argmax().item() == (p.argmax().item() if case.teacher_weight else label)
+            judged.append((slot, weight, loss, right))
+    total = sum(weight * loss for _, weight, loss, _ in judged) / sum(weight for _, weight, _, _ in judged)
+    counted = [sum(slot == k for slot, *_ in judged) for k in range(slots)]
+    right = [sum(r for slot, _, _, r in judged if slot == k) for k in range(slots)]
+    return total, torch.stack(logits), guesses, blocks, counted, right
+
+
+def of_parts(case, generator):
+    """Parameters of what dflash.py knows nothing of."""
+    shapes = {}
+    if case.conv_taps:
+        for layer in range(LAYERS):
+            for part in ("attention_conv", "mlp_conv"):
+                name = f"layers.{layer}.{part}."
+                shapes[name + "base_kernel"] = (2, case.conv_taps, D_MODEL)
+                shapes[name + "kernel_projection.weight"] = (2 * case.conv_taps * D_MODEL // case.conv_group, D_MODEL)
+    if case.selector_rank:
+        for book in ("predecessor_codebook", "successor_codebook"):
+            shapes["candidate_selector." + book] = (VOCAB, case.selector_rank)
+        shapes["candidate_selector.hidden_projection.weight"] = (case.selector_rank, D_MODEL)
+    rank = case.markov_rank
+    if rank:
+        shapes |= {"markov_head.markov_w1.weight": (VOCAB, rank), "markov_head.markov_w2.weight": (VOCAB, rank)}
+    if case.markov == "gated":
+        shapes |= {"markov_head.gate_proj.weight": (rank, D_MODEL + rank), "markov_head.gate_proj.bias": (rank,)}
+    if case.markov == "rnn":
+        shapes["markov_head.joint_proj.weight"] = (3 * rank, 2 * rank + D_MODEL)
+        shapes["markov_head.joint_proj.bias"] = (3 * rank,)
+    if case.confidence:
+        shapes |= {"confidence_head.proj.weight": (1, D_MODEL + rank), "confidence_head.proj.bias": (1,)}
+    return {name: 0.6 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+# Gradients of these are kept of every case; of what dflash.py covers, only a few.
+KEPT = ("fc.weight", "layers.0.self_attn.v_proj.weight", "layers.1.mlp.down_proj.weight", "norm.weight")
+
+
+def main():
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(2607)
+    data = make_data(generator)
+    del data["draft_vocab"]
+    data["captured"] = torch.randn(BATCH, SEQ, CAPTURED * D_MODEL, generator=generator)
+    shared = parameters(generator)
+    tensors, summary = data | {f"parameters.{name}": value for name, value in shared.items()}, {}
+    for name, case in CASES.items():
+        own = of_parts(case, generator)
+        if case.context == "tokens":
+            own["fc.weight"] = torch.randn((D_MODEL, D_MODEL), generator=generator) / D_MODEL**0.5
+        tensors |= {f"{name}.parameters.{key}": value for key, value in own.items()}
+        w = {key: value.clone().requires_grad_() for key, value in (shared | own).items()}
+        total, logits, guesses, blocks, counted, right = run(case, w, data)
+        total.backward()
+        for key, parameter in w.items():
+            assert parameter.grad.abs().max() > 1e-6, (name, key)
+            if key in own or key in KEPT:
+                tensors[f"{name}.gradient.{key}"] = parameter.grad
+        tensors[f"{name}.logits"] = logits.detach()
+        if guesses:
+            tensors[f"{name}.guesses"] = torch.stack(guesses).detach()
+        anchors = [row * SEQ + anchor for row, _, anchor in blocks]
+        summary[name] = asdict(case) | {"total": total.item(), "blocks": anchors, "counted": counted, "right": right}
+        print(name, json.dumps(summary[name]))
+    save_file({key: value.contiguous() for key, value in tensors.items()}, HERE / "dflash-parts.safetensors")
+    figures = {"seed": SEED, "mask_token": MASK, "cases": summary}
+    (HERE / "dflash-parts.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+//! Which tokens of a block are masked in training.
+use serde::{Deserialize, Serialize};
+use spectrain_data::seed::{mix, uniform};
+
+/// Which tokens of a block are masked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Masking {
+    /// All behind the anchor, as in decoding (DFlash).
+    All,
+    /// Each with a probability `t`, drawn for each block, whose loss counts `1 / t`: the likelihood of masked diffusion,
+    /// and the first stage of DEER (<https://arxiv.org/abs/2512.15176>).
+    Some,
+    /// All of a block of so many tokens as is drawn for each: the second stage of DEER.
+    Last,
+}
+
+/// What is masked of a block.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Cover {
+    /// Of each place; never the anchor's.
+    pub(super) masked: Vec<bool>,
+    /// Places that there are.
+    pub(super) length: usize,
+    /// Factor on the loss.
+    pub(super) factor: f32,
+}
+
+impl Cover {
+    /// All of a block of `size` places.
+    pub(super) fn whole(size: usize) -> Self {
+        Self {
+            masked: (0..size).map(|place| place > 0).collect(),
+            length: size,
+            factor: 1.0,
+        }
+    }
+
+    /// What `seed` decides.
+    pub(super) fn drawn(masking: Masking, size: usize, seed: u64) -> Self {
+        let whole = Self::whole(size);
+        match masking {
+            Masking::All => whole,
+            Masking::Last => Self {
+                length: 2 + (uniform(mix(seed, 0)) * (size - 1) as f64) as usize,
+                ..whole
+            },
+            Masking::Some => {
+                // From the half-open interval to (0, 1].
+                let t = 1.0 - uniform(mix(seed, 0));
+                let drawn = |place: usize| uniform(mix(seed, place as u64)) < t;
+                Self {
+                    masked: (0..size).map(|place| place > 0 && drawn(place)).collect(),
+                    factor: (1.0 / t) as f32,
+                    ..whole
+                }
+            }
+        }
+    }
+
+    /// Whether a slot, which predicts the token one place further than it counts, has to guess.
+    pub(super) fn asks(&self, slot: usize) -> bool {
+        let place = slot + 1;
+        // The last slot of one that samples from the anchor predicts a token behind its block.
+        place < self.length && self.masked[place]
+            || place == self.length && self.length == self.masked.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 6;
+
+    #[test]
+    fn everything_is_asked_of_a_whole_block() {
+        let whole = Cover::whole(SIZE);
+        assert!((0..SIZE).all(|slot| whole.asks(slot)));
+        assert_eq!(Cover::drawn(Masking::All, SIZE, 3), whole);
+    }
+
+    #[test]
+    fn a_token_is_asked_for_as_often_as_its_weight_makes_up_for() {
+        let draws = 20_000;
+        let mut sums = [0.0; SIZE - 1];
+        for seed in 0..draws {
+            let cover = Cover::drawn(Masking::Some, SIZE, seed);
+            assert!(!cover.masked[0] && cover.length == SIZE);
+            for (slot, sum) in sums.iter_mut().enumerate() {
+                if cover.asks(slot) {
+                    *sum += cover.factor.min(100.0) as f64 / draws as f64;
+                }
+            }
+        }
+        // A masked token counts 1 / t with probability t: 1 on average, less what the bound above cuts off.
+        assert!(sums.iter().all(|sum| (0.9..1.1).contains(sum)), "{sums:?}");
+    }
+
+    #[test]
+    fn shorter_blocks_are_of_every_length_alike() {
+        let mut counts = [0; SIZE + 1];
+        for seed in 0..5000 {
+            let cover = Cover::drawn(Masking::Last, SIZE, seed);
+            counts[cover.length] += 1;
+            let asked = (0..SIZE).filter(|&slot| cover.asks(slot)).count();
+            let whole = usize::from(cover.length == SIZE);
+            assert_eq!(asked, cover.length - 1 + whole);
+        }
+        assert!(counts[..2].iter().all(|&count| count == 0));
+        assert!(
+            counts[2..].iter().all(|count| (900..1100).contains(count)),
+            "{counts:?}"
+        );
+    }
+}
