@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 
 use crate::program::SYNTHETIC;
-use crate::workspace::Workspace;
+use crate::workspace::{RECIPE, Workspace};
 
 const EXPORTED: &str = "runs/run/export/drafter";
 const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
@@ -329,4 +329,52 @@ fn what_cannot_be_imported_is_refused_before_anything_is_made() {
     for name in ["published", "pickled", "target"] {
         assert!(!workspace.path(format!("runs/{name}")).exists(), "{name}");
     }
+}
+
+#[test]
+fn a_dflash_drafter_goes_to_every_layout_and_back() {
+    let recipe = RECIPE
+        .replace("\"eagle3\"", "\"dflash\"")
+        .replace(
+            "draft_vocab = 256",
+            "layers = 1\nblock_size = 4\nmask_token = 4",
+        )
+        .replace("[objective]\nsteps = 2", "[objective]\nanchors = 4");
+    let recipe = format!("{recipe}\n[export]\nto = [\"vllm\", \"hf\", \"speculators\"]\n");
+    let workspace = Workspace::new();
+    workspace.write("recipe.toml", recipe);
+    workspace
+        .run(&["recipe", "recipe.toml", "--quiet"])
+        .succeeded();
+    let launch = workspace.manifest("export")["summary"].clone();
+    assert_eq!(launch["further"].as_array().unwrap().len(), 2, "{launch:#}");
+    let hf = launch["further"][0]["launch"][0].as_str().unwrap();
+    assert!(hf.contains("speculation_type='\\''dflash'\\''"), "{hf}");
+    for apart in ["hf", "speculators"] {
+        let out = format!("from-{apart}");
+        let from = format!("{EXPORTED}-{apart}");
+        workspace
+            .run(&["export", &from, "--to", "sglang", "--out", &out])
+            .succeeded();
+        assert_eq!(
+            contents(&workspace, &out).1,
+            contents(&workspace, EXPORTED).1
+        );
+    }
+    // Training goes on from a folder in another layout.
+    let start = format!("start={EXPORTED}-speculators");
+    let words = [
+        "recipe",
+        "recipe.toml",
+        "--quiet",
+        "--set",
+        "name=further",
+        "--set",
+        &start,
+    ];
+    workspace.run(&words).succeeded();
+    let block = [&words[..], &["--set", "drafter.block_size=3"]].concat();
+    workspace
+        .run(&block)
+        .failed(&["other settings than `[drafter]`", "block_size"]);
 }

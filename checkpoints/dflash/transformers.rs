@@ -54,6 +54,8 @@ pub fn write(
     config["model_type"] = json!(MODEL_TYPE);
     config["target_layer_ids"] = config["dflash_config"]["target_layer_ids"].clone();
     config["mask_token_id"] = config["dflash_config"]["mask_token_id"].clone();
+    // The library's default is a token that only the first such model had.
+    config["pad_token_id"] = Value::Null;
     if layout.window == 0 {
         config["layer_types"] = json!(vec!["full_attention"; layout.layers]);
     }
