@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::expected::{Expected, check_finite, check_tensors, specs};
 use crate::folder::{WEIGHTS, write_folder};
 use crate::tensors::NamedTensor;
-use crate::{Result, json};
+use crate::{Result, json, seal};
 
 /// The file in which writers keep where a drafter comes from.
 pub(crate) const PROVENANCE: &str = "provenance.json";
 
 /// Writes a folder, whole or not at all, that holds the tensors `expected` and no others, all finite and of their types.
 /// `also` checks what more there is to check, given the file of weights for its errors. `provenance` is kept beside the
-/// weights unless it is null.
+/// weights and in the configuration unless it is null.
 pub(crate) fn write(
     dir: &Path,
     config: &Value,
@@ -36,5 +36,6 @@ pub(crate) fn write(
         Value::Null => &[],
         _ => &[(PROVENANCE, &provenance_file)],
     };
-    write_folder(dir, config, tensors, extra_files)
+    let config = seal::sealed(config.clone(), tensors, provenance);
+    write_folder(dir, &config, tensors, extra_files)
 }

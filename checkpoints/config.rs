@@ -18,6 +18,9 @@ pub(crate) const DEFAULT_POSITIONS: usize = 2048;
 /// Sizes above this are not sizes; below it, products of two fit a `usize`.
 pub(crate) const MAX_SIZE: u64 = i32::MAX as u64;
 
+/// More layers or heads than any drafter has.
+const MAX_COUNT: usize = 1024;
+
 /// Rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
@@ -66,6 +69,7 @@ pub(crate) fn torch_dtype(dtype: DType) -> &'static str {
 pub(crate) struct Config<'a> {
     path: PathBuf,
     root: &'a Value,
+    section: Option<&'static str>,
 }
 
 impl<'a> Config<'a> {
@@ -74,15 +78,36 @@ impl<'a> Config<'a> {
         Self {
             path: folder.path().join(CONFIG),
             root: folder.config(),
+            section: None,
+        }
+    }
+
+    /// The same, where keys that are not at the top are looked for in the table `section`.
+    pub(crate) fn with_section(self, section: &'static str) -> Self {
+        Self {
+            section: Some(section),
+            ..self
         }
     }
 
     /// The value under keys separated by dots; null is as good as nothing.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
-        let value = key
-            .split('.')
-            .try_fold(self.root, |value, part| value.get(part))?;
-        (!value.is_null()).then_some(value)
+        let find = |root: &'a Value| {
+            let value = key
+                .split('.')
+                .try_fold(root, |value, part| value.get(part))?;
+            (!value.is_null()).then_some(value)
+        };
+        let in_section = || find(self.root.get(self.section?)?);
+        find(self.root).or_else(in_section)
+    }
+
+    /// Sizes of lists of modules: what a folder claims must not decide how much memory is asked for.
+    pub(crate) fn count(&self, key: &str, default: Option<usize>) -> Result<usize> {
+        match self.size(key, default)? {
+            count if count <= MAX_COUNT => Ok(count),
+            _ => Err(self.wrong(key, format!("a whole number from 1 to {MAX_COUNT}"))),
+        }
     }
 
     pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {

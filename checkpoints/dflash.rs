@@ -10,18 +10,26 @@ use serde_json::{Value, json};
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
+use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Result, checked, launch};
 
 mod parts;
+pub mod speculators;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+pub mod transformers;
 
 use self::parts::Family;
 pub use self::parts::{Convolution, DFlashParts, Markov, Selector};
 
 /// The target's, which some published folders repeat.
-const REPEATED: [&str; 2] = ["embed_tokens.weight", "lm_head.weight"];
+const REPEATED: [&str; 4] = [
+    "embed_tokens.weight",
+    "lm_head.weight",
+    "verifier_norm.weight",
+    "verifier_lm_head.weight",
+];
 
 /// Sizes and switches of a DFlash drafter.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +75,9 @@ pub struct DFlashLayout {
 
 /// Whether a `config.json` is of a DFlash drafter.
 pub fn recognises(config: &Value) -> bool {
+    if transformers::recognises(config) || speculators::recognises(config) {
+        return true;
+    }
     let names = config["architectures"].as_array();
     names.is_some_and(|names| {
         names
@@ -140,17 +151,30 @@ pub fn write(
 /// Reads a drafter and checks it: every tensor known, of its shape, and none missing. Floats keep the type they are stored
 /// in; what a folder may repeat of the target is left out.
 pub fn read(dir: &Path) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
+    read_folder(dir, None)
+}
+
+/// Like [`read`], for a target of `target_layers` layers, which not every layout says.
+pub fn read_for_target(
+    dir: &Path,
+    target_layers: usize,
+) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
+    read_folder(dir, Some(target_layers))
+}
+
+fn read_folder(
+    dir: &Path,
+    target_layers: Option<usize>,
+) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     let folder = ModelFolder::open(dir)?;
-    let dtype = folder
-        .info("fc.weight")
-        .map_or(DType::BF16, |info| info.dtype);
-    let layout = from_json(&folder, dtype)?;
-    let mut tensors = Vec::new();
-    for info in folder.tensors() {
-        if !REPEATED.contains(&info.name.as_str()) {
-            tensors.push(folder.read(&info.name)?);
-        }
-    }
+    let mut names = stored_names(&folder, |name| transformers::canonical(unwrapped(name)))?;
+    names.retain(|name, _| !REPEATED.contains(&name.as_str()));
+    let dtype = match names.get("fc.weight") {
+        Some(stored) => folder.info(stored)?.dtype,
+        None => DType::BF16,
+    };
+    let layout = from_json(&folder, target_layers, dtype)?;
+    let tensors = read_named(&folder, &names)?;
     let expected = Expected {
         required: required(&layout),
         optional: Vec::new(),
@@ -228,8 +252,34 @@ fn to_json(layout: &DFlashLayout) -> Value {
     config
 }
 
-fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
+/// How a layout says what the layouts say differently.
+struct Keys {
+    layer_ids: &'static str,
+    /// The id that stands for the output of the first layer.
+    first_id: u64,
+    mask_token: &'static str,
+}
+
+const KEYS: Keys = Keys {
+    layer_ids: "dflash_config.target_layer_ids",
+    first_id: 0,
+    mask_token: "dflash_config.mask_token_id",
+};
+
+fn from_json(
+    folder: &ModelFolder,
+    target_layers: Option<usize>,
+    dtype: DType,
+) -> Result<DFlashLayout> {
     let config = Config::of(folder);
+    let (config, keys) = match folder.config() {
+        given if speculators::recognises(given) => (
+            config.with_section(speculators::LAYER_CONFIG),
+            speculators::KEYS,
+        ),
+        given if transformers::recognises(given) => (config, transformers::KEYS),
+        _ => (config, KEYS),
+    };
     if !recognises(folder.config()) {
         return Err(config.wrong("architectures", format!("one of {}", Family::names())));
     }
@@ -238,7 +288,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
     }
     let hidden_size = config.size("hidden_size", None)?;
     let (heads, kv_heads) = config.heads()?;
-    let layers = config.size("num_hidden_layers", None)?;
+    let layers = config.count("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
     let parts = DFlashParts::read(&config)?;
     if parts
@@ -249,11 +299,10 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
         let key = "dflash_config.conv_group_size";
         return Err(config.wrong(key, format!("a divisor of {hidden_size}")));
     }
-    let ids = "dflash_config.target_layer_ids";
-    let mask = "dflash_config.mask_token_id";
+    let (ids, mask) = (keys.layer_ids, keys.mask_token);
     let captured = config.get(ids).and_then(Value::as_array);
-    let captured =
-        captured.and_then(|ids| ids.iter().map(Value::as_u64).collect::<Option<Vec<_>>>());
+    let index = |id: &Value| id.as_u64()?.checked_sub(keys.first_id);
+    let captured = captured.and_then(|ids| ids.iter().map(index).collect::<Option<Vec<_>>>());
     let captured =
         captured.filter(|ids| ids.is_empty() == parts.of_tokens && ids.is_sorted_by(|a, b| a < b));
     let captured = captured.ok_or_else(|| config.wrong(ids, "ascending layers"))?;
@@ -267,7 +316,7 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
         kv_heads,
         head_dim: config.size("head_dim", Some(hidden_size / heads))?,
         vocab_size: config.size("vocab_size", None)?,
-        target_layers: config.size("num_target_layers", None)?,
+        target_layers: config.size("num_target_layers", target_layers)?,
         captured_layers: captured.into_iter().map(|id| id as usize).collect(),
         block_size: config.size("block_size", None)?,
         mask_token: mask_token.ok_or_else(|| config.wrong(mask, "the id of a token"))?,
@@ -276,7 +325,10 @@ fn from_json(folder: &ModelFolder, dtype: DType) -> Result<DFlashLayout> {
             false => 0,
         },
         // Engines read sliding layers as causal ones where nothing is said.
-        causal: config.flag("dflash_config.causal", sliding)?,
+        causal: match speculators::recognises(folder.config()) {
+            true => speculators::causal(&config, sliding)?,
+            false => config.flag("dflash_config.causal", sliding)?,
+        },
         rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
         parts,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,

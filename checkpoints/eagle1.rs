@@ -8,21 +8,23 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
-use crate::expected::{Expected, TensorSpec, check_tensors};
+use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
+use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, checked, language_model, launch};
+use crate::{Error, Result, checked, eagle3, language_model, launch};
 
 /// vLLM's name of the architecture and SGLang's: each takes the one it knows.
 const ARCHITECTURES: [&str; 2] = ["EagleLlamaForCausalLM", "LlamaForCausalLMEagle"];
 /// What folders of the paper's authors say, where only the single layer gives a drafter away.
 const PUBLISHED: &str = "LlamaForCausalLM";
 
-const BIAS: &str = "fc.bias";
+pub(crate) const BIAS: &str = "fc.bias";
 /// The target's embeddings, and frequencies that older versions of transformers saved with every attention.
-const REPEATED: [&str; 2] = [
+const REPEATED: [&str; 3] = [
     "embed_tokens.weight",
     "layers.0.self_attn.rotary_emb.inv_freq",
+    "rotary_emb.inv_freq",
 ];
 
 /// Sizes and switches of an EAGLE-1 drafter.
@@ -58,7 +60,10 @@ pub fn recognises(config: &Value) -> bool {
         let lower = name.to_lowercase();
         let eagle = lower.contains("eagle") && !lower.contains("eagle3");
         let published = name == PUBLISHED && config["num_hidden_layers"] == 1;
-        eagle || (published && !language_model::is_marked(config))
+        let other = language_model::is_marked(config)
+            || language_model::mask_token(config).is_some()
+            || eagle3::recognises(config);
+        eagle || (published && !other)
     };
     let names = config["architectures"].as_array();
     names.is_some_and(|names| names.iter().filter_map(Value::as_str).any(is))
@@ -115,17 +120,15 @@ pub fn write(
 /// target is left out.
 pub fn read(dir: &Path) -> Result<(Eagle1Layout, Vec<NamedTensor>)> {
     let folder = ModelFolder::open(dir)?;
-    let dtype = folder
-        .info("fc.weight")
-        .map_or(DType::BF16, |info| info.dtype);
+    let mut names = stored_names(&folder, |stored| unwrapped(stored).to_string())?;
+    names.retain(|name, _| !REPEATED.contains(&name.as_str()));
+    let dtype = match names.get("fc.weight") {
+        Some(stored) => folder.info(stored)?.dtype,
+        None => DType::BF16,
+    };
     let mut layout = from_json(&folder, dtype)?;
-    check_names(&folder, &layout)?;
-    let mut tensors = Vec::new();
-    for info in folder.tensors() {
-        if !REPEATED.contains(&info.name.as_str()) {
-            tensors.push(folder.read(&info.name)?);
-        }
-    }
+    let mut tensors = read_named(&folder, &names)?;
+    check_read(dir, &tensors, &layout)?;
     let bias = tensors.iter().find(|tensor| tensor.name == BIAS);
     layout.bias = match bias {
         Some(bias) => bias.to_f32()?.iter().any(|&value| value != 0.0),
@@ -154,33 +157,18 @@ pub fn launch_lines(
 }
 
 /// `fc.bias` may be absent unless the configuration says that there is one.
-fn check_names(folder: &ModelFolder, layout: &Eagle1Layout) -> Result<()> {
+fn check_read(dir: &Path, tensors: &[NamedTensor], layout: &Eagle1Layout) -> Result<()> {
     let (bias, mut required): (Vec<_>, Vec<_>) = required(layout)
         .into_iter()
         .partition(|(name, ..)| name == BIAS);
-    let mut optional = vec![
-        (
-            REPEATED[0].to_string(),
-            vec![layout.vocab_size, layout.hidden_size],
-            layout.dtype,
-        ),
-        (
-            REPEATED[1].to_string(),
-            vec![layout.head_dim / 2],
-            layout.dtype,
-        ),
-    ];
+    let mut optional = Vec::new();
     match layout.bias {
         true => required.extend(bias),
         false => optional.extend(bias),
     }
-    let present: Vec<TensorSpec> = folder
-        .tensors()
-        .map(|info| (info.name.clone(), info.shape.clone(), info.dtype))
-        .collect();
     let expected = Expected { required, optional };
-    let file = folder.path().join(WEIGHTS);
-    check_tensors(&file, &present, &expected, |got, _| got.is_float())
+    let file = dir.join(WEIGHTS);
+    check_tensors(&file, &specs(tensors), &expected, |got, _| got.is_float())
 }
 
 fn check_zero(file: &Path, tensors: &[NamedTensor]) -> Result<()> {
@@ -304,4 +292,4 @@ fn check_variant(config: &Config) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,8 +9,10 @@
 mod config;
 mod launch;
 mod read;
+mod readings;
+pub mod speculators;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vocabulary;
 
 use std::path::Path;
@@ -23,8 +25,10 @@ use crate::{Error, Result, checked};
 
 pub use crate::config::Rope;
 pub use config::default_captured_layers;
+pub use config::recognises;
 pub use launch::launch_lines;
-pub use read::{read, read_for_target};
+pub use read::{Reading, read, read_as, read_for_target};
+pub use readings::{Meaning, meanings};
 pub use vocabulary::{target_ids, vocabulary_tensors};
 
 /// Sizes and switches of an EAGLE-3 drafter.
@@ -42,7 +46,7 @@ pub struct Eagle3Layout {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Decoder layers; this dialect has one.
+    /// Decoder layers. The first reads embeddings beside hidden states, the others hidden states only.
     pub layers: usize,
     /// Size of the target's vocabulary.
     pub vocab_size: usize,
@@ -121,6 +125,7 @@ pub fn required(layout: &Eagle3Layout) -> Vec<TensorSpec> {
         ),
         ("norm.weight".to_string(), vec![hidden]),
     ];
+    weights.extend((1..layout.layers).flat_map(|layer| further_layer(layout, layer)));
     if layout.fc_norm {
         weights.extend((0..captured).map(|j| (format!("fc_norm.{j}.weight"), vec![target])));
     }
@@ -139,6 +144,50 @@ pub fn required(layout: &Eagle3Layout) -> Vec<TensorSpec> {
         specs.push(("t2d".to_string(), vec![layout.vocab_size], DType::Bool));
     }
     specs
+}
+
+/// The tensors of a layer behind the first. vLLM norms what it reads with `input_layernorm`, SGLang and TensorRT-LLM with
+/// `hidden_norm`: both are there and equal.
+fn further_layer(layout: &Eagle3Layout, layer: usize) -> Vec<(String, Vec<usize>)> {
+    let (hidden, inner) = (layout.hidden_size, layout.intermediate_size);
+    let (queries, keys) = (
+        layout.heads * layout.head_dim,
+        layout.kv_heads * layout.head_dim,
+    );
+    let of_layer = [
+        (NORMS[0], vec![hidden]),
+        (NORMS[1], vec![hidden]),
+        ("self_attn.q_proj", vec![queries, hidden]),
+        ("self_attn.k_proj", vec![keys, hidden]),
+        ("self_attn.v_proj", vec![keys, hidden]),
+        ("self_attn.o_proj", vec![hidden, queries]),
+        ("post_attention_layernorm", vec![hidden]),
+        ("mlp.gate_proj", vec![inner, hidden]),
+        ("mlp.up_proj", vec![inner, hidden]),
+        ("mlp.down_proj", vec![hidden, inner]),
+    ];
+    let named = |(name, shape)| (format!("layers.{layer}.{name}.weight"), shape);
+    of_layer.into_iter().map(named).collect()
+}
+
+/// The two names of the norm of what a layer behind the first reads.
+const NORMS: [&str; 2] = ["input_layernorm", "hidden_norm"];
+
+/// Fails where a layer behind the first has two norms for what it reads.
+fn check_norms(file: &Path, tensors: &[NamedTensor], layout: &Eagle3Layout) -> Result<()> {
+    let find = |name: &str| tensors.iter().find(|tensor| tensor.name == name);
+    for layer in 1..layout.layers {
+        let [input, hidden] = NORMS.map(|norm| format!("layers.{layer}.{norm}.weight"));
+        let bytes = |name: &str| find(name).map(|tensor| &tensor.bytes);
+        if bytes(&input) != bytes(&hidden) {
+            return Err(Error::Values {
+                reason: format!("expected the values of `{input}`: engines read one or the other"),
+                name: hidden,
+                path: file.to_path_buf(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The tensors that a folder of this layout may hold besides. SGLang and TensorRT-LLM put the target's embeddings in their place.
@@ -164,9 +213,12 @@ pub fn write(
         required: required(layout),
         optional: optional(layout),
     };
-    let vocabulary = |weights: &Path| vocabulary::check(weights, &tensors, layout);
+    let also = |weights: &Path| {
+        check_norms(weights, &tensors, layout)?;
+        vocabulary::check(weights, &tensors, layout)
+    };
     let config = config::to_json(layout);
-    checked::write(dir, &config, &tensors, &expected, vocabulary, provenance)
+    checked::write(dir, &config, &tensors, &expected, also, provenance)
 }
 
 fn check_layout(layout: &Eagle3Layout) -> Result<()> {
@@ -180,8 +232,8 @@ fn check_layout(layout: &Eagle3Layout) -> Result<()> {
         })
     };
     let ascending = layout.captured_layers.is_sorted_by(|a, b| a < b);
-    if layout.layers != 1 {
-        return wrong("layers", "1", layout.layers.to_string());
+    if layout.layers == 0 {
+        return wrong("layers", "at least 1", layout.layers.to_string());
     }
     if layout.captured_layers.is_empty() || !ascending {
         return wrong(

@@ -86,12 +86,9 @@ impl ModelFolder {
             return self.add_file(&single);
         }
         if !index.exists() {
-            let reason = format!(
-                "holds neither `{WEIGHTS}` nor `{INDEX}`; other formats of weights are not read"
-            );
             return Err(Error::Folder {
                 path: self.path.clone(),
-                reason,
+                reason: no_weights(&self.path),
             });
         }
         let weight_map = index::read(&index)?;
@@ -247,6 +244,31 @@ impl ModelFolder {
             (name, file.whole())
         });
         hash::sha256_parts(std::iter::once((CONFIG, &self.config_bytes[..])).chain(weights))
+    }
+}
+
+/// What to do about a folder without weights that can be read.
+fn no_weights(dir: &Path) -> String {
+    let reason = format!("holds neither `{WEIGHTS}` nor `{INDEX}`");
+    let files = dir.read_dir().into_iter().flatten().flatten();
+    let mut names: Vec<String> = files
+        .filter_map(|file| file.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    // The name goes into a command for the user's shell.
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    names.retain(|name| name.bytes().all(plain));
+    let pickled = |name: &&String| name.ends_with(".bin") || name.ends_with(".pt");
+    if let Some(name) = names.iter().find(pickled) {
+        return format!(
+            "{reason}; `{name}` is a pickle, which can run any program and is not read: convert it where you trust it, \
+             `python -c \"import torch; from safetensors.torch import save_file; save_file({{k: v.contiguous().clone() for k, v in \
+             torch.load('{name}', weights_only=True).items()}}, '{WEIGHTS}')\"`"
+        );
+    }
+    match names.iter().find(|name| name.ends_with(".safetensors")) {
+        Some(name) => format!("{reason} but `{name}`: rename it"),
+        None => format!("{reason}; other formats of weights are not read"),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::tensors::{DType, NamedTensor};
 use crate::{Result, TensorSpec};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 const ARCHITECTURE: &str = "HydraModel";
 
@@ -54,6 +54,12 @@ pub struct PrefixLayout {
     pub max_position_embeddings: usize,
     /// Rotary position embedding.
     pub rope: Rope,
+}
+
+/// Whether a `config.json` is of Hydra heads.
+pub fn recognises(config: &Value) -> bool {
+    let names = config["architectures"].as_array();
+    names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE))
 }
 
 /// The tensors that a folder of this layout must hold.
@@ -176,8 +182,7 @@ fn to_json(layout: &HydraLayout) -> Value {
 
 fn from_json(folder: &ModelFolder) -> Result<HydraLayout> {
     let config = Config::of(folder);
-    let names = config.get("architectures").and_then(Value::as_array);
-    if !names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE)) {
+    if !recognises(folder.config()) {
         return Err(config.wrong("architectures", format!("`{ARCHITECTURE}`")));
     }
     let vocab_size = config.size("vocab_size", None)?;
@@ -195,8 +200,8 @@ fn from_json(folder: &ModelFolder) -> Result<HydraLayout> {
         hidden_size: config.size("hidden_size", None)?,
         vocab_size,
         draft_vocab_size,
-        heads: config.size("hydra_num_heads", None)?,
-        layers: config.size("hydra_head_layers", None)?,
+        heads: config.count("hydra_num_heads", None)?,
+        layers: config.count("hydra_head_layers", None)?,
         shared_head: config.flag("original_lm_head", false)?,
         prefix,
         dtype: first_float.map_or(DType::BF16, |tensor| tensor.dtype),

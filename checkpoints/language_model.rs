@@ -10,10 +10,10 @@ use crate::config::torch_dtype;
 use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json as files, launch};
+use crate::{Error, Result, json as files, launch, seal};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The key that tells these folders from other drafters of the same architecture.
 const KIND: &str = "spectrain_drafter";
@@ -124,6 +124,7 @@ impl LanguageModelFolder<'_> {
             .iter()
             .map(|(name, bytes)| (*name, bytes.as_slice()))
             .collect();
+        let config = seal::sealed(config, &tensors, provenance);
         write_folder(dir, &config, &tensors, &extra)
     }
 }
@@ -149,15 +150,19 @@ pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String
         launch::vllm(dir, "draft_model", target, draft_tokens),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
         launch::transformers(dir, target),
+        launch::tensorrt(dir, "DraftTarget", draft_tokens, ""),
+        launch::llama_cpp(dir, "draft-simple", target, draft_tokens, false),
     ]
 }
 
-/// The same for a PARD drafter, which only vLLM runs in parallel; others run it token by token.
+/// The same for a PARD drafter, which only vLLM and TensorRT-LLM run in parallel; others run it token by token.
 pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String> {
     vec![
         launch::vllm_parallel(dir, target, draft_tokens),
+        launch::tensorrt(dir, "PARD", draft_tokens, ""),
         "# token by token, as these know no parallel drafting:".into(),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
         launch::transformers(dir, target),
+        launch::llama_cpp(dir, "draft-simple", target, draft_tokens, false),
     ]
 }

@@ -22,6 +22,9 @@ pub mod language_model;
 mod launch;
 pub mod masked_language_model;
 pub mod medusa;
+mod names;
+pub mod published;
+pub mod seal;
 pub mod state;
 pub mod tensors;
 

@@ -3,19 +3,19 @@
 //! vLLM neither misses absent tensors nor says that it drops biases where the configuration has no `medusa_fc_bias`, so
 //! everything is checked here when a folder is written and when one is read.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::config::{Config, torch_dtype};
 use crate::draft_heads::{Contents, TOKEN_MAP};
-use crate::folder::{ModelFolder, WEIGHTS};
+use crate::folder::{ModelFolder, TensorInfo};
+use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result, TensorSpec, launch};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 const ARCHITECTURE: &str = "MedusaModel";
 
@@ -78,31 +78,25 @@ pub fn write(
     contents(layout).write(dir, &to_json(layout), tensors, provenance)
 }
 
+/// Whether a `config.json` is of Medusa heads, ours or published ones.
+pub fn recognises(config: &Value) -> bool {
+    let names = config["architectures"].as_array();
+    let named = names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE));
+    let keys = [AUTHORS.heads, MODELOPT.heads];
+    let published = keys.iter().any(|key| lookup(config, key).is_some());
+    named || config["model_type"] == "medusa" || published
+}
+
 /// Reads heads and checks them: every tensor known, of its shape, and none missing. Names are those of [`required`];
-/// those of the authors' own files (`0.0.linear.weight`, `0.1.weight`) are understood too. Floats keep the type they are
-/// stored in.
+/// those of the authors' own files (`0.0.linear.weight`, `0.1.weight`) are understood too, and their configuration, which
+/// names no sizes. Floats keep the type they are stored in.
 pub fn read(dir: &Path) -> Result<(MedusaLayout, Vec<NamedTensor>)> {
     let folder = ModelFolder::open(dir)?;
-    let layout = from_json(&folder)?;
-    let mut tensors = Vec::new();
-    let mut stored_as: BTreeMap<String, String> = BTreeMap::new();
-    for info in folder.tensors() {
-        let name = canonical_name(&info.name, layout.layers);
-        if let Some(first) = stored_as.insert(name.clone(), info.name.clone()) {
-            let reason = format!(
-                "holds one tensor under two names, `{first}` and `{}`",
-                info.name
-            );
-            return Err(Error::Folder {
-                path: dir.join(WEIGHTS),
-                reason,
-            });
-        }
-        tensors.push(NamedTensor {
-            name,
-            ..folder.read(&info.name)?
-        });
-    }
+    let layers = layers(&Config::of(&folder))?;
+    let names = stored_names(&folder, |stored| canonical_name(stored, layers))?;
+    let info = |name: &str| names.get(name).and_then(|stored| folder.info(stored).ok());
+    let layout = from_json(&folder, layers, &info)?;
+    let tensors = read_named(&folder, &names)?;
     contents(&layout).check_read(dir, &tensors)?;
     Ok((layout, tensors))
 }
@@ -146,38 +140,93 @@ fn to_json(layout: &MedusaLayout) -> Value {
     })
 }
 
-fn from_json(folder: &ModelFolder) -> Result<MedusaLayout> {
+/// Where configurations other than vLLM's name numbers of heads and blocks.
+struct Keys {
+    heads: &'static str,
+    layers: &'static str,
+}
+
+const VLLM: Keys = Keys {
+    heads: "num_heads",
+    layers: "num_hidden_layers",
+};
+const AUTHORS: Keys = Keys {
+    heads: "medusa_num_heads",
+    layers: "medusa_num_layers",
+};
+const MODELOPT: Keys = Keys {
+    heads: "medusa.num_medusa_heads",
+    layers: "medusa.num_medusa_layers",
+};
+
+fn lookup<'a>(config: &'a Value, key: &str) -> Option<&'a Value> {
+    key.split('.')
+        .try_fold(config, |value, part| value.get(part))
+}
+
+/// Which of these a configuration uses.
+fn keys(config: &Config) -> Keys {
+    let used = |keys: &Keys| config.get(keys.heads).is_some();
+    let others = [AUTHORS, MODELOPT];
+    others.into_iter().find(used).unwrap_or(VLLM)
+}
+
+fn layers(config: &Config) -> Result<usize> {
+    config.count(keys(config).layers, Some(1))
+}
+
+/// The authors' configuration has neither sizes nor a word on the bias; the tensors do.
+fn from_json<'a>(
+    folder: &ModelFolder,
+    layers: usize,
+    info: &impl Fn(&str) -> Option<&'a TensorInfo>,
+) -> Result<MedusaLayout> {
     let config = Config::of(folder);
-    let names = config.get("architectures").and_then(Value::as_array);
-    let named = names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE));
-    if !named && config.get("model_type").is_none_or(|kind| kind != "medusa") {
+    if !recognises(folder.config()) {
         return Err(config.wrong("architectures", format!("`{ARCHITECTURE}`")));
     }
     if config.number("logit_scale", 1.0)? != 1.0 {
         return Err(config.wrong("logit_scale", "`1.0`"));
     }
-    let vocab_size = config.size("vocab_size", None)?;
+    let heads = config.count(keys(&config).heads, None)?;
+    let shared_head = config.flag("original_lm_head", false)?;
+    let head = match shared_head {
+        true => "lm_head.weight",
+        false => "lm_heads.0.weight",
+    };
+    let head = info(head).map(|head| head.shape.as_slice());
+    let &[rows, width] = head.unwrap_or_default() else {
+        let name = "lm_heads.0.weight".to_string();
+        let path = folder.path().to_path_buf();
+        return Err(Error::NoTensor { name, path });
+    };
+    let vocab_size = config.size("vocab_size", Some(rows))?;
     let draft_vocab_size = config.size("truncated_vocab_size", Some(vocab_size))?;
     if draft_vocab_size > vocab_size {
         let expected = format!("at most `{vocab_size}`");
         return Err(config.wrong("truncated_vocab_size", expected));
     }
     let first_float = folder.tensors().find(|tensor| tensor.dtype.is_float());
+    let has_bias = info("blocks.0.layers.0.bias").is_some();
+    // What vLLM takes a missing key for would drop the authors' biases.
+    let default = keys(&config).heads != VLLM.heads && has_bias;
     Ok(MedusaLayout {
-        hidden_size: config.size("hidden_size", None)?,
+        hidden_size: config.size("hidden_size", Some(width))?,
         vocab_size,
         draft_vocab_size,
-        heads: config.size("num_heads", None)?,
-        layers: config.size("num_hidden_layers", Some(1))?,
-        bias: config.flag("medusa_fc_bias", false)?,
-        shared_head: config.flag("original_lm_head", false)?,
+        heads,
+        layers,
+        bias: config.flag("medusa_fc_bias", default)?,
+        shared_head,
         dtype: first_float.map_or(DType::BF16, |tensor| tensor.dtype),
     })
 }
 
 /// `0.0.linear.weight` is a block and `0.1.weight` the output layer, where heads have one block.
 fn canonical_name(stored: &str, layers: usize) -> String {
-    let name = stored.strip_prefix("medusa_heads.").unwrap_or(stored);
+    let name = unwrapped(stored);
+    let name = name.strip_prefix("medusa_heads.").unwrap_or(name);
+    let name = name.strip_prefix("medusa_head.").unwrap_or(name);
     let parts: Vec<&str> = name.split('.').collect();
     let number = |part: &str| part.parse::<usize>().ok();
     match parts[..] {
@@ -187,6 +236,6 @@ fn canonical_name(stored: &str, layers: usize) -> String {
         [head, layer, "weight"] if number(head).is_some() && number(layer) == Some(layers) => {
             format!("lm_heads.{head}.weight")
         }
-        _ => stored.to_string(),
+        _ => name.to_string(),
     }
 }

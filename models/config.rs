@@ -10,6 +10,8 @@ use crate::{
     Bias, Error, Result, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
 };
 
+/// More layers than any model has.
+const MAX_COUNT: usize = 4096;
 const SUPPORTED: &str = "llama, mistral, qwen2, qwen3";
 
 /// Loads the target of a folder in the Hugging Face layout.
@@ -64,6 +66,14 @@ impl Keys<'_> {
         size.filter(|&size| size > 0)
             .map(|size| size as usize)
             .ok_or_else(|| self.problem(key, "a positive integer"))
+    }
+
+    /// A number of modules: what a file claims must not decide how much memory is asked for.
+    fn count(&self, key: &str) -> Result<usize> {
+        match self.size(key)? {
+            count if count <= MAX_COUNT => Ok(count),
+            _ => Err(self.problem(key, &format!("at most {MAX_COUNT}"))),
+        }
     }
 
     fn size_or(&self, key: &str, default: usize) -> Result<usize> {
@@ -200,7 +210,7 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
     }
     let max_positions = keys.size_or("max_position_embeddings", 2048)?;
     Ok(TargetSpec {
-        layers: keys.size("num_hidden_layers")?,
+        layers: keys.count("num_hidden_layers")?,
         d_model,
         d_ff: keys.size("intermediate_size")?,
         heads,

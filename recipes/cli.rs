@@ -12,10 +12,12 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::bench::BenchArguments;
+use crate::commands::check::CheckArguments;
 use crate::commands::data::DataCommand;
 use crate::commands::evaluate::EvaluateArguments;
 use crate::commands::export::ExportArguments;
 use crate::commands::generate::GenerateArguments;
+use crate::commands::import::ImportArguments;
 use crate::commands::report::ReportArguments;
 use crate::progress::Output;
 use crate::registry::RECIPES;
@@ -41,8 +43,12 @@ enum Command {
     Evaluate(EvaluateArguments),
     /// Answer one prompt and show which tokens were drafted
     Generate(GenerateArguments),
-    /// Write a finished run's drafter for a serving engine
+    /// Write the drafter of a run or a folder for a serving engine
     Export(ExportArguments),
+    /// Make a published drafter a run
+    Import(ImportArguments),
+    /// Check that a drafter's folder is as it was written, and for this target
+    Check(CheckArguments),
     /// Prepare, check or regenerate a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
@@ -180,6 +186,8 @@ impl Arguments {
             Command::Evaluate(arguments) => commands::evaluate::run(&arguments),
             Command::Generate(arguments) => commands::generate::run(&arguments),
             Command::Export(arguments) => commands::export::run(&arguments),
+            Command::Import(arguments) => commands::import::run(&arguments),
+            Command::Check(arguments) => commands::check::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
             Command::Report(arguments) => commands::report::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),

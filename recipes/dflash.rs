@@ -2,21 +2,25 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::dflash::{
     self, Convolution, DFlashLayout, DFlashParts, Markov, Selector,
 };
+use spectrain_checkpoints::eagle3::speculators::Verifier;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::drafter_folder::{cast, check_mask_token, check_sizes, rope_config, rope_layout};
-use crate::registry::{Footprint, Shipped};
+use crate::drafter_folder::{
+    architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout,
+};
+use crate::registry::{Footprint, Shipped, Writing, check_start};
+use crate::tables::Engine;
 
 impl Shipped for DFlash {
     const KIND: &'static str = "dflash";
@@ -30,7 +34,7 @@ impl Shipped for DFlash {
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
-        let (layout, tensors) = dflash::read(folder)?;
+        let (layout, tensors) = dflash::read_for_target(folder, target.spec.layers)?;
         let spec = &target.spec;
         check_sizes(&[
             ("hidden size", layout.hidden_size, spec.d_model),
@@ -101,6 +105,62 @@ impl Shipped for DFlash {
             &tensors,
             provenance,
         )?)
+    }
+
+    fn warm_start(
+        config: &DFlashConfig,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
+        let drafter = Self::open(folder, target, device)?;
+        // No tensor shows these.
+        let found = drafter.config();
+        let sizes = [
+            ("block_size", found.block_size, config.block_size),
+            ("window", found.window, config.window),
+            ("causal", found.causal.into(), config.causal.into()),
+        ];
+        let other = || {
+            format!(
+                "the drafter `{}` has other settings than `[drafter]`",
+                folder.display()
+            )
+        };
+        check_sizes(&sizes).with_context(other)?;
+        if let Some(expected) = config.mask_token
+            && expected != drafter.mask_token()
+        {
+            let found = drafter.mask_token();
+            bail!(
+                "{}: `mask_token`: expected {expected}, found {found}",
+                other()
+            );
+        }
+        check_start(config, &drafter, folder, (target, device))?;
+        Ok(drafter)
+    }
+
+    fn has_layout_for(engine: Engine) -> bool {
+        matches!(engine, Engine::Speculators | Engine::Hf)
+    }
+
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
+        let tensors = cast(export(self), writing.dtype)?;
+        let layout = layout(self, writing.dtype)?;
+        let (folder, provenance) = (writing.folder, writing.provenance);
+        match engine {
+            Engine::Hf => dflash::transformers::write(folder, &layout, &tensors, provenance)?,
+            _ => {
+                let verifier = Verifier {
+                    name: writing.target.to_owned(),
+                    architectures: architectures(self.target())?,
+                    draft_tokens: layout.block_size - 1,
+                };
+                dflash::speculators::write(folder, &layout, &tensors, &verifier, provenance)?;
+            }
+        }
+        Ok(())
     }
 
     fn captured(&self) -> Result<Capture> {

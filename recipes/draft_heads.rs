@@ -6,11 +6,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::TargetParts;
 use spectrain_models::draft_heads::OutputHead;
 
-use crate::drafter_folder::target_head;
-
-/// Largest difference between the target's head and its copy in a folder, relative to the largest element: bf16 keeps
-/// eight bits.
-const ROUNDED: f32 = 0.01;
+use crate::drafter_folder::{is_copy, target_head};
 
 /// Takes the draft vocabulary out of a folder's tensors.
 pub(crate) fn take_vocabulary(
@@ -38,16 +34,7 @@ pub(crate) fn take_target_head(
     vocabulary: &DraftVocabulary,
 ) -> Result<()> {
     let found = take(tensors, "lm_head.weight").context("no `lm_head.weight`")?;
-    let expected = target_head(target, vocabulary).to_f32()?;
-    let largest = expected
-        .iter()
-        .fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let pairs = found.to_f32()?.into_iter().zip(&expected);
-    // Written so that NaN fails.
-    match pairs
-        .into_iter()
-        .all(|(got, x)| (got - x).abs() <= ROUNDED * largest)
-    {
+    match is_copy(&found, &target_head(target, vocabulary))? {
         true => Ok(()),
         false => bail!("`lm_head.weight`, which the heads share with their target, is another one"),
     }

@@ -77,6 +77,44 @@ pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) ->
     NamedTensor::from_f32("lm_head.weight", shape, host_f32(rows.cast(BurnType::F32)))
 }
 
+/// The target's embedding, as files hold it.
+pub(crate) fn target_embedding(target: &TargetParts) -> NamedTensor {
+    let rows = target.embed_tokens.weight.val();
+    let shape = rows.dims();
+    NamedTensor::from_f32(
+        "embed_tokens.weight",
+        shape,
+        host_f32(rows.cast(BurnType::F32)),
+    )
+}
+
+/// Largest difference between a tensor of the target and its copy in a folder, relative to the largest element: bf16
+/// keeps eight bits.
+const ROUNDED: f32 = 0.01;
+
+/// Whether a tensor of a folder is one of the target's, but for rounding.
+pub(crate) fn is_copy(found: &NamedTensor, expected: &NamedTensor) -> Result<bool> {
+    let (found, expected) = (found.to_f32()?, expected.to_f32()?);
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let mut pairs = found.iter().zip(&expected);
+    // Written so that NaN fails.
+    let near = pairs.all(|(got, x)| (got - x).abs() <= ROUNDED * largest);
+    Ok(near && found.len() == expected.len())
+}
+
+/// The names of the target's architecture, from its own configuration.
+pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
+    let Some(folder) = &target.folder else {
+        return Ok(Vec::new());
+    };
+    let config = crate::target::read_json(&folder.join("config.json"))?;
+    let names = config["architectures"].as_array();
+    let names = names.into_iter().flatten().filter_map(|name| name.as_str());
+    Ok(names.map(str::to_owned).collect())
+}
+
 /// Rounds tensors to the type they are written in.
 pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
     let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));

@@ -2,36 +2,49 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
-use spectrain_checkpoints::eagle3::{self, Eagle3Layout};
+use spectrain_checkpoints::eagle3::speculators::{self, Verifier};
+use spectrain_checkpoints::eagle3::{self, Eagle3Layout, Reading};
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout, target_head};
-use crate::registry::{Footprint, Shipped};
+use crate::drafter_folder::{
+    architectures, cast, check_sizes, is_copy, rope_config, rope_layout, target_embedding,
+    target_head,
+};
+use crate::registry::{Footprint, Shipped, Writing, check_start};
+use crate::tables::Engine;
 
 /// Draft vocabulary, and the target's embedding that some published folders repeat: no parameters of the drafter.
-const NOT_TRAINED: [&str; 3] = ["d2t", "t2d", "embed_tokens.weight"];
+const NOT_TRAINED: [&str; 3] = ["d2t", "t2d", EMBEDDING];
+const EMBEDDING: &str = "embed_tokens.weight";
 
 impl Shipped for Eagle3 {
     const KIND: &'static str = "eagle3";
 
     fn recognises(config: &Value) -> bool {
-        let names = config["architectures"].as_array();
-        let eagle3 = |name: &Value| {
-            name.as_str()
-                .is_some_and(|name| name.to_lowercase().contains("eagle3"))
-        };
-        names.is_some_and(|names| names.iter().any(eagle3))
+        eagle3::recognises(config)
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
-        let (layout, mut tensors) = eagle3::read_for_target(folder, target.spec.layers)?;
+        let meanings = eagle3::meanings(folder, target.spec.layers, None)?;
+        if let [taken, other, ..] = &meanings[..] {
+            tracing::warn!(
+                "`{}` can be meant in {} ways; taken: {}; another: {}; `spectrain import` measures which is the one",
+                folder.display(),
+                meanings.len(),
+                taken.text,
+                other.text
+            );
+        }
+        let reading = meanings.into_iter().next();
+        let reading = reading.map_or_else(Reading::default, |meaning| meaning.reading);
+        let (layout, mut tensors) = eagle3::read_as(folder, &reading)?;
         check_fit(&layout, &target.spec).with_context(|| {
             format!("the drafter `{}` is not for this target", folder.display())
         })?;
@@ -40,6 +53,14 @@ impl Shipped for Eagle3 {
             Some(d2t) => DraftVocabulary::from_d2t(&d2t.to_i64()?, target.spec.vocab)?,
             None => DraftVocabulary::full(target.spec.vocab),
         };
+        if let Some(own) = tensors.iter().find(|tensor| tensor.name == EMBEDDING)
+            && !is_copy(own, &target_embedding(target))?
+        {
+            tracing::warn!(
+                "`{EMBEDDING}` in `{}` is not the target's; the target's is used, as SGLang does",
+                folder.display()
+            );
+        }
         tensors.retain(|tensor| !NOT_TRAINED.contains(&tensor.name.as_str()));
         let config = Eagle3Config {
             captured_layers: layout.captured_layers.clone(),
@@ -76,19 +97,73 @@ impl Shipped for Eagle3 {
             tensors.push(target_head(self.target(), self.vocabulary()));
         }
         let mut tensors = cast(tensors, dtype)?;
-        if !self.vocabulary().is_full() {
-            let (d2t, t2d) = (
-                self.vocabulary().d2t().to_vec(),
-                self.vocabulary().t2d().to_vec(),
-            );
-            tensors.push(NamedTensor::from_i64("d2t", [d2t.len()], d2t));
-            tensors.push(NamedTensor::from_bool("t2d", [t2d.len()], t2d));
-        }
+        tensors.extend(map(self));
         Ok(eagle3::write(
             folder,
             &layout(self, dtype)?,
             tensors,
             provenance,
+        )?)
+    }
+
+    fn warm_start(
+        config: &Eagle3Config,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
+        let drafter = Self::open(folder, target, device)?;
+        // No tensor shows these.
+        let found = drafter.config();
+        for (key, expected, found) in [
+            (
+                "norm_before_residual",
+                config.norm_before_residual,
+                found.norm_before_residual,
+            ),
+            ("norm_output", config.norm_output, found.norm_output),
+        ] {
+            if expected != found {
+                bail!(
+                    "the drafter `{}` has other settings than `[drafter]`: `{key}`: expected {expected}, found {found}",
+                    folder.display()
+                );
+            }
+        }
+        check_start(config, &drafter, folder, (target, device))?;
+        Ok(drafter)
+    }
+
+    fn has_layout_for(engine: Engine) -> bool {
+        engine == Engine::Speculators
+    }
+
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
+        let Engine::Speculators = engine else {
+            bail!("eagle3 drafters have no layout for {engine:?}");
+        };
+        let mut tensors = export(self);
+        if self.config().head == Head::Shared {
+            // The library shares no head.
+            tensors.push(target_head(self.target(), self.vocabulary()));
+        }
+        let mut tensors = cast(tensors, writing.dtype)?;
+        tensors.extend(map(self));
+        let layout = Eagle3Layout {
+            shared_head: false,
+            ..layout(self, writing.dtype)?
+        };
+        let verifier = Verifier {
+            name: writing.target.to_owned(),
+            architectures: architectures(self.target())?,
+            draft_tokens: writing.draft_length,
+        };
+        Ok(speculators::write(
+            writing.folder,
+            &layout,
+            tensors,
+            &verifier,
+            writing.provenance,
         )?)
     }
 
@@ -162,8 +237,30 @@ fn layout(drafter: &Eagle3, dtype: DType) -> Result<Eagle3Layout> {
     })
 }
 
+/// The draft vocabulary as tensors, unless it is the whole one.
+fn map(drafter: &Eagle3) -> Vec<NamedTensor> {
+    let vocabulary = drafter.vocabulary();
+    if vocabulary.is_full() {
+        return Vec::new();
+    }
+    let (d2t, t2d) = (vocabulary.d2t().to_vec(), vocabulary.t2d().to_vec());
+    vec![
+        NamedTensor::from_i64("d2t", [d2t.len()], d2t),
+        NamedTensor::from_bool("t2d", [t2d.len()], t2d),
+    ]
+}
+
 fn check_fit(layout: &Eagle3Layout, target: &TargetSpec) -> Result<()> {
+    let last = layout.captured_layers.last().copied().unwrap_or(0);
+    if last >= target.layers {
+        bail!(
+            "captured layers: expected layers of a target of {}, found {:?}",
+            target.layers,
+            layout.captured_layers
+        );
+    }
     check_sizes(&[
+        ("decoder layers", layout.layers, 1),
         ("hidden size", layout.hidden_size, target.d_model),
         (
             "hidden size of its target",

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
+use rand::{SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    CalibrationPrompts, ChiSquare, Comparison, Decoder, DrafterReport, EvaluateSettings,
-    LosslessReport, PromptSet, Report, SamplingTest, SettingReport, TargetReport, evaluate,
-    sampling_test,
+    CalibrationPrompts, ChiSquare, Comparison, DecodeSettings, Decoder, DrafterReport,
+    EvaluateSettings, LosslessReport, PromptSet, Report, SamplingTest, SettingReport, TargetReport,
+    evaluate, sampling_test,
 };
 use spectrain_models::{
     Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
@@ -20,6 +21,8 @@ use crate::registry::{Trained, open_drafter};
 use crate::tables::EvaluateTable;
 use crate::target;
 
+/// Tokens of a prompt that the target makes up.
+const MADE_UP_TOKENS: usize = 24;
 /// Prompts and draws of the test that sampled output follows the target's distribution.
 const TESTED_PROMPTS: usize = 2;
 const TESTED_DRAWS: usize = 200;
@@ -223,6 +226,27 @@ impl Judge {
             target: &self.target,
             capture: &self.capture,
         }
+    }
+
+    /// Texts that the target itself makes up, one from each of some tokens of its vocabulary.
+    pub fn generated_prompts(&self, count: usize) -> Result<Vec<Vec<u32>>> {
+        let vocab = self.target.spec().vocab;
+        let settings = DecodeSettings {
+            max_new_tokens: MADE_UP_TOKENS
+                .min(self.target.spec().max_positions / 4)
+                .max(1),
+            draft: DraftShape::Chain { length: 1 },
+            sampling: Sampling::at(1.0),
+            stop: Vec::new(),
+        };
+        let first = |number: usize| (number * vocab / count.max(1)) as u32;
+        let text = |number: usize| {
+            let mut rng = StdRng::seed_from_u64(number as u64);
+            let mut text = vec![first(number)];
+            text.extend(self.decoder().plain(&text, &settings, &mut rng)?.tokens);
+            Ok(text)
+        };
+        (0..count).map(text).collect()
     }
 
     /// Compares sampled output with plain sampling, on the shortest prompts.

@@ -38,6 +38,12 @@ impl Shipped for LanguageModel {
         Self::of(model, target).with_context(|| not_for_this(folder))
     }
 
+    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
+    }
+
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
         let model = self.merged()?;
         let to_write = to_write(&model, self.target(), dtype)?;
@@ -54,7 +60,8 @@ impl Shipped for LanguageModel {
         target: &str,
         draft_length: usize,
     ) -> Result<Vec<String>> {
-        Ok(language_model::launch_lines(folder, target, draft_length))
+        let lines = language_model::launch_lines(folder, target, draft_length);
+        Ok(with_remark(lines, self.model().config(), self.target()))
     }
 
     fn footprint(config: &LanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
@@ -117,6 +124,12 @@ impl Shipped for Pard {
         Ok(drafter)
     }
 
+    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
+    }
+
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
         let model = self.merged()?;
         let mut to_write = to_write(&model, self.target(), dtype)?;
@@ -142,6 +155,7 @@ impl Shipped for Pard {
         draft_length: usize,
     ) -> Result<Vec<String>> {
         let lines = language_model::pard_launch_lines(folder, target, draft_length);
+        let lines = with_remark(lines, self.model().config(), self.target());
         Ok(match self.target_proj() {
             None => lines,
             Some(_) => {
@@ -163,6 +177,18 @@ impl Shipped for Pard {
         footprint.captured = captured;
         Ok(footprint)
     }
+}
+
+/// The commands, behind a remark where vLLM needs one more setting.
+fn with_remark(lines: Vec<String>, own: &TransformerConfig, target: &TargetParts) -> Vec<String> {
+    if own.spec.vocab == target.spec.vocab {
+        return lines;
+    }
+    let remark = format!(
+        "# vLLM wants `\"use_heterogeneous_vocab\": true` too, as the drafter knows {} of the target's {} tokens",
+        own.spec.vocab, target.spec.vocab
+    );
+    [vec![remark], lines].concat()
 }
 
 pub(crate) fn to_write<'a>(

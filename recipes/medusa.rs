@@ -20,9 +20,7 @@ impl Shipped for Medusa {
     const KIND: &'static str = "medusa";
 
     fn recognises(config: &Value) -> bool {
-        let names = config["architectures"].as_array();
-        config["model_type"] == "medusa"
-            || names.is_some_and(|names| names.iter().any(|name| name == "MedusaModel"))
+        medusa::recognises(config)
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
@@ -35,6 +35,9 @@ pub struct File<D: Settings, O: Settings> {
     /// Seed of the drafter's first weights, of the data order and of the synthetic data. Default: 0.
     #[serde(default)]
     pub seed: u64,
+    /// Folder of a drafter whose weights training starts from, ours or a published one. Default: none, random weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<PathBuf>,
     /// See [`TargetTable`].
     pub target: TargetTable,
     /// See [`SyntheticTable`].
@@ -83,6 +86,8 @@ pub struct ResolvedRecipe {
     pub name: String,
     /// See [`File::seed`].
     pub seed: u64,
+    /// See [`File::start`].
+    pub start: Option<PathBuf>,
     /// The `[target]` table.
     pub target: TargetTable,
     /// The `[synthetic]` table.
@@ -141,6 +146,7 @@ impl<D: Settings, O: Settings> File<D, O> {
             recipe: self.recipe,
             name: self.name,
             seed: self.seed,
+            start: self.start,
             target: self.target,
             synthetic: self.synthetic,
             data: self.data,

@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
 use spectrain_data::tokens::TokenShards;
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -15,14 +16,17 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
+use spectrain_models::weights::{TensorWeights, export, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
     StagedBlockLoss, TrainingTimeTest,
 };
 
+use crate::drafter_folder::cast;
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
+use crate::tables::Engine;
 
 /// Every recipe there is. A new one is added here and nowhere else in the program.
 pub const RECIPES: &[Recipe] = &[
@@ -94,8 +98,30 @@ pub trait Shipped: Drafter + 'static {
     /// Reads a drafter's folder, ours or a published one.
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self>;
 
+    /// Reads a drafter's folder for training to start from, where its settings are those of `config`.
+    fn warm_start(
+        config: &Self::Config,
+        folder: &Path,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
+        let drafter = Self::open(folder, target, device)?;
+        check_start(config, &drafter, folder, (target, device))?;
+        Ok(drafter)
+    }
+
     /// Writes the folder that serving engines load, whole or not at all.
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+
+    /// Whether `engine` loads another folder than most do.
+    fn has_layout_for(_engine: Engine) -> bool {
+        false
+    }
+
+    /// Writes the folder that `engine` loads, where that is another one.
+    fn write_for(&self, engine: Engine, _writing: &Writing) -> Result<()> {
+        bail!("{} drafters have no layout for {engine:?}", Self::KIND)
+    }
 
     /// The hidden states that it reads.
     fn captured(&self) -> Result<Capture>;
@@ -106,6 +132,51 @@ pub trait Shipped: Drafter + 'static {
 
     /// Sizes, for an estimate before anything is loaded.
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint>;
+}
+
+/// What goes into a folder beside a drafter's tensors.
+#[derive(Debug, Clone, Copy)]
+pub struct Writing<'a> {
+    /// The folder.
+    pub folder: &'a Path,
+    /// Type of the weights.
+    pub dtype: DType,
+    /// Hub id or folder of the target, which some layouts name.
+    pub target: &'a str,
+    /// Tokens to draft by default.
+    pub draft_length: usize,
+    /// Where the drafter comes from.
+    pub provenance: &'a Value,
+}
+
+/// Fails unless a drafter of these settings has the parameters and captured layers of the one that was read.
+pub(crate) fn check_start<D: Shipped>(
+    config: &D::Config,
+    drafter: &D,
+    folder: &Path,
+    (target, device): (&TargetParts, &Device),
+) -> Result<()> {
+    let other = || {
+        format!(
+            "the drafter `{}` has other settings than `[drafter]`",
+            folder.display()
+        )
+    };
+    let mut weights = TensorWeights::new(export(drafter), folder.display().to_string());
+    D::new(config, target, drafter.vocabulary(), &mut weights, device).with_context(other)?;
+    if let Some(name) = weights.left().first() {
+        bail!("{}: tensor `{name}` is not one of them", other());
+    }
+    let (expected, found) = (D::capture(config, &target.spec)?, drafter.captured()?);
+    if expected != found {
+        bail!(
+            "{}: captured layers: expected {:?}, found {:?}",
+            other(),
+            expected.layers,
+            found.layers
+        );
+    }
+    Ok(())
 }
 
 /// Sizes of a drafter.
@@ -137,13 +208,6 @@ pub trait Method: Send + Sync {
     fn objective_of(&self, stage: &str) -> Result<Value>;
     /// Runs one of these stages.
     fn train(&self, context: &StageContext, stage: &str) -> Result<Value>;
-    /// Opens a drafter of the recipe's kind.
-    fn open(
-        &self,
-        folder: &Path,
-        target: &TargetParts,
-        device: &Device,
-    ) -> Result<Box<dyn Trained>>;
 }
 
 /// A drafter that was read from a folder, without its type.
@@ -156,8 +220,18 @@ pub trait Trained {
     fn parameters(&self) -> u64;
     /// Puts it to work.
     fn session(&self) -> Box<dyn Proposer>;
+    /// Its parameters.
+    fn tensors(&self) -> Vec<NamedTensor>;
+    /// The tokens it can propose.
+    fn vocabulary(&self) -> &DraftVocabulary;
+    /// The same drafter with its parameters rounded to `dtype`.
+    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
     /// See [`Shipped::write`].
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+    /// See [`Shipped::has_layout_for`].
+    fn has_layout_for(&self, engine: Engine) -> bool;
+    /// See [`Shipped::write_for`].
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
     /// See [`Shipped::launch_lines`].
     fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
     -> Result<Vec<String>>;
@@ -207,6 +281,7 @@ pub fn open_drafter(
     device: &Device,
 ) -> Result<Box<dyn Trained>> {
     let model = ModelFolder::open(folder)?;
+    seal::check(&model)?;
     let Some(recipe) = RECIPES
         .iter()
         .find(|recipe| (recipe.recognises)(model.config()))
@@ -253,15 +328,6 @@ where
     fn train(&self, context: &StageContext, stage: &str) -> Result<Value> {
         train::run::<D, O>(context, stage, &self.drafter, &self.objective)
     }
-
-    fn open(
-        &self,
-        folder: &Path,
-        target: &TargetParts,
-        device: &Device,
-    ) -> Result<Box<dyn Trained>> {
-        Ok(Box::new(Loaded(D::open(folder, target, device)?)))
-    }
 }
 
 struct Loaded<D: Drafter>(D);
@@ -284,8 +350,33 @@ impl<D: Shipped> Trained for Loaded<D> {
         Box::new(Session::new(self.0.clone()))
     }
 
+    fn tensors(&self) -> Vec<NamedTensor> {
+        export(&self.0)
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.0.vocabulary()
+    }
+
+    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {
+        let tensors = cast(cast(self.tensors(), dtype)?, DType::F32)?;
+        Ok(Box::new(Loaded(import(
+            self.0.clone(),
+            tensors,
+            "the trained drafter",
+        )?)))
+    }
+
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
         self.0.write(folder, dtype, provenance)
+    }
+
+    fn has_layout_for(&self, engine: Engine) -> bool {
+        D::has_layout_for(engine)
+    }
+
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
+        self.0.write_for(engine, writing)
     }
 
     fn launch_lines(

@@ -164,7 +164,8 @@ pub enum FeatureMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportTable {
-    /// Engines the drafter is for. Default: `["sglang", "vllm"]`.
+    /// Engines and libraries the drafter is for. Those that load another layout get a folder of their own. Default:
+    /// `["sglang", "vllm"]`.
     pub to: Vec<Engine>,
     /// Type of the exported weights: `bf16`, `f16` or `f32`. Default: `bf16`.
     pub dtype: ExportType,
@@ -187,8 +188,16 @@ pub enum Engine {
     Sglang,
     /// vLLM.
     Vllm,
-    /// Hugging Face `transformers`, which only takes language models.
+    /// Hugging Face `transformers`, which takes language models and DFlash drafters.
     Hf,
+    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3 and DFlash.
+    Speculators,
+    /// llama.cpp, after its own conversion.
+    #[serde(rename = "llama-cpp")]
+    LlamaCpp,
+    /// TensorRT-LLM, by a line of its settings.
+    #[serde(rename = "tensorrt-llm")]
+    TensorrtLlm,
 }
 
 /// Type of the exported weights.

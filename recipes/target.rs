@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use spectrain_checkpoints::{HubOptions, ModelFolder};
+use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{TargetSpec, TransformerConfig};
+
+use crate::hashes::HashMemory;
 
 /// The folder of a hub id or of a folder; downloads what is missing.
 pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
@@ -23,6 +25,30 @@ pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
 pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
     files(folder, |name| {
         name == "config.json" || name.contains(".safetensors")
+    })
+}
+
+/// SHA-256 of the files that decide what a target computes.
+pub fn sha256(folder: &Path) -> Result<String> {
+    HashMemory::default().of_all(&weight_files(folder)?)
+}
+
+/// The target that a drafter's folder says it was trained for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainedFor {
+    /// Its name.
+    pub model: String,
+    /// See [`sha256`].
+    pub sha256: String,
+}
+
+/// What a drafter's folder says of its target.
+pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
+    let target = &seal::provenance(drafter.config())?["target"];
+    let text = |key: &str| target[key].as_str().map(str::to_owned);
+    Some(TrainedFor {
+        model: text("model")?,
+        sha256: text("sha256")?,
     })
 }
 

@@ -261,6 +261,7 @@ fn the_drafter_of_another_target_is_refused() {
         "runs/run/export/drafter",
         "--prompts",
         "eval.jsonl",
+        "--other-target",
     ];
     workspace.run(&words).failed(&[
         "the drafter `runs/run/export/drafter` is not for this target",

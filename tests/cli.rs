@@ -11,7 +11,9 @@ Commands:
   recipes   List the kinds of recipes
   evaluate  Judge any drafter's folder, ours or a published one
   generate  Answer one prompt and show which tokens were drafted
-  export    Write a finished run's drafter for a serving engine
+  export    Write the drafter of a run or a folder for a serving engine
+  import    Make a published drafter a run
+  check     Check that a drafter's folder is as it was written, and for this target
   data      Prepare, check or regenerate a dataset by itself
   report    Compare the reports of several runs in one table
   bench     Measure the speed of training steps

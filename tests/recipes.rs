@@ -131,7 +131,7 @@ type Keys = BTreeMap<String, BTreeSet<String>>;
 /// Every key of every table, with the optional ones; those outside of tables under the empty name, and those of tables
 /// that differ from recipe to recipe under the table's name and the recipe's.
 fn keys() -> Keys {
-    let given = "name = \"a\"\n\
+    let given = "name = \"a\"\nstart = \"s\"\n\
         [target]\nmodel = \"m\"\nrevision = \"r\"\n[data]\ntrain = \"t\"\neval = \"e\"\ntemplate = \"j\"\n";
     let made = "name = \"a\"\n[synthetic]\n";
     let mut keys = Keys::new();

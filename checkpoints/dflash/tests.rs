@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-fn layout() -> DFlashLayout {
+pub(crate) fn layout() -> DFlashLayout {
     DFlashLayout {
         hidden_size: 8,
         intermediate_size: 12,
@@ -71,7 +71,7 @@ fn each_family_has_the_name_and_the_commands_of_engines_that_run_it() {
     assert_eq!(name(&half), "SpectrainBlockDrafter");
 }
 
-fn tensors(layout: &DFlashLayout) -> Vec<NamedTensor> {
+pub(crate) fn tensors(layout: &DFlashLayout) -> Vec<NamedTensor> {
     let tensor = |(name, shape, dtype): TensorSpec| {
         let count = shape.iter().product();
         NamedTensor::from_f32(name, shape, vec![0.5; count])

@@ -2,20 +2,40 @@
 //!
 //! Captured layers are in two keys with two meanings. The top-level `eagle_aux_hidden_state_layer_ids` counts layers that
 //! have run (vLLM, llama.cpp); the one under `eagle_config` is the index of the layer whose output is taken (SGLang,
-//! TensorRT-LLM), as everywhere in this program. Each engine reads one of them, so both are written.
+//! TensorRT-LLM), as everywhere in this program. Each engine reads one of them, so both are written. AngelSlim has a third,
+//! `aux_hidden_states_layer_ids`, with the second meaning.
 
 use serde_json::{Value, json};
 
-use super::Eagle3Layout;
+use super::{Eagle3Layout, Reading, speculators};
 use crate::Result;
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, MAX_SIZE, torch_dtype};
 use crate::folder::ModelFolder;
 use crate::tensors::DType;
 
-const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
+pub(super) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
+pub(super) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";
+const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
 const ARCHITECTURE: &str = "LlamaForCausalLMEagle3";
-/// Architectures of one llama layer behind `fc`, under the names engines accept.
-const ARCHITECTURES: [&str; 2] = [ARCHITECTURE, "Eagle3LlamaForCausalLM"];
+/// Architectures of llama layers behind `fc`, under the names engines accept.
+const ARCHITECTURES: [&str; 3] = [
+    ARCHITECTURE,
+    "Eagle3LlamaForCausalLM",
+    speculators::ARCHITECTURE,
+];
+/// What the training code of the paper's authors says; only they have the key beside it.
+const PUBLISHED: (&str, &str) = ("LlamaForCausalLM", "draft_vocab_size");
+
+/// Whether a `config.json` is of an EAGLE-3 drafter, ours or a published one.
+pub fn recognises(config: &Value) -> bool {
+    let names = config["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    let eagle3 = |name: &str| {
+        let published = name == PUBLISHED.0 && config.get(PUBLISHED.1).is_some();
+        name.to_lowercase().contains("eagle3") || published
+    };
+    names.any(eagle3) || config[speculators::MODEL_TYPE] == "eagle3"
+}
 
 /// The layers that engines capture when a configuration names none, for a target of so many layers.
 pub fn default_captured_layers(target_layers: usize) -> Option<Vec<usize>> {
@@ -70,13 +90,14 @@ pub(super) fn to_json(layout: &Eagle3Layout) -> Value {
 }
 
 /// The layout that a folder's configuration describes. `shared_head` and `dtype` are those of the weights, which say
-/// more than the configuration; `target_layers` serves configurations that name no captured layers.
+/// more than the configuration.
 pub(super) fn from_json(
     folder: &ModelFolder,
-    target_layers: Option<usize>,
+    reading: &Reading,
+    shared_head: bool,
     dtype: DType,
 ) -> Result<Eagle3Layout> {
-    let config = Config::of(folder);
+    let config = of(folder);
     config.check_variant()?;
     let hidden_size = config.size("hidden_size", None)?;
     let (heads, kv_heads) = config.heads()?;
@@ -88,19 +109,31 @@ pub(super) fn from_json(
         heads,
         kv_heads,
         head_dim: config.size("head_dim", Some(hidden_size / heads))?,
-        layers: 1,
+        layers: config.count("num_hidden_layers", Some(1))?,
         vocab_size,
         draft_vocab_size: config.size("draft_vocab_size", Some(vocab_size))?,
-        captured_layers: config.captured_layers(target_layers)?,
+        captured_layers: match &reading.captured_layers {
+            Some(layers) => layers.clone(),
+            None => config.captured_layers(reading.target_layers)?,
+        },
         norm_before_residual: config.flag("norm_before_residual", false)?,
         fc_norm: config.flag("fc_norm", false)?,
         norm_output: config.flag("norm_output", false)?,
         rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,
         rope: config.rope()?,
-        shared_head: folder.info("lm_head.weight").is_err(),
+        shared_head,
         dtype,
     })
+}
+
+/// The configuration of a folder, in this layout or in that of speculators.
+pub(super) fn of(folder: &ModelFolder) -> Config<'_> {
+    let config = Config::of(folder);
+    match config.get(speculators::MODEL_TYPE).is_some() {
+        true => config.with_section(speculators::LAYER_CONFIG),
+        false => config,
+    }
 }
 
 impl Config<'_> {
@@ -109,16 +142,22 @@ impl Config<'_> {
         let named = self.get("architectures").and_then(Value::as_array);
         let known = |name: &Value| {
             name.as_str()
-                .is_some_and(|name| ARCHITECTURES.contains(&name))
+                .is_some_and(|name| ARCHITECTURES.contains(&name) || name == PUBLISHED.0)
         };
         if !named.is_some_and(|names| names.iter().any(known)) {
-            return Err(self.wrong(
-                "architectures",
-                format!("`{}` or `{}`", ARCHITECTURES[0], ARCHITECTURES[1]),
-            ));
+            let known = ARCHITECTURES.map(|name| format!("`{name}`")).join(", ");
+            return Err(self.wrong("architectures", format!("one of {known}")));
         }
-        if self.size("num_hidden_layers", Some(1))? != 1 {
-            return Err(self.wrong("num_hidden_layers", "`1`"));
+        let kind = self.get("model_type").and_then(Value::as_str);
+        if kind.is_some_and(|kind| kind != "llama") {
+            return Err(self.wrong("model_type", "`\"llama\"`"));
+        }
+        let sliding = |kinds: &Value| {
+            let kinds = kinds.as_array();
+            kinds.is_none_or(|kinds| kinds.iter().any(|kind| kind != "full_attention"))
+        };
+        if self.get("layer_types").is_some_and(sliding) {
+            return Err(self.wrong("layer_types", "layers of `full_attention`"));
         }
         if self.get("hidden_act").is_some_and(|value| value != "silu") {
             return Err(self.wrong("hidden_act", "`\"silu\"`"));
@@ -139,19 +178,37 @@ impl Config<'_> {
                 return Err(self.wrong(key, "`false`"));
             }
         }
-        if !self.flag("eagle_config.use_aux_hidden_state", true)? {
-            return Err(self.wrong("eagle_config.use_aux_hidden_state", "`true`"));
+        // How ModelOpt spells that its layer is the usual one.
+        for key in [
+            "eagle_config.use_aux_hidden_state",
+            "eagle_config.use_input_layernorm_in_first_layer",
+            "eagle_config.use_last_layernorm",
+        ] {
+            if !self.flag(key, true)? {
+                return Err(self.wrong(key, "`true`"));
+            }
+        }
+        if self.flag("eagle_config.use_mtp_layernorm", false)? {
+            return Err(self.wrong("eagle_config.use_mtp_layernorm", "`false`"));
+        }
+        let steps = "eagle_config.parallel_draft_step";
+        if self.size(steps, Some(1))? != 1 {
+            return Err(self.wrong(steps, "`1`"));
         }
         Ok(())
     }
 
     fn captured_layers(&self, target_layers: Option<usize>) -> Result<Vec<usize>> {
-        let nested_key = format!("eagle_config.{LAYER_IDS}");
         let top = self.layer_ids(LAYER_IDS, 1)?;
-        let nested = self.layer_ids(&nested_key, 0)?;
-        let layers = match (top, nested) {
+        let nested = self.layer_ids(NESTED_LAYER_IDS, 0)?;
+        let angelslim = self.layer_ids(ANGELSLIM_LAYER_IDS, 0)?;
+        let layers = match (top, nested.or(angelslim)) {
             (Some(top), Some(nested)) if top != nested => {
-                return Err(self.wrong(&nested_key, format!("`{top:?}` (`{LAYER_IDS}` less one)")));
+                let key = match self.get(NESTED_LAYER_IDS) {
+                    Some(_) => NESTED_LAYER_IDS,
+                    None => ANGELSLIM_LAYER_IDS,
+                };
+                return Err(self.wrong(key, format!("`{top:?}` (`{LAYER_IDS}` less one)")));
             }
             (Some(layers), _) | (None, Some(layers)) => layers,
             (None, None) => {
@@ -174,7 +231,7 @@ impl Config<'_> {
     }
 
     /// Ascending layer ids under a key, counted from 0.
-    fn layer_ids(&self, key: &str, first: u64) -> Result<Option<Vec<usize>>> {
+    pub(super) fn layer_ids(&self, key: &str, first: u64) -> Result<Option<Vec<usize>>> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };

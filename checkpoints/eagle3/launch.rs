@@ -5,7 +5,8 @@ use std::path::Path;
 use super::Eagle3Layout;
 use crate::launch;
 
-/// One command for each engine that can run the layout: vLLM, and SGLang unless `norm_before_residual` rules it out.
+/// One command for each engine that can run the layout: vLLM; llama.cpp where there is one layer; SGLang and TensorRT-LLM
+/// unless `norm_before_residual` rules them out.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -14,11 +15,17 @@ pub fn launch_lines(
     target: &str,
     draft_tokens: usize,
 ) -> Vec<String> {
-    let vllm = launch::vllm(dir, "eagle3", target, draft_tokens);
-    if layout.norm_before_residual {
-        return vec![vllm];
+    let mut lines = vec![launch::vllm(dir, "eagle3", target, draft_tokens)];
+    if !layout.norm_before_residual {
+        let captured = format!(", eagle3_layers_to_capture: {:?}", layout.captured_layers);
+        lines.push(launch::sglang(dir, "EAGLE3", target, draft_tokens));
+        lines.push(launch::tensorrt(dir, "Eagle3", draft_tokens, &captured));
     }
-    vec![vllm, launch::sglang(dir, "EAGLE3", target, draft_tokens)]
+    if layout.layers == 1 {
+        let kind = "draft-eagle3";
+        lines.push(launch::llama_cpp(dir, kind, target, draft_tokens, true));
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -42,10 +49,25 @@ mod tests {
     }
 
     #[test]
+    fn other_engines_are_told_the_layers_or_read_the_target() {
+        let lines = launch_lines(Path::new("d"), &layout(), "org/name", 3);
+        assert_eq!(
+            lines[2],
+            r#"speculative_config: {decoding_type: Eagle3, max_draft_len: 3, speculative_model: "d", eagle3_layers_to_capture: [1, 3, 6]}"#
+        );
+        assert_eq!(
+            lines[3],
+            "python convert_hf_to_gguf.py d --target-model-dir org/name --outfile d.gguf && llama-server -m org/name.gguf \
+             -md d.gguf --spec-type draft-eagle3 --spec-draft-n-max 3"
+        );
+    }
+
+    #[test]
     fn an_engine_that_would_draft_from_the_wrong_residual_is_not_offered() {
         let mut layout = layout();
         layout.norm_before_residual = true;
         let lines = launch_lines(Path::new("d"), &layout, "t", 3);
-        assert!(lines.len() == 1 && lines[0].starts_with("vllm"));
+        let named = |name: &str| lines.iter().any(|line| line.contains(name));
+        assert!(named("vllm") && !named("sglang") && !named("speculative_config: "));
     }
 }

@@ -10,7 +10,7 @@ use crate::folder::CONFIG;
 use crate::write_folder;
 
 /// Every size is different, so that a shape says which tensor it belongs to.
-pub(super) fn layout() -> Eagle3Layout {
+pub(crate) fn layout() -> Eagle3Layout {
     Eagle3Layout {
         hidden_size: 8,
         target_hidden_size: 7,
@@ -51,7 +51,7 @@ fn fill((name, shape, dtype): TensorSpec, seed: usize) -> NamedTensor {
         .unwrap()
 }
 
-fn tensors(layout: &Eagle3Layout) -> Vec<NamedTensor> {
+pub(crate) fn tensors(layout: &Eagle3Layout) -> Vec<NamedTensor> {
     let (d2t, t2d) = vocabulary_tensors(&[0, 1, 2, 4, 5, 8, 9, 12, 13, 15, 17], 20);
     let make = |(seed, spec): (usize, TensorSpec)| match spec.0.as_str() {
         "d2t" => d2t.clone(),
@@ -230,7 +230,6 @@ fn a_dropped_tensor_is_refused_by_name() {
 fn an_unknown_tensor_is_refused_by_name() {
     for name in [
         "midlayer.self_attn.q_proj.bias",
-        "model.norm.weight",
         "input_norm.weight",
         "fc_norm.0.weight",
     ] {
@@ -462,8 +461,10 @@ fn a_tensor_under_both_spellings_is_refused() {
 #[test]
 fn configurations_of_another_computation_are_refused_by_key() {
     let changes = [
-        ("architectures", json!(["Eagle3Speculator"])),
-        ("num_hidden_layers", json!(2)),
+        ("architectures", json!(["PEagleDraftModel"])),
+        ("num_hidden_layers", json!(1 << 20)),
+        ("layer_types", json!(["sliding_attention"])),
+        ("model_type", json!("qwen3")),
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!(true)),
         ("tie_word_embeddings", json!(true)),
@@ -541,7 +542,7 @@ fn layouts_that_no_engine_would_run_as_meant_are_refused_by_field() {
         (
             "layers",
             Eagle3Layout {
-                layers: 2,
+                layers: 0,
                 ..layout()
             },
         ),

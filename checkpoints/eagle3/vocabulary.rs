@@ -44,6 +44,16 @@ pub fn target_ids(d2t: &NamedTensor) -> Result<Vec<usize>> {
     ids.collect()
 }
 
+/// Turns a `d2t` that holds the target's ids into one of offsets.
+pub(super) fn make_offsets(tensors: &mut [NamedTensor]) -> Result<()> {
+    for d2t in tensors.iter_mut().filter(|tensor| tensor.name == "d2t") {
+        let ids = d2t.to_i64()?;
+        let offsets = (0..).zip(ids).map(|(draft, id)| id.saturating_sub(draft));
+        *d2t = NamedTensor::from_i64("d2t", d2t.shape.clone(), offsets.collect());
+    }
+    Ok(())
+}
+
 /// Checks that `d2t` leads to ascending ids within the target's vocabulary, and that `t2d` marks exactly these.
 ///
 /// An offset that is shifted for all tokens alike is seen through `t2d` only.

@@ -1,6 +1,6 @@
 use super::*;
 
-fn layout(prefix: bool) -> HydraLayout {
+pub(crate) fn layout(prefix: bool) -> HydraLayout {
     HydraLayout {
         hidden_size: 8,
         vocab_size: 20,
@@ -24,7 +24,7 @@ fn layout(prefix: bool) -> HydraLayout {
     }
 }
 
-fn tensors(layout: &HydraLayout) -> Vec<NamedTensor> {
+pub(crate) fn tensors(layout: &HydraLayout) -> Vec<NamedTensor> {
     let make = |(seed, (name, shape, dtype)): (usize, TensorSpec)| {
         let count = shape.iter().product::<usize>();
         if dtype == DType::I64 {

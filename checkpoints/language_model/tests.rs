@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn folder<'a>(mask_token: Option<u32>, target: Option<&'a Path>) -> LanguageModelFolder<'a> {
+pub(crate) fn folder<'a>(
+    mask_token: Option<u32>,
+    target: Option<&'a Path>,
+) -> LanguageModelFolder<'a> {
     let values = vec![1.0, -2.0, 0.5, 3.0];
     LanguageModelFolder {
         config: json!({ "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "vocab_size": 2 }),

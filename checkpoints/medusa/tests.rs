@@ -4,7 +4,7 @@ use super::*;
 use crate::folder::write_folder;
 
 /// Every size is different, so that a shape says which tensor it belongs to.
-fn layout() -> MedusaLayout {
+pub(crate) fn layout() -> MedusaLayout {
     MedusaLayout {
         hidden_size: 8,
         vocab_size: 20,
@@ -17,7 +17,7 @@ fn layout() -> MedusaLayout {
     }
 }
 
-fn tensors(layout: &MedusaLayout) -> Vec<NamedTensor> {
+pub(crate) fn tensors(layout: &MedusaLayout) -> Vec<NamedTensor> {
     let make = |(seed, (name, shape, dtype)): (usize, TensorSpec)| {
         let count = shape.iter().product::<usize>();
         if dtype == DType::I64 {

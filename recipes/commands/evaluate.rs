@@ -1,10 +1,11 @@
 //! `spectrain evaluate`: an acceptance report for any drafter's folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::published::Family;
 use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
 use crate::cli::{DeviceArgument, Misuse, draft};
@@ -49,6 +50,9 @@ pub struct EvaluateArguments {
     /// Which test decides over drafted tokens
     #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
     verifier: VerifierName,
+    /// Judge a drafter by other targets than the one that its folder says it was trained for
+    #[arg(long)]
+    other_target: bool,
     /// Do not decode without the drafter: no speed-up, no check that nothing is lost
     #[arg(long)]
     no_baseline: bool,
@@ -92,13 +96,16 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         let report = TargetReport {
             model: model.clone(),
             revision: None,
-            sha256: ModelFolder::open(&folder)?.sha256(),
+            sha256: target::sha256(&folder)?,
             dtype: dtype.name().to_lowercase(),
         };
         Ok(TrialTarget { folder, report })
     };
     let targets = arguments.targets.iter().map(resolved);
     let targets = targets.collect::<Result<Vec<_>>>()?;
+    if !arguments.other_target {
+        check_target(&arguments.drafter, &targets)?;
+    }
     let data = DataTable {
         max_length: arguments.max_length,
         ..DataTable::default()
@@ -140,4 +147,24 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     print!("{}", report.to_markdown());
     Ok(())
+}
+
+/// Fails where a drafter that reads a target's hidden states says that it was trained for none of these.
+fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
+    let model = ModelFolder::open(drafter)?;
+    let Some(named) = target::trained_for(&model) else {
+        return Ok(());
+    };
+    let by_text = matches!(Family::of(&model), Ok(Family::Pard | Family::LanguageModel));
+    let is_it = |target: &TrialTarget| target.report.sha256 == named.sha256;
+    if by_text || targets.iter().any(is_it) {
+        return Ok(());
+    }
+    bail!(
+        "the drafter `{}` was trained for `{}`, which has other weights than `{}`; judge it all the same with \
+         `--other-target`",
+        drafter.display(),
+        named.model,
+        targets[0].report.model
+    )
 }

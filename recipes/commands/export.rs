@@ -1,26 +1,37 @@
-//! `spectrain export`: a finished run's drafter for one engine.
+//! `spectrain export`: the drafter of a run, or of a folder, for one engine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use spectrain_checkpoints::eagle3;
+use spectrain_checkpoints::folder::CONFIG;
 
+use crate::cli::Misuse;
+use crate::commands::import::IMPORTED;
 use crate::recipe;
+use crate::registry::Writing;
 use crate::run_folder::{RunFolder, Status, manifest_in};
-use crate::stages::{export, trained};
-use crate::tables::{Engine, ExportTable, ExportType};
+use crate::stages::export::{COMPARED_DRAFT, Conversion, provenance_of};
+use crate::stages::{evaluate, trained};
+use crate::tables::{Engine, ExportType};
 use crate::target;
 
 /// Arguments of `spectrain export`.
 #[derive(Debug, clap::Args)]
 pub struct ExportArguments {
-    /// The run's name
-    run: String,
+    /// The run's name, or a drafter's folder
+    #[arg(value_name = "RUN_OR_DIR")]
+    drafter: String,
     /// The engine
     #[arg(long, value_enum)]
     to: Engine,
     /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// The target, for a drafter's folder that does not say which it is for
+    #[arg(long)]
+    target: Option<String>,
     /// Type of the weights
     #[arg(long, value_enum, default_value_t = ExportType::Bf16)]
     dtype: ExportType,
@@ -29,42 +40,128 @@ pub struct ExportArguments {
     runs: PathBuf,
 }
 
+/// A drafter and the target it is for.
+struct Source {
+    folder: PathBuf,
+    target: String,
+    target_folder: PathBuf,
+    provenance: Value,
+}
+
 /// Runs the command.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
-    let run = RunFolder::look(&arguments.runs, &arguments.run)?;
+    let folder = Path::new(&arguments.drafter);
+    let source = match folder.join(CONFIG).exists() {
+        true => Source::of_folder(folder, arguments)?,
+        false => Source::of_run(arguments)?,
+    };
     if arguments.out.exists() {
         bail!(
             "`{}` exists already; choose another `--out`",
             arguments.out.display()
         );
     }
-    let path = run.join("recipe.toml");
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read `{}`", path.display()))?;
-    let recipe =
-        recipe::read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let manifest = manifest_in(&run, recipe.last_trained())?;
-    if manifest.is_none_or(|manifest| manifest.status != Status::Done) {
-        bail!(
-            "the run `{}` is not trained yet: run its recipe first",
-            run.display()
-        );
-    }
-    let target = match recipe.model() {
-        Some(model) => target::resolve(model, recipe.target.revision.as_deref())?,
-        None => run.join("synthetic").join("target"),
+    let conversion = Conversion {
+        trained: &source.folder,
+        target: source.target_folder,
+        engine: arguments.to,
+        writing: Writing {
+            folder: &arguments.out,
+            dtype: arguments.dtype.dtype(),
+            target: &source.target,
+            draft_length: COMPARED_DRAFT,
+            provenance: &source.provenance,
+        },
     };
-    let table = ExportTable {
-        to: vec![arguments.to],
-        dtype: arguments.dtype,
-    };
-    for line in export::convert(
-        &run.join(trained(recipe.last_trained())),
-        &target,
-        &table,
-        &arguments.out,
-    )? {
+    for line in conversion.run()? {
         println!("{line}");
     }
     Ok(())
+}
+
+impl Source {
+    fn of_folder(folder: &Path, arguments: &ExportArguments) -> Result<Self> {
+        let provenance = provenance_of(folder)?;
+        let named = provenance.as_ref().map(|found| &found["target"]["model"]);
+        let named = named.and_then(Value::as_str).map(str::to_owned);
+        let Some(target) = arguments.target.clone().or(named) else {
+            let message = format!(
+                "`{}` does not say which target it is for: name it with `--target`",
+                folder.display()
+            );
+            return Err(Misuse(message).into());
+        };
+        let target_folder = target::resolve(&target, None)?;
+        check_clear(folder, &target_folder)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            provenance: provenance.unwrap_or_else(|| {
+                json!({
+                    "spectrain": env!("CARGO_PKG_VERSION"),
+                    "from": folder,
+                    "target": {"model": target},
+                })
+            }),
+            target,
+            target_folder,
+        })
+    }
+
+    fn of_run(arguments: &ExportArguments) -> Result<Self> {
+        let run = RunFolder::look(&arguments.runs, &arguments.drafter)?;
+        let is_done = |stage: &str| -> Result<bool> {
+            let manifest = manifest_in(&run, stage)?;
+            Ok(manifest.is_some_and(|manifest| manifest.status == Status::Done))
+        };
+        if is_done("import")? {
+            return Self::of_folder(&run.join(IMPORTED), arguments);
+        }
+        let path = run.join("recipe.toml");
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let recipe = recipe::read(&text, &[])
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        if !is_done(recipe.last_trained())? {
+            bail!(
+                "the run `{}` is not trained yet: run its recipe first",
+                run.display()
+            );
+        }
+        let target_folder = match recipe.model() {
+            Some(model) => target::resolve(model, recipe.target.revision.as_deref())?,
+            None => run.join("synthetic").join("target"),
+        };
+        let folder = run.join(trained(recipe.last_trained()));
+        let mut provenance = provenance_of(&folder)?.unwrap_or_else(|| json!({}));
+        if let Some(report) = evaluate::summary(&run) {
+            provenance["report"] = report;
+        }
+        Ok(Self {
+            target: match recipe.model() {
+                Some(model) => model.to_owned(),
+                None => target_folder.display().to_string(),
+            },
+            folder,
+            target_folder,
+            provenance,
+        })
+    }
+}
+
+/// Fails where a published folder can be meant in several ways, and only decoding tells which.
+fn check_clear(folder: &Path, target: &Path) -> Result<()> {
+    let config = target::read_json(&folder.join(CONFIG))?;
+    if !eagle3::recognises(&config) {
+        return Ok(());
+    }
+    let meanings = eagle3::meanings(folder, target::spec(target)?.layers, None)?;
+    match &meanings[..] {
+        [first, second, ..] => bail!(
+            "`{}` can be meant in more ways than one ({}; {}): `spectrain import` measures which is the one",
+            folder.display(),
+            first.text,
+            second.text
+        ),
+        _ => Ok(()),
+    }
 }

@@ -86,6 +86,22 @@ pub fn table(run: &RunFolder) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read `{}`", path.display()))
 }
 
+/// The figures of the report in a run's folder, where it has one.
+pub fn summary(run: &Path) -> Option<Value> {
+    let report = crate::target::read_json(&run.join("evaluate").join("report.json")).ok()?;
+    let of = |setting: &Value| {
+        json!({
+            "temperature": setting["temperature"],
+            "verifier": setting["verifier"],
+            "draft": setting["draft"],
+            "tau": setting["overall"]["tau"],
+            "tau_ci95": setting["overall"]["tau_ci95"],
+            "alpha": setting["overall"]["alpha"],
+        })
+    };
+    Some(report["settings"].as_array()?.iter().map(of).collect())
+}
+
 /// Writes `report.json` and `report.md`.
 pub fn write(report: &Report, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)

@@ -1,34 +1,34 @@
 //! The trained drafter as serving engines load it, checked after it was written.
 
-use std::path::Path;
+mod verify;
 
-use anyhow::{Result, bail};
-use rand::{SeedableRng, rngs::StdRng};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_eval::{DecodeSettings, Greedy};
-use spectrain_models::{DraftShape, Sampling, load_target};
+use spectrain_checkpoints::{DType, ModelFolder, seal};
 
 use super::evaluate::spread;
 use super::{EXPORTED, StageContext, prepare, trained};
 use crate::judge::Judge;
-use crate::registry::Trained;
-use crate::tables::{Engine, ExportTable};
+use crate::registry::{Trained, Writing, open_drafter};
+use crate::tables::Engine;
+
+pub(crate) use verify::{Decoded, accepted};
+use verify::{compare, verify};
 
 /// Prompts that are decoded with the trained and with the exported drafter, and tokens of each.
 const COMPARED_PROMPTS: usize = 8;
-const COMPARED_TOKENS: usize = 64;
-/// Length of the draft in that comparison.
-const COMPARED_DRAFT: usize = 5;
-/// Share of the trained drafter's accepted tokens that the exported one must keep when its weights were rounded.
-const KEPT_WHEN_ROUNDED: f64 = 0.8;
+/// Prompts of a conversion, which has no device of its own and may have a large target.
+const CONVERTED_PROMPTS: usize = 2;
+/// Length of the draft in these comparisons.
+pub const COMPARED_DRAFT: usize = 5;
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let export = &context.recipe.export;
     let trained_folder = trained(context.recipe.last_trained());
     let trained_folder = context.run.path().join(trained_folder);
-    let exported_folder = context.run.path().join(EXPORTED);
     let mut judge = Judge::open(
         &context.target_folder()?,
         &trained_folder,
@@ -38,224 +38,198 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
         "recipe": context.recipe.json,
+        "objective": context.recipe.json["objective"],
         "target": {"model": context.target_name()?, "sha256": context.target_sha256()?},
+        "data": {"sha256": context.run.sha256(&context.folder("prepare").join("train/tokens.json"))?},
+        "training": training(context)?,
         "trained": context.run.sha256(&trained_folder)?,
     });
-    write(
-        judge.drafter.as_ref(),
-        export,
-        &trained_folder,
-        &exported_folder,
-        &provenance,
-    )?;
-
     let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
-    let trained = accepted(&judge, &prompts)?;
-    let target = judge.target.parts();
-    judge.drafter = context
-        .recipe
-        .method
-        .open(&exported_folder, &target, &context.device)?;
-    let exported = accepted(&judge, &prompts)?;
-    compare(&trained, &exported, export.dtype.dtype())?;
-
-    let length = context
-        .recipe
-        .evaluate
-        .draft_lengths
-        .first()
-        .copied()
-        .unwrap_or(COMPARED_DRAFT);
-    let lines = judge
-        .drafter
-        .launch_lines(&exported_folder, &context.target_name()?, length)?;
-    let lines = engine_lines(lines, &export.to);
-    context
-        .output
-        .say(format!("export: {}", exported_folder.display()));
-    for line in &lines {
-        context.output.say(format!("  {line}"));
+    let trained = judge.drafter.rounded(DType::F32)?;
+    let before = accepted(&judge, &prompts)?;
+    let length = draft_length(context);
+    let name = context.target_name()?;
+    let mut exported: Vec<(String, f64, Vec<String>)> = Vec::new();
+    for (folder, engines) in folders(&export.to, trained.as_ref()) {
+        let path = context.run.path().join(&folder);
+        let writing = Writing {
+            folder: &path,
+            dtype: export.dtype.dtype(),
+            target: &name,
+            draft_length: length,
+            provenance: &provenance,
+        };
+        write(trained.as_ref(), engines[0], &writing)?;
+        let target = judge.target.parts();
+        judge.drafter = open_drafter(&path, &target, &context.device)?;
+        verify(&mut judge, trained.as_ref(), &writing, &prompts)?;
+        let after = accepted(&judge, &prompts)?;
+        compare(&before, &after, writing.dtype)?;
+        let lines = launch_lines(judge.drafter.as_ref(), &engines, &writing)?;
+        context.output.say(format!("export: {}", path.display()));
+        for line in &lines {
+            context.output.say(format!("  {line}"));
+        }
+        exported.push((folder, after.tau(), lines));
     }
-    Ok(json!({
-        "folder": EXPORTED,
+    let (first, further) = exported.split_first().context("nothing was exported")?;
+    let mut summary = json!({
+        "folder": first.0,
         "to": export.to,
         "dtype": export.dtype,
-        "tau_trained": trained.tau(),
-        "tau_exported": exported.tau(),
-        "launch": lines,
-    }))
+        "tau_trained": before.tau(),
+        "tau_exported": first.1,
+        "launch": first.2,
+    });
+    if !further.is_empty() {
+        summary["further"] = further
+            .iter()
+            .map(|(folder, tau, lines)| json!({"folder": folder, "tau_exported": tau, "launch": lines}))
+            .collect();
+    }
+    Ok(summary)
 }
 
-/// Writes a drafter's folder for engines and checks that what is read back is what was trained.
-pub fn write(
+/// What the stage `train` says of the weights it kept.
+fn training(context: &StageContext) -> Result<Value> {
+    let manifest = context.run.manifest("train")?;
+    let summary = manifest.map_or(Value::Null, |manifest| manifest.summary);
+    Ok(json!({"step": summary["exported_step"], "best": summary["fit"]["best"]}))
+}
+
+fn draft_length(context: &StageContext) -> usize {
+    let lengths = &context.recipe.evaluate.draft_lengths;
+    lengths.first().copied().unwrap_or(COMPARED_DRAFT)
+}
+
+/// The folders to write, within the run, and whom each is for. The first is the one that is evaluated.
+fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<Engine>)> {
+    let (others, usual): (Vec<Engine>, Vec<Engine>) =
+        to.iter().partition(|engine| is_apart(**engine, drafter));
+    // It is there whatever is asked for: other stages and commands read it.
+    let usual = match usual.is_empty() {
+        true => vec![Engine::Vllm],
+        false => usual,
+    };
+    let mut folders = vec![(EXPORTED.to_owned(), usual)];
+    for engine in others {
+        let suffix = match engine {
+            Engine::Hf => "hf",
+            _ => "speculators",
+        };
+        folders.push((format!("{EXPORTED}-{suffix}"), vec![engine]));
+    }
+    folders
+}
+
+/// Whether an engine gets a folder of its own; one that there is no layout for is refused when that is written.
+fn is_apart(engine: Engine, drafter: &dyn Trained) -> bool {
+    engine == Engine::Speculators || drafter.has_layout_for(engine)
+}
+
+/// Writes a drafter's folder for an engine.
+fn write(drafter: &dyn Trained, engine: Engine, writing: &Writing) -> Result<()> {
+    match is_apart(engine, drafter) {
+        true => drafter.write_for(engine, writing),
+        false => drafter.write(writing.folder, writing.dtype, writing.provenance),
+    }
+}
+
+/// The drafter in `trained`, for an engine.
+pub struct Conversion<'a> {
+    /// The folder it is in.
+    pub trained: &'a Path,
+    /// The target's folder.
+    pub target: PathBuf,
+    /// The engine.
+    pub engine: Engine,
+    /// What to write, and where.
+    pub writing: Writing<'a>,
+}
+
+impl Conversion<'_> {
+    /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it.
+    pub fn run(&self) -> Result<Vec<String>> {
+        let device = burn::prelude::Device::flex();
+        let mut judge = Judge::open(&self.target, self.trained, &device, DType::F32)?;
+        let trained = judge.drafter.rounded(DType::F32)?;
+        write(trained.as_ref(), self.engine, &self.writing)?;
+        let target = judge.target.parts();
+        judge.drafter = open_drafter(self.writing.folder, &target, &device)?;
+        let prompts = judge.generated_prompts(CONVERTED_PROMPTS)?;
+        verify(&mut judge, trained.as_ref(), &self.writing, &prompts)?;
+        launch_lines(judge.drafter.as_ref(), &[self.engine], &self.writing)
+    }
+}
+
+fn launch_lines(
     drafter: &dyn Trained,
-    export: &ExportTable,
-    trained: &Path,
-    folder: &Path,
-    provenance: &Value,
-) -> Result<()> {
-    drafter.write(folder, export.dtype.dtype(), provenance)?;
-    check_tensors(trained, folder, export.dtype.dtype())
-}
-
-/// Writes the drafter in `trained` for engines to `folder`, for the target in `target`.
-pub fn convert(
-    trained: &Path,
-    target: &Path,
-    export: &ExportTable,
-    folder: &Path,
+    engines: &[Engine],
+    writing: &Writing,
 ) -> Result<Vec<String>> {
-    let device = burn::prelude::Device::flex();
-    // Only the target's sizes and frozen pieces are needed, but they come with the rest.
-    let model = load_target(&ModelFolder::open(target)?, &device, DType::F32)?;
-    let drafter = crate::registry::open_drafter(trained, &model.parts(), &device)?;
-    let provenance = json!({"spectrain": env!("CARGO_PKG_VERSION"), "target": target});
-    write(drafter.as_ref(), export, trained, folder, &provenance)?;
-    let lines = drafter.launch_lines(folder, &target.display().to_string(), COMPARED_DRAFT)?;
-    Ok(engine_lines(lines, &export.to))
-}
-
-fn engine_lines(lines: Vec<String>, to: &[Engine]) -> Vec<String> {
+    let folder = writing.folder;
+    if engines.contains(&Engine::Speculators) {
+        return Ok(spectrain_checkpoints::eagle3::speculators::launch_lines(
+            folder,
+        ));
+    }
+    if engines.contains(&Engine::Hf) && drafter.has_layout_for(Engine::Hf) {
+        let lines = spectrain_checkpoints::dflash::transformers::launch_lines;
+        return Ok(lines(folder, writing.target));
+    }
+    let mut lines = drafter.launch_lines(folder, writing.target, writing.draft_length)?;
     // Remarks are for everybody.
     let of = |line: &str| match line {
-        line if line.contains("sglang") => Engine::Sglang,
-        line if line.contains("transformers") => Engine::Hf,
+        line if line.starts_with("speculative_config: ") => Engine::TensorrtLlm,
+        line if line.contains("llama-server") => Engine::LlamaCpp,
+        line if line.contains("sglang.launch_server") => Engine::Sglang,
+        line if line.contains("from transformers import") => Engine::Hf,
         _ => Engine::Vllm,
     };
-    let wanted = |line: &String| line.starts_with('#') || to.contains(&of(line));
-    lines.into_iter().filter(wanted).collect()
+    lines.retain(|line| line.starts_with('#') || engines.contains(&of(line)));
+    if let Some(remark) = misleading(drafter.kind(), folder) {
+        lines.insert(0, remark);
+    }
+    Ok(lines)
 }
 
-/// Every tensor of `exported` is the one of `trained`, rounded to `dtype`, bit for bit.
-fn check_tensors(trained: &Path, exported: &Path, dtype: DType) -> Result<()> {
-    let (before, after) = (ModelFolder::open(trained)?, ModelFolder::open(exported)?);
-    let names = |folder: &ModelFolder| {
-        folder
-            .tensors()
-            .map(|tensor| tensor.name.clone())
-            .collect::<Vec<_>>()
-    };
-    if names(&before) != names(&after) {
-        bail!(
-            "`{}`: expected the tensors {:?}, got {:?}",
-            exported.display(),
-            names(&before),
-            names(&after)
-        );
-    }
-    for name in names(&before) {
-        let mut expected = before.read(&name)?;
-        if expected.dtype.is_float() {
-            expected = expected.cast(dtype)?;
-        }
-        if after.read(&name)? != expected {
-            bail!(
-                "tensor `{name}` in `{}` is not the one that was trained",
-                exported.display()
-            );
-        }
-    }
-    Ok(())
+/// Words in a path by which vLLM knows the method, whatever the command says, and the kinds that they are right for.
+const TELLTALES: [(&str, &str); 4] = [
+    ("eagle-", "eagle1"),
+    ("eagle3", "eagle3"),
+    ("dflash", "dflash"),
+    ("dspark", "dspark"),
+];
+
+fn misleading(kind: &str, folder: &Path) -> Option<String> {
+    let path = folder.display().to_string().to_lowercase();
+    let wrong = |(word, right): &&(&str, &str)| path.contains(word) && *right != kind;
+    let (word, _) = TELLTALES.iter().find(wrong)?;
+    Some(format!(
+        "# vLLM may take a folder whose path has `{word}` in it for another kind of drafter: serve it from another path"
+    ))
 }
 
-/// What greedy decoding made of some prompts.
-#[derive(Debug, Clone, PartialEq)]
-struct Decoded {
-    /// Tokens drafted and accepted, pass by pass.
-    accepted: Vec<usize>,
-}
-
-impl Decoded {
-    fn total(&self) -> usize {
-        self.accepted.iter().sum()
-    }
-
-    fn tau(&self) -> f64 {
-        1.0 + self.total() as f64 / self.accepted.len().max(1) as f64
-    }
-}
-
-fn accepted(judge: &Judge, prompts: &[Vec<u32>]) -> Result<Decoded> {
-    let mut session = judge.drafter.session();
-    let settings = DecodeSettings {
-        max_new_tokens: COMPARED_TOKENS,
-        draft: DraftShape::Chain {
-            length: COMPARED_DRAFT,
-        },
-        sampling: Sampling::GREEDY,
-        stop: judge.stop.clone(),
-    };
-    let mut accepted = Vec::new();
-    for prompt in prompts {
-        let mut rng = StdRng::seed_from_u64(0);
-        let output =
-            judge
-                .decoder()
-                .generate(session.as_mut(), &Greedy, prompt, &settings, &mut rng)?;
-        accepted.extend(output.passes.iter().map(|pass| pass.accepted));
-    }
-    Ok(Decoded { accepted })
-}
-
-/// In f32 the two drafters are the same; rounded weights may change a few drafts, but not most of them.
-fn compare(trained: &Decoded, exported: &Decoded, dtype: DType) -> Result<()> {
-    let same = match dtype {
-        DType::F32 => trained == exported,
-        _ => exported.total() as f64 >= KEPT_WHEN_ROUNDED * trained.total() as f64,
-    };
-    match same {
-        true => Ok(()),
-        false => bail!(
-            "the exported drafter drafts worse than the trained one: τ {:.3}, expected {:.3}; try `--set export.dtype=f32`",
-            exported.tau(),
-            trained.tau()
-        ),
-    }
+/// Where the drafter in a folder comes from, as the folder itself says.
+pub fn provenance_of(folder: &Path) -> Result<Option<Value>> {
+    let model = ModelFolder::open(folder)?;
+    Ok(seal::provenance(model.config()).cloned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spectrain_checkpoints::{NamedTensor, write_folder};
-
-    fn folder(root: &Path, name: &str, values: &[f32], dtype: DType) -> std::path::PathBuf {
-        let path = root.join(name);
-        let weight = NamedTensor::from_f32("fc.weight", vec![values.len()], values.to_vec())
-            .cast(dtype)
-            .unwrap();
-        let map = NamedTensor::from_i64("d2t", vec![2], vec![0, 3]);
-        write_folder(&path, &json!({}), &[weight, map], &[]).unwrap();
-        path
-    }
 
     #[test]
-    fn a_tensor_that_differs_in_one_bit_is_found() {
-        let root = tempfile::tempdir().unwrap();
-        let trained = folder(root.path(), "a", &[0.1, 0.2], DType::F32);
-        let rounded = folder(root.path(), "b", &[0.1, 0.2], DType::BF16);
-        check_tensors(&trained, &rounded, DType::BF16).unwrap();
-        let other = folder(root.path(), "c", &[0.1, 0.201], DType::BF16);
-        let error = check_tensors(&trained, &other, DType::BF16)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("`fc.weight`"), "{error}");
-    }
-
-    #[test]
-    fn an_exported_drafter_that_accepts_less_is_refused() {
-        let of = |accepted: &[usize]| Decoded {
-            accepted: accepted.to_vec(),
-        };
-        let trained = of(&[3, 2, 5, 0]);
-        compare(&trained, &trained, DType::F32).unwrap();
-        compare(&trained, &of(&[3, 2, 4, 0]), DType::F32).unwrap_err();
-        compare(&trained, &of(&[3, 2, 4, 0]), DType::BF16).unwrap();
-        let error = compare(&trained, &of(&[1, 2, 0, 1]), DType::BF16)
-            .unwrap_err()
-            .to_string();
+    fn a_path_that_misleads_vllm_is_remarked_upon() {
+        let folder = |path: &str| misleading("pard", Path::new(path));
         assert!(
-            error.contains("2.000") && error.contains("3.500"),
-            "{error}"
+            folder("runs/my-DFlash-run/drafter")
+                .unwrap()
+                .contains("`dflash`")
         );
+        assert_eq!(folder("runs/pard/drafter"), None);
+        assert_eq!(misleading("eagle3", Path::new("runs/eagle3/drafter")), None);
+        assert!(misleading("eagle3", Path::new("runs/eagle-3/drafter")).is_some());
     }
 }

@@ -57,6 +57,8 @@ pub enum Input {
     EvalData,
     /// The recipe's chat template, where it has one.
     Template,
+    /// The drafter that training starts from, where the recipe names one.
+    Start,
     /// A file or folder that an earlier stage left, by its path within the run; not there if that stage is not wanted.
     Output(&'static str),
     /// The drafter of the training stage before this one, where there is one.
@@ -111,6 +113,7 @@ pub const STAGES: &[Stage] = &[
         reads: &[
             "recipe",
             "seed",
+            "start",
             "features.mode",
             "drafter",
             "objective",
@@ -119,6 +122,7 @@ pub const STAGES: &[Stage] = &[
         ],
         inputs: &[
             Input::Target,
+            Input::Start,
             Input::Output("prepare/train/tokens.json"),
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/counts.json"),
@@ -263,6 +267,10 @@ impl StageContext<'_> {
                 Input::EvalData => ("`data.eval`".into(), self.run.sha256(&self.eval_data())?),
                 Input::Template => match &self.recipe.data.template {
                     Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
+                    None => continue,
+                },
+                Input::Start => match &self.recipe.start {
+                    Some(folder) => ("`start`".into(), self.sha256_of_model(folder)?),
                     None => continue,
                 },
                 Input::Output(path) => output(path)?,

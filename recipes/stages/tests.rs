@@ -255,6 +255,7 @@ fn every_key_that_a_stage_reads_exists() {
     let root = fixture();
     let mut recipe = recipe(root.path(), &[]);
     recipe.json["synthetic"] = json!({});
+    recipe.json["start"] = json!("folder");
     for stage in STAGES {
         for path in stage.reads {
             let value = path.split('.').fold(&recipe.json, |value, key| &value[key]);

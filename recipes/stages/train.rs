@@ -8,7 +8,7 @@ use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, hash, state};
+use spectrain_checkpoints::{DType, ModelFolder, hash, seal, state};
 use spectrain_data::features::{FeatureHeader, FeatureShards};
 use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
@@ -43,23 +43,30 @@ where
     let config = setup.config;
     let make = || Ok(O::of_stage(objective, stage)?);
     let parts = setup.target.parts();
-    let vocabulary = setup.vocabulary(
-        context,
-        D::footprint(drafter, &parts.spec)?.draft_vocab as usize,
-    )?;
     if is_gpu(&context.device_name) {
         self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, &make)?;
     }
     D::begin(drafter, &parts, &setup.tokens)?;
     let device = graph_device(&context.device, config);
-    let mut fresh = D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?;
+    let mut first = match &context.recipe.start {
+        Some(folder) => {
+            seal::check(&ModelFolder::open(folder)?)?;
+            D::warm_start(drafter, folder, &parts, &device)?
+        }
+        None => {
+            let size = D::footprint(drafter, &parts.spec)?.draft_vocab as usize;
+            let vocabulary = setup.vocabulary(context, size)?;
+            D::fresh(drafter, &parts, &vocabulary, context.recipe.seed, &device)?
+        }
+    };
     let before = context.recipe.trained_before(stage);
     if let Some(before) = before {
-        fresh = best_of(context, before, fresh)?;
+        first = best_of(context, before, first)?;
     }
+    let vocabulary = first.vocabulary().clone();
     let objective_of_stage = make()?;
     setup.drafts = objective_of_stage.drafts();
-    let mut trainee = Trainee::drafter(fresh, objective_of_stage, config.optimizer());
+    let mut trainee = Trainee::drafter(first, objective_of_stage, config.optimizer());
     let mut identity = json!({
         "seed": context.recipe.seed,
         "drafter": drafter,
@@ -70,6 +77,9 @@ where
         // `auto` means another type on another device, and a run must not change its numbers on the way.
         "dtype": context.dtype.name(),
     });
+    if let Some(folder) = &context.recipe.start {
+        identity["start"] = json!(context.sha256_of_model(folder)?);
+    }
     if let Some(before) = before {
         identity["before"] = context
             .run
@@ -87,7 +97,15 @@ where
         .as_ref()
         .map_or(summary.steps, |(step, _)| *step);
     let best = with_weights_of(trainee.model(), &context.folder(stage), step as u64)?;
-    let provenance = json!({ "spectrain": env!("CARGO_PKG_VERSION"), "recipe": context.recipe.json, "step": step });
+    let provenance = json!({
+        "spectrain": env!("CARGO_PKG_VERSION"),
+        "recipe": context.recipe.json,
+        "objective": O::settings_of(objective, stage),
+        "stage": stage,
+        "target": {"model": context.target_name()?, "sha256": context.target_sha256()?},
+        "data": {"sha256": setup.tokens.fingerprint()},
+        "step": step,
+    });
     best.write(
         &context.run.path().join(trained(stage)),
         DType::F32,

@@ -1,0 +1,143 @@
+//! What a published folder can mean where trainers do not agree: which layers its ids name, and what its `d2t` holds.
+//!
+//! One of the two keys of layer ids alone has been written with either meaning, and the layers beside the right ones only
+//! cost acceptance: whoever can decode measures which meaning is the one.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::config::{self, LAYER_IDS, NESTED_LAYER_IDS};
+use super::{Reading, read, speculators};
+use crate::Result;
+use crate::config::Config;
+use crate::folder::ModelFolder;
+use crate::tensors::NamedTensor;
+
+/// One way to understand a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// The way.
+    pub reading: Reading,
+    /// What it takes the folder to say.
+    pub text: String,
+}
+
+/// Every way in which a folder can be meant for a target of `target_layers` layers; the likeliest first. Where
+/// `captured_layers` are given they are not in question.
+pub fn meanings(
+    dir: &Path,
+    target_layers: usize,
+    captured_layers: Option<&[usize]>,
+) -> Result<Vec<Meaning>> {
+    let folder = ModelFolder::open(dir)?;
+    let layers = match captured_layers {
+        Some(layers) => vec![(layers.to_vec(), "as given".to_string())],
+        None => of_layers(&config::of(&folder), target_layers)?,
+    };
+    let ids = of_ids(&folder)?;
+    let mut found = Vec::new();
+    for (captured, text) in &layers {
+        for &(absolute_ids, of_map) in &ids {
+            found.push(Meaning {
+                reading: Reading {
+                    target_layers: Some(target_layers),
+                    captured_layers: (!captured.is_empty()).then(|| captured.clone()),
+                    absolute_ids,
+                },
+                text: format!("{text}{of_map}"),
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Captured layers with what says so; none named means the default ones.
+fn of_layers(config: &Config, target_layers: usize) -> Result<Vec<(Vec<usize>, String)>> {
+    let as_run = |key: &str| format!("`{key}` counts the layers that have run");
+    let as_taken = |key: &str| format!("`{key}` is the index of the layer whose output is taken");
+    let nested = config.get(NESTED_LAYER_IDS).is_some();
+    let top = config.get(LAYER_IDS).is_some();
+    let mut found: Vec<(Vec<usize>, String)> = Vec::new();
+    let mut add = |key: &str, first: u64, text: String| -> Result<()> {
+        // A meaning without such layers is not one; keys that mean nothing at all are errors all the same.
+        let ids = match config.layer_ids(key, first) {
+            Err(_) if first > 0 => None,
+            read => read?,
+        };
+        if let Some(ids) = ids.filter(|ids| ids.iter().all(|&id| id < target_layers))
+            && found.iter().all(|(known, _)| *known != ids)
+        {
+            found.push((ids, text));
+        }
+        Ok(())
+    };
+    match (top, nested) {
+        (true, _) if config.get(speculators::MODEL_TYPE).is_some() => {
+            // Only one program writes this layout, and it counts one way.
+            add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
+        }
+        (true, true) => {
+            add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
+            add(NESTED_LAYER_IDS, 0, as_taken(NESTED_LAYER_IDS))?;
+        }
+        (true, false) if config.get("aux_hidden_states_layer_ids").is_none() => {
+            add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
+            add(LAYER_IDS, 0, as_taken(LAYER_IDS))?;
+        }
+        (false, true) => {
+            add(NESTED_LAYER_IDS, 0, as_taken(NESTED_LAYER_IDS))?;
+            add(NESTED_LAYER_IDS, 1, as_run(NESTED_LAYER_IDS))?;
+        }
+        _ => found.push((Vec::new(), "the default layers".to_string())),
+    }
+    if found.is_empty() {
+        let key = if top { LAYER_IDS } else { NESTED_LAYER_IDS };
+        return Err(config.wrong(key, format!("layers of a target of {target_layers}")));
+    }
+    Ok(found)
+}
+
+/// Whether `d2t` can hold offsets, ids, or either.
+fn of_ids(folder: &ModelFolder) -> Result<Vec<(bool, &'static str)>> {
+    let named = |name: &str| {
+        let mut tensors = folder.tensors();
+        tensors.find(|tensor| read::canonical(&tensor.name) == name)
+    };
+    let Some(d2t) = named("d2t") else {
+        return Ok(vec![(false, "")]);
+    };
+    let values = folder.read(&d2t.name)?.to_i64()?;
+    let offsets: Vec<i64> = (0..)
+        .zip(&values)
+        .map(|(i, &value)| value.saturating_add(i))
+        .collect();
+    let vocab = config::of(folder).get("vocab_size").and_then(Value::as_i64);
+    let drafted = match named("t2d") {
+        Some(t2d) => marked(&folder.read(&t2d.name)?),
+        None => None,
+    };
+    let fits = |ids: &[i64]| {
+        let inside = ids
+            .iter()
+            .all(|&id| id >= 0 && vocab.is_none_or(|vocab| id < vocab));
+        let marked = drafted.as_ref().is_none_or(|drafted| drafted == ids);
+        inside && marked && ids.is_sorted_by(|a, b| a < b)
+    };
+    Ok(match (fits(&offsets), fits(&values)) {
+        (true, true) => vec![
+            (false, ", `d2t` holds offsets"),
+            (true, ", `d2t` holds ids"),
+        ],
+        (false, true) => vec![(true, ", `d2t` holds ids")],
+        // What is wrong with it is said where it is read.
+        _ => vec![(false, "")],
+    })
+}
+
+/// The ids that `t2d` marks.
+fn marked(t2d: &NamedTensor) -> Option<Vec<i64>> {
+    let drafted = t2d.to_bool().ok()?;
+    let ids = (0..).zip(drafted).filter(|(_, drafted)| *drafted);
+    Some(ids.map(|(id, _)| id).collect())
+}

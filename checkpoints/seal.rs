@@ -1,0 +1,193 @@
+//! What a folder says of itself under one key of its configuration: where its drafter comes from, and digests of all its
+//! tensors and of the configuration.
+//!
+//! A changed weight, a tensor in another's place, a neighbouring layer id: engines load all of these and draft badly, and no
+//! check of shapes sees them. The digests do.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::folder::{CONFIG, ModelFolder};
+use crate::tensors::NamedTensor;
+use crate::{Error, Result, hash};
+
+/// The key of `config.json`; engines pass over it.
+pub const SEAL: &str = "spectrain";
+const DIGESTS: &str = "sha256";
+const PROVENANCE: &str = "provenance";
+
+/// The configuration with the seal of these tensors in it.
+pub(crate) fn sealed(mut config: Value, tensors: &[NamedTensor], provenance: &Value) -> Value {
+    config[SEAL] = json!({ "version": env!("CARGO_PKG_VERSION") });
+    if !provenance.is_null() {
+        config[SEAL][PROVENANCE] = provenance.clone();
+    }
+    let of_tensors = tensors
+        .iter()
+        .map(|tensor| (tensor.name.clone(), json!(of_tensor(tensor))));
+    let of_tensors: Map<String, Value> = of_tensors.collect();
+    let of_config = of_config(&config);
+    config[SEAL][DIGESTS] = json!({ "config": of_config, "tensors": of_tensors });
+    config
+}
+
+/// Where a configuration says that its drafter comes from, if it does.
+pub fn provenance(config: &Value) -> Option<&Value> {
+    config.get(SEAL)?.get(PROVENANCE)
+}
+
+/// Fails if a folder was changed after this program wrote it. Says whether there was a seal to compare with.
+pub fn check(folder: &ModelFolder) -> Result<bool> {
+    let Some(seal) = folder.config().get(SEAL) else {
+        return Ok(false);
+    };
+    let wrong = |key: &str, expected: String, got: &Value| Error::Key {
+        path: folder.path().join(CONFIG),
+        key: format!("{SEAL}.{DIGESTS}{key}"),
+        expected,
+        got: format!("`{got}`"),
+    };
+    let of_tensors = &seal[DIGESTS]["tensors"];
+    let digests: Option<BTreeMap<&String, &str>> = of_tensors.as_object().and_then(|digests| {
+        let entries = digests.iter();
+        entries
+            .map(|(name, digest)| Some((name, digest.as_str()?)))
+            .collect()
+    });
+    let Some(digests) = digests else {
+        let expected = "a digest for each tensor".to_string();
+        return Err(wrong(".tensors", expected, of_tensors));
+    };
+    let found = of_config(folder.config());
+    if seal[DIGESTS]["config"] != *found {
+        let expected = format!(
+            "`{found}`: the configuration was changed after it was written (without the key `{SEAL}` it is read as that of \
+             a published folder)"
+        );
+        return Err(wrong(".config", expected, &seal[DIGESTS]["config"]));
+    }
+    let names: Vec<String> = digests.keys().map(|name| (*name).clone()).collect();
+    folder.check_names(&names, &[])?;
+    for (name, digest) in digests {
+        let tensor = folder.read(name)?;
+        if of_tensor(&tensor) != digest {
+            return Err(Error::Values {
+                name: name.clone(),
+                path: folder.info(name)?.file.clone(),
+                reason: "it was changed after it was written: its digest is not the one in `config.json`"
+                    .to_string(),
+            });
+        }
+    }
+    Ok(true)
+}
+
+fn of_tensor(tensor: &NamedTensor) -> String {
+    let header = format!("{} {:?}", tensor.dtype, tensor.shape);
+    let parts = [(header.as_str(), tensor.bytes.as_slice())];
+    hash::sha256_parts(parts.into_iter())
+}
+
+/// Of everything but the digests, whatever the order of the keys.
+fn of_config(config: &Value) -> String {
+    let mut config = config.clone();
+    if let Some(seal) = config.get_mut(SEAL).and_then(Value::as_object_mut) {
+        seal.remove(DIGESTS);
+    }
+    hash::sha256_bytes(ordered(&config).to_string().as_bytes())
+}
+
+fn ordered(value: &Value) -> Value {
+    match value {
+        Value::Object(table) => {
+            let sorted: BTreeMap<&String, &Value> = table.iter().collect();
+            let entries = sorted.into_iter();
+            Value::Object(
+                entries
+                    .map(|(key, value)| (key.clone(), ordered(value)))
+                    .collect(),
+            )
+        }
+        Value::Array(values) => values.iter().map(ordered).collect(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write_folder;
+
+    fn tensors() -> Vec<NamedTensor> {
+        vec![
+            NamedTensor::from_f32("a", [2, 3], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+            NamedTensor::from_f32("b", [2, 3], vec![0.0; 6]),
+            NamedTensor::from_i64("d2t", [2], vec![0, 3]),
+        ]
+    }
+
+    fn checked(config: &Value, tensors: &[NamedTensor]) -> Result<bool> {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("d");
+        write_folder(&dir, config, tensors, &[]).unwrap();
+        check(&ModelFolder::open(&dir).unwrap())
+    }
+
+    fn config() -> Value {
+        sealed(
+            json!({"ids": [1, 3], "theta": 1e6, "x": 0.1}),
+            &tensors(),
+            &json!({"recipe": "eagle3"}),
+        )
+    }
+
+    #[test]
+    fn what_was_written_is_what_is_read() {
+        assert!(checked(&config(), &tensors()).unwrap());
+        assert_eq!(provenance(&config()).unwrap()["recipe"], "eagle3");
+        assert!(!checked(&json!({"ids": [1, 3]}), &tensors()).unwrap());
+        let mut turned = Map::new();
+        let original = config();
+        for (key, value) in original.as_object().unwrap().iter().rev() {
+            turned.insert(key.clone(), value.clone());
+        }
+        assert!(checked(&Value::Object(turned), &tensors()).unwrap());
+    }
+
+    #[test]
+    fn every_change_is_refused_by_name() {
+        let refused = |config: &Value, tensors: &[NamedTensor], part: &str| {
+            let error = checked(config, tensors).unwrap_err().to_string();
+            assert!(error.contains(part), "{part}: {error}");
+        };
+        let change = |at: usize, change: &dyn Fn(&mut NamedTensor)| {
+            let mut tensors = tensors();
+            change(&mut tensors[at]);
+            tensors
+        };
+        refused(&config(), &tensors()[1..], "missing tensors: `a`");
+        refused(&config(), &change(0, &|a| a.bytes[5] ^= 1), "`a`");
+        refused(&config(), &change(0, &|a| a.shape.reverse()), "`a`");
+        let cast = |a: &mut NamedTensor| *a = a.clone().cast(crate::DType::BF16).unwrap();
+        refused(&config(), &change(0, &cast), "`a`");
+        let mut swapped = tensors();
+        swapped[0].name = "b".into();
+        swapped[1].name = "a".into();
+        refused(&config(), &swapped, "`a`");
+        let mut more = tensors();
+        more.push(NamedTensor::from_i64("c", [1], vec![0]));
+        refused(&config(), &more, "unexpected tensors: `c`");
+        let mut other = config();
+        other["ids"][1] = json!(4);
+        refused(&other, &tensors(), "was changed after it was written");
+        let mut other = config();
+        other[SEAL][PROVENANCE]["recipe"] = json!("eagle1");
+        refused(&other, &tensors(), "was changed after it was written");
+        for digests in [json!(3), json!({}), json!({"tensors": {"a": 1}})] {
+            let mut other = config();
+            other[SEAL][DIGESTS] = digests;
+            refused(&other, &tensors(), "a digest for each tensor");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! `spectrain check`: whether a drafter's folder is as it was written, and for this target.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::{ModelFolder, seal};
+
+use crate::cli::DeviceArgument;
+use crate::judge::Judge;
+use crate::stages::export::accepted;
+use crate::tables::TargetType;
+use crate::{device, target};
+
+/// Prompts to decode.
+const PROMPTS: usize = 8;
+
+/// Arguments of `spectrain check`.
+#[derive(Debug, clap::Args)]
+pub struct CheckArguments {
+    /// The drafter's folder
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// The target: a hub id or a folder
+    #[arg(long)]
+    target: String,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// Runs the command.
+pub fn run(arguments: &CheckArguments) -> Result<()> {
+    let folder = &arguments.folder;
+    let model = ModelFolder::open(folder)?;
+    let family = Family::of(&model)?;
+    match seal::check(&model)? {
+        true => {
+            println!("{family:?} drafter, as it was written: every tensor and the configuration")
+        }
+        false => println!("{family:?} drafter of another program: nothing says how it was written"),
+    }
+    let target = target::resolve(&arguments.target, None)?;
+    match target::trained_for(&model) {
+        None => println!("the folder does not say which target it is for"),
+        Some(named) if named.sha256 == target::sha256(&target)? => {
+            println!("trained for this target, `{}`", named.model);
+        }
+        Some(named) => bail!(
+            "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
+            folder.display(),
+            named.model,
+            arguments.target
+        ),
+    }
+    let name = &arguments.device.device;
+    let dtype = device::target_dtype(TargetType::Auto, name);
+    let judge = Judge::open(&target, folder, &device::device(name)?, dtype)?;
+    let decoded = accepted(&judge, &judge.generated_prompts(PROMPTS)?)?;
+    println!(
+        "τ {:.3} on texts that the target made up: {} tokens accepted in {} passes",
+        decoded.tau(),
+        decoded.total(),
+        decoded.accepted.len()
+    );
+    Ok(())
+}

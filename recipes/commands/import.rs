@@ -1,0 +1,264 @@
+//! `spectrain import`: a published drafter as a run of this program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use spectrain_checkpoints::eagle3::{self, Meaning, Reading};
+use spectrain_checkpoints::published::{Family, Published};
+use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_models::load_target;
+
+use crate::cli::{DeviceArgument, Misuse};
+use crate::judge::Judge;
+use crate::registry::open_drafter;
+use crate::run_folder::{Existing, RunFolder, RunName, Status, check_name};
+use crate::stages::evaluate::spread;
+use crate::stages::export::{Decoded, accepted};
+use crate::stages::prepare::Text;
+use crate::tables::{DataTable, TargetType};
+use crate::{device, target};
+
+/// A mean acceptance length below which a drafter is for something else.
+const USELESS: f64 = 1.05;
+
+/// Where the drafter is, within the run.
+pub const IMPORTED: &str = "import/drafter";
+
+/// Arguments of `spectrain import`.
+#[derive(Debug, clap::Args)]
+pub struct ImportArguments {
+    /// The published drafter's folder
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// The target it was trained for: a hub id or a folder
+    #[arg(long)]
+    target: String,
+    /// The run's name [default: the folder's]
+    #[arg(long, value_name = "RUN")]
+    name: Option<String>,
+    /// Captured layers as 0-based indices of the layers whose output is read, whatever the folder says
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    layers: Option<Vec<usize>>,
+    /// Conversations to measure with; without them the target makes texts up
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Prompts to measure with
+    #[arg(long, default_value_t = 32)]
+    count: usize,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// One way to understand the folder, and what drafting that way is worth.
+struct Measured {
+    meaning: Meaning,
+    decoded: Decoded,
+}
+
+/// Runs the command.
+pub fn run(arguments: &ImportArguments) -> Result<()> {
+    let started = Instant::now();
+    let folder = &arguments.folder;
+    let opened = ModelFolder::open(folder)?;
+    seal::check(&opened)?;
+    let family = Family::of(&opened)?;
+    if arguments.layers.is_some() && family != Family::Eagle3 {
+        return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
+    }
+    let target = target::resolve(&arguments.target, None)?;
+    let meanings = match family {
+        Family::Eagle3 => {
+            let layers = target::spec(&target)?.layers;
+            eagle3::meanings(folder, layers, arguments.layers.as_deref())?
+        }
+        _ => vec![Meaning {
+            reading: Reading {
+                target_layers: Some(target::spec(&target)?.layers),
+                ..Reading::default()
+            },
+            text: "as its layout says".into(),
+        }],
+    };
+    let run = open_run(arguments)?;
+    let manifest = run.start(
+        "import",
+        0,
+        json!({"from": folder, "target": arguments.target}),
+        Default::default(),
+    )?;
+    let measured = measure(arguments, &run, &target, meanings)?;
+    let (taken, others) = chosen(&measured)?;
+    let target_sha256 = target::sha256(&target)?;
+    let original = seal::provenance(opened.config());
+    let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
+    let provenance = json!({
+        "spectrain": env!("CARGO_PKG_VERSION"),
+        "imported": {"from": folder, "sha256": opened.sha256(), "family": format!("{family:?}"), "read": taken.meaning.text, "ways": ways},
+        "target": {"model": arguments.target, "sha256": target_sha256},
+        "original": original,
+    });
+    let drafter = run.path().join(IMPORTED);
+    let published = Published::read(folder, &taken.meaning.reading)?;
+    published.write(&drafter, Some(&target), &provenance)?;
+    println!("{family:?} drafter, {}", taken.summary());
+    for other in others {
+        println!("not taken: {}", other.summary());
+        if taken.may_be_chance(other) {
+            tracing::warn!(
+                "the difference may be chance: measure with `--prompts` of what the drafter is for, or decide with `--layers`"
+            );
+        }
+    }
+    if taken.decoded.tau() < USELESS {
+        tracing::warn!(
+            "next to nothing of what it drafts is accepted: is it for this target, and are these the layers?"
+        );
+    }
+    println!("imported to {}", drafter.display());
+    run.finish(manifest, started.elapsed().as_secs_f64(), provenance)
+}
+
+impl Measured {
+    /// Whether two standard deviations of the counts explain that one is larger.
+    fn may_be_chance(&self, other: &Self) -> bool {
+        let (a, b) = (self.decoded.total() as f64, other.decoded.total() as f64);
+        (a - b).abs() < 2.0 * (a + b).sqrt()
+    }
+
+    fn summary(&self) -> String {
+        format!(
+            "{}: τ {:.3}, {} tokens accepted in {} passes",
+            self.meaning.text,
+            self.decoded.tau(),
+            self.decoded.total(),
+            self.decoded.accepted.len()
+        )
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "read": self.meaning.text,
+            "captured_layers": self.meaning.reading.captured_layers,
+            "tau": self.decoded.tau(),
+            "accepted": self.decoded.total(),
+            "passes": self.decoded.accepted.len(),
+        })
+    }
+}
+
+fn open_run(arguments: &ImportArguments) -> Result<RunFolder> {
+    let name = match &arguments.name {
+        Some(name) => name.clone(),
+        None => {
+            let path = fs::canonicalize(&arguments.folder);
+            let path =
+                path.with_context(|| format!("cannot open `{}`", arguments.folder.display()))?;
+            path.file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+        }
+    };
+    check_name(&name).context("`--name`")?;
+    let toml = format!(
+        "# made by `spectrain import`\nrecipe = \"import\"\nname = \"{name}\"\n\n[target]\nmodel = {}\n",
+        json!(arguments.target)
+    );
+    let run = RunName {
+        root: &arguments.runs,
+        name: &name,
+        recipe: "import",
+    };
+    let run = RunFolder::open(run, &toml, Existing::Continue)?;
+    let manifest = run.manifest("import")?;
+    if manifest.is_some_and(|manifest| manifest.status == Status::Done) {
+        bail!(
+            "`{}` holds an imported drafter already; choose another `--name`",
+            run.path().display()
+        );
+    }
+    run.clear("import")?;
+    Ok(run)
+}
+
+/// What drafting is worth in each way of understanding the folder.
+fn measure(
+    arguments: &ImportArguments,
+    run: &RunFolder,
+    target: &Path,
+    meanings: Vec<Meaning>,
+) -> Result<Vec<Measured>> {
+    let candidate = run.path().join("import").join("candidate");
+    let name = &arguments.device.device;
+    let device = device::device(name)?;
+    let dtype = device::target_dtype(TargetType::Auto, name);
+    let model = ModelFolder::open(target)?;
+    let loaded = load_target(&model, &device, dtype)?;
+    let mut judge: Option<Judge> = None;
+    let mut prompts = Vec::new();
+    let mut measured = Vec::new();
+    for meaning in meanings {
+        let published = Published::read(&arguments.folder, &meaning.reading)?;
+        published.write(&candidate, Some(target), &Value::Null)?;
+        let drafter = open_drafter(&candidate, &loaded.parts(), &device)?;
+        let capture = drafter.capture()?;
+        let judge = match &mut judge {
+            Some(judge) => {
+                (judge.drafter, judge.capture) = (drafter, capture);
+                judge
+            }
+            None => judge.insert(Judge {
+                target: loaded.clone(),
+                drafter,
+                capture,
+                stop: target::stop_tokens(&model)?,
+            }),
+        };
+        if prompts.is_empty() {
+            prompts = prompts_of(arguments, target, judge)?;
+        }
+        let decoded = accepted(judge, &prompts)?;
+        measured.push(Measured { meaning, decoded });
+    }
+    fs::remove_dir_all(&candidate)
+        .with_context(|| format!("cannot remove `{}`", candidate.display()))?;
+    Ok(measured)
+}
+
+fn prompts_of(arguments: &ImportArguments, target: &Path, judge: &Judge) -> Result<Vec<Vec<u32>>> {
+    let Some(path) = &arguments.prompts else {
+        return judge.generated_prompts(arguments.count.max(1));
+    };
+    let text = Text::of(target, &DataTable::default())?;
+    let prompts = spread(text.prompts(path)?.tokens, arguments.count);
+    match prompts.is_empty() {
+        true => bail!("`{}` holds no prompts", path.display()),
+        false => Ok(prompts),
+    }
+}
+
+/// The way in which most is accepted, and the others.
+fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
+    let tau = |way: &&Measured| way.decoded.tau();
+    let best = measured.iter().max_by(|a, b| tau(a).total_cmp(&tau(b)));
+    let best = best.context("the folder has no meaning")?;
+    let others: Vec<&Measured> = measured
+        .iter()
+        .filter(|way| !std::ptr::eq(*way, best))
+        .collect();
+    if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
+        bail!(
+            "the folder can be meant in two ways that are worth the same: {}; {}; decide with `--layers`, or measure with \
+             `--prompts` of what the drafter is for",
+            best.summary(),
+            other.summary()
+        );
+    }
+    Ok((best, others))
+}

@@ -1,0 +1,233 @@
+//! Whether a drafter that was written and read back is the one that was trained.
+
+use anyhow::{Context as _, Result, bail};
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_eval::{DecodeSettings, VerifierChoice};
+use spectrain_models::{
+    Distribution, Draft, DraftRequest, DraftShape, Features, Proposal, Proposer, Sampling,
+};
+
+use super::COMPARED_DRAFT;
+use crate::judge::Judge;
+use crate::registry::{Trained, Writing};
+
+/// Tokens of a prompt that are decoded to count what is accepted.
+const COMPARED_TOKENS: usize = 64;
+/// Tokens of each where drafts are compared number by number.
+const DRAWN_TOKENS: usize = 16;
+/// Share of the trained drafter's accepted tokens that the exported one must keep when its weights were rounded.
+const KEPT_WHEN_ROUNDED: f64 = 0.8;
+/// Largest difference between two probabilities that are the same, relative to the larger one: devices may add in any
+/// order.
+const SAME: f32 = 1e-3;
+
+/// Fails unless the drafter that `judge` has read back is `trained`, rounded: every tensor bit for bit, the vocabulary, the
+/// captured layers, and the probabilities of what it drafts, which show a setting that no tensor shows.
+pub(super) fn verify(
+    judge: &mut Judge,
+    trained: &dyn Trained,
+    writing: &Writing,
+    prompts: &[Vec<u32>],
+) -> Result<()> {
+    let rounded = trained.rounded(writing.dtype)?;
+    let place = writing.folder.display();
+    let same = check_tensors(&rounded.tensors(), &judge.drafter.tensors());
+    let complete = same.with_context(|| format!("the drafter in `{place}`"))?;
+    if judge.drafter.vocabulary() != trained.vocabulary() {
+        bail!("the drafter in `{place}` has another vocabulary than the trained one");
+    }
+    let (expected, found) = (trained.capture()?, judge.drafter.capture()?);
+    if expected != found {
+        bail!(
+            "the drafter in `{place}`: captured layers: expected {:?}, found {:?}",
+            expected.layers,
+            found.layers
+        );
+    }
+    // A head that was written out has been rounded, and the target's own has not.
+    if !complete {
+        return Ok(());
+    }
+    let found = drawn(judge, prompts)?;
+    let read_back = std::mem::replace(&mut judge.drafter, rounded);
+    let expected = drawn(judge, prompts);
+    judge.drafter = read_back;
+    match same_drafts(&expected?, &found) {
+        true => Ok(()),
+        false => bail!(
+            "the drafter in `{place}` drafts otherwise than the trained one with its weights rounded"
+        ),
+    }
+}
+
+/// Fails unless every tensor of `expected` is in `found`, bit for bit. Says whether these are all; a head that a layout
+/// wants written out may be more.
+fn check_tensors(expected: &[NamedTensor], found: &[NamedTensor]) -> Result<bool> {
+    let of = |name: &str| found.iter().find(|tensor| tensor.name == name);
+    for tensor in expected {
+        match of(&tensor.name) {
+            None => bail!("tensor `{}` is missing", tensor.name),
+            Some(found) if found != tensor => {
+                bail!("tensor `{}` is not the one that was trained", tensor.name)
+            }
+            Some(_) => {}
+        }
+    }
+    let known = |name: &str| name == "lm_head.weight" || expected.iter().any(|t| t.name == name);
+    if let Some(other) = found.iter().find(|tensor| !known(&tensor.name)) {
+        bail!("tensor `{}` was not trained", other.name);
+    }
+    Ok(found.len() == expected.len())
+}
+
+/// What greedy decoding made of some prompts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Decoded {
+    /// Tokens drafted and accepted, pass by pass.
+    pub(crate) accepted: Vec<usize>,
+}
+
+impl Decoded {
+    pub(crate) fn total(&self) -> usize {
+        self.accepted.iter().sum()
+    }
+
+    pub(crate) fn tau(&self) -> f64 {
+        1.0 + self.total() as f64 / self.accepted.len().max(1) as f64
+    }
+}
+
+pub(crate) fn accepted(judge: &Judge, prompts: &[Vec<u32>]) -> Result<Decoded> {
+    let mut session = judge.drafter.session();
+    let accepted = decode(judge, session.as_mut(), prompts, Sampling::GREEDY)?;
+    Ok(Decoded { accepted })
+}
+
+/// Tokens accepted, pass by pass.
+fn decode(
+    judge: &Judge,
+    proposer: &mut dyn Proposer,
+    prompts: &[Vec<u32>],
+    sampling: Sampling,
+) -> Result<Vec<usize>> {
+    let settings = DecodeSettings {
+        max_new_tokens: match sampling.is_greedy() {
+            true => COMPARED_TOKENS,
+            false => DRAWN_TOKENS,
+        },
+        draft: DraftShape::Chain {
+            length: COMPARED_DRAFT,
+        },
+        sampling,
+        stop: judge.stop.clone(),
+    };
+    let verifier = VerifierChoice::Exact.at(&settings.sampling);
+    let mut accepted = Vec::new();
+    for prompt in prompts {
+        let mut rng = StdRng::seed_from_u64(0);
+        let generation = judge
+            .decoder()
+            .generate(proposer, verifier, prompt, &settings, &mut rng)?;
+        accepted.extend(generation.passes.iter().map(|pass| pass.accepted));
+    }
+    Ok(accepted)
+}
+
+/// A proposer that keeps what it drafts.
+struct Recorder {
+    inner: Box<dyn Proposer>,
+    drafts: Vec<Vec<u32>>,
+    /// Of the first draft of each prompt.
+    distributions: Vec<Distribution>,
+    is_first: bool,
+}
+
+impl Proposer for Recorder {
+    fn start(&mut self, capacity: usize, first: u32) {
+        self.is_first = true;
+        self.inner.start(capacity, first);
+    }
+
+    fn observe(&mut self, tokens: &[u32], features: &Features) {
+        self.inner.observe(tokens, features);
+    }
+
+    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        let draft = self.inner.propose(request, rng);
+        if let (true, Proposal::Sampled(distributions)) = (self.is_first, &draft.proposal) {
+            self.distributions.extend(distributions.iter().cloned());
+        }
+        self.is_first = false;
+        self.drafts.push(draft.tokens.clone());
+        draft
+    }
+
+    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
+        self.inner.ranks(tokens)
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        self.inner.passes(depth)
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.inner.parameters_per_pass()
+    }
+
+    fn has_confidence(&self) -> bool {
+        self.inner.has_confidence()
+    }
+}
+
+/// What a drafter drafts by its own probabilities, and these.
+#[derive(Debug, Clone, PartialEq)]
+struct Drawn {
+    drafts: Vec<Vec<u32>>,
+    distributions: Vec<Distribution>,
+}
+
+fn drawn(judge: &Judge, prompts: &[Vec<u32>]) -> Result<Drawn> {
+    let mut recorder = Recorder {
+        inner: judge.drafter.session(),
+        drafts: Vec::new(),
+        distributions: Vec::new(),
+        is_first: true,
+    };
+    decode(judge, &mut recorder, prompts, Sampling::at(1.0))?;
+    Ok(Drawn {
+        drafts: recorder.drafts,
+        distributions: recorder.distributions,
+    })
+}
+
+fn same_drafts(expected: &Drawn, found: &Drawn) -> bool {
+    let near = |a: &f32, b: &f32| (a - b).abs() <= SAME * a.max(*b) + f32::MIN_POSITIVE;
+    let same = |(a, b): (&Distribution, &Distribution)| {
+        let mut pairs = a.probabilities.iter().zip(&b.probabilities);
+        a.probabilities.len() == b.probabilities.len() && pairs.all(|(a, b)| near(a, b))
+    };
+    let mut pairs = expected.distributions.iter().zip(&found.distributions);
+    expected.drafts == found.drafts
+        && expected.distributions.len() == found.distributions.len()
+        && pairs.all(same)
+}
+
+/// In f32 the two drafters are the same; rounded weights may change a few drafts, but not most of them.
+pub(super) fn compare(trained: &Decoded, exported: &Decoded, dtype: DType) -> Result<()> {
+    let same = match dtype {
+        DType::F32 => trained == exported,
+        _ => exported.total() as f64 >= KEPT_WHEN_ROUNDED * trained.total() as f64,
+    };
+    match same {
+        true => Ok(()),
+        false => bail!(
+            "the exported drafter drafts worse than the trained one: τ {:.3}, expected {:.3}; try `--set export.dtype=f32`",
+            exported.tau(),
+            trained.tau()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

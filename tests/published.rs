@@ -1,0 +1,380 @@
+//! Drafters of others become runs of this program: recognised, measured, exported to other layouts and trained further.
+use serde_json::{Value, json};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
+
+use crate::program::SYNTHETIC;
+use crate::workspace::{RECIPE, Workspace};
+
+const EXPORTED: &str = "runs/run/export/drafter";
+const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
+
+fn contents(workspace: &Workspace, folder: &str) -> (Value, Vec<NamedTensor>) {
+    let folder = ModelFolder::open(workspace.path(folder)).unwrap();
+    let tensors = folder
+        .tensors()
+        .map(|info| folder.read(&info.name).unwrap());
+    (folder.config().clone(), tensors.collect())
+}
+
+/// The exported drafter as `published`, as others would have written it: under other names, with a key of layer ids that
+/// can be meant in two ways, and nothing of this program.
+fn publish(workspace: &Workspace) {
+    let (mut config, mut tensors) = contents(workspace, EXPORTED);
+    for key in ["spectrain", "eagle_config", "rope_parameters"] {
+        config.as_object_mut().unwrap().remove(key);
+    }
+    for tensor in &mut tensors {
+        tensor.name = format!(
+            "draft_model.{}",
+            tensor.name.replace("midlayer.", "layers.0.")
+        );
+    }
+    write_folder(&workspace.path("published"), &config, &tensors, &[]).unwrap();
+}
+
+#[test]
+fn a_published_drafter_is_imported_converted_and_trained_further() {
+    let workspace = Workspace::finished();
+    publish(&workspace);
+    let import = |more: &[&str]| {
+        let words = ["import", "published", "--target", "target"];
+        workspace.run(&[&words[..], more].concat())
+    };
+    let direct = [
+        "export",
+        "published",
+        "--to",
+        "vllm",
+        "--target",
+        "target",
+        "--out",
+        "direct",
+    ];
+    workspace
+        .run(&direct)
+        .failed(&["more ways than one", "`spectrain import` measures"]);
+    let layers = contents(&workspace, EXPORTED).0["eagle_config"][LAYER_IDS].clone();
+    let ids: Vec<String> = layers
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    let outcome = import(&["--layers", &ids.join(","), "--name", "taken"]).succeeded();
+    assert!(
+        outcome.stdout.contains("Eagle3 drafter, as given: τ"),
+        "{outcome:#?}"
+    );
+    let imported = "runs/taken/import/drafter";
+    let same = |folder: &str| {
+        assert_eq!(
+            contents(&workspace, folder).1,
+            contents(&workspace, EXPORTED).1,
+            "{folder}"
+        );
+    };
+    same(imported);
+    assert_eq!(
+        contents(&workspace, imported).0["eagle_config"][LAYER_IDS],
+        layers
+    );
+    import(&["--name", "taken", "--layers", "0,1,2"])
+        .failed(&["holds an imported drafter already"]);
+
+    // To another layout, and from there, as a folder, back.
+    let export = |words: &[&str]| workspace.run(&[&["export"], words].concat());
+    let words = ["taken", "--to", "speculators", "--out", "theirs"];
+    assert_eq!(export(&words).succeeded().stdout, "vllm serve theirs\n");
+    let theirs = contents(&workspace, "theirs").0;
+    assert_eq!(
+        theirs["speculators_config"]["verifier"]["name_or_path"],
+        "target"
+    );
+    assert_eq!(
+        theirs["speculators_config"]["verifier"]["architectures"],
+        json!(["Qwen3ForCausalLM"])
+    );
+    export(&["theirs", "--to", "sglang", "--out", "ours"]).succeeded();
+    same("ours");
+    export(&["taken", "--to", "hf", "--dtype", "f32", "--out", "wide"]).succeeded();
+    assert!(
+        contents(&workspace, "wide")
+            .1
+            .iter()
+            .all(|tensor| tensor.dtype != DType::BF16)
+    );
+
+    // It is judged, and training goes on from it.
+    for drafter in [imported, "theirs"] {
+        let words = [
+            "evaluate",
+            "--target",
+            "target",
+            "--drafter",
+            drafter,
+            "--prompts",
+            "eval.jsonl",
+            "--count",
+            "2",
+        ];
+        workspace
+            .run(&[&words[..], &["--temperature", "0", "--max-new-tokens", "8"]].concat())
+            .succeeded();
+    }
+    let start = format!("start={imported}");
+    let further = |more: &[&str]| {
+        let words = [
+            "recipe",
+            "recipe.toml",
+            "--quiet",
+            "--set",
+            "name=further",
+            "--set",
+            &start,
+        ];
+        workspace.run(&[&words[..], more].concat())
+    };
+    let kept = further(&[
+        "--set",
+        "train.steps=1",
+        "--set",
+        "train.warmup=0",
+        "--set",
+        "train.learning_rate=1e-12",
+    ])
+    .succeeded();
+    assert!(kept.stdout.contains("eagle3 drafter"), "{kept:#?}");
+    let (_, before) = contents(&workspace, imported);
+    let (_, after) = contents(&workspace, "runs/further/export/drafter");
+    assert_eq!(
+        before, after,
+        "a step of no length leaves what it started from"
+    );
+    for (key, part) in [
+        ("drafter.d_ff=40", "gate_proj"),
+        (
+            "drafter.norm_output=true",
+            "`norm_output`: expected true, found false",
+        ),
+        (
+            "drafter.captured_layers=[0, 1]",
+            "captured layers: expected [0, 1]",
+        ),
+    ] {
+        further(&["--set", key]).failed(&["other settings than `[drafter]`", part]);
+    }
+}
+
+#[test]
+fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
+    let workspace = Workspace::of(SYNTHETIC);
+    let settings = [
+        "synthetic.steps=150",
+        "train.steps=150",
+        "train.validate_every=150",
+        "evaluate.temperatures=[0.0]",
+        "evaluate.drafts=[]",
+        // The layer behind it is the last one, which looks like no other.
+        "drafter.captured_layers=[3]",
+    ];
+    let settings = settings.iter().flat_map(|setting| ["--set", *setting]);
+    let words: Vec<&str> = ["recipe", "recipe.toml", "--quiet"]
+        .into_iter()
+        .chain(settings)
+        .collect();
+    workspace.run(&words).succeeded();
+    let target = "runs/run/synthetic/target";
+    let import = |folder: &str| {
+        let prompts = "runs/run/synthetic/eval.jsonl";
+        let words = ["import", folder, "--target", target, "--prompts", prompts];
+        workspace.run(&words).succeeded()
+    };
+    publish(&workspace);
+    let outcome = import("published");
+    let ids = |folder: &str| contents(&workspace, folder).0["eagle_config"][LAYER_IDS].clone();
+    let manifest = workspace.json("runs/published/import/manifest.json");
+    let ways = manifest["summary"]["imported"]["ways"].as_array().unwrap();
+    assert_eq!(ways.len(), 2);
+    let tau = |way: &Value| way["tau"].as_f64().unwrap();
+    assert!(tau(&ways[0]) > tau(&ways[1]), "{ways:?}");
+    assert_eq!(
+        ids("runs/published/import/drafter"),
+        ids(EXPORTED),
+        "{outcome:#?}"
+    );
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert!(
+        lines[0].contains("counts the layers that have run: τ"),
+        "{outcome:#?}"
+    );
+    assert!(
+        lines[1].starts_with("not taken: ") && lines[1].contains("output is taken: τ"),
+        "{outcome:#?}"
+    );
+
+    // The same ids under the other key, which then has not the meaning that engines give it.
+    let (mut config, tensors) = contents(&workspace, "published");
+    let given = config.as_object_mut().unwrap().remove(LAYER_IDS);
+    config["eagle_config"] = json!({ LAYER_IDS: given });
+    write_folder(&workspace.path("other"), &config, &tensors, &[]).unwrap();
+    import("other");
+    assert_eq!(ids("runs/other/import/drafter"), ids(EXPORTED));
+}
+
+#[test]
+fn a_changed_folder_and_a_wrong_target_are_found_out() {
+    let workspace = Workspace::finished();
+    let check = |folder: &str, target: &str| workspace.run(&["check", folder, "--target", target]);
+    let outcome = check(EXPORTED, "target").succeeded();
+    for part in [
+        "every tensor and the configuration",
+        "trained for this target, `target`",
+        "τ ",
+    ] {
+        assert!(outcome.stdout.contains(part), "{outcome:#?}");
+    }
+    workspace.write_target_of("twin", 8, |_| ());
+    check(EXPORTED, "twin").failed(&["was trained for `target`", "other weights than `twin`"]);
+    let evaluate = |drafter: &str, more: &[&str]| {
+        let words = [
+            "evaluate",
+            "--target",
+            "twin",
+            "--drafter",
+            drafter,
+            "--prompts",
+            "eval.jsonl",
+            "--count",
+            "2",
+        ];
+        let short = [
+            "--temperature",
+            "0",
+            "--max-new-tokens",
+            "8",
+            "--no-baseline",
+        ];
+        workspace.run(&[&words[..], &short, more].concat())
+    };
+    evaluate(EXPORTED, &[]).failed(&["was trained for `target`", "`--other-target`"]);
+    evaluate(EXPORTED, &["--other-target"]).succeeded();
+
+    let (config, tensors) = contents(&workspace, EXPORTED);
+    let changed = |name: &str, config: &Value, tensors: &[NamedTensor], parts: &[&str]| {
+        write_folder(&workspace.path(name), config, tensors, &[]).unwrap();
+        check(name, "target").failed(parts);
+        let words = [
+            "generate",
+            "--target",
+            "target",
+            "--drafter",
+            name,
+            "--prompt",
+            "count",
+        ];
+        workspace.run(&words).failed(parts);
+    };
+    let at = |name: &str| {
+        tensors
+            .iter()
+            .position(|tensor| tensor.name == name)
+            .unwrap()
+    };
+    let (gate, up) = (
+        at("midlayer.mlp.gate_proj.weight"),
+        at("midlayer.mlp.up_proj.weight"),
+    );
+    let mut swapped = tensors.clone();
+    (swapped[gate].name, swapped[up].name) = (tensors[up].name.clone(), tensors[gate].name.clone());
+    changed(
+        "swapped",
+        &config,
+        &swapped,
+        &["_proj.weight`", "changed after it was written"],
+    );
+    let mut neighbours = config.clone();
+    for key in [LAYER_IDS, "eagle_config"] {
+        let ids = match key {
+            LAYER_IDS => &mut neighbours[LAYER_IDS],
+            _ => &mut neighbours["eagle_config"][LAYER_IDS],
+        };
+        let last = ids.as_array_mut().unwrap().last_mut().unwrap();
+        *last = json!(last.as_u64().unwrap() + 1);
+    }
+    changed(
+        "neighbour",
+        &neighbours,
+        &tensors,
+        &["configuration was changed"],
+    );
+}
+
+#[test]
+fn what_cannot_be_imported_is_refused_before_anything_is_made() {
+    let workspace = Workspace::finished();
+    publish(&workspace);
+    let import = |words: &[&str]| workspace.run(&[&["import"], words].concat());
+    import(&["nowhere", "--target", "target"]).failed(&["`nowhere`", "no such model folder"]);
+    workspace.write_target_of("small", 8, |spec| spec.layers = 1);
+    import(&["published", "--target", "small"]).failed(&["layers of a target of 1"]);
+    std::fs::create_dir(workspace.path("pickled")).unwrap();
+    workspace.write(
+        "pickled/config.json",
+        workspace.bytes("published/config.json"),
+    );
+    workspace.write("pickled/pytorch_model.bin", "");
+    import(&["pickled", "--target", "target"]).failed(&["is a pickle", "save_file"]);
+    let outcome = import(&["target", "--target", "target", "--layers", "1"]);
+    assert_eq!(outcome.code, Some(2), "{outcome:#?}");
+    for name in ["published", "pickled", "target"] {
+        assert!(!workspace.path(format!("runs/{name}")).exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_dflash_drafter_goes_to_every_layout_and_back() {
+    let recipe = RECIPE
+        .replace("\"eagle3\"", "\"dflash\"")
+        .replace(
+            "draft_vocab = 256",
+            "layers = 1\nblock_size = 4\nmask_token = 4",
+        )
+        .replace("[objective]\nsteps = 2", "[objective]\nanchors = 4");
+    let recipe = format!("{recipe}\n[export]\nto = [\"vllm\", \"hf\", \"speculators\"]\n");
+    let workspace = Workspace::new();
+    workspace.write("recipe.toml", recipe);
+    workspace
+        .run(&["recipe", "recipe.toml", "--quiet"])
+        .succeeded();
+    let launch = workspace.manifest("export")["summary"].clone();
+    assert_eq!(launch["further"].as_array().unwrap().len(), 2, "{launch:#}");
+    let hf = launch["further"][0]["launch"][0].as_str().unwrap();
+    assert!(hf.contains("speculation_type='\\''dflash'\\''"), "{hf}");
+    for apart in ["hf", "speculators"] {
+        let out = format!("from-{apart}");
+        let from = format!("{EXPORTED}-{apart}");
+        workspace
+            .run(&["export", &from, "--to", "sglang", "--out", &out])
+            .succeeded();
+        assert_eq!(
+            contents(&workspace, &out).1,
+            contents(&workspace, EXPORTED).1
+        );
+    }
+    // Training goes on from a folder in another layout.
+    let start = format!("start={EXPORTED}-speculators");
+    let words = [
+        "recipe",
+        "recipe.toml",
+        "--quiet",
+        "--set",
+        "name=further",
+        "--set",
+        &start,
+    ];
+    workspace.run(&words).succeeded();
+    let block = [&words[..], &["--set", "drafter.block_size=3"]].concat();
+    workspace
+        .run(&block)
+        .failed(&["other settings than `[drafter]`", "block_size"]);
+}
