@@ -258,12 +258,15 @@ struct Keys {
     /// The id that stands for the output of the first layer.
     first_id: u64,
     mask_token: &'static str,
+    /// What stands before the keys of DFlash 2.
+    parts: &'static str,
 }
 
 const KEYS: Keys = Keys {
     layer_ids: "dflash_config.target_layer_ids",
     first_id: 0,
     mask_token: "dflash_config.mask_token_id",
+    parts: "dflash_config.",
 };
 
 fn from_json(
@@ -290,14 +293,14 @@ fn from_json(
     let (heads, kv_heads) = config.heads()?;
     let layers = config.count("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
-    let parts = DFlashParts::read(&config)?;
+    let parts = DFlashParts::read(&config, keys.parts)?;
     if parts
         .convolution
         .as_ref()
         .is_some_and(|convolution| !hidden_size.is_multiple_of(convolution.group))
     {
-        let key = "dflash_config.conv_group_size";
-        return Err(config.wrong(key, format!("a divisor of {hidden_size}")));
+        let key = format!("{}conv_group_size", keys.parts);
+        return Err(config.wrong(&key, format!("a divisor of {hidden_size}")));
     }
     let (ids, mask) = (keys.layer_ids, keys.mask_token);
     let captured = config.get(ids).and_then(Value::as_array);

@@ -10,6 +10,7 @@ use crate::eagle3::{self, Eagle3Layout, Reading};
 use crate::folder::{CONFIG, ModelFolder};
 use crate::hydra::{self, HydraLayout};
 use crate::language_model::{self, LanguageModelFolder};
+use crate::masked_language_model;
 use crate::medusa::{self, MedusaLayout};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result};
@@ -27,6 +28,8 @@ pub enum Family {
     Hydra,
     /// DFlash.
     DFlash,
+    /// A masked-diffusion language model.
+    Deer,
     /// A language model that drafts in one pass.
     Pard,
     /// A language model.
@@ -37,12 +40,13 @@ pub enum Family {
 type Sign = (fn(&Value) -> bool, Family);
 
 /// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors.
-const SIGNS: [Sign; 7] = [
+const SIGNS: [Sign; 8] = [
     (eagle3::recognises, Family::Eagle3),
     (eagle1::recognises, Family::Eagle1),
     (medusa::recognises, Family::Medusa),
     (hydra::recognises, Family::Hydra),
     (dflash::recognises, Family::DFlash),
+    (masked_language_model::recognises, Family::Deer),
     (
         |config| language_model::mask_token(config).is_some(),
         Family::Pard,
@@ -62,7 +66,7 @@ impl Family {
             None => Err(Error::Key {
                 path: folder.path().join(CONFIG),
                 key: "architectures".to_string(),
-                expected: "a drafter of EAGLE-1, EAGLE-3, Medusa, Hydra, DFlash or PARD, or a language model"
+                expected: "a drafter of EAGLE-1, EAGLE-3, Medusa, Hydra, DFlash, DEER or PARD, or a language model"
                     .to_string(),
                 got: format!("`{}`", config["architectures"]),
             }),
@@ -103,7 +107,7 @@ impl Published {
                 };
                 pair(read, Self::DFlash)
             }
-            Family::Pard | Family::LanguageModel => {
+            Family::Deer | Family::Pard | Family::LanguageModel => {
                 let tensors = folder.tensors().map(|info| folder.read(&info.name));
                 Self::LanguageModel(folder.config().clone(), tensors.collect::<Result<_>>()?)
             }

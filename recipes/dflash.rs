@@ -155,7 +155,7 @@ impl Shipped for DFlash {
                 let verifier = Verifier {
                     name: writing.target.to_owned(),
                     architectures: architectures(self.target())?,
-                    draft_tokens: layout.block_size - 1,
+                    draft_tokens: self.config().slots(),
                 };
                 dflash::speculators::write(folder, &layout, &tensors, &verifier, provenance)?;
             }

@@ -157,57 +157,62 @@ impl DFlashParts {
         tensors
     }
 
-    /// Adds their keys to a `config.json`.
-    pub(super) fn write(&self, config: &mut Value) {
-        let nested = |key: &str, value: Value, config: &mut Value| {
-            config["dflash_config"][key] = value;
-        };
+    /// Adds the keys of DFlash 2 to a table.
+    pub(super) fn write_sizes(&self, table: &mut Value) {
         if let Some(Convolution { taps, group }) = self.convolution {
-            nested("conv_kernel_size", json!(taps), config);
-            nested("conv_group_size", json!(group), config);
+            table["conv_kernel_size"] = json!(taps);
+            table["conv_group_size"] = json!(group);
         }
         if let Some(Selector { rank, top_k }) = self.selector {
-            nested("selector_rank", json!(rank), config);
-            nested("selector_top_k", json!(top_k), config);
-        }
-        if self.of_tokens {
-            nested("context", json!("tokens"), config);
-        }
-        if self.sample_from_anchor || self.markov.is_some() || self.confidence {
-            // vLLM reads what says how DSpark drafts beside the table of DFlash.
-            config["sample_from_anchor"] = json!(self.sample_from_anchor);
-            config["dspark_bonus_anchor"] = json!(!self.sample_from_anchor);
-            config["markov_rank"] = json!(self.markov.as_ref().map_or(0, |markov| markov.rank));
-            config["enable_confidence_head"] = json!(self.confidence);
-            config["confidence_head_with_markov"] = json!(self.markov.is_some());
-            config["target_layer_ids"] = config["dflash_config"]["target_layer_ids"].clone();
-            config["mask_token_id"] = config["dflash_config"]["mask_token_id"].clone();
-        }
-        if let Some(Markov { kind, .. }) = &self.markov {
-            config["markov_head_type"] = json!(kind);
+            table["selector_rank"] = json!(rank);
+            table["selector_top_k"] = json!(top_k);
         }
     }
 
-    /// Reads their keys of a `config.json`.
-    pub(super) fn read(config: &Config) -> Result<Self> {
+    /// Adds the keys of DSpark's heads to a table.
+    pub(super) fn write_heads(&self, table: &mut Value) {
+        table["sample_from_anchor"] = json!(self.sample_from_anchor);
+        table["markov_rank"] = json!(self.markov.as_ref().map_or(0, |markov| markov.rank));
+        table["enable_confidence_head"] = json!(self.confidence);
+        table["confidence_head_with_markov"] = json!(self.markov.is_some());
+        if let Some(Markov { kind, .. }) = &self.markov {
+            table["markov_head_type"] = json!(kind);
+        }
+    }
+
+    /// Adds their keys to a `config.json`.
+    pub(super) fn write(&self, config: &mut Value) {
+        self.write_sizes(&mut config["dflash_config"]);
+        if self.of_tokens {
+            config["dflash_config"]["context"] = json!("tokens");
+        }
+        if self.sample_from_anchor || self.markov.is_some() || self.confidence {
+            // vLLM reads what says how DSpark drafts beside the table of DFlash.
+            self.write_heads(config);
+            config["dspark_bonus_anchor"] = json!(!self.sample_from_anchor);
+            config["target_layer_ids"] = config["dflash_config"]["target_layer_ids"].clone();
+            config["mask_token_id"] = config["dflash_config"]["mask_token_id"].clone();
+        }
+    }
+
+    /// Reads their keys of a `config.json`, those of DFlash 2 behind `prefix`.
+    pub(super) fn read(config: &Config, prefix: &str) -> Result<Self> {
+        let behind = |key: &str| format!("{prefix}{key}");
         let given = |key: &str| config.get(key).is_some_and(|value| *value != json!(0));
         let size = |key: &str| config.size(key, None);
-        let (taps, rank) = (
-            "dflash_config.conv_kernel_size",
-            "dflash_config.selector_rank",
-        );
-        let convolution = match given(taps) {
+        let (taps, rank) = (behind("conv_kernel_size"), behind("selector_rank"));
+        let convolution = match given(&taps) {
             false => None,
             true => Some(Convolution {
-                taps: size(taps)?,
-                group: size("dflash_config.conv_group_size")?,
+                taps: size(&taps)?,
+                group: size(&behind("conv_group_size"))?,
             }),
         };
-        let selector = match given(rank) {
+        let selector = match given(&rank) {
             false => None,
             true => Some(Selector {
-                rank: size(rank)?,
-                top_k: size("dflash_config.selector_top_k")?,
+                rank: size(&rank)?,
+                top_k: size(&behind("selector_top_k"))?,
             }),
         };
         let markov = match given("markov_rank") {

@@ -1,12 +1,11 @@
-//! A DFlash drafter in the layout of the speculators library, which vLLM serves with the target it names. Layer ids count the
-//! layers that have run.
+//! A drafter of DFlash, DFlash 2 or DSpark in the layout of the speculators library, which vLLM serves with the target it
+//! names. Layer ids count the layers that have run.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::transformers::check_plain;
-use super::{DFlashLayout, Keys, required, to_json};
+use super::{DFlashLayout, DFlashParts, Keys, required, to_json};
 use crate::config::Config;
 use crate::eagle3::speculators::{MODEL_TYPE, VERSION, Verifier};
 use crate::expected::Expected;
@@ -15,7 +14,12 @@ use crate::{Error, Result, checked};
 
 pub(super) use crate::eagle3::speculators::LAYER_CONFIG;
 
-const ARCHITECTURE: &str = "DFlashSpeculator";
+/// What the library calls each kind, and the architecture of each.
+const KINDS: [[&str; 2]; 3] = [
+    ["dflash", "DFlashSpeculator"],
+    ["dflash2", "DFlash2DraftModel"],
+    ["dspark", "DSparkSpeculator"],
+];
 const LAYER_IDS: &str = "aux_hidden_state_layer_ids";
 /// What the library calls the opposite of a causal block, for sliding layers; vLLM reads it for all.
 const NON_CAUSAL: &str = "sliding_window_non_causal";
@@ -24,11 +28,12 @@ pub(super) const KEYS: Keys = Keys {
     layer_ids: LAYER_IDS,
     first_id: 1,
     mask_token: "mask_token_id",
+    parts: "",
 };
 
 /// Whether a `config.json` is of this layout.
 pub(super) fn recognises(config: &Value) -> bool {
-    config[MODEL_TYPE] == "dflash"
+    KINDS.iter().any(|[kind, _]| config[MODEL_TYPE] == *kind)
 }
 
 /// Whether a place of a block sees only those before it: sliding layers are so unless the key says otherwise.
@@ -45,7 +50,7 @@ pub fn write(
     provenance: &Value,
 ) -> Result<()> {
     let dialect = "DFlash speculators";
-    check_plain(layout, dialect)?;
+    let kind = kind(layout, dialect)?;
     if layout.causal && layout.window == 0 {
         return Err(Error::Layout {
             dialect,
@@ -58,12 +63,39 @@ pub fn write(
         required: required(layout),
         optional: Vec::new(),
     };
-    let config = to_speculators(layout, verifier);
+    let config = to_speculators(layout, kind, verifier);
     checked::write(dir, &config, tensors, &expected, |_| Ok(()), provenance)
 }
 
-fn to_speculators(layout: &DFlashLayout, verifier: &Verifier) -> Value {
-    let mut layer = to_json(layout);
+/// What the library calls a drafter with these parts.
+fn kind(layout: &DFlashLayout, dialect: &'static str) -> Result<[&'static str; 2]> {
+    let parts = &layout.parts;
+    let other = match (&parts.convolution, &parts.selector, &parts.markov) {
+        _ if parts.of_tokens => "a context of tokens",
+        (Some(_), Some(_), None) if !parts.confidence => return Ok(KINDS[1]),
+        (None, None, None) if !parts.confidence && !parts.sample_from_anchor => {
+            return Ok(KINDS[0]);
+        }
+        (None, None, _) => return Ok(KINDS[2]),
+        _ => "some of the parts of DFlash 2",
+    };
+    Err(Error::Layout {
+        dialect,
+        field: "parts",
+        expected: "those of DFlash, DFlash 2 or DSpark".to_string(),
+        got: other.to_string(),
+    })
+}
+
+fn to_speculators(
+    layout: &DFlashLayout,
+    [kind, architecture]: [&str; 2],
+    verifier: &Verifier,
+) -> Value {
+    let mut layer = to_json(&DFlashLayout {
+        parts: DFlashParts::default(),
+        ..layout.clone()
+    });
     if let Some(keys) = layer.as_object_mut() {
         for key in [
             "dflash_config",
@@ -80,9 +112,9 @@ fn to_speculators(layout: &DFlashLayout, verifier: &Verifier) -> Value {
         .iter()
         .map(|layer| layer + 1)
         .collect();
-    json!({
-        "architectures": [ARCHITECTURE],
-        MODEL_TYPE: "dflash",
+    let mut config = json!({
+        "architectures": [architecture],
+        MODEL_TYPE: kind,
         "speculators_version": VERSION,
         "draft_vocab_size": layout.vocab_size,
         "block_size": layout.block_size,
@@ -91,11 +123,16 @@ fn to_speculators(layout: &DFlashLayout, verifier: &Verifier) -> Value {
         "mask_token_id": layout.mask_token,
         // Always: without it vLLM makes every layer causal.
         NON_CAUSAL: !layout.causal,
-        "sample_from_anchor": false,
+        "sample_from_anchor": layout.parts.sample_from_anchor,
         "num_target_layers": layout.target_layers,
         "tie_word_embeddings": false,
         LAYER_CONFIG: layer,
-        "speculators_config": verifier.to_json("dflash"),
+        "speculators_config": verifier.to_json(kind),
         "torch_dtype": crate::config::torch_dtype(layout.dtype),
-    })
+    });
+    layout.parts.write_sizes(&mut config);
+    if kind == KINDS[2][0] {
+        layout.parts.write_heads(&mut config);
+    }
+    config
 }

@@ -28,7 +28,7 @@ pub(crate) fn layout() -> DFlashLayout {
     }
 }
 
-fn dflash_2() -> DFlashLayout {
+pub(crate) fn dflash_2() -> DFlashLayout {
     DFlashLayout {
         parts: DFlashParts {
             convolution: Some(Convolution { taps: 2, group: 4 }),
@@ -39,7 +39,7 @@ fn dflash_2() -> DFlashLayout {
     }
 }
 
-fn dspark(kind: &str) -> DFlashLayout {
+pub(crate) fn dspark(kind: &str) -> DFlashLayout {
     DFlashLayout {
         parts: DFlashParts {
             markov: Some(Markov {

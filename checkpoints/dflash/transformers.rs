@@ -23,6 +23,7 @@ pub(super) const KEYS: Keys = Keys {
     layer_ids: "target_layer_ids",
     first_id: 0,
     mask_token: "mask_token_id",
+    parts: "dflash_config.",
 };
 
 /// Whether a `config.json` is of this layout.
@@ -73,7 +74,7 @@ pub fn write(
 }
 
 /// Fails for a drafter with parts that this dialect has no keys for.
-pub(super) fn check_plain(layout: &DFlashLayout, dialect: &'static str) -> Result<()> {
+fn check_plain(layout: &DFlashLayout, dialect: &'static str) -> Result<()> {
     match layout.parts.family() {
         Family::DFlash => Ok(()),
         other => Err(Error::Layout {

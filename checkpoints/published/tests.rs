@@ -620,6 +620,30 @@ fn the_three_layouts_of_dflash_become_the_same_drafter_again() {
         assert!(error.contains("num_target_layers"), "{error}");
         assert_eq!(dflash::read_for_target(&theirs, 6).unwrap().0, layout);
     }
+    let kinds = [
+        (dflash::tests::dflash_2(), "dflash2"),
+        (dflash::tests::dspark("vanilla"), "dspark"),
+        (dflash::tests::dspark("rnn"), "dspark"),
+    ];
+    for (layout, kind) in kinds {
+        let tensors = dflash::tests::tensors(&layout);
+        let theirs = folder("of-parts");
+        dflash::speculators::write(&theirs, &layout, &tensors, &verifier(), &NONE).unwrap();
+        assert_eq!(contents(&theirs).0["speculators_model_type"], kind);
+        let (found, mut read) = dflash::read(&theirs).unwrap();
+        assert_eq!(found, layout);
+        read.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut sorted = tensors.clone();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        assert!(read == sorted);
+        let error = dflash::transformers::write(&folder("x"), &layout, &tensors, &NONE);
+        assert!(error.unwrap_err().to_string().contains("plain DFlash"));
+    }
+    let mut half = dflash::tests::dflash_2();
+    half.parts.selector = None;
+    let tensors = dflash::tests::tensors(&half);
+    let error = dflash::speculators::write(&folder("x"), &half, &tensors, &verifier(), &NONE);
+    assert!(error.unwrap_err().to_string().contains("DFlash 2"));
     let full = DFlashLayout {
         causal: true,
         ..dflash::tests::layout()

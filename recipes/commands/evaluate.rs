@@ -155,7 +155,10 @@ fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
     let Some(named) = target::trained_for(&model) else {
         return Ok(());
     };
-    let by_text = matches!(Family::of(&model), Ok(Family::Pard | Family::LanguageModel));
+    let by_text = matches!(
+        Family::of(&model),
+        Ok(Family::Deer | Family::Pard | Family::LanguageModel)
+    );
     let is_it = |target: &TrialTarget| target.report.sha256 == named.sha256;
     if by_text || targets.iter().any(is_it) {
         return Ok(());
