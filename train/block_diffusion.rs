@@ -5,6 +5,8 @@
 //! `x_{a+1+k}`; that token judges it, or the target's distribution of row `a+k`. Its place in the block is `k + 1`, as the
 //! anchor's own predicts nothing, unless the drafter samples from it. An anchor may stand where it and the token after it are
 //! in the loss mask, as a decoder drafts after a token of the reply; a slot counts where its token is.
+mod anchors;
+mod config;
 mod cover;
 mod heads;
 mod slot_weights;
@@ -13,13 +15,14 @@ mod staged;
 use std::collections::BTreeMap;
 
 use burn::prelude::*;
-use serde::{Deserialize, Serialize};
 use spectrain_data::seed::mix;
 use spectrain_models::Drafter as _;
 use spectrain_models::blocks::{BlockLayout, BlockPlaces};
 use spectrain_models::dflash::DFlash;
 use spectrain_models::weights::host_f32;
 
+use self::anchors::{Anchored, previous_tokens};
+pub use self::config::{Anchors, BlockLossConfig, SlotWeights};
 use self::cover::Cover;
 pub use self::cover::Masking;
 use self::heads::{Selection, be_sure, select};
@@ -27,91 +30,7 @@ use self::slot_weights::{Preview, by_reach, until_first_error};
 pub use self::staged::StagedBlockLoss;
 use crate::batch::Rows;
 use crate::token_loss::{Judged, TokenLoss};
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Loss, Objective, Result, Row, Statistics,
-};
-
-/// The `[objective]` table of a DFlash recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BlockLossConfig {
-    /// The most blocks of a row. 512.
-    pub anchors: usize,
-    /// Where they stand. `"random"`.
-    pub placement: Anchors,
-    /// Which tokens of a block are masked. `"all"`.
-    pub masking: Masking,
-    /// Factor on the cross-entropy with the text. 1.
-    pub label_weight: f64,
-    /// Factor on the divergence from the target's distribution. 0.
-    pub teacher_weight: f64,
-    /// That divergence; `"ce"` is the target's most likely token. `"kl"`.
-    pub divergence: Divergence,
-    /// How much each slot counts. `"exponential"`.
-    pub slot_weights: SlotWeights,
-    /// Slots over which exponential weights fall to 1/e. Left out or 0: the authors', by the size of the block.
-    pub decay_slots: f64,
-    /// By how much a slot counts more than the one behind it, with rising weights. 1.01.
-    pub growth: f64,
-    /// Share of certainty in D-PACE. 0.5.
-    pub certainty: f64,
-    /// Whether the sum is divided by the positions that count, and not by their weights (speculators). `false`.
-    pub divide_by_count: bool,
-    /// Factor on the cross-entropy of the selector of paths, where the drafter has one. 1.
-    pub selector_weight: f64,
-    /// Whether the text's token takes the place of the least likely candidate where it is none (SpecForge, speculators), or
-    /// such slots teach the selector nothing (NeMo). `true`.
-    pub inject: bool,
-    /// Factor on the cross-entropy of the guess how likely a draft is kept, where the drafter has a head for it. 1.
-    pub confidence_weight: f64,
-}
-
-/// Where blocks stand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Anchors {
-    /// Anywhere in replies, drawn anew for each step.
-    Random,
-    /// One behind the other, from the start of each reply on.
-    Chunks,
-}
-
-/// How much each slot counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SlotWeights {
-    /// Slot `k`, the first being 0, counts `exp(-k / decay_slots)`.
-    Exponential,
-    /// All alike.
-    Uniform,
-    /// Slot `k` of `R` counts `growth^(R - 1 - k)` (DEER, <https://arxiv.org/abs/2512.15176>).
-    Rising,
-    /// By the probability that a decoder gets so far, as the drafter sees it (D-PACE, <https://arxiv.org/abs/2605.18810>).
-    DPace,
-    /// All alike up to the first slot where the drafter errs, none behind it (AUF, <https://arxiv.org/abs/2607.01893>).
-    Auf,
-}
-
-impl Default for BlockLossConfig {
-    fn default() -> Self {
-        Self {
-            anchors: 512,
-            placement: Anchors::Random,
-            masking: Masking::All,
-            label_weight: 1.0,
-            teacher_weight: 0.0,
-            divergence: Divergence::Kl,
-            slot_weights: SlotWeights::Exponential,
-            decay_slots: 0.0,
-            growth: 1.01,
-            certainty: 0.5,
-            divide_by_count: false,
-            selector_weight: 1.0,
-            inject: true,
-            confidence_weight: 1.0,
-        }
-    }
-}
+use crate::{Batch, Head, HeadParameter, Loss, Objective, Result, Row, Statistics};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -120,39 +39,14 @@ pub struct BlockLoss {
     config: BlockLossConfig,
 }
 
-/// Anchors of a batch: for each row the same number, each with the start of its document.
-type Anchored = Vec<Option<(usize, usize)>>;
-
 impl Objective<DFlash> for BlockLoss {
     type Config = BlockLossConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
+        config.check()?;
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
-        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
-        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        if config.anchors == 0 {
-            return setting("anchors", "at least 1", "0".into());
-        }
-        if !(config.decay_slots >= 0.0 && config.decay_slots.is_finite()) {
-            return setting("decay_slots", "0 or more", config.decay_slots.to_string());
-        }
-        if !(config.growth >= 1.0 && config.growth.is_finite()) {
-            return setting("growth", "1 or more", config.growth.to_string());
-        }
-        for (key, weight) in [
-            ("selector_weight", config.selector_weight),
-            ("confidence_weight", config.confidence_weight),
-        ] {
-            if !(weight >= 0.0 && weight.is_finite()) {
-                return setting(key, "0 or more", weight.to_string());
-            }
-        }
-        if !(0.0..=1.0).contains(&config.certainty) {
-            let got = config.certainty.to_string();
-            return setting("certainty", "a number from 0 to 1", got);
-        }
         Ok(Self {
-            loss,
+            loss: TokenLoss::new(labels, teacher, config.divergence)?,
             config: config.clone(),
         })
     }
@@ -234,38 +128,13 @@ impl Objective<DFlash> for BlockLoss {
 impl BlockLoss {
     /// The anchors of a batch, ascending in each row; rows with fewer than others are filled up.
     pub fn anchors(&self, rows: &Rows, block_size: usize, seed: u64) -> Anchored {
-        let length = rows.layout.row_length;
-        let mut chosen: Vec<Vec<usize>> = Vec::with_capacity(rows.layout.rows);
-        for row in 0..rows.layout.rows {
-            let may =
-                |&at: &usize| rows.reaches(at, 1) && rows.loss_mask[at] && rows.loss_mask[at + 1];
-            let mut anchors: Vec<usize> = (row * length..(row + 1) * length).filter(may).collect();
-            match self.config.placement {
-                Anchors::Random => anchors.sort_by_cached_key(|&at| mix(seed, at as u64)),
-                Anchors::Chunks => {
-                    let mut next = 0;
-                    anchors.retain(|&at| {
-                        // A new reply starts anew.
-                        let first = at < next && !rows.loss_mask[at - 1];
-                        let kept = at >= next || first;
-                        if kept {
-                            next = at + block_size;
-                        }
-                        kept
-                    });
-                }
-            }
-            anchors.truncate(self.config.anchors);
-            anchors.sort_unstable();
-            chosen.push(anchors);
-        }
-        let most = chosen.iter().map(Vec::len).max().unwrap_or(0).max(1);
-        let start = |at: usize| at - rows.layout.positions[at] as usize;
-        let filled = chosen.into_iter().flat_map(|anchors| {
-            let anchors = anchors.into_iter().map(|at| Some((at, start(at))));
-            anchors.chain(std::iter::repeat(None)).take(most)
-        });
-        filled.collect()
+        anchors::place(
+            rows,
+            self.config.placement,
+            self.config.anchors,
+            block_size,
+            seed,
+        )
     }
 
     /// What the head reads of the blocks behind `anchors`, all masked. `[batch * blocks, block_size, d_model]`.
@@ -442,59 +311,5 @@ impl BlockLoss {
         pairs
             .map(|(row, [alpha, correct])| (row.position, (*alpha, *correct > 0.5)))
             .collect()
-    }
-}
-
-/// The token before the one that each slot predicts: for each anchor, `slots` of the text.
-fn previous_tokens(rows: &Rows, anchors: &Anchored, slots: usize) -> Vec<u32> {
-    let of_block = |anchor: &Option<(usize, usize)>| {
-        let first = anchor.map_or(0, |(anchor, _)| anchor);
-        let at = move |slot| rows.tokens.get(first + slot).copied().unwrap_or(0);
-        (0..slots).map(at).collect::<Vec<_>>()
-    };
-    anchors.iter().flat_map(of_block).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_that_make_no_sense_are_refused_by_name() {
-        let default = BlockLossConfig::default;
-        let wrong = [
-            (
-                "anchors",
-                BlockLossConfig {
-                    anchors: 0,
-                    ..default()
-                },
-            ),
-            (
-                "decay_slots",
-                BlockLossConfig {
-                    decay_slots: -1.0,
-                    ..default()
-                },
-            ),
-            (
-                "certainty",
-                BlockLossConfig {
-                    certainty: 1.5,
-                    ..default()
-                },
-            ),
-            (
-                "label_weight",
-                BlockLossConfig {
-                    label_weight: -1.0,
-                    ..default()
-                },
-            ),
-        ];
-        for (key, config) in wrong {
-            let error = BlockLoss::new(&config).unwrap_err().to_string();
-            assert!(error.contains(key), "{key}: {error}");
-        }
     }
 }

@@ -1,0 +1,57 @@
+//! Where blocks stand in a batch.
+use spectrain_data::seed::mix;
+
+use super::Anchors;
+use crate::batch::Rows;
+
+/// Anchors of a batch: for each row the same number, each with the start of its document.
+pub(crate) type Anchored = Vec<Option<(usize, usize)>>;
+
+/// At most `most` anchors of each row, ascending; rows with fewer than others are filled up.
+pub(super) fn place(
+    rows: &Rows,
+    placement: Anchors,
+    most: usize,
+    block_size: usize,
+    seed: u64,
+) -> Anchored {
+    let length = rows.layout.row_length;
+    let mut chosen: Vec<Vec<usize>> = Vec::with_capacity(rows.layout.rows);
+    for row in 0..rows.layout.rows {
+        let may = |&at: &usize| rows.reaches(at, 1) && rows.loss_mask[at] && rows.loss_mask[at + 1];
+        let mut anchors: Vec<usize> = (row * length..(row + 1) * length).filter(may).collect();
+        if placement == Anchors::Chunks {
+            let mut next = 0;
+            anchors.retain(|&at| {
+                // A new reply starts anew.
+                let first = at < next && !rows.loss_mask[at - 1];
+                let kept = at >= next || first;
+                if kept {
+                    next = at + block_size;
+                }
+                kept
+            });
+        }
+        anchors.sort_by_cached_key(|&at| mix(seed, at as u64));
+        anchors.truncate(most);
+        anchors.sort_unstable();
+        chosen.push(anchors);
+    }
+    let most = chosen.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let start = |at: usize| at - rows.layout.positions[at] as usize;
+    let filled = chosen.into_iter().flat_map(|anchors| {
+        let anchors = anchors.into_iter().map(|at| Some((at, start(at))));
+        anchors.chain(std::iter::repeat(None)).take(most)
+    });
+    filled.collect()
+}
+
+/// The token before the one that each slot predicts: for each anchor, `slots` of the text.
+pub(super) fn previous_tokens(rows: &Rows, anchors: &Anchored, slots: usize) -> Vec<u32> {
+    let of_block = |anchor: &Option<(usize, usize)>| {
+        let first = anchor.map_or(0, |(anchor, _)| anchor);
+        let at = move |slot| rows.tokens.get(first + slot).copied().unwrap_or(0);
+        (0..slots).map(at).collect::<Vec<_>>()
+    };
+    anchors.iter().flat_map(of_block).collect()
+}

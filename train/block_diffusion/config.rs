@@ -1,0 +1,158 @@
+use serde::{Deserialize, Serialize};
+
+use super::Masking;
+use crate::{Divergence, Error, Result};
+
+/// The `[objective]` table of a DFlash recipe. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BlockLossConfig {
+    /// The most blocks of a row. 512.
+    pub anchors: usize,
+    /// Where they stand. `"random"`.
+    pub placement: Anchors,
+    /// Which tokens of a block are masked. `"all"`.
+    pub masking: Masking,
+    /// Factor on the cross-entropy with the text. 1.
+    pub label_weight: f64,
+    /// Factor on the divergence from the target's distribution. 0.
+    pub teacher_weight: f64,
+    /// That divergence; `"ce"` is the target's most likely token. `"kl"`.
+    pub divergence: Divergence,
+    /// How much each slot counts. `"exponential"`.
+    pub slot_weights: SlotWeights,
+    /// Slots over which exponential weights fall to 1/e. Left out or 0: the authors', by the size of the block.
+    pub decay_slots: f64,
+    /// By how much a slot counts more than the one behind it, with rising weights. 1.01.
+    pub growth: f64,
+    /// Share of certainty in D-PACE. 0.5.
+    pub certainty: f64,
+    /// Whether the sum is divided by the positions that count, and not by their weights (speculators). `false`.
+    pub divide_by_count: bool,
+    /// Factor on the cross-entropy of the selector of paths, where the drafter has one. 1.
+    pub selector_weight: f64,
+    /// Whether the text's token takes the place of the least likely candidate where it is none (SpecForge, speculators), or
+    /// such slots teach the selector nothing (NeMo). `true`.
+    pub inject: bool,
+    /// Factor on the cross-entropy of the guess how likely a draft is kept, where the drafter has a head for it. 1.
+    pub confidence_weight: f64,
+}
+
+/// Where blocks stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Anchors {
+    /// Anywhere in replies, drawn anew for each step.
+    Random,
+    /// One behind the other, from the start of each reply on.
+    Chunks,
+}
+
+/// How much each slot counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotWeights {
+    /// Slot `k`, the first being 0, counts `exp(-k / decay_slots)`.
+    Exponential,
+    /// All alike.
+    Uniform,
+    /// Slot `k` of `R` counts `growth^(R - 1 - k)` (DEER, <https://arxiv.org/abs/2512.15176>).
+    Rising,
+    /// By the probability that a decoder gets so far, as the drafter sees it (D-PACE, <https://arxiv.org/abs/2605.18810>).
+    DPace,
+    /// All alike up to the first slot where the drafter errs, none behind it (AUF, <https://arxiv.org/abs/2607.01893>).
+    Auf,
+}
+
+impl Default for BlockLossConfig {
+    fn default() -> Self {
+        Self {
+            anchors: 512,
+            placement: Anchors::Random,
+            masking: Masking::All,
+            label_weight: 1.0,
+            teacher_weight: 0.0,
+            divergence: Divergence::Kl,
+            slot_weights: SlotWeights::Exponential,
+            decay_slots: 0.0,
+            growth: 1.01,
+            certainty: 0.5,
+            divide_by_count: false,
+            selector_weight: 1.0,
+            inject: true,
+            confidence_weight: 1.0,
+        }
+    }
+}
+
+impl BlockLossConfig {
+    /// Checks what the loss on tokens does not.
+    pub(super) fn check(&self) -> Result<()> {
+        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
+        if self.anchors == 0 {
+            return setting("anchors", "at least 1", "0".into());
+        }
+        if !(self.growth >= 1.0 && self.growth.is_finite()) {
+            return setting("growth", "1 or more", self.growth.to_string());
+        }
+        for (key, value) in [
+            ("decay_slots", self.decay_slots),
+            ("selector_weight", self.selector_weight),
+            ("confidence_weight", self.confidence_weight),
+        ] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return setting(key, "0 or more", value.to_string());
+            }
+        }
+        if !(0.0..=1.0).contains(&self.certainty) {
+            let got = self.certainty.to_string();
+            return setting("certainty", "a number from 0 to 1", got);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockLoss, Objective as _};
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_by_name() {
+        let default = BlockLossConfig::default;
+        let wrong = [
+            (
+                "anchors",
+                BlockLossConfig {
+                    anchors: 0,
+                    ..default()
+                },
+            ),
+            (
+                "decay_slots",
+                BlockLossConfig {
+                    decay_slots: -1.0,
+                    ..default()
+                },
+            ),
+            (
+                "certainty",
+                BlockLossConfig {
+                    certainty: 1.5,
+                    ..default()
+                },
+            ),
+            (
+                "label_weight",
+                BlockLossConfig {
+                    label_weight: -1.0,
+                    ..default()
+                },
+            ),
+        ];
+        for (key, config) in wrong {
+            let error = BlockLoss::new(&config).unwrap_err().to_string();
+            assert!(error.contains(key), "{key}: {error}");
+        }
+    }
+}
