@@ -24,8 +24,18 @@ pub struct DFlashState {
     anchor: u32,
     /// What the head reads for each token of the draft, `[1, slots, d_model]`.
     slots: Option<Tensor<3>>,
+    /// Of the first slots that were asked for, what the target's head makes of them, `[1, vocab]`.
+    logits: Vec<Tensor<2>>,
     /// Length of the longest path to come.
     planned: usize,
+}
+
+impl DFlashState {
+    /// Drops what was made of the block; the context stays.
+    fn forget(&mut self) {
+        self.slots = None;
+        self.logits.clear();
+    }
 }
 
 impl Drafter for DFlash {
@@ -64,6 +74,7 @@ impl Drafter for DFlash {
             caches: self.layers.iter().map(|_| KvCache::new(capacity)).collect(),
             anchor: first,
             slots: None,
+            logits: Vec::new(),
             planned: 1,
         }
     }
@@ -84,7 +95,7 @@ impl Drafter for DFlash {
         if let Some(&last) = tokens.last() {
             state.anchor = last;
         }
-        state.slots = None;
+        state.forget();
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {
@@ -95,18 +106,19 @@ impl Drafter for DFlash {
         let planned = depth.clamp(1, self.frozen.config.slots());
         if planned != state.planned {
             // What a slot holds depends on the size of the block.
-            (state.planned, state.slots) = (planned, None);
+            state.planned = planned;
+            state.forget();
         }
     }
 
     fn root_logits(&self, state: &mut DFlashState) -> Tensor<2> {
         let behind = self.behind(state, &Tree::default(), &[]);
-        self.slot_logits(behind)
+        self.slot_logits(state, behind)
     }
 
     fn node_logits(&self, state: &mut DFlashState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let behind = self.behind(state, tree, nodes);
-        self.slot_logits(behind)
+        self.slot_logits(state, behind)
     }
 
     fn confidence(
@@ -170,7 +182,9 @@ impl DFlash {
         let (count, depth) = (paths.len(), paths[0].len());
         let known = state.slots.as_ref().map_or(0, |slots| slots.dims()[1]);
         if known < depth {
-            state.slots = Some(self.fill(state, state.planned.max(depth)));
+            let slots = self.fill(state, state.planned.max(depth));
+            state.forget();
+            state.slots = Some(slots);
         }
         let Some(slots) = &state.slots else {
             unreachable!("they were just made");
@@ -185,16 +199,15 @@ impl DFlash {
 
     /// The logits of the last of these slots, `[nodes, vocab]`. A token that the selector does not choose from is at minus
     /// infinity.
-    fn slot_logits(&self, behind: Behind) -> Tensor<2> {
+    fn slot_logits(&self, state: &mut DFlashState, behind: Behind) -> Tensor<2> {
         let [count, depth, d_model] = behind.hidden.dims();
-        let head = &self.frozen.target.lm_head;
-        // The slot is the same behind all nodes.
-        let slot = behind
-            .hidden
-            .clone()
-            .narrow(0, 0, 1)
-            .narrow(1, depth - 1, 1);
-        let shared = logits(head, slot);
+        // The slot is the same behind all nodes of a depth.
+        while state.logits.len() < depth {
+            let slot = behind.hidden.clone().narrow(0, 0, 1);
+            let slot = slot.narrow(1, state.logits.len(), 1);
+            state.logits.push(logits(&self.frozen.target.lm_head, slot));
+        }
+        let shared = state.logits[depth - 1].clone();
         let [_, vocab] = shared.dims();
         if let Some(selector) = &self.candidate_selector {
             let shared = host_f32(shared);
