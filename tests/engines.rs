@@ -80,17 +80,13 @@ struct Decoded {
 enum Last {
     /// It drafts in full to the end, counts what it accepts, and then cuts off what is too much.
     Whole,
-    /// It counts no more than what is left to be decoded, as this program does.
+    /// It counts no more than what was left to be decoded.
     Cut,
 }
 
-/// What this program decodes. Where the engine's last pass is a whole one, it decodes further than the engine does, and
-/// the passes up to the one that reaches the engine's end are counted.
+/// What this program decodes. Its drafts get shorter where the output ends, so it decodes further than the engine does,
+/// and the passes up to the one that reaches the engine's end are counted.
 fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
-    let until = match last {
-        Last::Whole => NEW + LENGTH + 1,
-        Last::Cut => NEW,
-    };
     let words = [
         "evaluate",
         "--target",
@@ -104,7 +100,7 @@ fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
         "--draft-length",
         &LENGTH.to_string(),
         "--max-new-tokens",
-        &until.to_string(),
+        &(NEW + LENGTH + 1).to_string(),
         "--ignore-stop",
         "--outputs",
         "outputs.jsonl",
@@ -115,13 +111,16 @@ fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
         let line: Value = serde_json::from_str(line).unwrap();
         let (mut tokens, of_passes) = (numbers(&line["tokens"]), numbers(&line["accepted"]));
         tokens.truncate(NEW);
-        let (mut emitted, mut passes, mut accepted) = (1, 0, 0);
+        let (mut left, mut passes, mut accepted) = (NEW as u64 - 1, 0, 0);
         for of_pass in of_passes {
-            if emitted >= NEW as u64 {
+            if left == 0 {
                 break;
             }
-            emitted += of_pass + 1;
-            accepted += of_pass;
+            accepted += match last {
+                Last::Whole => of_pass,
+                Last::Cut => of_pass.min(left - 1),
+            };
+            left = left.saturating_sub(of_pass + 1);
             passes += 1;
         }
         decoded.tokens.push(tokens);

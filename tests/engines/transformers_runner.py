@@ -2,11 +2,11 @@
 
 Transformers drafts before the target has read the prompt, one pass earlier than the other engines and spectrain.
 """
+import job as jobs  # first, as it sets what the others read
+
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
 from transformers.generation import candidate_generator
-
-import job as jobs
 
 
 def count(generator, passes):
@@ -37,7 +37,10 @@ def run(job):
         if wrong:
             raise SystemExit(f"Transformers does not take the drafter as it is: {wrong}")
         drafter.generation_config.update(
-            num_assistant_tokens=job["length"], num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+            num_assistant_tokens=job["length"],
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+            eos_token_id=None,  # else drafts end there
         )
         settings["assistant_model"] = drafter
         if job["speculation"]:
