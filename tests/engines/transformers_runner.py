@@ -36,15 +36,16 @@ def run(job):
         wrong = {name: list(keys) for name, keys in found.items() if keys}
         if wrong:
             raise SystemExit(f"Transformers does not take the drafter as it is: {wrong}")
-        drafter.generation_config.update(
-            num_assistant_tokens=job["length"],
-            num_assistant_tokens_schedule="constant",
-            assistant_confidence_threshold=0.0,
-            eos_token_id=None,  # else drafts end there
-        )
         settings["assistant_model"] = drafter
         if job["speculation"]:
             settings["speculation_type"] = job["speculation"]
+        else:
+            drafter.generation_config.update(
+                num_assistant_tokens=job["length"],
+                num_assistant_tokens_schedule="constant",
+                assistant_confidence_threshold=0.0,
+                eos_token_id=None,  # else drafts end there
+            )
         for name, member in vars(candidate_generator).items():
             if isinstance(member, type) and "get_candidates" in vars(member):
                 count(member, passes)
