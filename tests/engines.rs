@@ -205,6 +205,9 @@ struct Pair {
     /// Whether the engine drafts before the target has read the prompt. It is then given the first new token too, behind
     /// which the others begin to draft.
     early: bool,
+    /// Whether the engine's drafter is known to draft a little otherwise than its own forward pass without a cache does,
+    /// as language models in SGLang and Transformers; then the passes are only near.
+    near: bool,
 }
 
 impl Pair {
@@ -214,6 +217,7 @@ impl Pair {
             job,
             last,
             early: false,
+            near: false,
         }
     }
 }
@@ -264,7 +268,18 @@ fn agrees(
             }
         }
         assert_eq!(theirs.tokens, plain, "{what}: not the engine's own output");
-        assert_eq!(ours, theirs, "{what}");
+        let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+        match pair.near {
+            false => assert_eq!(ours, theirs, "{what}"),
+            true => {
+                assert_eq!(ours.tokens, theirs.tokens, "{what}");
+                let (ours, theirs) = (sum(&ours.passes), sum(&theirs.passes));
+                assert!(
+                    ours.abs_diff(theirs) * 10 <= ours,
+                    "{what}: {ours}, {theirs} passes"
+                );
+            }
+        }
         let accepted: u64 = theirs.accepted.iter().sum();
         assert!(accepted > 0, "{what}: nothing accepted proves nothing");
         let passes: u64 = theirs.passes.iter().sum();
@@ -324,6 +339,7 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
     let pairs = [
         Pair {
             early: true,
+            near: true,
             ..speculation("runs/small/export/drafter", Value::Null)
         },
         speculation("dflash-hf", json!("dflash")),
@@ -342,7 +358,10 @@ fn sglang_accepts_what_this_program_accepts() {
     let pairs = [
         algorithm("runs/eagle3/export/drafter", "EAGLE3"),
         algorithm("runs/first/export/drafter", "EAGLE"),
-        algorithm("runs/small/export/drafter", "STANDALONE"),
+        Pair {
+            near: true,
+            ..algorithm("runs/small/export/drafter", "STANDALONE")
+        },
     ];
     agrees(&python, "sglang_runner", &trained, &pairs);
 }
