@@ -23,7 +23,7 @@ name = "eagle3"
 conversations = 600
 held_out = 24
 vocab = 400
-layers = 5
+layers = 8
 d_model = 64
 d_ff = 128
 heads = 2
@@ -42,7 +42,7 @@ max_length = 256
 draft_vocab = 256
 
 [train]
-steps = 60
+steps = 200
 batch_tokens = 512
 learning_rate = 1e-2
 warmup = 5
@@ -290,11 +290,11 @@ fn agrees(
 const EAGLE1: (&str, &str, &str) = ("eagle1", "first", "");
 const MEDUSA: (&str, &str, &str) = ("medusa", "heads", "[drafter]\nheads = 4\n");
 const LANGUAGE_MODEL: (&str, &str, &str) =
-    ("distillspec", "small", "[drafter]\nkeep_layers = [0, 4]\n");
+    ("distillspec", "small", "[drafter]\nkeep_layers = [0, 7]\n");
 const PARD: (&str, &str, &str) = (
     "pard",
     "parallel",
-    "[drafter]\nkeep_layers = [0, 4]\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
+    "[drafter]\nkeep_layers = [0, 7]\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
 );
 /// Of one layer, as the CPU build of vLLM 0.32 takes the first layer's key norm for the contexts of all.
 const DFLASH: (&str, &str, &str) = (
