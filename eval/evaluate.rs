@@ -71,6 +71,8 @@ pub struct Evaluation {
     pub settings: Vec<SettingReport>,
     /// The shapes that were drafted, one for each of `settings`.
     pub shapes: Vec<DraftShape>,
+    /// The outputs, one list for each of `settings`, with one list for each set of prompts.
+    pub outputs: Vec<Vec<Vec<Generation>>>,
     /// Greedy outputs against plain decoding, over all settings at temperature 0; empty without a baseline.
     pub greedy: Comparison,
 }
@@ -101,6 +103,7 @@ pub fn evaluate(
     let mut evaluation = Evaluation {
         settings: Vec::new(),
         shapes: Vec::new(),
+        outputs: Vec::new(),
         greedy: Comparison::default(),
     };
     for sampling in &settings.samplings {
@@ -146,6 +149,7 @@ pub fn evaluate(
                 overall: overall(&measured, share, settings.seed),
             });
             evaluation.shapes.push(shape);
+            evaluation.outputs.push(outputs);
         }
     }
     Ok(evaluation)

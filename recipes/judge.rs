@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use rand::{SeedableRng, rngs::StdRng};
+use serde_json::json;
+use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
     CalibrationPrompts, ChiSquare, Comparison, DecodeSettings, Decoder, DrafterReport,
-    EvaluateSettings, LosslessReport, PromptSet, Report, SamplingTest, SettingReport, TargetReport,
-    evaluate, sampling_test,
+    EvaluateSettings, Evaluation, LosslessReport, PassRecord, PromptSet, Report, SamplingTest,
+    SettingReport, TargetReport, evaluate, sampling_test,
 };
 use spectrain_models::{
     Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
@@ -36,6 +38,15 @@ pub struct TrialTarget {
     pub report: TargetReport,
 }
 
+/// Where an output ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// At the target's stop tokens, or at `max_new_tokens`.
+    AtStopTokens,
+    /// At `max_new_tokens` alone.
+    AtLength,
+}
+
 /// What is judged, by whom and how.
 pub struct Trial<'a> {
     /// The targets. The prompts are the first one's tokens, which must stand for the same texts in all.
@@ -52,6 +63,10 @@ pub struct Trial<'a> {
     pub calibration: &'a CalibrationPrompts,
     /// The settings.
     pub table: &'a EvaluateTable,
+    /// Where an output ends.
+    pub ends: Ends,
+    /// File for the outputs themselves.
+    pub outputs: Option<&'a Path>,
     /// Where progress goes.
     pub output: Output,
 }
@@ -63,6 +78,8 @@ struct Findings {
     settings: Vec<SettingReport>,
     greedy: Comparison,
     tests: Vec<ChiSquare>,
+    /// Lines of the file of outputs.
+    outputs: String,
 }
 
 impl Trial<'_> {
@@ -85,6 +102,9 @@ impl Trial<'_> {
                     .judge(target, &mut found)
                     .with_context(|| format!("the target `{}`", target.report.model))?,
             }
+        }
+        if let Some(path) = self.outputs {
+            write_file(path, found.outputs.as_bytes())?;
         }
         let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
         if !others.is_empty() {
@@ -167,6 +187,9 @@ impl Trial<'_> {
                 setting.target = Some(target.report.model.clone());
             }
         }
+        if self.outputs.is_some() {
+            found.outputs += &self.lines(target, &evaluation);
+        }
         found.drafter = DrafterReport {
             kind: judge.drafter.kind().into(),
             parameters: judge.drafter.parameters(),
@@ -179,13 +202,42 @@ impl Trial<'_> {
         Ok(())
     }
 
+    /// Each output as a line: what was decoded, and what each pass drafted and accepted.
+    fn lines(&self, target: &TrialTarget, evaluation: &Evaluation) -> String {
+        let mut lines = String::new();
+        for (setting, outputs) in evaluation.settings.iter().zip(&evaluation.outputs) {
+            for (set, outputs) in self.sets.iter().zip(outputs) {
+                for (prompt, output) in outputs.iter().enumerate() {
+                    let counts = |count: fn(&PassRecord) -> usize| {
+                        output.passes.iter().map(count).collect::<Vec<_>>()
+                    };
+                    let line = json!({
+                        "target": target.report.model,
+                        "dataset": set.name,
+                        "prompt": prompt,
+                        "temperature": setting.temperature,
+                        "draft": setting.draft,
+                        "tokens": output.tokens,
+                        "drafted": counts(|pass| pass.drafted),
+                        "accepted": counts(|pass| pass.accepted),
+                    });
+                    lines += &format!("{line}\n");
+                }
+            }
+        }
+        lines
+    }
+
     fn settings(&self, judge: &Judge) -> EvaluateSettings {
         EvaluateSettings {
             samplings: self.table.samplings(),
             drafts: self.table.choices(),
             calibration: self.calibration.clone(),
             max_new_tokens: self.table.max_new_tokens,
-            stop: judge.stop.clone(),
+            stop: match self.ends {
+                Ends::AtStopTokens => judge.stop.clone(),
+                Ends::AtLength => Vec::new(),
+            },
             verifier: self.table.verifier.into(),
             baseline: self.table.baseline,
             seed: self.table.seed,

@@ -43,6 +43,13 @@ pub fn tensors(name: &str) -> BTreeMap<String, Golden> {
                 .iter()
                 .map(|b| f64::from_le_bytes(*b))
                 .collect(),
+            // The upper half of an f32.
+            Dtype::BF16 => data
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes([0, 0, b[0], b[1]]) as f64)
+                .collect(),
             Dtype::I64 => data
                 .as_chunks::<8>()
                 .0

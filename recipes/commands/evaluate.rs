@@ -10,7 +10,7 @@ use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
 use crate::cli::{DeviceArgument, Misuse, draft};
 use crate::device;
-use crate::judge::{Trial, TrialTarget};
+use crate::judge::{Ends, Trial, TrialTarget};
 use crate::progress::Output;
 use crate::stages::evaluate::{calibration, device_report, split, write};
 use crate::stages::prepare::Text;
@@ -53,6 +53,9 @@ pub struct EvaluateArguments {
     /// Judge a drafter by other targets than the one that its folder says it was trained for
     #[arg(long)]
     other_target: bool,
+    /// Go on behind the target's end tokens, so that every output has the same length
+    #[arg(long)]
+    ignore_stop: bool,
     /// Do not decode without the drafter: no speed-up, no check that nothing is lost
     #[arg(long)]
     no_baseline: bool,
@@ -62,6 +65,9 @@ pub struct EvaluateArguments {
     /// Folder for `report.json` and `report.md`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// File for every output and what each pass accepted, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    outputs: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgument,
 }
@@ -135,6 +141,11 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         sets: &sets,
         calibration: &calibration(others, &sets, &table),
         table: &table,
+        ends: match arguments.ignore_stop {
+            true => Ends::AtLength,
+            false => Ends::AtStopTokens,
+        },
+        outputs: arguments.outputs.as_deref(),
         output: Output::detect(),
     };
     let mut report = trial.report()?;

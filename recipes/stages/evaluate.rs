@@ -10,7 +10,7 @@ use spectrain_eval::{
 };
 
 use super::{EXPORTED, StageContext, prepare};
-use crate::judge::{Trial, TrialTarget};
+use crate::judge::{Ends, Trial, TrialTarget};
 use crate::run_folder::RunFolder;
 use crate::tables::EvaluateTable;
 
@@ -33,6 +33,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
         sets: &sets,
         calibration: &calibration,
         table: settings,
+        ends: Ends::AtStopTokens,
+        outputs: None,
         output: context.output,
     };
     let mut report = trial.report()?;

@@ -1,0 +1,107 @@
+//! Exported drafters, read back, give the logits that speculators and Transformers computed with the same folders.
+use burn::module::Param;
+use burn::nn::Embedding;
+use burn::prelude::*;
+use spectrain::registry::Shipped;
+use spectrain_models::dflash::DFlash;
+use spectrain_models::eagle3::Eagle3;
+use spectrain_models::{
+    Features, Linear, RandomWeights, RmsNorm, Scope, TargetParts, TargetSpec, forced,
+};
+
+use crate::golden::{Golden, assert_close, path, tensors};
+use crate::tiny;
+
+const VOCAB: usize = 320;
+const D_MODEL: usize = 32;
+
+type Tensors = std::collections::BTreeMap<String, Golden>;
+
+/// What drafters take of their target, which is stored beside the logits.
+fn parts(golden: &Tensors, device: &Device) -> TargetParts {
+    let mut random = RandomWeights::new(0);
+    let mut scope = Scope::root(&mut random, device, spectrain_checkpoints::DType::F32);
+    let head: Tensor<2> = golden["lm_head.weight"].float(device);
+    TargetParts {
+        spec: TargetSpec {
+            layers: 5,
+            d_model: D_MODEL,
+            d_ff: 48,
+            heads: 2,
+            kv_heads: 1,
+            d_head: 16,
+            vocab: VOCAB,
+            ..tiny::config().spec
+        },
+        embed_tokens: Embedding {
+            weight: Param::from_tensor(golden["embed_tokens.weight"].float(device)),
+        },
+        norm: RmsNorm::new(&mut scope.child("norm"), D_MODEL, 1e-6).unwrap(),
+        lm_head: Linear {
+            weight: Param::from_tensor(head.transpose()),
+            bias: None,
+            lora: None,
+        },
+        folder: None,
+    }
+}
+
+/// The logits of some steps behind every prefix; `expected` gives those of a step behind a number of known features.
+fn agrees<D: Shipped>(
+    kind: &str,
+    steps: usize,
+    expected: impl Fn(&Tensors, usize, usize) -> Vec<f32>,
+) {
+    let device = Device::flex();
+    let golden = tensors(&format!("engines/{kind}.safetensors"));
+    let drafter: D = D::open(
+        &path(&format!("engines/{kind}")),
+        &parts(&golden, &device),
+        &device,
+    )
+    .unwrap();
+    let tokens: Vec<u32> = golden["input_ids"]
+        .f32()
+        .iter()
+        .map(|&id| id as u32)
+        .collect();
+    let features: Tensor<2> = golden["features"].float(&device);
+    let [length, width] = features.dims();
+    for known in 1..=length {
+        let captured = features
+            .clone()
+            .narrow(0, 0, known)
+            .reshape([1, known, width]);
+        let features = Features {
+            last: captured.clone().narrow(2, 0, D_MODEL),
+            captured,
+        };
+        let mut state = drafter.start(64, tokens[0]);
+        drafter.observe(&mut state, &tokens[1..=known], &features);
+        // Behind the text the libraries read token 0.
+        let token = |at: usize| tokens.get(at).copied().unwrap_or(0);
+        let following: Vec<u32> = (known + 1..known + steps).map(token).collect();
+        for (step, logits) in forced(&drafter, &mut state, &following).iter().enumerate() {
+            let what = format!("{kind}, {known} features, step {step}");
+            assert_close(&what, logits, &expected(&golden, known, step), 1e-4);
+        }
+    }
+}
+
+#[test]
+fn an_exported_eagle3_drafter_has_the_logits_of_speculators() {
+    agrees::<Eagle3>("eagle3", 3, |golden, known, step| {
+        let logits = &golden[&format!("logits.{step}")];
+        let vocab = logits.shape[1];
+        logits.f32()[(known - 1) * vocab..known * vocab].to_vec()
+    });
+}
+
+#[test]
+fn an_exported_dflash_drafter_has_the_logits_of_transformers() {
+    agrees::<DFlash>("dflash", 4, |golden, known, step| {
+        let logits = &golden["logits"];
+        let at = (known - 1) * logits.shape[1] + step;
+        logits.f32()[at * VOCAB..(at + 1) * VOCAB].to_vec()
+    });
+}

@@ -1,0 +1,367 @@
+//! Real engines decode with the drafters that are exported, and count what this program counts.
+//!
+//! Opt-in, as an engine takes gigabytes: see `tests/engines/README.md`.
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::workspace::Workspace;
+
+/// Tokens of each output.
+const NEW: usize = 40;
+/// Tokens of each draft.
+const LENGTH: usize = 4;
+const PROMPTS: usize = 6;
+
+/// A target that has learned something, in heads as wide as engines allow, and the first drafter for it.
+const TARGET: &str = r#"recipe = "eagle3"
+name = "eagle3"
+
+[synthetic]
+conversations = 600
+held_out = 24
+vocab = 400
+layers = 8
+d_model = 64
+d_ff = 128
+heads = 2
+kv_heads = 1
+d_head = 32
+steps = 120
+batch_tokens = 512
+max_length = 256
+learning_rate = 1e-2
+warmup = 5
+
+[data]
+max_length = 256
+
+[drafter]
+draft_vocab = 256
+
+[train]
+steps = 200
+batch_tokens = 512
+learning_rate = 1e-2
+warmup = 5
+
+[export]
+dtype = "f32"
+
+[evaluate]
+prompts = 2
+max_new_tokens = 8
+"#;
+
+/// A drafter of another family for the same target; `more` is its own part of the recipe.
+fn recipe(kind: &str, name: &str, more: &str) -> String {
+    let [_, train] = TARGET.split("[train]").collect::<Vec<_>>()[..] else {
+        panic!("one `[train]`");
+    };
+    format!(
+        "recipe = \"{kind}\"\nname = \"{name}\"\n\n[target]\nmodel = \"runs/eagle3/synthetic/target\"\n\n[data]\n\
+         train = \"runs/eagle3/synthetic/train.jsonl\"\neval = \"runs/eagle3/synthetic/eval.jsonl\"\nmax_length = 256\n\n\
+         {more}\n[train]{train}"
+    )
+}
+
+/// What was decoded for each prompt, and counts of passes, drafted and accepted tokens.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Decoded {
+    tokens: Vec<Vec<u64>>,
+    passes: Vec<u64>,
+    accepted: Vec<u64>,
+}
+
+/// How an engine ends an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// It drafts in full to the end, counts what it accepts, and then cuts off what is too much.
+    Whole,
+    /// It counts no more than what was left to be decoded.
+    Cut,
+}
+
+/// What this program decodes. Its drafts get shorter where the output ends, so it decodes further than the engine does,
+/// and the passes up to the one that reaches the engine's end are counted.
+fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
+    let words = [
+        "evaluate",
+        "--target",
+        "runs/eagle3/synthetic/target",
+        "--drafter",
+        drafter,
+        "--prompts",
+        "prompts.jsonl",
+        "--temperature",
+        "0",
+        "--draft-length",
+        &LENGTH.to_string(),
+        "--max-new-tokens",
+        &(NEW + LENGTH + 1).to_string(),
+        "--ignore-stop",
+        "--outputs",
+        "outputs.jsonl",
+    ];
+    workspace.run(&words).succeeded();
+    let mut decoded = Decoded::default();
+    for line in workspace.text("outputs.jsonl").lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let (mut tokens, of_passes) = (numbers(&line["tokens"]), numbers(&line["accepted"]));
+        tokens.truncate(NEW);
+        let (mut left, mut passes, mut accepted) = (NEW as u64 - 1, 0, 0);
+        for of_pass in of_passes {
+            if left == 0 {
+                break;
+            }
+            accepted += match last {
+                Last::Whole => of_pass,
+                Last::Cut => of_pass.min(left - 1),
+            };
+            left = left.saturating_sub(of_pass + 1);
+            passes += 1;
+        }
+        decoded.tokens.push(tokens);
+        decoded.passes.push(passes);
+        decoded.accepted.push(accepted);
+    }
+    decoded
+}
+
+fn numbers(list: &Value) -> Vec<u64> {
+    serde_json::from_value(list.clone()).unwrap()
+}
+
+/// The Python of an environment that a variable names, or nothing and a word about it.
+fn python(variable: &str) -> Option<PathBuf> {
+    let Some(environment) = std::env::var_os(variable) else {
+        eprintln!(
+            "skipped: `{variable}` names no Python environment; see `tests/engines/README.md`"
+        );
+        return None;
+    };
+    Some(Path::new(&environment).join("bin/python"))
+}
+
+/// The results of some jobs, which a runner does one after the other.
+fn run_jobs(python: &Path, runner: &str, workspace: &Workspace, jobs: &[Value]) -> Vec<Decoded> {
+    let out = workspace.path(format!("{runner}.jsonl"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/engines/{runner}.py"));
+    let mut process = Command::new(python)
+        .arg(script)
+        .arg(&out)
+        .current_dir(workspace.path(""))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(json!(jobs).to_string().as_bytes()).unwrap();
+    drop(input);
+    assert!(process.wait().unwrap().success());
+    let results = std::fs::read_to_string(out).unwrap();
+    let decoded = |(line, job): (&str, &Value)| {
+        let found: Value = serde_json::from_str(line).unwrap();
+        if let Some(error) = found["error"].as_str() {
+            panic!("{runner}, {}: {error}", job["drafter"]);
+        }
+        Decoded {
+            tokens: serde_json::from_value(found["tokens"].clone()).unwrap(),
+            passes: numbers(&found["drafts"]),
+            accepted: numbers(&found["accepted"]),
+        }
+    };
+    let results: Vec<_> = results.lines().zip(jobs).map(decoded).collect();
+    assert_eq!(results.len(), jobs.len());
+    results
+}
+
+/// A target, a drafter of each of some kinds for it, and prompts.
+fn trained(kinds: &[(&str, &str, &str)]) -> (Workspace, Vec<Vec<u64>>) {
+    let workspace = Workspace::of(TARGET);
+    workspace.run(&["recipe", "recipe.toml"]).succeeded();
+    for (kind, name, more) in kinds {
+        workspace.write("other.toml", recipe(kind, name, more));
+        workspace.run(&["recipe", "other.toml"]).succeeded();
+    }
+    let prompts = workspace.json("runs/eagle3/prepare/prompts.json");
+    let mut prompts: Vec<Vec<u64>> = serde_json::from_value(prompts).unwrap();
+    prompts.truncate(PROMPTS);
+    let row = |prompt: &Vec<u64>| json!({"input_ids": prompt, "loss_mask": vec![0; prompt.len()]});
+    let rows: Vec<_> = prompts
+        .iter()
+        .map(|prompt| row(prompt).to_string())
+        .collect();
+    workspace.write("prompts.jsonl", rows.join("\n"));
+    (workspace, prompts)
+}
+
+/// A drafter's folder, what its job has besides, and how its engine ends.
+struct Pair {
+    drafter: &'static str,
+    job: Value,
+    last: Last,
+    /// Whether the engine drafts before the target has read the prompt. It is then given the first new token too, behind
+    /// which the others begin to draft.
+    early: bool,
+    /// Whether the engine's drafter is known to draft a little otherwise than its own forward pass without a cache does,
+    /// as language models in SGLang and Transformers; then the passes are only near.
+    near: bool,
+}
+
+impl Pair {
+    fn new(drafter: &'static str, job: Value, last: Last) -> Self {
+        Self {
+            drafter,
+            job,
+            last,
+            early: false,
+            near: false,
+        }
+    }
+}
+
+/// Fails unless the engine decodes without a drafter and with each of these what this program decodes, and accepts as
+/// many tokens in as many passes.
+fn agrees(
+    python: &Path,
+    runner: &str,
+    (workspace, prompts): &(Workspace, Vec<Vec<u64>>),
+    pairs: &[Pair],
+) {
+    let ours: Vec<Decoded> = pairs
+        .iter()
+        .map(|pair| ours(workspace, pair.drafter, pair.last))
+        .collect();
+    let job = |drafter: Value, more: &Value| {
+        let mut job = json!({
+            "target": workspace.path("runs/eagle3/synthetic/target"),
+            "drafter": drafter,
+            "length": LENGTH,
+            "max_new": NEW,
+            "prompts": prompts,
+        });
+        for (key, value) in more.as_object().unwrap() {
+            job[key] = value.clone();
+        }
+        job
+    };
+    let mut jobs = vec![job(Value::Null, &json!({}))];
+    for (pair, ours) in pairs.iter().zip(&ours) {
+        let mut of_pair = job(json!(workspace.path(pair.drafter)), &pair.job);
+        if pair.early {
+            let with_first =
+                |(prompt, new): (&Vec<u64>, &Vec<u64>)| [&prompt[..], &new[..1]].concat();
+            of_pair["prompts"] = prompts.iter().zip(&ours.tokens).map(with_first).collect();
+            of_pair["max_new"] = json!(NEW - 1);
+        }
+        jobs.push(of_pair);
+    }
+    let mut results = run_jobs(python, runner, workspace, &jobs).into_iter();
+    let plain = results.next().unwrap().tokens;
+    for ((pair, ours), mut theirs) in pairs.iter().zip(ours).zip(results) {
+        let what = format!("{runner}, {}", pair.drafter);
+        if pair.early {
+            for (tokens, ours) in theirs.tokens.iter_mut().zip(&ours.tokens) {
+                tokens.insert(0, ours[0]);
+            }
+        }
+        assert_eq!(theirs.tokens, plain, "{what}: not the engine's own output");
+        let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+        match pair.near {
+            false => assert_eq!(ours, theirs, "{what}"),
+            true => {
+                assert_eq!(ours.tokens, theirs.tokens, "{what}");
+                let (ours, theirs) = (sum(&ours.passes), sum(&theirs.passes));
+                assert!(
+                    ours.abs_diff(theirs) * 10 <= ours,
+                    "{what}: {ours}, {theirs} passes"
+                );
+            }
+        }
+        let accepted: u64 = theirs.accepted.iter().sum();
+        assert!(accepted > 0, "{what}: nothing accepted proves nothing");
+        let passes: u64 = theirs.passes.iter().sum();
+        eprintln!("{what}: {accepted} accepted in {passes} passes");
+    }
+}
+
+const EAGLE1: (&str, &str, &str) = ("eagle1", "first", "");
+const MEDUSA: (&str, &str, &str) = ("medusa", "heads", "[drafter]\nheads = 4\n");
+const LANGUAGE_MODEL: (&str, &str, &str) =
+    ("distillspec", "small", "[drafter]\nkeep_layers = [0, 7]\n");
+const PARD: (&str, &str, &str) = (
+    "pard",
+    "parallel",
+    "[drafter]\nkeep_layers = [0, 7]\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
+);
+/// Of one layer, as the CPU build of vLLM 0.32 takes the first layer's key norm for the contexts of all.
+const DFLASH: (&str, &str, &str) = (
+    "dflash",
+    "dflash",
+    "[drafter]\nlayers = 1\nblock_size = 5\nmask_token = 0\n\n[objective]\nanchors = 16\n",
+);
+
+#[test]
+fn vllm_and_transformers_accept_what_this_program_accepts() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let trained = trained(&[EAGLE1, MEDUSA, LANGUAGE_MODEL, PARD, DFLASH]);
+    for (run, to, out) in [
+        ("eagle3", "speculators", "eagle3-named"),
+        ("dflash", "speculators", "dflash-named"),
+        ("dflash", "hf", "dflash-hf"),
+    ] {
+        let words = ["export", run, "--to", to, "--dtype", "f32", "--out", out];
+        trained.0.run(&words).succeeded();
+    }
+    let method = |drafter, method: &str| {
+        let job = json!({"speculative": {"method": method}});
+        Pair::new(drafter, job, Last::Whole)
+    };
+    let parallel = json!({"speculative": {"method": "draft_model", "parallel_drafting": true}});
+    let pairs = [
+        method("runs/eagle3/export/drafter", "eagle3"),
+        method("eagle3-named", "eagle3"),
+        method("runs/first/export/drafter", "eagle"),
+        method("runs/heads/export/drafter", "medusa"),
+        method("runs/small/export/drafter", "draft_model"),
+        Pair::new("runs/parallel/export/drafter", parallel, Last::Whole),
+        method("runs/dflash/export/drafter", "dflash"),
+        method("dflash-named", "dflash"),
+        method("dflash-hf", "dflash"),
+    ];
+    agrees(&python, "vllm_runner", &trained, &pairs);
+    let speculation =
+        |drafter, kind: Value| Pair::new(drafter, json!({ "speculation": kind }), Last::Cut);
+    let pairs = [
+        Pair {
+            early: true,
+            near: true,
+            ..speculation("runs/small/export/drafter", Value::Null)
+        },
+        speculation("dflash-hf", json!("dflash")),
+    ];
+    agrees(&python, "transformers_runner", &trained, &pairs);
+}
+
+#[test]
+fn sglang_accepts_what_this_program_accepts() {
+    let Some(python) = python("SPECTRAIN_SGLANG") else {
+        return;
+    };
+    let trained = trained(&[EAGLE1, LANGUAGE_MODEL]);
+    let algorithm =
+        |drafter, name: &str| Pair::new(drafter, json!({ "algorithm": name }), Last::Whole);
+    let pairs = [
+        algorithm("runs/eagle3/export/drafter", "EAGLE3"),
+        algorithm("runs/first/export/drafter", "EAGLE"),
+        Pair {
+            near: true,
+            ..algorithm("runs/small/export/drafter", "STANDALONE")
+        },
+    ];
+    agrees(&python, "sglang_runner", &trained, &pairs);
+}

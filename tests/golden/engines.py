@@ -1,0 +1,159 @@
+"""Logits that the engines' own libraries compute with drafters that this program exported.
+
+`PROGRAM=path/of/spectrain python engines.py`, with speculators 0.9 and transformers 5.19. Writes the folders and the files
+of `engines/`: the drafters as exported, and what the libraries make of random features with them.
+"""
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers import AutoModel  # noqa: E402
+
+HERE = Path(__file__).resolve().parent / "engines"
+LENGTH, STEPS = 8, 3
+RECIPE = """recipe = "{kind}"
+name = "{kind}"
+
+[synthetic]
+conversations = 200
+held_out = 24
+vocab = 320
+layers = 5
+d_model = 32
+d_ff = 48
+heads = 2
+kv_heads = 1
+d_head = 16
+steps = 120
+warmup = 5
+learning_rate = 1e-2
+batch_tokens = 512
+max_length = 256
+
+[data]
+max_length = 256
+
+{more}
+[train]
+steps = 80
+batch_tokens = 256
+learning_rate = 1e-2
+warmup = 2
+"""
+KINDS = {
+    "eagle3": ("[drafter]\ndraft_vocab = 260\n", "speculators"),
+    "dflash": ("[drafter]\nlayers = 2\nblock_size = 5\nmask_token = 0\nd_ff = 48\n\n[objective]\nanchors = 8\n", "hf"),
+}
+
+
+def exported(work, kind):
+    """The folder of an exported drafter, its target's tensors, and the library's folder of the same."""
+    program = [os.environ["PROGRAM"]]
+    more, layout = KINDS[kind]
+    (work / "recipe.toml").write_text(RECIPE.format(kind=kind, more=more))
+    for stage in ("synthetic", "prepare", "train", "export"):
+        subprocess.run([*program, "recipe", "recipe.toml", "--stage", stage, "--quiet"], cwd=work, check=True)
+    subprocess.run([*program, "export", kind, "--to", layout, "--out", f"their-{kind}"], cwd=work, check=True)
+    folder = HERE / kind
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(work / "runs" / kind / "export" / "drafter" / name, folder / name)
+    return load_file(work / "runs" / kind / "synthetic" / "target" / "model.safetensors"), work / f"their-{kind}"
+
+
+def owned(target):
+    """What a drafter takes from its target."""
+    head = target.get("lm_head.weight", target["model.embed_tokens.weight"])
+    # Rounded, as they take half the room then.
+    return {"embed_tokens.weight": target["model.embed_tokens.weight"].bfloat16(), "lm_head.weight": head.bfloat16()}
+
+
+def inputs(captured):
+    torch.manual_seed(5)
+    return torch.randint(1, 320, (LENGTH + 1,)), torch.randn(LENGTH, captured * 32)
+
+
+def check(found):
+    wrong = {name: sorted(keys) for name, keys in found.items() if keys}
+    assert not wrong, wrong
+
+
+def eagle3(work):
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
+    target, folder = exported(work, "eagle3")
+    os.chdir(work)  # the target is named relative to it
+    config = Eagle3SpeculatorConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "eager"
+    tensors = load_file(folder / "model.safetensors")
+    model = Eagle3DraftModel(config)
+    left = model.load_state_dict(tensors, strict=False)
+    missing = [name for name in left.missing_keys if not name.startswith(("verifier_", "embed_tokens"))]
+    check({"missing": missing, "unexpected": left.unexpected_keys})
+    own = owned(target)
+    model.embed_tokens.weight.data = own["embed_tokens.weight"].float()
+    model = model.float().eval()
+    tokens, features = inputs(features_of(model))
+    logits = []
+    model.lm_head.register_forward_hook(lambda module, given, out: logits.append(out.detach()[0].float()))
+    with torch.no_grad():
+        model(features[None], tokens[None, 1:], torch.zeros(1, LENGTH, dtype=torch.long), ttt_steps=STEPS)
+    save("eagle3", tokens, features, own, {f"logits.{step}": rows.contiguous() for step, rows in enumerate(logits)})
+
+
+def features_of(model):
+    return model.fc.in_features // 32
+
+
+def dflash(work):
+    target, folder = exported(work, "dflash")
+    model, found = AutoModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    check(found)
+    model.eval()
+    own = owned(target)
+    tokens, features = inputs(len(model.config.target_layer_ids))
+    logits = []
+    for known in range(1, LENGTH + 1):  # features of the tokens before `known`, and the block that token opens
+        block = torch.full((model.config.block_size,), model.config.mask_token_id)
+        block[0] = tokens[known]
+        with torch.no_grad():
+            out = model(
+                noise_embeds=own["embed_tokens.weight"].float()[block][None],
+                context_hidden_states=features[None, :known],
+                position_ids=torch.arange(known + len(block))[None],
+                attention_mask=None,
+                past_key_values=fresh_cache(model, known),
+            )
+        logits.append(out.last_hidden_state[0, 1:] @ own["lm_head.weight"].float().T)
+    save("dflash", tokens, features, own, {"logits": torch.stack(logits)})
+
+
+def fresh_cache(model, known):
+    from transformers.cache_utils import DFlashCache
+
+    cache = DFlashCache(config=model.config)
+    cache.activate_past_recording()
+    cache.set_previous_accepted_tokens(known)
+    return cache
+
+
+def save(kind, tokens, features, own, logits):
+    tensors = {"input_ids": tokens, "features": features, **own, **logits}
+    path = HERE / f"{kind}.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    path.chmod(0o644)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as work:
+        eagle3(Path(work))
+        dflash(Path(work))
+    for path in sorted(HERE.rglob("*.*")):
+        print(path.relative_to(HERE), path.stat().st_size)
