@@ -132,6 +132,8 @@ fn to_json(layout: &Eagle3Layout, verifier: &Verifier) -> Value {
         "attention_bias": false,
         "mlp_bias": false,
         "tie_word_embeddings": false,
+        // vLLM reads it here, and takes three for granted where it is absent.
+        "num_aux_hidden_states": layout.captured_layers.len(),
         "torch_dtype": torch_dtype(layout.dtype),
     });
     layout.rope.write(&mut layer);

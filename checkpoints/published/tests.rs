@@ -81,6 +81,8 @@ fn written() -> (TempDir, Vec<PathBuf>) {
             let tensors = two_layers(&layout);
             let dir = next(&format!("e3s-{number}"));
             speculators::write(&dir, &layout, tensors, &verifier(), &provenance).unwrap();
+            let layer = &contents(&dir).0["transformer_layer_config"];
+            assert_eq!(layer["num_aux_hidden_states"], layout.captured_layers.len());
         }
         let medusa = MedusaLayout {
             dtype,
