@@ -164,14 +164,8 @@ pub(crate) struct TextSource<'a, F: FnMut(&[f32]) -> u32> {
 impl<F: FnMut(&[f32]) -> u32> Source for TextSource<'_, F> {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         let after = |node: Option<usize>| {
-            let mut path = Vec::new();
-            let mut at = node;
-            while let Some(ancestor) = at {
-                path.push(tree.tokens[ancestor]);
-                at = tree.parents[ancestor];
-            }
-            path.extend(self.text.iter().rev());
-            path.reverse();
+            let mut path = self.text.to_vec();
+            path.extend(node.map(|node| tree.path(node)).unwrap_or_default());
             let logits = logits(&path, self.salt).into_iter().take(self.vocab);
             logits.map(|logit| logit * self.scale).collect()
         };

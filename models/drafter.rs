@@ -39,10 +39,10 @@ impl Tree {
         parents.count() - 1
     }
 
-    /// The nodes from a child of the last observed token to a node, that one included.
-    pub fn path(&self, node: usize) -> Vec<usize> {
-        let parents = std::iter::successors(Some(node), |&node| self.parents[node]);
-        let mut path: Vec<usize> = parents.collect();
+    /// The tokens from a child of the last observed token to a node, that one included.
+    pub fn path(&self, node: usize) -> Vec<u32> {
+        let nodes = std::iter::successors(Some(node), |&node| self.parents[node]);
+        let mut path: Vec<u32> = nodes.map(|node| self.tokens[node]).collect();
         path.reverse();
         path
     }

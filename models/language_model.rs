@@ -261,6 +261,19 @@ impl Drafter for LanguageModel {
     }
 }
 
+/// The logits of one of `slots`, `[1, slots, d_model]`, that do not depend on the tokens in the slots before it, once for each
+/// of `copies`: `[copies, vocab]`, f32.
+pub(crate) fn slot_logits(
+    head: &Linear,
+    slots: &Tensor<3>,
+    slot: usize,
+    copies: usize,
+) -> Tensor<2> {
+    let logits = logits(head, slots.clone().narrow(1, slot, 1));
+    let width = logits.dims()[1];
+    logits.expand([copies, width])
+}
+
 /// `[1, rows, d_model]` to `[rows, vocab]`, f32.
 pub(crate) fn logits(head: &Linear, hidden: Tensor<3>) -> Tensor<2> {
     head.forward(hidden).cast(DType::F32).squeeze_dim(0)

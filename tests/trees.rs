@@ -291,13 +291,7 @@ fn nodes_follow_their_path<D: Drafter>(config: &D::Config) {
         drafter.rewind(&mut state);
         assert_eq!(found.len(), tree.len());
         for (node, logits) in found {
-            let mut path = Vec::new();
-            let mut at = Some(node);
-            while let Some(ancestor) = at {
-                path.push(tree.tokens[ancestor]);
-                at = tree.parents[ancestor];
-            }
-            path.reverse();
+            let path = tree.path(node);
             let alone = forced(&drafter, &mut state, &path);
             assert_close("root", &alone[0], &root, 1e-6);
             assert_close(&format!("node {node}"), &logits, &alone[path.len()], 1e-5);

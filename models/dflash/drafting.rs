@@ -174,7 +174,7 @@ impl DFlash {
                 .iter()
                 .map(|&node| {
                     let mut path = vec![state.anchor];
-                    path.extend(tree.path(node).into_iter().map(|node| tree.tokens[node]));
+                    path.extend(tree.path(node));
                     path
                 })
                 .collect(),

@@ -42,18 +42,12 @@ impl Table {
     }
 }
 
-fn path(tree: &Tree, node: usize) -> Vec<u32> {
-    let mut path = tree.parents[node].map_or(Vec::new(), |parent| path(tree, parent));
-    path.push(tree.tokens[node]);
-    path
-}
-
 fn paths(draft: &Draft) -> Vec<Vec<u32>> {
     let tree = Tree {
         tokens: draft.tokens.clone(),
         parents: draft.parents.clone(),
     };
-    (0..tree.len()).map(|node| path(&tree, node)).collect()
+    (0..tree.len()).map(|node| tree.path(node)).collect()
 }
 
 impl Source for Table {
@@ -63,7 +57,7 @@ impl Source for Table {
             [] => vec![self.row(&[])],
             nodes => nodes
                 .iter()
-                .map(|&node| self.row(&path(tree, node)))
+                .map(|&node| self.row(&tree.path(node)))
                 .collect(),
         }
     }

@@ -2,7 +2,7 @@
 use burn::prelude::*;
 
 use super::{Context, MaskedLanguageModel};
-use crate::language_model::logits;
+use crate::language_model::slot_logits;
 use crate::mask::{token_ids, tree_positions};
 use crate::{Caches, Capture, Target as _, chain};
 
@@ -60,10 +60,9 @@ impl MaskedLanguageModel {
             Some(slots) if slot < slots.dims()[1] => slots,
             _ => self.run(state, state.planned.max(slot + 1)),
         };
-        let logits = logits(&self.model.head(), slots.clone().narrow(1, slot, 1));
+        let logits = slot_logits(&self.model.head(), &slots, slot, copies);
         state.slots = Some(slots);
-        let width = logits.dims()[1];
-        logits.expand([copies, width])
+        logits
     }
 
     /// Runs the text, as far as it is not in the caches, a separator and as many masks as there are `slots`.

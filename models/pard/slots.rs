@@ -2,7 +2,7 @@
 use burn::prelude::*;
 
 use super::Pard;
-use crate::language_model::logits;
+use crate::language_model::slot_logits;
 use crate::mask::{token_ids, tree_mask, tree_positions};
 use crate::{Caches, Capture, Target as _, chain};
 
@@ -45,9 +45,7 @@ impl Pard {
         let Some(slots) = &state.slots else {
             unreachable!("they were just made");
         };
-        let logits = logits(&self.model.head(), slots.clone().narrow(1, slot, 1));
-        let width = logits.dims()[1];
-        logits.expand([copies, width])
+        slot_logits(&self.model.head(), slots, slot, copies)
     }
 
     /// Runs what was observed and not run yet, followed by masks, so that `slots` tokens can be drafted.

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use burn::prelude::*;
-use spectrain_data::seed::mix;
+use spectrain_data::seed::{mix, uniform};
 use spectrain_models::masked_language_model::{Blocks, Context, Place, Places};
 
 use super::DeerStage;
@@ -146,7 +146,8 @@ impl Drawing {
 
 /// A number above 0 and at most 1.
 fn unit(bits: u64) -> f64 {
-    ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
+    // One step above a number from 0 to below 1.
+    uniform(bits) + f64::EPSILON / 2.0
 }
 
 /// What stands behind a cut of a text.
