@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
 use super::evaluate::spread;
+use super::train::EXPORTED_STEP;
 use super::{EXPORTED, StageContext, prepare, trained};
 use crate::judge::Judge;
 use crate::registry::{Trained, Writing, open_drafter};
@@ -90,11 +91,11 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(summary)
 }
 
-/// What the stage `train` says of the weights it kept.
+/// What the last training stage says of the weights it kept.
 fn training(context: &StageContext) -> Result<Value> {
-    let manifest = context.run.manifest("train")?;
+    let manifest = context.run.manifest(context.recipe.last_trained())?;
     let summary = manifest.map_or(Value::Null, |manifest| manifest.summary);
-    Ok(json!({"step": summary["exported_step"], "best": summary["fit"]["best"]}))
+    Ok(json!({"step": summary[EXPORTED_STEP], "best": summary["fit"]["best"]}))
 }
 
 fn draft_length(context: &StageContext) -> usize {

@@ -116,7 +116,7 @@ where
 }
 
 /// Key of a training stage's summary: the step whose weights it has left.
-const EXPORTED_STEP: &str = "exported_step";
+pub(super) const EXPORTED_STEP: &str = "exported_step";
 
 /// `drafter` with the weights that an earlier stage has left: not those of its folder, where low-rank matrices are merged.
 fn best_of<D: Shipped>(context: &StageContext, stage: &str, drafter: D) -> Result<D> {
