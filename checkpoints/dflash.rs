@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
+use crate::launch::{self, Launch};
 use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Result, checked, launch};
+use crate::{Result, checked};
 
 mod parts;
 pub mod speculators;
@@ -190,25 +191,37 @@ pub fn launch_lines(
     layout: &DFlashLayout,
     target: &str,
     draft_tokens: usize,
-) -> Vec<String> {
+) -> Vec<Launch> {
     let whole = layout.block_size - usize::from(!layout.parts.sample_from_anchor);
-    let draft_tokens = draft_tokens.min(whole);
-    match layout.parts.family() {
-        Family::DFlash => vec![
+    let family = layout.parts.family();
+    let draft_tokens = match family {
+        Family::DFlash => draft_tokens.min(whole),
+        // What they have beside layers takes the block to be as long as the draft.
+        _ => whole,
+    };
+    let llama_cpp = |kind| launch::llama_cpp(dir, kind, target, draft_tokens, true);
+    match family {
+        Family::DFlash | Family::DFlash2 => vec![
             launch::vllm(dir, "dflash", target, draft_tokens),
             launch::sglang_block(dir, "DFLASH", target, draft_tokens),
+            llama_cpp("draft-dflash"),
         ],
-        // The convolutions take the block to be as long as the draft.
-        Family::DFlash2 => vec![
-            launch::vllm(dir, "dflash", target, whole),
-            launch::sglang_block(dir, "DFLASH", target, whole),
-        ],
-        Family::DSpark => vec![launch::vllm(dir, "dspark", target, whole)],
-        Family::Own => vec![
-            "# no serving engine loads block drafters with these parts; this program decodes with them: `spectrain generate`, \
-             `spectrain evaluate`"
-                .to_string(),
-        ],
+        Family::DSpark => {
+            let sglang = launch::sglang_dspark(dir, target, draft_tokens);
+            let markov = layout.parts.markov.as_ref();
+            match markov.is_some_and(|markov| markov.kind == "vanilla") {
+                true => vec![
+                    launch::vllm(dir, "dspark", target, draft_tokens),
+                    sglang,
+                    llama_cpp("draft-dspark"),
+                ],
+                false => vec![sglang],
+            }
+        }
+        Family::Own => vec![Launch::remark(
+            "no serving engine loads block drafters with these parts; this program decodes with them: `spectrain generate`, \
+             `spectrain evaluate`",
+        )],
     }
 }
 

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
+use crate::launch::{self, Launch};
 use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, checked, eagle3, language_model, launch};
+use crate::{Error, Result, checked, eagle3, language_model};
 
 /// vLLM's name of the architecture and SGLang's: each takes the one it knows.
 const ARCHITECTURES: [&str; 2] = ["EagleLlamaForCausalLM", "LlamaForCausalLMEagle"];
@@ -148,7 +149,7 @@ pub fn launch_lines(
     layout: &Eagle1Layout,
     target: &str,
     draft_tokens: usize,
-) -> Vec<String> {
+) -> Vec<Launch> {
     let sglang = launch::sglang(dir, "EAGLE", target, draft_tokens);
     match layout.bias {
         true => vec![sglang],

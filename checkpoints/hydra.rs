@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::config::{Config, Rope, torch_dtype};
 use crate::draft_heads::{Contents, TOKEN_MAP};
 use crate::folder::ModelFolder;
+use crate::launch::Launch;
 use crate::tensors::{DType, NamedTensor};
 use crate::{Result, TensorSpec};
 
@@ -135,11 +136,10 @@ pub fn read(dir: &Path) -> Result<(HydraLayout, Vec<NamedTensor>)> {
 }
 
 /// What to tell who wants to serve the heads.
-pub fn launch_lines() -> Vec<String> {
-    vec![
-        "# no serving engine loads Hydra heads; this program decodes with them: `spectrain generate`, `spectrain evaluate`"
-            .to_string(),
-    ]
+pub fn launch_lines() -> Vec<Launch> {
+    vec![Launch::remark(
+        "no serving engine loads Hydra heads; this program decodes with them: `spectrain generate`, `spectrain evaluate`",
+    )]
 }
 
 fn contents(layout: &HydraLayout) -> Contents {

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::checked::PROVENANCE;
 use crate::config::torch_dtype;
 use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
+use crate::launch::{self, Launch};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json as files, launch, seal};
+use crate::{Error, Result, json as files, seal};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -84,7 +84,7 @@ pub struct LanguageModelFolder<'a> {
 
 impl LanguageModelFolder<'_> {
     /// Writes the folder, whole or not at all. `provenance` says where the drafter comes from; unless it is null it is kept
-    /// beside the weights.
+    /// in the configuration; see [`seal`].
     pub fn write(self, dir: &Path, provenance: &Value) -> Result<()> {
         let weights = dir.join(WEIGHTS);
         let mut tensors = Vec::with_capacity(self.tensors.len());
@@ -117,9 +117,6 @@ impl LanguageModelFolder<'_> {
                 }
             }
         }
-        if !provenance.is_null() {
-            extra.push((PROVENANCE, files::to_bytes(provenance)));
-        }
         let extra: Vec<(&str, &[u8])> = extra
             .iter()
             .map(|(name, bytes)| (*name, bytes.as_slice()))
@@ -145,7 +142,7 @@ pub fn read_mask_token(folder: &ModelFolder) -> Result<u32> {
 }
 
 /// Commands that serve `target` with the drafter in `dir`; `draft_tokens` is the length of the chain.
-pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String> {
+pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     vec![
         launch::vllm(dir, "draft_model", target, draft_tokens),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
@@ -156,11 +153,11 @@ pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String
 }
 
 /// The same for a PARD drafter, which only vLLM and TensorRT-LLM run in parallel; others run it token by token.
-pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<String> {
+pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     vec![
         launch::vllm_parallel(dir, target, draft_tokens),
         launch::tensorrt(dir, "PARD", draft_tokens, ""),
-        "# token by token, as these know no parallel drafting:".into(),
+        Launch::remark("token by token, as these know no parallel drafting:"),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
         launch::transformers(dir, target),
         launch::llama_cpp(dir, "draft-simple", target, draft_tokens, false),

@@ -1,19 +1,69 @@
 //! Commands that serve a target with a drafter, for a POSIX shell.
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
+/// What serves a drafter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// vLLM, with its name of the method.
+    Vllm(&'static str),
+    /// vLLM, which finds the target and the method in a folder of the speculators library.
+    Speculators,
+    /// SGLang.
+    Sglang,
+    /// Hugging Face `transformers`.
+    Transformers,
+    /// TensorRT-LLM: a line of its settings.
+    TensorrtLlm,
+    /// llama.cpp, after its own conversion.
+    LlamaCpp,
+}
+
+/// A command for a server, or a remark for everybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Whose command it is; nobody's where it is a remark.
+    pub server: Option<Server>,
+    /// The line.
+    pub text: String,
+}
+
+impl Launch {
+    /// A remark, which a shell passes over.
+    pub fn remark(text: &str) -> Self {
+        Self {
+            server: None,
+            text: format!("# {text}"),
+        }
+    }
+
+    fn by(server: Server, text: String) -> Self {
+        Self {
+            server: Some(server),
+            text,
+        }
+    }
+}
+
+impl fmt::Display for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// vLLM's, with its name of the method.
-pub(crate) fn vllm(dir: &Path, method: &str, target: &str, draft_tokens: usize) -> String {
+pub(crate) fn vllm(dir: &Path, method: &'static str, target: &str, draft_tokens: usize) -> Launch {
     let drafter = dir.display().to_string();
     let speculative =
         json!({"method": method, "model": drafter, "num_speculative_tokens": draft_tokens});
-    vllm_command(target, &speculative)
+    vllm_command(method, target, &speculative)
 }
 
 /// vLLM's for a language model that drafts in one pass.
-pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> String {
+pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
     let drafter = dir.display().to_string();
     let speculative = json!({
         "method": "draft_model",
@@ -21,7 +71,7 @@ pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> St
         "num_speculative_tokens": draft_tokens,
         "parallel_drafting": true,
     });
-    vllm_command(target, &speculative)
+    vllm_command("draft_model", target, &speculative)
 }
 
 /// Two of llama.cpp, which converts a folder first; `with_target` where that reads the target's too.
@@ -31,54 +81,59 @@ pub(crate) fn llama_cpp(
     target: &str,
     draft_tokens: usize,
     with_target: bool,
-) -> String {
+) -> Launch {
     let drafter = dir.display().to_string();
     let of_target = match with_target {
         true => format!(" --target-model-dir {}", quote(target)),
         false => String::new(),
     };
     let converted = |model: &str| quote(&format!("{}.gguf", model.trim_end_matches('/')));
-    format!(
+    let text = format!(
         "python convert_hf_to_gguf.py {}{of_target} --outfile {} && llama-server -m {} -md {} --spec-type {kind} \
          --spec-draft-n-max {draft_tokens}",
         quote(&drafter),
         converted(&drafter),
         converted(target),
         converted(&drafter),
-    )
+    );
+    Launch::by(Server::LlamaCpp, text)
 }
 
 /// A line of TensorRT-LLM's settings; `more` are further keys.
-pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) -> String {
+pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) -> Launch {
     let drafter = json!(dir.display().to_string());
-    format!(
+    let text = format!(
         "speculative_config: {{decoding_type: {kind}, max_draft_len: {draft_tokens}, speculative_model: {drafter}{more}}}"
-    )
+    );
+    Launch::by(Server::TensorrtLlm, text)
 }
 
 /// vLLM's for a folder of the speculators library, which names its target.
-pub(crate) fn vllm_of_speculators(dir: &Path) -> String {
-    format!("vllm serve {}", quote(&dir.display().to_string()))
+pub fn vllm_of_speculators(dir: &Path) -> Launch {
+    let text = format!("vllm serve {}", quote(&dir.display().to_string()));
+    Launch::by(Server::Speculators, text)
 }
 
-fn vllm_command(target: &str, speculative: &Value) -> String {
-    format!(
+fn vllm_command(method: &'static str, target: &str, speculative: &Value) -> Launch {
+    let text = format!(
         "vllm serve {} --speculative-config {}",
         quote(target),
         quote(&speculative.to_string())
-    )
+    );
+    Launch::by(Server::Vllm(method), text)
 }
 
 /// SGLang's, with its name of the algorithm. It counts the root of the tree among the draft tokens.
-pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: usize) -> String {
-    format!(
+pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: usize) -> Launch {
+    let text = format!(
         "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
          --speculative-draft-model-path {} --speculative-num-steps {draft_tokens} --speculative-eagle-topk 1 \
          --speculative-num-draft-tokens {}",
         quote(target),
         quote(&dir.display().to_string()),
         draft_tokens + 1
-    )
+    );
+    Launch::by(Server::Sglang, text)
 }
 
 /// SGLang's for a drafter that fills a block, in which it counts the last committed token.
@@ -87,36 +142,50 @@ pub(crate) fn sglang_block(
     algorithm: &str,
     target: &str,
     draft_tokens: usize,
-) -> String {
-    format!(
+) -> Launch {
+    let text = format!(
         "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
          --speculative-draft-model-path {} --speculative-num-draft-tokens {}",
         quote(target),
         quote(&dir.display().to_string()),
         draft_tokens + 1
-    )
+    );
+    Launch::by(Server::Sglang, text)
+}
+
+/// SGLang's for DSpark, whose block it takes to be the draft alone.
+pub(crate) fn sglang_dspark(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
+    let text = format!(
+        "python -m sglang.launch_server --model-path {} --speculative-algorithm DSPARK \
+         --speculative-draft-model-path {} --speculative-dspark-block-size {draft_tokens}",
+        quote(target),
+        quote(&dir.display().to_string()),
+    );
+    Launch::by(Server::Sglang, text)
 }
 
 /// One of `transformers`, whose assisted generation takes any language model as a drafter.
-pub(crate) fn transformers(dir: &Path, target: &str) -> String {
+pub(crate) fn transformers(dir: &Path, target: &str) -> Launch {
     let (drafter, target) = (json!(dir.display().to_string()), json!(target));
     let program = format!(
         "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; t = T.from_pretrained({target}); \
          m = M.from_pretrained({target}); print(t.decode(m.generate(**t('Hello', return_tensors='pt'), \
          assistant_model=M.from_pretrained({drafter}))[0]))"
     );
-    format!("python -c {}", quote(&program))
+    let text = format!("python -c {}", quote(&program));
+    Launch::by(Server::Transformers, text)
 }
 
 /// The same for a DFlash drafter.
-pub(crate) fn transformers_dflash(dir: &Path, target: &str) -> String {
+pub fn transformers_dflash(dir: &Path, target: &str) -> Launch {
     let (drafter, target) = (json!(dir.display().to_string()), json!(target));
     let program = format!(
         "from transformers import AutoModel as A, AutoModelForCausalLM as M, AutoTokenizer as T; t = T.from_pretrained({target}); \
          m = M.from_pretrained({target}); print(t.decode(m.generate(**t('Hello', return_tensors='pt'), \
          assistant_model=A.from_pretrained({drafter}), speculation_type='dflash')[0]))"
     );
-    format!("python -c {}", quote(&program))
+    let text = format!("python -c {}", quote(&program));
+    Launch::by(Server::Transformers, text)
 }
 
 /// A word for a POSIX shell.

@@ -19,7 +19,7 @@ pub mod hub;
 pub mod hydra;
 mod json;
 pub mod language_model;
-mod launch;
+pub mod launch;
 pub mod masked_language_model;
 pub mod medusa;
 mod names;

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::folder::{CONFIG, ModelFolder};
+use crate::launch::Launch;
 use crate::{Error, Result};
 
 /// The architecture and the type of the model, which no other program knows.
@@ -81,8 +82,10 @@ pub fn read(folder: &ModelFolder) -> Result<(MaskedLayout, Value)> {
 }
 
 /// No command serves it.
-pub fn launch_lines() -> Vec<String> {
-    vec!["# no serving engine loads a masked-diffusion drafter; spectrain decodes with it".into()]
+pub fn launch_lines() -> Vec<Launch> {
+    vec![Launch::remark(
+        "no serving engine loads a masked-diffusion drafter; this program decodes with it: `spectrain generate`, `spectrain evaluate`",
+    )]
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use crate::config::{Config, torch_dtype};
 use crate::draft_heads::{Contents, TOKEN_MAP};
 use crate::folder::{ModelFolder, TensorInfo};
+use crate::launch::{self, Launch};
 use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, TensorSpec, launch};
+use crate::{Error, Result, TensorSpec};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -109,10 +110,11 @@ pub fn launch_lines(
     layout: &MedusaLayout,
     target: &str,
     draft_tokens: usize,
-) -> Vec<String> {
+) -> Vec<Launch> {
     vec![
-        "# vLLM up to 0.32.0, which drafts a chain of the most likely tokens; 0.33 and other engines do not load Medusa"
-            .to_string(),
+        Launch::remark(
+            "vLLM up to 0.32.0, which drafts a chain of the most likely tokens; 0.33 and other engines do not load Medusa",
+        ),
         launch::vllm(dir, "medusa", target, draft_tokens.min(layout.heads)),
     ]
 }

@@ -5,17 +5,21 @@
 //! check of shapes sees them. The digests do.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::atomic::write_file;
 use crate::folder::{CONFIG, ModelFolder};
 use crate::tensors::NamedTensor;
-use crate::{Error, Result, hash};
+use crate::{Error, Result, hash, json as files};
 
 /// The key of `config.json`; engines pass over it.
 pub const SEAL: &str = "spectrain";
 const DIGESTS: &str = "sha256";
 const PROVENANCE: &str = "provenance";
+/// The part of the provenance that is known last.
+const REPORT: &str = "report";
 
 /// The configuration with the seal of these tensors in it.
 pub(crate) fn sealed(mut config: Value, tensors: &[NamedTensor], provenance: &Value) -> Value {
@@ -35,6 +39,38 @@ pub(crate) fn sealed(mut config: Value, tensors: &[NamedTensor], provenance: &Va
 /// Where a configuration says that its drafter comes from, if it does.
 pub fn provenance(config: &Value) -> Option<&Value> {
     config.get(SEAL)?.get(PROVENANCE)
+}
+
+/// Records in a sealed folder what an evaluation found of its drafter, in the place of what was found before.
+pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
+    let path = dir.join(CONFIG);
+    let mut config = files::read(&path)?;
+    let Some(seal) = config.get_mut(SEAL).filter(|seal| seal.is_object()) else {
+        return Err(Error::Key {
+            path,
+            key: SEAL.into(),
+            expected: "the seal of a folder that this program wrote".into(),
+            got: "nothing".into(),
+        });
+    };
+    if !seal[PROVENANCE].is_object() {
+        seal[PROVENANCE] = json!({});
+    }
+    seal[PROVENANCE][REPORT] = report.clone();
+    config[SEAL][DIGESTS]["config"] = json!(of_config(&config));
+    write_file(&path, &files::to_bytes(&config))
+}
+
+/// The digest of a configuration without what an evaluation found: the same before and after [`add_report`].
+pub fn sha256_of_config(config: &Value) -> String {
+    let mut config = config.clone();
+    let provenance = config
+        .get_mut(SEAL)
+        .and_then(|seal| seal.get_mut(PROVENANCE));
+    if let Some(provenance) = provenance.and_then(Value::as_object_mut) {
+        provenance.remove(REPORT);
+    }
+    of_config(&config)
 }
 
 /// Fails if a folder was changed after this program wrote it. Says whether there was a seal to compare with.
@@ -153,6 +189,34 @@ mod tests {
             turned.insert(key.clone(), value.clone());
         }
         assert!(checked(&Value::Object(turned), &tensors()).unwrap());
+    }
+
+    #[test]
+    fn a_report_is_added_under_the_seal_and_leaves_the_drafter_the_same() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("d");
+        write_folder(&dir, &config(), &tensors(), &[]).unwrap();
+        for tau in [2.5, 3.0] {
+            add_report(&dir, &json!([{"tau": tau}])).unwrap();
+            let folder = ModelFolder::open(&dir).unwrap();
+            assert!(check(&folder).unwrap());
+            let found = provenance(folder.config()).unwrap();
+            assert_eq!(
+                (&found["recipe"], &found["report"][0]["tau"]),
+                (&json!("eagle3"), &json!(tau))
+            );
+            assert_eq!(
+                sha256_of_config(folder.config()),
+                sha256_of_config(&config())
+            );
+        }
+        let mut other = config();
+        other["ids"][1] = json!(4);
+        assert_ne!(sha256_of_config(&other), sha256_of_config(&config()));
+        let plain = root.path().join("plain");
+        write_folder(&plain, &json!({"ids": [1]}), &tensors(), &[]).unwrap();
+        let error = add_report(&plain, &json!([])).unwrap_err().to_string();
+        assert!(error.contains("the seal of a folder"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use spectrain_checkpoints::dflash::{
     self, Convolution, DFlashLayout, DFlashParts, Markov, Selector,
 };
 use spectrain_checkpoints::eagle3::speculators::Verifier;
+use spectrain_checkpoints::launch::Launch;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};
@@ -172,7 +173,7 @@ impl Shipped for DFlash {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         let layout = layout(self, DType::F32)?;
         Ok(dflash::launch_lines(folder, &layout, target, draft_length))
     }

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::eagle1::{self, Eagle1Layout};
+use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
@@ -80,7 +81,7 @@ impl Shipped for Eagle1 {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         Ok(eagle1::launch_lines(
             folder,
             &layout(self, DType::F32)?,

@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::eagle3::speculators::{self, Verifier};
 use spectrain_checkpoints::eagle3::{self, Eagle3Layout, Reading};
+use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head};
@@ -176,7 +177,7 @@ impl Shipped for Eagle3 {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         Ok(eagle3::launch_lines(
             folder,
             &layout(self, DType::F32)?,

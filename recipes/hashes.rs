@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, Result};
+use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hash::{sha256_bytes, sha256_file};
+use spectrain_checkpoints::seal;
 
 use crate::run_folder::{entries, write_json};
+use crate::target::{read_json, weight_files};
 
 /// Hashes of large files, kept with their length and time of change.
 #[derive(Debug, Default)]
@@ -67,6 +70,15 @@ impl HashMemory {
             parts.push_str(&format!("{name} {}\n", self.of(path)?));
         }
         Ok(sha256_bytes(parts.as_bytes()))
+    }
+
+    /// The hash of a drafter's folder: its weights, and its configuration without what an evaluation found.
+    pub(crate) fn of_drafter(&mut self, folder: &Path) -> Result<String> {
+        let mut files = weight_files(folder)?;
+        files.retain(|file| file.file_name() != Some(CONFIG.as_ref()));
+        let config = seal::sha256_of_config(&read_json(&folder.join(CONFIG))?);
+        let weights = self.of_all(&files)?;
+        Ok(sha256_bytes(format!("{config} {weights}").as_bytes()))
     }
 
     /// Keeps what was computed for the next process.

@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::hydra::{self, HydraLayout, PrefixLayout};
+use spectrain_checkpoints::launch::Launch;
 use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::weights::{TensorWeights, export};
@@ -62,7 +63,7 @@ impl Shipped for Hydra {
         Ok(Self::capture(self.config(), &self.target().spec)?)
     }
 
-    fn launch_lines(&self, _: &Path, _: &str, _: usize) -> Result<Vec<String>> {
+    fn launch_lines(&self, _: &Path, _: &str, _: usize) -> Result<Vec<Launch>> {
         Ok(hydra::launch_lines())
     }
 

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
+use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -59,7 +60,7 @@ impl Shipped for LanguageModel {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         let lines = language_model::launch_lines(folder, target, draft_length);
         Ok(with_remark(lines, self.model().config(), self.target()))
     }
@@ -153,14 +154,15 @@ impl Shipped for Pard {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         let lines = language_model::pard_launch_lines(folder, target, draft_length);
         let lines = with_remark(lines, self.model().config(), self.target());
         Ok(match self.target_proj() {
             None => lines,
             Some(_) => {
-                let note = "# engines read no features of the target; there the drafter works without them";
-                [vec![note.to_owned()], lines].concat()
+                let note =
+                    "engines read no features of the target; there the drafter works without them";
+                [vec![Launch::remark(note)], lines].concat()
             }
         })
     }
@@ -180,15 +182,15 @@ impl Shipped for Pard {
 }
 
 /// The commands, behind a remark where vLLM needs one more setting.
-fn with_remark(lines: Vec<String>, own: &TransformerConfig, target: &TargetParts) -> Vec<String> {
+fn with_remark(lines: Vec<Launch>, own: &TransformerConfig, target: &TargetParts) -> Vec<Launch> {
     if own.spec.vocab == target.spec.vocab {
         return lines;
     }
     let remark = format!(
-        "# vLLM wants `\"use_heterogeneous_vocab\": true` too, as the drafter knows {} of the target's {} tokens",
+        "vLLM wants `\"use_heterogeneous_vocab\": true` too, as the drafter knows {} of the target's {} tokens",
         own.spec.vocab, target.spec.vocab
     );
-    [vec![remark], lines].concat()
+    [vec![Launch::remark(&remark)], lines].concat()
 }
 
 pub(crate) fn to_write<'a>(

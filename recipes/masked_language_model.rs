@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::{Value, json};
+use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::masked_language_model::{self, MaskedLayout};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::tokens::TokenShards;
@@ -77,7 +78,7 @@ impl Shipped for MaskedLanguageModel {
         Ok(Capture::default())
     }
 
-    fn launch_lines(&self, _: &Path, _: &str, _: usize) -> Result<Vec<String>> {
+    fn launch_lines(&self, _: &Path, _: &str, _: usize) -> Result<Vec<Launch>> {
         Ok(masked_language_model::launch_lines())
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::Value;
+use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::medusa::{self, MedusaLayout};
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
@@ -84,7 +85,7 @@ impl Shipped for Medusa {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         let layout = layout(self, DType::F32);
         Ok(medusa::launch_lines(folder, &layout, target, draft_length))
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
+use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -128,7 +129,7 @@ pub trait Shipped: Drafter + 'static {
 
     /// Commands that serve `target` with the drafter in `folder`, one for each engine.
     fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
-    -> Result<Vec<String>>;
+    -> Result<Vec<Launch>>;
 
     /// Sizes, for an estimate before anything is loaded.
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint>;
@@ -234,7 +235,7 @@ pub trait Trained {
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
     /// See [`Shipped::launch_lines`].
     fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
-    -> Result<Vec<String>>;
+    -> Result<Vec<Launch>>;
 }
 
 impl Recipe {
@@ -384,7 +385,7 @@ impl<D: Shipped> Trained for Loaded<D> {
         folder: &Path,
         target: &str,
         draft_length: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Launch>> {
         self.0.launch_lines(folder, target, draft_length)
     }
 }

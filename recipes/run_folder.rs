@@ -315,6 +315,14 @@ impl RunFolder {
         Ok(hash)
     }
 
+    /// See [`HashMemory::of_drafter`].
+    pub fn sha256_of_drafter(&self, folder: &Path) -> Result<String> {
+        let mut memory = HashMemory::read(&self.path.join(HASHES));
+        let hash = memory.of_drafter(folder)?;
+        memory.write()?;
+        Ok(hash)
+    }
+
     /// SHA-256 of several files, by their names and contents.
     pub fn sha256_of(&self, files: &[PathBuf]) -> Result<String> {
         let mut memory = HashMemory::read(&self.path.join(HASHES));

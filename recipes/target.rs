@@ -33,6 +33,11 @@ pub fn sha256(folder: &Path) -> Result<String> {
     HashMemory::default().of_all(&weight_files(folder)?)
 }
 
+/// SHA-256 of a drafter's folder; see [`HashMemory::of_drafter`].
+pub fn sha256_of_drafter(folder: &Path) -> Result<String> {
+    HashMemory::default().of_drafter(folder)
+}
+
 /// The target that a drafter's folder says it was trained for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainedFor {

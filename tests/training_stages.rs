@@ -54,7 +54,8 @@ fn each_stage_leaves_a_drafter_that_can_be_judged_and_the_last_one_is_exported()
     assert_eq!(drafters.len(), 3, "each stage trains");
     let exported = &workspace.manifest("export")["inputs"];
     assert!(exported["`refine/drafter`"].is_string(), "{exported}");
-    let provenance = workspace.json("runs/run/export/drafter/provenance.json");
+    let config = workspace.json("runs/run/export/drafter/config.json");
+    let provenance = &config["spectrain"]["provenance"];
     let step = &workspace.manifest("refine")["summary"]["exported_step"];
     assert!(
         step.is_u64() && provenance["training"]["step"] == *step,

@@ -105,9 +105,9 @@ impl DFlashParts {
             Self {
                 convolution: None,
                 selector: None,
-                markov: Some(markov),
+                markov: Some(_),
                 ..
-            } if markov.kind == "vanilla" => Family::DSpark,
+            } => Family::DSpark,
             _ => Family::Own,
         }
     }

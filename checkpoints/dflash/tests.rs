@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::seal;
 
 pub(crate) fn layout() -> DFlashLayout {
     DFlashLayout {
@@ -56,7 +57,11 @@ pub(crate) fn dspark(kind: &str) -> DFlashLayout {
 
 #[test]
 fn each_family_has_the_name_and_the_commands_of_engines_that_run_it() {
-    let lines = |layout: &DFlashLayout| launch_lines(Path::new("d"), layout, "t", 2).join("\n");
+    let lines = |layout: &DFlashLayout| {
+        let lines = launch_lines(Path::new("d"), layout, "t", 2);
+        let texts: Vec<String> = lines.into_iter().map(|line| line.text).collect();
+        texts.join("\n")
+    };
     let name = |layout: &DFlashLayout| to_json(layout)["architectures"][0].clone();
     assert_eq!(name(&layout()), "DFlashDraftModel");
     assert!(lines(&layout()).contains("\"num_speculative_tokens\":2"));
@@ -64,11 +69,13 @@ fn each_family_has_the_name_and_the_commands_of_engines_that_run_it() {
     assert!(lines(&dflash_2()).contains("\"num_speculative_tokens\":3"));
     assert_eq!(name(&dspark("vanilla")), "Qwen3DSparkModel");
     assert!(lines(&dspark("vanilla")).contains("dspark"));
-    assert_eq!(name(&dspark("rnn")), "SpectrainBlockDrafter");
-    assert!(lines(&dspark("rnn")).contains("no serving engine"));
+    assert_eq!(name(&dspark("rnn")), "Qwen3DSparkModel");
+    let of_rnn = lines(&dspark("rnn"));
+    assert!(of_rnn.contains("--speculative-dspark-block-size") && !of_rnn.contains("vllm"));
     let mut half = dflash_2();
     half.parts.selector = None;
     assert_eq!(name(&half), "SpectrainBlockDrafter");
+    assert!(lines(&half).contains("no serving engine"));
 }
 
 pub(crate) fn tensors(layout: &DFlashLayout) -> Vec<NamedTensor> {
@@ -119,8 +126,9 @@ fn what_is_written_is_read_back() {
         let (found, read) = read(&dir).unwrap();
         assert_eq!(found, layout);
         assert_eq!(read.len(), tensors(&layout).len());
-        assert!(dir.join("provenance.json").exists());
-        assert!(recognises(ModelFolder::open(&dir).unwrap().config()));
+        let config = ModelFolder::open(&dir).unwrap().config().clone();
+        assert_eq!(seal::provenance(&config).unwrap()["a"], 1);
+        assert!(recognises(&config));
     }
 }
 
@@ -180,11 +188,12 @@ fn keys_that_make_no_sense_are_refused_by_name() {
 fn a_draft_is_never_asked_to_be_longer_than_the_block() {
     let lines = launch_lines(Path::new("d"), &layout(), "t", 9);
     assert!(
-        lines[0].contains(r#""num_speculative_tokens":3"#),
+        lines[0].text.contains(r#""num_speculative_tokens":3"#),
         "{lines:?}"
     );
     assert!(
-        lines[1].contains("DFLASH") && lines[1].ends_with("--speculative-num-draft-tokens 4"),
+        lines[1].text.contains("DFLASH")
+            && lines[1].text.ends_with("--speculative-num-draft-tokens 4"),
         "{lines:?}"
     );
 }

@@ -9,7 +9,7 @@ use super::parts::Family;
 use super::{DFlashLayout, Keys, required, to_json};
 use crate::expected::{Expected, TensorSpec};
 use crate::tensors::NamedTensor;
-use crate::{Error, Result, checked, launch};
+use crate::{Error, Result, checked};
 
 const ARCHITECTURE: &str = "MuseGlimmerAssistantModel";
 const MODEL_TYPE: &str = "muse_glimmer_assistant";
@@ -84,9 +84,4 @@ fn check_plain(layout: &DFlashLayout, dialect: &'static str) -> Result<()> {
             got: format!("those of {other:?}"),
         }),
     }
-}
-
-/// A program that decodes with the drafter.
-pub fn launch_lines(dir: &Path, target: &str) -> Vec<String> {
-    vec![launch::transformers_dflash(dir, target)]
 }

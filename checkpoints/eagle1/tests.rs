@@ -4,6 +4,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
+use crate::launch::Server;
+use crate::seal;
 use crate::write_folder;
 
 /// Every size is different, so that a shape says which tensor it belongs to.
@@ -117,8 +119,7 @@ fn a_folder_holds_what_both_engines_read() {
         assert!(folder.info(absent).is_err(), "{absent}");
     }
     assert_eq!(folder.read_f32(BIAS, &[8]).unwrap(), [0.0; 8]);
-    let provenance = fs::read_to_string(dir.join("provenance.json")).unwrap();
-    assert!(provenance.contains("eagle1"));
+    assert_eq!(seal::provenance(config).unwrap()["from"], "eagle1");
 }
 
 #[test]
@@ -315,10 +316,12 @@ fn layouts_that_no_engine_would_run_as_meant_are_refused_by_field() {
 fn vllm_is_not_offered_a_bias_that_it_would_drop() {
     let lines = launch_lines(Path::new("runs/a"), &layout(), "org/name", 3);
     assert_eq!(
-        lines[0],
+        lines[0].text,
         r#"vllm serve org/name --speculative-config '{"method":"eagle","model":"runs/a","num_speculative_tokens":3}'"#
     );
-    assert!(lines[1].contains("--speculative-algorithm EAGLE --") && lines[1].ends_with(" 4"));
+    assert!(
+        lines[1].text.contains("--speculative-algorithm EAGLE --") && lines[1].text.ends_with(" 4")
+    );
     let lines = launch_lines(Path::new("runs/a"), &biased(), "org/name", 3);
-    assert!(lines.len() == 1 && lines[0].contains("sglang"));
+    assert!(lines.len() == 1 && lines[0].server == Some(Server::Sglang));
 }

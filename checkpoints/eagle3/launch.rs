@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Eagle3Layout;
-use crate::launch;
+use crate::launch::{self, Launch};
 
 /// One command for each engine that can run the layout: vLLM; llama.cpp where there is one layer; SGLang and TensorRT-LLM
 /// unless `norm_before_residual` rules them out.
@@ -14,7 +14,7 @@ pub fn launch_lines(
     layout: &Eagle3Layout,
     target: &str,
     draft_tokens: usize,
-) -> Vec<String> {
+) -> Vec<Launch> {
     let mut lines = vec![launch::vllm(dir, "eagle3", target, draft_tokens)];
     if !layout.norm_before_residual {
         let captured = format!(", eagle3_layers_to_capture: {:?}", layout.captured_layers);
@@ -32,16 +32,17 @@ pub fn launch_lines(
 mod tests {
     use super::*;
     use crate::eagle3::tests::layout;
+    use crate::launch::Server;
 
     #[test]
     fn both_engines_are_given_the_same_chain() {
         let lines = launch_lines(Path::new("runs/a b"), &layout(), "org/name", 3);
         assert_eq!(
-            lines[0],
+            lines[0].text,
             r#"vllm serve org/name --speculative-config '{"method":"eagle3","model":"runs/a b","num_speculative_tokens":3}'"#
         );
         assert_eq!(
-            lines[1],
+            lines[1].text,
             "python -m sglang.launch_server --model-path org/name --speculative-algorithm EAGLE3 \
              --speculative-draft-model-path 'runs/a b' --speculative-num-steps 3 --speculative-eagle-topk 1 \
              --speculative-num-draft-tokens 4"
@@ -52,11 +53,11 @@ mod tests {
     fn other_engines_are_told_the_layers_or_read_the_target() {
         let lines = launch_lines(Path::new("d"), &layout(), "org/name", 3);
         assert_eq!(
-            lines[2],
+            lines[2].text,
             r#"speculative_config: {decoding_type: Eagle3, max_draft_len: 3, speculative_model: "d", eagle3_layers_to_capture: [1, 3, 6]}"#
         );
         assert_eq!(
-            lines[3],
+            lines[3].text,
             "python convert_hf_to_gguf.py d --target-model-dir org/name --outfile d.gguf && llama-server -m org/name.gguf \
              -md d.gguf --spec-type draft-eagle3 --spec-draft-n-max 3"
         );
@@ -67,7 +68,8 @@ mod tests {
         let mut layout = layout();
         layout.norm_before_residual = true;
         let lines = launch_lines(Path::new("d"), &layout, "t", 3);
-        let named = |name: &str| lines.iter().any(|line| line.contains(name));
-        assert!(named("vllm") && !named("sglang") && !named("speculative_config: "));
+        let offered = |server| lines.iter().any(|line| line.server == Some(server));
+        assert!(offered(Server::Vllm("eagle3")));
+        assert!(!offered(Server::Sglang) && !offered(Server::TensorrtLlm));
     }
 }

@@ -10,7 +10,7 @@ use super::{Eagle3Layout, check_layout, check_norms, optional, required, vocabul
 use crate::config::torch_dtype;
 use crate::expected::{Expected, TensorSpec};
 use crate::tensors::NamedTensor;
-use crate::{Error, Result, checked, launch};
+use crate::{Error, Result, checked};
 
 /// The key that marks folders of this layout.
 pub(crate) const MODEL_TYPE: &str = "speculators_model_type";
@@ -82,11 +82,6 @@ pub fn write(
     };
     let config = to_json(layout, verifier);
     checked::write(dir, &config, &renamed, &expected, also, provenance)
-}
-
-/// vLLM's command, which finds the target in the folder.
-pub fn launch_lines(dir: &Path) -> Vec<String> {
-    vec![launch::vllm_of_speculators(dir)]
 }
 
 fn stored(name: &str) -> String {

@@ -3,6 +3,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::seal;
 
 pub(crate) fn folder<'a>(
     mask_token: Option<u32>,
@@ -53,7 +54,7 @@ fn a_written_folder_has_the_names_types_and_text_files_of_an_ordinary_model() {
         fs::read_to_string(dir.join("tokenizer.json")).unwrap(),
         "the tokenizer"
     );
-    assert!(dir.join("provenance.json").exists());
+    assert!(seal::provenance(config).is_some());
     assert_eq!(read_mask_token(&read).unwrap(), 1);
 }
 
@@ -108,13 +109,13 @@ fn a_mask_token_that_is_no_id_is_refused_by_name() {
 fn launch_lines_name_the_method_of_each_engine() {
     let lines = pard_launch_lines(Path::new("d"), "t", 8);
     assert!(
-        lines[0].contains(r#""parallel_drafting":true"#),
+        lines[0].text.contains(r#""parallel_drafting":true"#),
         "{lines:?}"
     );
     let lines = launch_lines(Path::new("d"), "t", 3);
     assert!(
-        lines[0].contains("draft_model") && !lines[0].contains("parallel"),
+        lines[0].text.contains("draft_model") && !lines[0].text.contains("parallel"),
         "{lines:?}"
     );
-    assert!(lines[1].contains("STANDALONE"), "{lines:?}");
+    assert!(lines[1].text.contains("STANDALONE"), "{lines:?}");
 }

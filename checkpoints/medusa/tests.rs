@@ -140,9 +140,9 @@ fn the_authors_names_are_understood() {
 #[test]
 fn the_chain_is_no_longer_than_there_are_heads() {
     let lines = launch_lines(Path::new("runs/d"), &layout(), "org/name", 5);
-    assert!(lines[0].contains("0.32.0") && lines[0].starts_with('#'));
+    assert!(lines[0].text.contains("0.32.0") && lines[0].server.is_none());
     assert_eq!(
-        lines[1],
+        lines[1].text,
         r#"vllm serve org/name --speculative-config '{"method":"medusa","model":"runs/d","num_speculative_tokens":3}'"#
     );
 }

@@ -151,7 +151,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let mut report = trial.report()?;
     report.recipe = json!({ "evaluate": table });
     report.drafter.path = arguments.drafter.display().to_string();
-    report.drafter.sha256 = ModelFolder::open(&arguments.drafter)?.sha256();
+    report.drafter.sha256 = target::sha256_of_drafter(&arguments.drafter)?;
     report.device = device_report(name);
     if let Some(out) = &arguments.out {
         write(&report, out)?;

@@ -5,11 +5,12 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::seal;
 use spectrain_eval::{
     CalibrationPrompts, DraftChoice, MeasuredOn, PromptSet, Report, TargetReport,
 };
 
-use super::{EXPORTED, StageContext, prepare};
+use super::{EXPORTED, StageContext, export, prepare};
 use crate::judge::{Ends, Trial, TrialTarget};
 use crate::run_folder::RunFolder;
 use crate::tables::EvaluateTable;
@@ -40,10 +41,11 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let mut report = trial.report()?;
     report.recipe = context.recipe.json.clone();
     report.drafter.path = drafter.display().to_string();
-    report.drafter.sha256 = context.run.sha256(&drafter)?;
+    report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);
     report.seeds.insert("recipe".into(), context.recipe.seed);
     write(&report, &context.folder("evaluate"))?;
+    record(context)?;
     Ok(json!({
         "settings": report.settings.iter().map(|setting| json!({
             "target": report.target_of(setting),
@@ -56,6 +58,17 @@ pub fn run(context: &StageContext) -> Result<Value> {
         })).collect::<Vec<_>>(),
         "lossless": report.lossless,
     }))
+}
+
+/// Puts the figures of the report into the folders of this drafter.
+fn record(context: &StageContext) -> Result<()> {
+    let Some(found) = summary(context.run.path()) else {
+        return Ok(());
+    };
+    for folder in export::written(context.run)? {
+        seal::add_report(&context.run.path().join(folder), &found)?;
+    }
+    Ok(())
 }
 
 /// The recipe's target and those of `evaluate.targets`.
@@ -101,7 +114,12 @@ pub fn summary(run: &Path) -> Option<Value> {
             "alpha": setting["overall"]["alpha"],
         })
     };
-    Some(report["settings"].as_array()?.iter().map(of).collect())
+    let settings: Vec<Value> = report["settings"].as_array()?.iter().map(of).collect();
+    Some(json!({
+        "drafter": {"sha256": report["drafter"]["sha256"]},
+        "lossless": report["lossless"],
+        "settings": settings,
+    }))
 }
 
 /// Writes `report.json` and `report.md`.

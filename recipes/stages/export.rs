@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use spectrain_checkpoints::launch::{self, Launch, Server};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
 use super::evaluate::spread;
@@ -13,6 +14,7 @@ use super::train::EXPORTED_STEP;
 use super::{EXPORTED, StageContext, prepare, trained};
 use crate::judge::Judge;
 use crate::registry::{Trained, Writing, open_drafter};
+use crate::run_folder::RunFolder;
 use crate::tables::Engine;
 
 pub(crate) use verify::{Decoded, accepted};
@@ -91,6 +93,16 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(summary)
 }
 
+/// The folders that the stage left, within the run.
+pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
+    let manifest = run.manifest("export")?;
+    let summary = manifest.map_or(Value::Null, |manifest| manifest.summary);
+    let further = summary["further"].as_array().into_iter().flatten();
+    let folders = std::iter::once(&summary).chain(further);
+    let named = folders.filter_map(|folder| folder["folder"].as_str());
+    Ok(named.map(str::to_owned).collect())
+}
+
 /// What the last training stage says of the weights it kept.
 fn training(context: &StageContext) -> Result<Value> {
     let manifest = context.run.manifest(context.recipe.last_trained())?;
@@ -163,52 +175,60 @@ impl Conversion<'_> {
     }
 }
 
+/// The commands for these engines, and what there is to remark on.
 fn launch_lines(
     drafter: &dyn Trained,
     engines: &[Engine],
     writing: &Writing,
 ) -> Result<Vec<String>> {
     let folder = writing.folder;
-    if engines.contains(&Engine::Speculators) {
-        return Ok(spectrain_checkpoints::eagle3::speculators::launch_lines(
-            folder,
-        ));
-    }
-    if engines.contains(&Engine::Hf) && drafter.has_layout_for(Engine::Hf) {
-        let lines = spectrain_checkpoints::dflash::transformers::launch_lines;
-        return Ok(lines(folder, writing.target));
-    }
-    let mut lines = drafter.launch_lines(folder, writing.target, writing.draft_length)?;
-    // Remarks are for everybody.
-    let of = |line: &str| match line {
-        line if line.starts_with("speculative_config: ") => Engine::TensorrtLlm,
-        line if line.contains("llama-server") => Engine::LlamaCpp,
-        line if line.contains("sglang.launch_server") => Engine::Sglang,
-        line if line.contains("from transformers import") => Engine::Hf,
-        _ => Engine::Vllm,
+    let mut lines = match engines {
+        [Engine::Speculators] => vec![launch::vllm_of_speculators(folder)],
+        [Engine::Hf] if drafter.has_layout_for(Engine::Hf) => {
+            vec![launch::transformers_dflash(folder, writing.target)]
+        }
+        _ => drafter.launch_lines(folder, writing.target, writing.draft_length)?,
     };
-    lines.retain(|line| line.starts_with('#') || engines.contains(&of(line)));
-    if let Some(remark) = misleading(drafter.kind(), folder) {
-        lines.insert(0, remark);
-    }
-    Ok(lines)
+    lines.retain(|line| {
+        line.server
+            .is_none_or(|server| engines.contains(&engine(server)))
+    });
+    let remarks: Vec<Launch> = lines
+        .iter()
+        .filter_map(|line| misleading(line.server?, folder))
+        .collect();
+    let lines = remarks.into_iter().chain(lines);
+    Ok(lines.map(|line| line.text).collect())
 }
 
-/// Words in a path by which vLLM knows the method, whatever the command says, and the kinds that they are right for.
-const TELLTALES: [(&str, &str); 4] = [
-    ("eagle-", "eagle1"),
-    ("eagle3", "eagle3"),
-    ("dflash", "dflash"),
-    ("dspark", "dspark"),
-];
+fn engine(server: Server) -> Engine {
+    match server {
+        Server::Vllm(_) => Engine::Vllm,
+        Server::Speculators => Engine::Speculators,
+        Server::Sglang => Engine::Sglang,
+        Server::Transformers => Engine::Hf,
+        Server::TensorrtLlm => Engine::TensorrtLlm,
+        Server::LlamaCpp => Engine::LlamaCpp,
+    }
+}
 
-fn misleading(kind: &str, folder: &Path) -> Option<String> {
+/// Words in a path that turn vLLM to another method than the one that it is told, in the order in which it looks.
+const TELLTALES: [&str; 4] = ["eagle-", "eagle3", "dflash", "dspark"];
+/// Methods that it turns from.
+const TURNED: [&str; 2] = ["draft_model", "medusa"];
+
+fn misleading(server: Server, folder: &Path) -> Option<Launch> {
+    let Server::Vllm(method) = server else {
+        return None;
+    };
     let path = folder.display().to_string().to_lowercase();
-    let wrong = |(word, right): &&(&str, &str)| path.contains(word) && *right != kind;
-    let (word, _) = TELLTALES.iter().find(wrong)?;
-    Some(format!(
-        "# vLLM may take a folder whose path has `{word}` in it for another kind of drafter: serve it from another path"
-    ))
+    let word = TELLTALES.iter().find(|word| path.contains(**word))?;
+    TURNED.contains(&method).then(|| {
+        Launch::remark(&format!(
+            "vLLM takes a folder whose path has `{word}` in it for another kind of drafter than `{method}`: serve it from \
+             another path"
+        ))
+    })
 }
 
 /// Where the drafter in a folder comes from, as the folder itself says.
@@ -223,14 +243,15 @@ mod tests {
 
     #[test]
     fn a_path_that_misleads_vllm_is_remarked_upon() {
-        let folder = |path: &str| misleading("pard", Path::new(path));
-        assert!(
-            folder("runs/my-DFlash-run/drafter")
-                .unwrap()
-                .contains("`dflash`")
-        );
-        assert_eq!(folder("runs/pard/drafter"), None);
-        assert_eq!(misleading("eagle3", Path::new("runs/eagle3/drafter")), None);
-        assert!(misleading("eagle3", Path::new("runs/eagle-3/drafter")).is_some());
+        let remark = |server, path: &str| misleading(server, Path::new(path));
+        let model = Server::Vllm("draft_model");
+        let found = remark(model, "runs/my-DFlash-run/drafter").unwrap();
+        assert!(found.text.contains("`dflash`") && found.server.is_none());
+        assert!(remark(Server::Vllm("medusa"), "runs/eagle-3/drafter").is_some());
+        assert_eq!(remark(model, "runs/pard/drafter"), None);
+        // It believes what it is told of these.
+        assert_eq!(remark(Server::Vllm("eagle3"), "runs/eagle-3/drafter"), None);
+        assert_eq!(remark(Server::Vllm("dspark"), "runs/dflash/drafter"), None);
+        assert_eq!(remark(Server::Sglang, "runs/eagle-3/drafter"), None);
     }
 }

@@ -65,6 +65,8 @@ pub enum Input {
     Before,
     /// The drafter of the last training stage.
     Trained,
+    /// The drafter that engines load, whatever an evaluation wrote into its folder.
+    Exported,
 }
 
 /// Every stage in order. A recipe that trains in several stages has each of them in the place of [`TRAIN`].
@@ -151,7 +153,7 @@ pub const STAGES: &[Stage] = &[
             Input::Target,
             Input::FurtherTargets,
             Input::Output("prepare/prompts.json"),
-            Input::Output(EXPORTED),
+            Input::Exported,
         ],
         resumes: false,
         run: |context, _| evaluate::run(context),
@@ -278,6 +280,11 @@ impl StageContext<'_> {
                     Some(before) => output(&trained(before))?,
                     None => continue,
                 },
+                Input::Exported => {
+                    let folder = self.run.path().join(EXPORTED);
+                    let hash = self.run.sha256_of_drafter(&folder)?;
+                    (format!("`{EXPORTED}`"), hash)
+                }
                 Input::Trained => output(&trained(self.recipe.last_trained()))?,
             };
             inputs.insert(name, hash);

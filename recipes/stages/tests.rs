@@ -3,7 +3,7 @@ use std::path::Path;
 
 use clap::Parser as _;
 use serde_json::json;
-use spectrain_checkpoints::{ModelFolder, write_folder};
+use spectrain_checkpoints::{ModelFolder, seal, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -368,6 +368,20 @@ fn a_trained_drafter_is_exported_and_judged() {
         assert!(report.lossless.greedy_tokens > 0 && report.lossless.sampling.is_some());
         assert_eq!(report.recipe["evaluate"]["prompts"], 2);
         assert!(evaluate::table(context.run).unwrap().contains("| eval |"));
+        // What was found is in the folder, which is the same drafter as before.
+        let model = ModelFolder::open(context.run.path().join(EXPORTED)).unwrap();
+        assert!(seal::check(&model).unwrap());
+        let found = &seal::provenance(model.config()).unwrap()["report"];
+        assert_eq!(found["drafter"]["sha256"], report.drafter.sha256);
+        assert_eq!(found["settings"].as_array().unwrap().len(), 2);
+        let judged = STAGES
+            .iter()
+            .find(|stage| stage.name == "evaluate")
+            .unwrap();
+        assert!(matches!(
+            context.state(judged).unwrap(),
+            StageState::Done(_)
+        ));
     });
 }
 
