@@ -201,11 +201,22 @@ pub fn launch_lines(
     };
     let llama_cpp = |kind| launch::llama_cpp(dir, kind, target, draft_tokens, true);
     match family {
-        Family::DFlash | Family::DFlash2 => vec![
-            launch::vllm(dir, "dflash", target, draft_tokens),
-            launch::sglang_block(dir, "DFLASH", target, draft_tokens),
-            llama_cpp("draft-dflash"),
-        ],
+        Family::DFlash | Family::DFlash2 => {
+            let mut lines = vec![
+                launch::vllm(dir, "dflash", target, draft_tokens),
+                launch::sglang_block(dir, "DFLASH", target, draft_tokens),
+            ];
+            // llama.cpp keeps a slot's candidates and the scores of all their pairs in a row as wide as the model.
+            let candidates = layout
+                .parts
+                .selector
+                .as_ref()
+                .map_or(0, |found| found.top_k);
+            if candidates + candidates * candidates <= layout.hidden_size {
+                lines.push(llama_cpp("draft-dflash"));
+            }
+            lines
+        }
         Family::DSpark => {
             let sglang = launch::sglang_dspark(dir, target, draft_tokens);
             let markov = layout.parts.markov.as_ref();

@@ -200,6 +200,20 @@ pub enum Engine {
     TensorrtLlm,
 }
 
+impl Engine {
+    /// What its makers call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sglang => "SGLang",
+            Self::Vllm => "vLLM",
+            Self::Hf => "Transformers",
+            Self::Speculators => "vLLM by a folder of speculators",
+            Self::LlamaCpp => "llama.cpp",
+            Self::TensorrtLlm => "TensorRT-LLM",
+        }
+    }
+}
+
 /// Type of the exported weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

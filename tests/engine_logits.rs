@@ -1,10 +1,12 @@
-//! Exported drafters, read back, give the logits that speculators and Transformers computed with the same folders.
+//! Exported drafters, read back, give the logits that speculators, Transformers and vLLM computed with the same folders.
 use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
 use spectrain::registry::Shipped;
 use spectrain_models::dflash::DFlash;
+use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
+use spectrain_models::medusa::Medusa;
 use spectrain_models::{
     Features, Linear, RandomWeights, RmsNorm, Scope, TargetParts, TargetSpec, forced,
 };
@@ -18,7 +20,7 @@ const D_MODEL: usize = 32;
 type Tensors = std::collections::BTreeMap<String, Golden>;
 
 /// What drafters take of their target, which is stored beside the logits.
-fn parts(golden: &Tensors, device: &Device) -> TargetParts {
+fn parts(golden: &Tensors, d_head: usize, device: &Device) -> TargetParts {
     let mut random = RandomWeights::new(0);
     let mut scope = Scope::root(&mut random, device, spectrain_checkpoints::DType::F32);
     let head: Tensor<2> = golden["lm_head.weight"].float(device);
@@ -29,7 +31,7 @@ fn parts(golden: &Tensors, device: &Device) -> TargetParts {
             d_ff: 48,
             heads: 2,
             kv_heads: 1,
-            d_head: 16,
+            d_head,
             vocab: VOCAB,
             ..tiny::config().spec
         },
@@ -56,7 +58,7 @@ fn agrees<D: Shipped>(
     let golden = tensors(&format!("engines/{kind}.safetensors"));
     let drafter: D = D::open(
         &path(&format!("engines/{kind}")),
-        &parts(&golden, &device),
+        &parts(&golden, 16, &device),
         &device,
     )
     .unwrap();
@@ -86,6 +88,56 @@ fn agrees<D: Shipped>(
             assert_close(&what, logits, &expected(&golden, known, step), 1e-4);
         }
     }
+}
+
+/// The logits of a draft behind some prompts, with the states that vLLM had of the target.
+fn agrees_with_vllm<D: Shipped>(kind: &str) {
+    let device = Device::flex();
+    let golden = tensors(&format!("engines/{kind}.safetensors"));
+    // vLLM's attention on the CPU has no narrower heads.
+    let parts = parts(&golden, 32, &device);
+    let drafter = D::open(&path(&format!("engines/{kind}")), &parts, &device).unwrap();
+    for case in 0..3 {
+        let tokens = golden[&format!("tokens.{case}")].f32();
+        let tokens: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
+        let last: Tensor<2> = golden[&format!("features.{case}")].float(&device);
+        let last = last.unsqueeze::<3>();
+        let features = Features {
+            captured: last.clone(),
+            last,
+        };
+        let mut state = drafter.start(64, tokens[0]);
+        drafter.observe(&mut state, &tokens[1..], &features);
+        let expected = golden[&format!("logits.{case}")].f32();
+        let rows: Vec<&[f32]> = expected.chunks(VOCAB).collect();
+        let likeliest = |row: &&[f32]| {
+            let of = |(token, logit): (usize, &f32)| (*logit, token as u32);
+            let best = row.iter().enumerate().map(of);
+            best.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap().1
+        };
+        let (_, before) = rows.split_last().unwrap();
+        let following: Vec<u32> = before.iter().map(likeliest).collect();
+        let found = forced(&drafter, &mut state, &following);
+        assert_eq!(found.len(), rows.len());
+        for (step, (found, expected)) in found.iter().zip(rows).enumerate() {
+            assert_close(
+                &format!("{kind}, prompt {case}, step {step}"),
+                found,
+                expected,
+                1e-4,
+            );
+        }
+    }
+}
+
+#[test]
+fn an_exported_eagle1_drafter_has_the_logits_of_vllm() {
+    agrees_with_vllm::<Eagle1>("eagle1");
+}
+
+#[test]
+fn exported_medusa_heads_have_the_logits_of_vllm() {
+    agrees_with_vllm::<Medusa>("medusa");
 }
 
 #[test]

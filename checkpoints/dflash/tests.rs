@@ -67,6 +67,14 @@ fn each_family_has_the_name_and_the_commands_of_engines_that_run_it() {
     assert!(lines(&layout()).contains("\"num_speculative_tokens\":2"));
     assert_eq!(name(&dflash_2()), "DFlash2DraftModel");
     assert!(lines(&dflash_2()).contains("\"num_speculative_tokens\":3"));
+    let with_room = |hidden_size| DFlashLayout {
+        hidden_size,
+        ..dflash_2()
+    };
+    let candidates = dflash_2().parts.selector.unwrap().top_k;
+    let needed = candidates * (candidates + 1);
+    assert!(lines(&with_room(needed)).contains("llama-server"));
+    assert!(!lines(&with_room(needed - 1)).contains("llama-server"));
     assert_eq!(name(&dspark("vanilla")), "Qwen3DSparkModel");
     assert!(lines(&dspark("vanilla")).contains("dspark"));
     assert_eq!(name(&dspark("rnn")), "Qwen3DSparkModel");

@@ -193,10 +193,18 @@ fn launch_lines(
         line.server
             .is_none_or(|server| engines.contains(&engine(server)))
     });
-    let remarks: Vec<Launch> = lines
+    let misled = lines
         .iter()
-        .filter_map(|line| misleading(line.server?, folder))
-        .collect();
+        .filter_map(|line| misleading(line.server?, folder));
+    let served = |asked: &Engine| {
+        lines
+            .iter()
+            .any(|line| line.server.map(engine) == Some(*asked))
+    };
+    let unserved = engines.iter().filter(|asked| !served(asked));
+    let unserved =
+        unserved.map(|asked| Launch::remark(&format!("{} does not load it", asked.name())));
+    let remarks: Vec<Launch> = misled.chain(unserved).collect();
     let lines = remarks.into_iter().chain(lines);
     Ok(lines.map(|line| line.text).collect())
 }

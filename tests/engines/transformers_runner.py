@@ -1,6 +1,9 @@
 """A job in Transformers; `speculation` of the job is null for a language model, or `"dflash"`.
 
 Transformers drafts before the target has read the prompt, one pass earlier than the other engines and spectrain.
+
+At every pass after the first, Transformers 5.19 hands a language model the whole text again, on top of what its cache holds, so
+that it attends to most tokens twice. With `mended` the drafter starts each draft with an empty cache.
 """
 import job as jobs  # first, as it sets what the others read
 
@@ -9,11 +12,15 @@ from transformers import AutoModel, AutoModelForCausalLM
 from transformers.generation import candidate_generator
 
 
-def count(generator, passes):
+def count(generator, passes, mended):
     """Lets `generator` note how many tokens it drafted and how many of them were kept."""
     propose, update = generator.get_candidates, generator.update_candidate_strategy
 
     def get_candidates(self, input_ids, *args, **named):
+        if mended:
+            for name in ("past_key_values", "position_ids"):
+                self.assistant_kwargs.pop(name, None)
+            self.assistant_kwargs["attention_mask"] = torch.ones_like(input_ids)
         out = propose(self, input_ids, *args, **named)
         passes.append([out[0].shape[1] - input_ids.shape[1], 0])
         return out
@@ -48,7 +55,7 @@ def run(job):
             )
         for name, member in vars(candidate_generator).items():
             if isinstance(member, type) and "get_candidates" in vars(member):
-                count(member, passes)
+                count(member, passes, job.get("mended"))
     result = jobs.Result()
     for prompt in job["prompts"]:
         del passes[:]

@@ -1,15 +1,19 @@
 """Logits that the engines' own libraries compute with drafters that this program exported.
 
-`PROGRAM=path/of/spectrain python engines.py`, with speculators 0.9 and transformers 5.19. Writes the folders and the files
-of `engines/`: the drafters as exported, and what the libraries make of random features with them.
+`PROGRAM=path/of/spectrain python engines.py [KIND...]`, with speculators 0.9, transformers 5.19 and vLLM 0.32 for CPUs. Writes
+the folders and the files of `engines/`: the drafters as exported, and what the libraries make of random features with them,
+or vLLM of the states that it has of the target.
 """
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# vLLM's drafter is then in this process.
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
 import torch  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import AutoModel  # noqa: E402
@@ -48,17 +52,20 @@ warmup = 2
 KINDS = {
     "eagle3": ("[drafter]\ndraft_vocab = 260\n", "speculators"),
     "dflash": ("[drafter]\nlayers = 2\nblock_size = 5\nmask_token = 0\nd_ff = 48\n\n[objective]\nanchors = 8\n", "hf"),
+    "eagle1": ("", None),
+    "medusa": (f"[drafter]\nheads = {STEPS}\n", None),
 }
 
 
-def exported(work, kind):
-    """The folder of an exported drafter, its target's tensors, and the library's folder of the same."""
+def exported(work, kind, d_head=16):
+    """The folder of an exported drafter, its target's tensors, and the library's folder of the same if it has another."""
     program = [os.environ["PROGRAM"]]
     more, layout = KINDS[kind]
-    (work / "recipe.toml").write_text(RECIPE.format(kind=kind, more=more))
+    (work / "recipe.toml").write_text(RECIPE.format(kind=kind, more=more).replace("d_head = 16", f"d_head = {d_head}"))
     for stage in ("synthetic", "prepare", "train", "export"):
         subprocess.run([*program, "recipe", "recipe.toml", "--stage", stage, "--quiet"], cwd=work, check=True)
-    subprocess.run([*program, "export", kind, "--to", layout, "--out", f"their-{kind}"], cwd=work, check=True)
+    if layout:
+        subprocess.run([*program, "export", kind, "--to", layout, "--out", f"their-{kind}"], cwd=work, check=True)
     folder = HERE / kind
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -143,8 +150,72 @@ def fresh_cache(model, known):
     return cache
 
 
+def served(work, kind, method):
+    """What vLLM drafts behind some prompts, as it serves them: the tokens and states that it gives the drafter, the logits of
+    each step, which continues with the likeliest token of the step before."""
+    from vllm import LLM, SamplingParams
+
+    target, _ = exported(work, kind, d_head=32)
+    root = work / "runs" / kind
+    rounded = {name: tensor.bfloat16().float() for name, tensor in target.items()}  # as it is stored, see `owned`
+    save_file(rounded, root / "synthetic" / "target" / "model.safetensors", {"format": "pt"})
+    engine = LLM(
+        model=str(root / "synthetic" / "target"),
+        speculative_config={"method": method, "model": str(root / "export" / "drafter"), "num_speculative_tokens": STEPS},
+        dtype="float32",
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        max_model_len=64,
+        max_num_seqs=1,
+        gpu_memory_utilization=0.2,
+    )
+    drafter = engine.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter.model
+    read, logits = [], []
+    forward, compute = drafter.forward, drafter.compute_logits
+
+    def note_read(*given, **named):
+        read.append({name: value.clone() for name, value in named.items() if torch.is_tensor(value)} or given[0].clone())
+        return forward(*given, **named)
+
+    def note_logits(states, *more):
+        out = compute(states, *more)
+        logits.extend(rows[-1].clone() for rows in (out if isinstance(out, (list, tuple)) else [out]))
+        return out
+
+    drafter.forward, drafter.compute_logits = note_read, note_logits
+    torch.manual_seed(5)
+    cases = {}
+    for number, length in enumerate((1, 4, LENGTH)):
+        prompt = torch.randint(1, 320, (length,)).tolist()
+        read.clear(), logits.clear()
+        greedy = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
+        [output] = engine.generate([{"prompt_token_ids": prompt}], greedy, use_tqdm=False)
+        first = read[0]
+        if isinstance(first, dict):
+            states = first["hidden_states"][:length]
+            assert first["input_ids"][:length].tolist() == [*prompt, output.outputs[0].token_ids[0]][1:]
+        else:  # the last state alone, which is all that is read
+            states = torch.cat([torch.zeros(length - 1, 32), first[-1:]])
+        cases[f"tokens.{number}"] = torch.tensor([*prompt, output.outputs[0].token_ids[0]])
+        cases[f"features.{number}"] = states.float()
+        cases[f"logits.{number}"] = torch.stack(logits[:STEPS]).float()
+    write(kind, {**owned(target), **cases})
+
+
+def eagle1(work):
+    served(work, "eagle1", "eagle")
+
+
+def medusa(work):
+    served(work, "medusa", "medusa")
+
+
 def save(kind, tokens, features, own, logits):
-    tensors = {"input_ids": tokens, "features": features, **own, **logits}
+    write(kind, {"input_ids": tokens, "features": features, **own, **logits})
+
+
+def write(kind, tensors):
     path = HERE / f"{kind}.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
     path.chmod(0o644)
@@ -152,8 +223,8 @@ def save(kind, tokens, features, own, logits):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as work:
-        eagle3(Path(work))
-        dflash(Path(work))
+    for kind in sys.argv[1:] or KINDS:
+        with tempfile.TemporaryDirectory() as work:
+            globals()[kind](Path(work))
     for path in sorted(HERE.rglob("*.*")):
         print(path.relative_to(HERE), path.stat().st_size)
