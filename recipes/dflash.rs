@@ -10,7 +10,7 @@ use spectrain_checkpoints::dflash::{
     self, Convolution, DFlashLayout, DFlashParts, Markov, Selector,
 };
 use spectrain_checkpoints::eagle3::speculators::Verifier;
-use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::launch::{self, Launch};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};
@@ -20,11 +20,23 @@ use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 use crate::drafter_folder::{
     architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout,
 };
-use crate::registry::{Footprint, Shipped, Writing, check_start};
+use crate::registry::{Footprint, Layout, Shipped, Writing, check_start};
 use crate::tables::Engine;
 
 impl Shipped for DFlash {
     const KIND: &'static str = "dflash";
+    const LAYOUTS: &'static [Layout<Self>] = &[
+        Layout {
+            engine: Engine::Speculators,
+            write: write_speculators,
+            launch: |writing| launch::vllm_of_speculators(writing.folder),
+        },
+        Layout {
+            engine: Engine::Hf,
+            write: write_transformers,
+            launch: |writing| launch::transformers_dflash(writing.folder, writing.target),
+        },
+    ];
 
     fn recognises(config: &Value) -> bool {
         dflash::recognises(config)
@@ -142,28 +154,6 @@ impl Shipped for DFlash {
         Ok(drafter)
     }
 
-    fn has_layout_for(engine: Engine) -> bool {
-        matches!(engine, Engine::Speculators | Engine::Hf)
-    }
-
-    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
-        let tensors = cast(export(self), writing.dtype)?;
-        let layout = layout(self, writing.dtype)?;
-        let (folder, provenance) = (writing.folder, writing.provenance);
-        match engine {
-            Engine::Hf => dflash::transformers::write(folder, &layout, &tensors, provenance)?,
-            _ => {
-                let verifier = Verifier {
-                    name: writing.target.to_owned(),
-                    architectures: architectures(self.target())?,
-                    draft_tokens: self.config().slots(),
-                };
-                dflash::speculators::write(folder, &layout, &tensors, &verifier, provenance)?;
-            }
-        }
-        Ok(())
-    }
-
     fn captured(&self) -> Result<Capture> {
         Ok(Self::capture(self.config(), &self.target().spec)?)
     }
@@ -220,6 +210,32 @@ impl Shipped for DFlash {
             activations: layers * (8 * d + 2 * (heads + kv_heads) * d_head + 4 * d_ff),
         })
     }
+}
+
+fn write_transformers(drafter: &DFlash, writing: &Writing) -> Result<()> {
+    let tensors = cast(export(drafter), writing.dtype)?;
+    let layout = layout(drafter, writing.dtype)?;
+    let (folder, provenance) = (writing.folder, writing.provenance);
+    Ok(dflash::transformers::write(
+        folder, &layout, &tensors, provenance,
+    )?)
+}
+
+fn write_speculators(drafter: &DFlash, writing: &Writing) -> Result<()> {
+    let tensors = cast(export(drafter), writing.dtype)?;
+    let layout = layout(drafter, writing.dtype)?;
+    let verifier = Verifier {
+        name: writing.target.to_owned(),
+        architectures: architectures(drafter.target())?,
+        draft_tokens: drafter.config().slots(),
+    };
+    Ok(dflash::speculators::write(
+        writing.folder,
+        &layout,
+        &tensors,
+        &verifier,
+        writing.provenance,
+    )?)
 }
 
 fn layout(drafter: &DFlash, dtype: DType) -> Result<DFlashLayout> {

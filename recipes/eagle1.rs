@@ -8,19 +8,25 @@ use serde_json::Value;
 use spectrain_checkpoints::eagle1::{self, Eagle1Layout};
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
 use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
-use crate::registry::{Footprint, Shipped};
+use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Eagle1 {
     const KIND: &'static str = "eagle1";
+    const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn recognises(config: &Value) -> bool {
         eagle1::recognises(config)
+    }
+
+    fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
+        Ok(())
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

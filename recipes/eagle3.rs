@@ -7,8 +7,9 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::eagle3::speculators::{self, Verifier};
 use spectrain_checkpoints::eagle3::{self, Eagle3Layout, Reading};
-use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::launch::{self, Launch};
 use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head};
 use spectrain_models::weights::{TensorWeights, export};
@@ -18,7 +19,7 @@ use crate::drafter_folder::{
     architectures, cast, check_sizes, is_copy, rope_config, rope_layout, target_embedding,
     target_head,
 };
-use crate::registry::{Footprint, Shipped, Writing, check_start};
+use crate::registry::{Footprint, Layout, Shipped, Writing, check_start};
 use crate::tables::Engine;
 
 /// Draft vocabulary, and the target's embedding that some published folders repeat: no parameters of the drafter.
@@ -27,9 +28,18 @@ const EMBEDDING: &str = "embed_tokens.weight";
 
 impl Shipped for Eagle3 {
     const KIND: &'static str = "eagle3";
+    const LAYOUTS: &'static [Layout<Self>] = &[Layout {
+        engine: Engine::Speculators,
+        write: write_speculators,
+        launch: |writing| launch::vllm_of_speculators(writing.folder),
+    }];
 
     fn recognises(config: &Value) -> bool {
         eagle3::recognises(config)
+    }
+
+    fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
+        Ok(())
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
@@ -135,39 +145,6 @@ impl Shipped for Eagle3 {
         Ok(drafter)
     }
 
-    fn has_layout_for(engine: Engine) -> bool {
-        engine == Engine::Speculators
-    }
-
-    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
-        let Engine::Speculators = engine else {
-            bail!("eagle3 drafters have no layout for {engine:?}");
-        };
-        let mut tensors = export(self);
-        if self.config().head == Head::Shared {
-            // The library shares no head.
-            tensors.push(target_head(self.target(), self.vocabulary()));
-        }
-        let mut tensors = cast(tensors, writing.dtype)?;
-        tensors.extend(map(self));
-        let layout = Eagle3Layout {
-            shared_head: false,
-            ..layout(self, writing.dtype)?
-        };
-        let verifier = Verifier {
-            name: writing.target.to_owned(),
-            architectures: architectures(self.target())?,
-            draft_tokens: writing.draft_length,
-        };
-        Ok(speculators::write(
-            writing.folder,
-            &layout,
-            tensors,
-            &verifier,
-            writing.provenance,
-        )?)
-    }
-
     fn captured(&self) -> Result<Capture> {
         Ok(Self::capture(self.config(), &self.target().spec)?)
     }
@@ -212,6 +189,32 @@ impl Shipped for Eagle3 {
             activations: 12 * d + 2 * (heads + kv_heads) * d_head + 4 * d_ff,
         })
     }
+}
+
+/// Writes the layout of the speculators library, which shares no head.
+fn write_speculators(drafter: &Eagle3, writing: &Writing) -> Result<()> {
+    let mut tensors = export(drafter);
+    if drafter.config().head == Head::Shared {
+        tensors.push(target_head(drafter.target(), drafter.vocabulary()));
+    }
+    let mut tensors = cast(tensors, writing.dtype)?;
+    tensors.extend(map(drafter));
+    let layout = Eagle3Layout {
+        shared_head: false,
+        ..layout(drafter, writing.dtype)?
+    };
+    let verifier = Verifier {
+        name: writing.target.to_owned(),
+        architectures: architectures(drafter.target())?,
+        draft_tokens: writing.draft_length,
+    };
+    Ok(speculators::write(
+        writing.folder,
+        &layout,
+        tensors,
+        &verifier,
+        writing.provenance,
+    )?)
 }
 
 fn layout(drafter: &Eagle3, dtype: DType) -> Result<Eagle3Layout> {

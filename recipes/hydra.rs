@@ -8,6 +8,7 @@ use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::hydra::{self, HydraLayout, PrefixLayout};
 use spectrain_checkpoints::launch::Launch;
+use spectrain_data::tokens::TokenShards;
 use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::weights::{TensorWeights, export};
@@ -15,14 +16,19 @@ use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
 use crate::draft_heads::{output_head, take_vocabulary, token_map};
 use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
-use crate::registry::{Footprint, Shipped};
+use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Hydra {
     const KIND: &'static str = "hydra";
+    const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn recognises(config: &Value) -> bool {
         let names = config["architectures"].as_array();
         names.is_some_and(|names| names.iter().any(|name| name == "HydraModel"))
+    }
+
+    fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
+        Ok(())
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

@@ -19,11 +19,12 @@ use spectrain_models::{
 
 use crate::drafter_folder::check_mask_token;
 use crate::plan::known_sizes;
-use crate::registry::{Footprint, Shipped};
+use crate::registry::{Footprint, Layout, Shipped};
 use crate::target::other_token;
 
 impl Shipped for LanguageModel {
     const KIND: &'static str = "language_model";
+    const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn recognises(config: &Value) -> bool {
         language_model::recognises(config)
@@ -79,6 +80,7 @@ impl Shipped for LanguageModel {
 
 impl Shipped for Pard {
     const KIND: &'static str = "pard";
+    const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn recognises(config: &Value) -> bool {
         language_model::mask_token(config).is_some()

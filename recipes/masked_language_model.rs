@@ -18,10 +18,11 @@ use spectrain_models::{
 
 use crate::drafter_folder::check_unheld;
 use crate::language_model::{Sizes, check_start, check_tokenizer, not_for_this, to_write};
-use crate::registry::{Footprint, Shipped};
+use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for MaskedLanguageModel {
     const KIND: &'static str = "masked_language_model";
+    const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn recognises(config: &Value) -> bool {
         masked_language_model::recognises(config)

@@ -8,6 +8,7 @@ use serde_json::Value;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::medusa::{self, MedusaLayout};
 use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::tokens::TokenShards;
 use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::weights::{TensorWeights, export};
@@ -15,13 +16,18 @@ use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
 use crate::draft_heads::{output_head, take_target_head, take_vocabulary, token_map};
 use crate::drafter_folder::{cast, check_sizes, target_head};
-use crate::registry::{Footprint, Shipped};
+use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Medusa {
     const KIND: &'static str = "medusa";
+    const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn recognises(config: &Value) -> bool {
         medusa::recognises(config)
+    }
+
+    fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
+        Ok(())
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {

@@ -88,13 +88,14 @@ pub trait Shipped: Drafter + 'static {
     /// What reports call it.
     const KIND: &'static str;
 
+    /// The folders that some engines load in the place of the usual one.
+    const LAYOUTS: &'static [Layout<Self>];
+
     /// Whether a `config.json` is of this kind of drafter.
     fn recognises(config: &Value) -> bool;
 
     /// Fails where what the settings let it start from is not for this target, or not for these texts.
-    fn begin(_config: &Self::Config, _target: &TargetParts, _texts: &TokenShards) -> Result<()> {
-        Ok(())
-    }
+    fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()>;
 
     /// Reads a drafter's folder, ours or a published one.
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self>;
@@ -111,28 +112,28 @@ pub trait Shipped: Drafter + 'static {
         Ok(drafter)
     }
 
-    /// Writes the folder that serving engines load, whole or not at all.
+    /// Writes the usual folder, which most serving engines load, whole or not at all.
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
-
-    /// Whether `engine` loads another folder than most do.
-    fn has_layout_for(_engine: Engine) -> bool {
-        false
-    }
-
-    /// Writes the folder that `engine` loads, where that is another one.
-    fn write_for(&self, engine: Engine, _writing: &Writing) -> Result<()> {
-        bail!("{} drafters have no layout for {engine:?}", Self::KIND)
-    }
 
     /// The hidden states that it reads.
     fn captured(&self) -> Result<Capture>;
 
-    /// Commands that serve `target` with the drafter in `folder`, one for each engine.
+    /// Commands that serve `target` with the drafter in the usual folder, one for each engine.
     fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
     -> Result<Vec<Launch>>;
 
     /// Sizes, for an estimate before anything is loaded.
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint>;
+}
+
+/// A folder that an engine loads in the place of the usual one.
+pub struct Layout<D> {
+    /// The engine.
+    pub engine: Engine,
+    /// Writes it, whole or not at all.
+    pub write: fn(&D, &Writing) -> Result<()>,
+    /// The command that serves it.
+    pub launch: fn(&Writing) -> Launch,
 }
 
 /// What goes into a folder beside a drafter's tensors.
@@ -229,13 +230,12 @@ pub trait Trained {
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
     /// See [`Shipped::write`].
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
-    /// See [`Shipped::has_layout_for`].
+    /// Whether an engine loads another folder than the usual one; see [`Shipped::LAYOUTS`].
     fn has_layout_for(&self, engine: Engine) -> bool;
-    /// See [`Shipped::write_for`].
+    /// Writes the folder that an engine loads.
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
-    /// See [`Shipped::launch_lines`].
-    fn launch_lines(&self, folder: &Path, target: &str, draft_length: usize)
-    -> Result<Vec<Launch>>;
+    /// The commands for the folder that an engine loads; for the usual one those of other engines too.
+    fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>>;
 }
 
 impl Recipe {
@@ -373,19 +373,32 @@ impl<D: Shipped> Trained for Loaded<D> {
     }
 
     fn has_layout_for(&self, engine: Engine) -> bool {
-        D::has_layout_for(engine)
+        self.layout_for(engine).is_some()
     }
 
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
-        self.0.write_for(engine, writing)
+        match self.layout_for(engine) {
+            Some(layout) => (layout.write)(&self.0, writing),
+            None if engine == Engine::Speculators => {
+                bail!("{} drafters have no layout of speculators", D::KIND)
+            }
+            None => self.write(writing.folder, writing.dtype, writing.provenance),
+        }
     }
 
-    fn launch_lines(
-        &self,
-        folder: &Path,
-        target: &str,
-        draft_length: usize,
-    ) -> Result<Vec<Launch>> {
-        self.0.launch_lines(folder, target, draft_length)
+    fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>> {
+        match self.layout_for(engine) {
+            Some(layout) => Ok(vec![(layout.launch)(writing)]),
+            None => {
+                let (target, length) = (writing.target, writing.draft_length);
+                self.0.launch_lines(writing.folder, target, length)
+            }
+        }
+    }
+}
+
+impl<D: Shipped> Loaded<D> {
+    fn layout_for(&self, engine: Engine) -> Option<&'static Layout<D>> {
+        D::LAYOUTS.iter().find(|layout| layout.engine == engine)
     }
 }

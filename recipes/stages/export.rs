@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::launch::{self, Launch, Server};
+use spectrain_checkpoints::launch::{Launch, Server};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
 use super::evaluate::spread;
@@ -62,7 +62,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
             draft_length: length,
             provenance: &provenance,
         };
-        write(trained.as_ref(), engines[0], &writing)?;
+        trained.write_for(engines[0], &writing)?;
         let target = judge.target.parts();
         judge.drafter = open_drafter(&path, &target, &context.device)?;
         verify(&mut judge, trained.as_ref(), &writing, &prompts)?;
@@ -140,14 +140,6 @@ fn is_apart(engine: Engine, drafter: &dyn Trained) -> bool {
     engine == Engine::Speculators || drafter.has_layout_for(engine)
 }
 
-/// Writes a drafter's folder for an engine.
-fn write(drafter: &dyn Trained, engine: Engine, writing: &Writing) -> Result<()> {
-    match is_apart(engine, drafter) {
-        true => drafter.write_for(engine, writing),
-        false => drafter.write(writing.folder, writing.dtype, writing.provenance),
-    }
-}
-
 /// The drafter in `trained`, for an engine.
 pub struct Conversion<'a> {
     /// The folder it is in.
@@ -166,7 +158,7 @@ impl Conversion<'_> {
         let device = burn::prelude::Device::flex();
         let mut judge = Judge::open(&self.target, self.trained, &device, DType::F32)?;
         let trained = judge.drafter.rounded(DType::F32)?;
-        write(trained.as_ref(), self.engine, &self.writing)?;
+        trained.write_for(self.engine, &self.writing)?;
         let target = judge.target.parts();
         judge.drafter = open_drafter(self.writing.folder, &target, &device)?;
         let prompts = judge.generated_prompts(CONVERTED_PROMPTS)?;
@@ -182,13 +174,8 @@ fn launch_lines(
     writing: &Writing,
 ) -> Result<Vec<String>> {
     let folder = writing.folder;
-    let mut lines = match engines {
-        [Engine::Speculators] => vec![launch::vllm_of_speculators(folder)],
-        [Engine::Hf] if drafter.has_layout_for(Engine::Hf) => {
-            vec![launch::transformers_dflash(folder, writing.target)]
-        }
-        _ => drafter.launch_lines(folder, writing.target, writing.draft_length)?,
-    };
+    // They share the folder.
+    let mut lines = drafter.launch_lines(engines[0], writing)?;
     lines.retain(|line| {
         line.server
             .is_none_or(|server| engines.contains(&engine(server)))
