@@ -102,6 +102,21 @@ impl<'a> Config<'a> {
         find(self.root).or_else(in_section)
     }
 
+    /// The one of these keys that is there; the first where none is.
+    ///
+    /// # Errors
+    /// Two of them are there and say different things.
+    pub(crate) fn one_key(&self, keys: &[&'static str]) -> Result<&'static str> {
+        let mut there = keys.iter().filter(|key| self.get(key).is_some());
+        let Some(first) = there.next() else {
+            return Ok(keys[0]);
+        };
+        match there.find(|key| self.get(key) != self.get(first)) {
+            None => Ok(first),
+            Some(other) => Err(self.wrong(other, format!("the same as in `{first}`"))),
+        }
+    }
+
     /// Sizes of lists of modules: what a folder claims must not decide how much memory is asked for.
     pub(crate) fn count(&self, key: &str, default: Option<usize>) -> Result<usize> {
         match self.size(key, default)? {

@@ -11,7 +11,7 @@ use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtyp
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::launch::{self, Launch};
-use crate::names::{read_named, stored_names, unwrapped};
+use crate::names::{read_named, stored_names};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Result, checked};
 
@@ -20,9 +20,11 @@ pub mod speculators;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod transformers;
+mod variants;
 
-use self::parts::Family;
 pub use self::parts::{Convolution, DFlashParts, Markov, Selector};
+use self::parts::{Defaults, Family};
+use self::variants::has_confidence;
 
 /// The target's, which some published folders repeat.
 const REPEATED: [&str; 4] = [
@@ -84,7 +86,7 @@ pub fn recognises(config: &Value) -> bool {
         names
             .iter()
             .filter_map(Value::as_str)
-            .any(Family::recognises)
+            .any(|name| Family::named(name).is_some())
     })
 }
 
@@ -168,13 +170,13 @@ fn read_folder(
     target_layers: Option<usize>,
 ) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     let folder = ModelFolder::open(dir)?;
-    let mut names = stored_names(&folder, |name| transformers::canonical(unwrapped(name)))?;
+    let mut names = stored_names(&folder, variants::canonical)?;
     names.retain(|name, _| !REPEATED.contains(&name.as_str()));
     let dtype = match names.get("fc.weight") {
         Some(stored) => folder.info(stored)?.dtype,
         None => DType::BF16,
     };
-    let layout = from_json(&folder, target_layers, dtype)?;
+    let layout = from_json(&folder, target_layers, dtype, has_confidence(&names))?;
     let tensors = read_named(&folder, &names)?;
     let expected = Expected {
         required: required(&layout),
@@ -278,18 +280,26 @@ fn to_json(layout: &DFlashLayout) -> Value {
 
 /// How a layout says what the layouts say differently.
 struct Keys {
-    layer_ids: &'static str,
+    layer_ids: &'static [&'static str],
     /// The id that stands for the output of the first layer.
     first_id: u64,
-    mask_token: &'static str,
+    mask_token: &'static [&'static str],
     /// What stands before the keys of DFlash 2.
     parts: &'static str,
 }
 
 const KEYS: Keys = Keys {
-    layer_ids: "dflash_config.target_layer_ids",
+    layer_ids: &[
+        "dflash_config.target_layer_ids",
+        "target_layer_ids",
+        "dspark_target_layer_ids",
+    ],
     first_id: 0,
-    mask_token: "dflash_config.mask_token_id",
+    mask_token: &[
+        "dflash_config.mask_token_id",
+        "mask_token_id",
+        "dspark_noise_token_id",
+    ],
     parts: "dflash_config.",
 };
 
@@ -297,6 +307,7 @@ fn from_json(
     folder: &ModelFolder,
     target_layers: Option<usize>,
     dtype: DType,
+    has_confidence: bool,
 ) -> Result<DFlashLayout> {
     let config = Config::of(folder);
     let (config, keys) = match folder.config() {
@@ -310,14 +321,16 @@ fn from_json(
     if !recognises(folder.config()) {
         return Err(config.wrong("architectures", format!("one of {}", Family::names())));
     }
-    if config.flag("attention_bias", false)? {
-        return Err(config.wrong("attention_bias", "`false`"));
-    }
+    variants::check(folder, &config)?;
     let hidden_size = config.size("hidden_size", None)?;
     let (heads, kv_heads) = config.heads()?;
     let layers = config.count("num_hidden_layers", None)?;
     let sliding = sliding_layers(&config, layers)?;
-    let parts = DFlashParts::read(&config, keys.parts)?;
+    let defaults = Defaults {
+        sample_from_anchor: samples_from_anchor(folder, &config)?,
+        confidence: has_confidence,
+    };
+    let parts = DFlashParts::read(&config, keys.parts, &defaults)?;
     if parts
         .convolution
         .as_ref()
@@ -326,7 +339,10 @@ fn from_json(
         let key = format!("{}conv_group_size", keys.parts);
         return Err(config.wrong(&key, format!("a divisor of {hidden_size}")));
     }
-    let (ids, mask) = (keys.layer_ids, keys.mask_token);
+    let (ids, mask) = (
+        config.one_key(keys.layer_ids)?,
+        config.one_key(keys.mask_token)?,
+    );
     let captured = config.get(ids).and_then(Value::as_array);
     let index = |id: &Value| id.as_u64()?.checked_sub(keys.first_id);
     let captured = captured.and_then(|ids| ids.iter().map(index).collect::<Option<Vec<_>>>());
@@ -345,16 +361,17 @@ fn from_json(
         vocab_size: config.size("vocab_size", None)?,
         target_layers: config.size("num_target_layers", target_layers)?,
         captured_layers: captured.into_iter().map(|id| id as usize).collect(),
-        block_size: config.size("block_size", None)?,
+        block_size: config.size(config.one_key(variants::BLOCK_SIZE)?, None)?,
         mask_token: mask_token.ok_or_else(|| config.wrong(mask, "the id of a token"))?,
         window: match sliding {
-            true => config.size("sliding_window", None)?,
+            true => config.size(config.one_key(variants::WINDOW)?, None)?,
             false => 0,
         },
         // Engines read sliding layers as causal ones where nothing is said.
         causal: match speculators::recognises(folder.config()) {
             true => speculators::causal(&config, sliding)?,
-            false => config.flag("dflash_config.causal", sliding)?,
+            // What is said at the top is said of all layers.
+            false => config.flag("is_causal", config.flag("dflash_config.causal", sliding)?)?,
         },
         rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
         parts,
@@ -364,8 +381,22 @@ fn from_json(
     })
 }
 
+/// Whether the anchor's own place predicts where nothing is said: in DSpark as its authors write it.
+fn samples_from_anchor(folder: &ModelFolder, config: &Config) -> Result<bool> {
+    let names = folder.config()["architectures"].as_array();
+    let names = names.into_iter().flatten().filter_map(Value::as_str);
+    let is_dspark = names
+        .map(Family::named)
+        .any(|found| found == Some(Family::DSpark));
+    let by_authors = is_dspark && !speculators::recognises(folder.config());
+    Ok(by_authors && !config.flag("dspark_bonus_anchor", false)?)
+}
+
 /// Whether all layers slide; none or all of them may.
 fn sliding_layers(config: &Config, layers: usize) -> Result<bool> {
+    if config.flag("dflash_config.use_swa", false)? {
+        return Ok(true);
+    }
     let Some(types) = config.get("layer_types").and_then(Value::as_array) else {
         return Ok(false);
     };

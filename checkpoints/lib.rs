@@ -22,7 +22,7 @@ pub mod language_model;
 pub mod launch;
 pub mod masked_language_model;
 pub mod medusa;
-mod names;
+pub mod names;
 pub mod published;
 pub mod seal;
 pub mod state;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::folder::ModelFolder;
+use crate::folder::{ModelFolder, TensorInfo};
 use crate::tensors::NamedTensor;
 use crate::{Error, Result};
 
@@ -19,6 +19,11 @@ const PREFIXES: [&str; 5] = [
 pub(crate) fn unwrapped(name: &str) -> &str {
     let inner = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
     inner.map_or(name, unwrapped)
+}
+
+/// The tensor of this name, whatever wraps it in the folder.
+pub fn wrapped<'a>(folder: &'a ModelFolder, name: &str) -> Option<&'a TensorInfo> {
+    folder.tensors().find(|info| unwrapped(&info.name) == name)
 }
 
 /// The stored name of each tensor by the one that `canonical` gives it. No two may get one name.

@@ -18,7 +18,7 @@ use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
 use crate::drafter_folder::{
-    architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout,
+    architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout, warn_of_own,
 };
 use crate::registry::{Footprint, Layout, Shipped, Writing, check_start};
 use crate::tables::Engine;
@@ -56,6 +56,7 @@ impl Shipped for DFlash {
             ("layers of its target", layout.target_layers, spec.layers),
         ])
         .with_context(|| format!("the drafter `{}` is not for this target", folder.display()))?;
+        warn_of_own(folder, target)?;
         let DFlashParts {
             convolution,
             selector,

@@ -1,10 +1,13 @@
 //! What the folders of all drafters have in common.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::DType as BurnType;
 use serde_json::json;
 use spectrain_checkpoints::eagle3::Rope;
-use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_checkpoints::names::wrapped;
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
@@ -104,6 +107,28 @@ pub(crate) fn is_copy(found: &NamedTensor, expected: &NamedTensor) -> Result<boo
     Ok(near && found.len() == expected.len())
 }
 
+/// Warns of an embedding or a head in a folder that is not the target's copy: the target's is what drafts, as in SGLang.
+pub(crate) fn warn_of_own(folder: &Path, target: &TargetParts) -> Result<()> {
+    let model = ModelFolder::open(folder)?;
+    let full = DraftVocabulary::full(target.spec.vocab);
+    let theirs: [(&str, &dyn Fn() -> NamedTensor); 2] = [
+        ("embed_tokens.weight", &|| target_embedding(target)),
+        ("lm_head.weight", &|| target_head(target, &full)),
+    ];
+    for (name, theirs) in theirs {
+        let Some(own) = wrapped(&model, name) else {
+            continue;
+        };
+        if !is_copy(&model.read(&own.name)?, &theirs())? {
+            tracing::warn!(
+                "`{name}` in `{}` is not the target's; the target's is used, as SGLang does",
+                folder.display()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// The names of the target's architecture, from its own configuration.
 pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
     let Some(folder) = &target.folder else {
@@ -154,7 +179,6 @@ mod tests {
 pub(crate) mod samples {
     use super::*;
     use burn::prelude::Device;
-    use spectrain_checkpoints::ModelFolder;
     use spectrain_models::load_target;
 
     /// A Llama of a few thousand parameters.

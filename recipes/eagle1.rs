@@ -14,7 +14,7 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
-use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
+use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout, warn_of_own};
 use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Eagle1 {
@@ -38,6 +38,7 @@ impl Shipped for Eagle1 {
             ("target vocabulary", layout.vocab_size, spec.vocab),
         ])
         .with_context(|| format!("the drafter `{}` is not for this target", folder.display()))?;
+        warn_of_own(folder, target)?;
         let config = Eagle1Config {
             bias: layout.bias,
             d_ff: layout.intermediate_size,

@@ -102,7 +102,7 @@ impl Decoded {
                 break;
             }
             accepted += match last {
-                Last::Whole | Last::Short => of_pass,
+                Last::Whole => of_pass,
                 Last::Cut => of_pass.min(left - 1),
             };
             left = left.saturating_sub(of_pass + 1);
@@ -121,20 +121,10 @@ enum Last {
     Whole,
     /// It counts no more than what was left to be decoded.
     Cut,
-    /// Its drafts get shorter there, as ours do.
-    Short,
 }
 
-impl Last {
-    /// Tokens that this program decodes. Its drafts get shorter where the output ends, so it goes further than an engine
-    /// whose drafts do not.
-    fn tokens(self) -> usize {
-        match self {
-            Self::Whole | Self::Cut => NEW + LENGTH + 1,
-            Self::Short => NEW,
-        }
-    }
-}
+/// Tokens that this program decodes. Its drafts get shorter where the output ends, so it goes further than the engine.
+const FURTHER: usize = NEW + LENGTH + 1;
 
 /// What this program decodes.
 fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
@@ -151,7 +141,7 @@ fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
         "--draft-length",
         &LENGTH.to_string(),
         "--max-new-tokens",
-        &last.tokens().to_string(),
+        &FURTHER.to_string(),
         "--ignore-stop",
         "--outputs",
         "outputs.jsonl",
@@ -226,7 +216,7 @@ fn ours_without_first(
         begun: false,
     };
     let settings = DecodeSettings {
-        max_new_tokens: last.tokens(),
+        max_new_tokens: FURTHER,
         draft: DraftShape::Chain { length: LENGTH },
         sampling: Sampling::at(0.0),
         stop: Vec::new(),
@@ -461,7 +451,7 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
 const DFLASH_2: (&str, &str, &str) = (
     "dflash",
     "dflash2",
-    "[drafter]\nlayers = 2\nblock_size = 5\nmask_token = 0\nconv_taps = 2\nselector_rank = 16\nselector_top_k = 6\n\n[objective]\nanchors = 32\n",
+    "[drafter]\nlayers = 2\nblock_size = 5\nmask_token = 0\nconv_taps = 2\nselector_rank = 16\nselector_top_k = 6\n\n[objective]\nanchors = 32\nlabel_weight = 0.0\nteacher_weight = 1.0\nselector_weight = 0.1\ninject = false\n",
 );
 const DSPARK: (&str, &str, &str) = (
     "dflash",
@@ -487,7 +477,7 @@ fn llama_cpp_accepts_what_this_program_accepts() {
         return;
     }
     let trained = trained(&[LANGUAGE_MODEL, DFLASH_WIDE, DFLASH_2, DSPARK]);
-    let kind = |drafter, name: &str| Pair::new(drafter, json!({ "type": name }), Last::Short);
+    let kind = |drafter, name: &str| Pair::new(drafter, json!({ "type": name }), Last::Cut);
     let pairs = [
         kind("runs/eagle3/export/drafter", "draft-eagle3"),
         kind("runs/small/export/drafter", "draft-simple"),

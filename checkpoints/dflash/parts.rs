@@ -1,6 +1,7 @@
 //! What a DFlash drafter may have beside its layers: the parts of DFlash 2 and of DSpark.
 use serde_json::{Value, json};
 
+use super::variants::{MARKOV_RANK, MARKOV_TYPE};
 use crate::Result;
 use crate::config::Config;
 
@@ -48,6 +49,12 @@ pub struct Markov {
     pub kind: String,
 }
 
+/// What holds where a configuration says nothing.
+pub(super) struct Defaults {
+    pub(super) sample_from_anchor: bool,
+    pub(super) confidence: bool,
+}
+
 /// Which program runs a drafter with its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
@@ -70,8 +77,14 @@ impl Family {
         }
     }
 
-    pub(super) fn recognises(name: &str) -> bool {
-        Self::ALL.iter().any(|family| family.architecture() == name)
+    /// The family that folders of this architecture are of.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        if name == "DSparkDraftModel" {
+            return Some(Self::DSpark);
+        }
+        Self::ALL
+            .into_iter()
+            .find(|family| family.architecture() == name)
     }
 
     /// Names for an error message.
@@ -196,7 +209,7 @@ impl DFlashParts {
     }
 
     /// Reads their keys of a `config.json`, those of DFlash 2 behind `prefix`.
-    pub(super) fn read(config: &Config, prefix: &str) -> Result<Self> {
+    pub(super) fn read(config: &Config, prefix: &str, defaults: &Defaults) -> Result<Self> {
         let behind = |key: &str| format!("{prefix}{key}");
         let given = |key: &str| config.get(key).is_some_and(|value| *value != json!(0));
         let size = |key: &str| config.size(key, None);
@@ -215,14 +228,15 @@ impl DFlashParts {
                 top_k: size(&behind("selector_top_k"))?,
             }),
         };
-        let markov = match given("markov_rank") {
+        let (rank, kind) = (config.one_key(MARKOV_RANK)?, config.one_key(MARKOV_TYPE)?);
+        let markov = match given(rank) {
             false => None,
             true => Some(Markov {
-                rank: size("markov_rank")?,
-                kind: config.one_of("markov_head_type", &["vanilla", "gated", "rnn"])?,
+                rank: size(rank)?,
+                kind: config.one_of(kind, &["vanilla", "gated", "rnn"])?,
             }),
         };
-        let confidence = config.flag("enable_confidence_head", false)?;
+        let confidence = config.flag("enable_confidence_head", defaults.confidence)?;
         if confidence
             && config.flag("confidence_head_with_markov", markov.is_some())? != markov.is_some()
         {
@@ -238,7 +252,7 @@ impl DFlashParts {
             selector,
             markov,
             confidence,
-            sample_from_anchor: config.flag("sample_from_anchor", false)?,
+            sample_from_anchor: config.flag("sample_from_anchor", defaults.sample_from_anchor)?,
             of_tokens: of_tokens.is_some(),
         })
     }

@@ -25,9 +25,9 @@ const LAYER_IDS: &str = "aux_hidden_state_layer_ids";
 const NON_CAUSAL: &str = "sliding_window_non_causal";
 
 pub(super) const KEYS: Keys = Keys {
-    layer_ids: LAYER_IDS,
+    layer_ids: &[LAYER_IDS],
     first_id: 1,
-    mask_token: "mask_token_id",
+    mask_token: &["mask_token_id"],
     parts: "",
 };
 

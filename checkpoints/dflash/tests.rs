@@ -205,3 +205,143 @@ fn a_draft_is_never_asked_to_be_longer_than_the_block() {
         "{lines:?}"
     );
 }
+
+/// The folder of a layout after `change` to its configuration and its tensors' names.
+fn published(
+    layout: &DFlashLayout,
+    change: impl Fn(&mut Value),
+    rename: impl Fn(&str) -> String,
+) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("d");
+    let mut config = to_json(layout);
+    change(&mut config);
+    let renamed = tensors(layout).into_iter().map(|tensor| NamedTensor {
+        name: rename(&tensor.name),
+        ..tensor
+    });
+    let renamed: Vec<NamedTensor> = renamed.collect();
+    crate::write_folder(&dir, &config, &renamed, &[]).unwrap();
+    read(&dir)
+}
+
+fn moved(config: &mut Value, from: &str, to: &str) {
+    config[to] = config[from].take();
+}
+
+#[test]
+fn dspark_is_read_as_its_authors_write_it() {
+    let layout = dspark("gated");
+    assert!(layout.parts.sample_from_anchor && layout.parts.confidence);
+    let flat = |config: &mut Value| {
+        let table = config.as_object_mut().unwrap();
+        // What is at the top says it all, and an anchor that predicts and a head that is there need not be told.
+        for key in [
+            "dflash_config",
+            "sample_from_anchor",
+            "dspark_bonus_anchor",
+            "enable_confidence_head",
+            "confidence_head_with_markov",
+        ] {
+            table.remove(key);
+        }
+    };
+    let by_modelopt = |name: &str| {
+        let name = name.replace("markov_head.", "");
+        name.replace("confidence_head.proj.", "confidence_proj.")
+    };
+    let (found, read) = published(&layout, flat, by_modelopt).unwrap();
+    assert_eq!(
+        (found, read.len()),
+        (layout.clone(), tensors(&layout).len())
+    );
+    let prefixed = |config: &mut Value| {
+        flat(config);
+        for [from, to] in [
+            ["block_size", "dspark_block_size"],
+            ["target_layer_ids", "dspark_target_layer_ids"],
+            ["mask_token_id", "dspark_noise_token_id"],
+            ["markov_rank", "dspark_markov_rank"],
+            ["markov_head_type", "dspark_markov_head_type"],
+        ] {
+            moved(config, from, to);
+        }
+        config["architectures"] = json!(["DSparkDraftModel"]);
+    };
+    assert_eq!(
+        published(&layout, prefixed, str::to_owned).unwrap().0,
+        layout
+    );
+    let bonus = |config: &mut Value| {
+        flat(config);
+        config["dspark_bonus_anchor"] = json!(true);
+    };
+    let (found, _) = published(&layout, bonus, str::to_owned).unwrap();
+    assert!(!found.parts.sample_from_anchor);
+}
+
+#[test]
+fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
+    let layout = dflash_2();
+    let nested = |config: &mut Value| {
+        config["dflash_config"]["block_size"] = config["block_size"].take();
+    };
+    assert_eq!(published(&layout, nested, str::to_owned).unwrap().0, layout);
+    let windows = |config: &mut Value| {
+        config["dflash_config"]["use_swa"] = json!(true);
+        config["dflash_config"]["swa_window_size"] = json!(16);
+    };
+    let (found, _) = published(&layout, windows, str::to_owned).unwrap();
+    assert_eq!((found.window, found.causal), (16, true));
+    let open = |config: &mut Value| {
+        windows(config);
+        config["is_causal"] = json!(false);
+    };
+    assert!(!published(&layout, open, str::to_owned).unwrap().0.causal);
+    let two = |config: &mut Value| config["dflash_config"]["block_size"] = json!(9);
+    let error = published(&layout, two, str::to_owned)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`dflash_config.block_size`") && error.contains("`block_size`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_computed_here_is_refused_by_name() {
+    let refused = |key: &str, value: Value| {
+        let change = |config: &mut Value| match key.strip_prefix("dflash_config.") {
+            Some(inner) => config["dflash_config"][inner] = value.clone(),
+            None => config[key] = value.clone(),
+        };
+        let error = published(&layout(), change, str::to_owned)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(&format!("`{key}`")), "{key}: {error}");
+    };
+    for key in ["output_multiplier", "input_embedding_scale", "logit_scale"] {
+        refused(key, json!(2.0));
+        refused(&format!("dflash_config.{key}"), json!(0.5));
+    }
+    refused("dflash_config.final_logit_softcapping", json!(30.0));
+    refused("dflash_config.attention_sink_bias", json!(true));
+    refused("dflash_config.attention_value_scale", json!(0.7));
+    refused("dflash_config.projector_type", json!("domino"));
+    refused("dflash_config.use_aux_hidden_state", json!(false));
+    refused("is_neox_style", json!(false));
+    refused("rope_is_neox_style", json!(false));
+    refused("hidden_act", json!("gelu"));
+    let neutral = |config: &mut Value| {
+        config["dflash_config"]["output_multiplier"] = json!(1);
+        config["dflash_config"]["final_logit_softcapping"] = json!(null);
+        config["is_neox_style"] = json!(true);
+    };
+    assert!(published(&layout(), neutral, str::to_owned).is_ok());
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("d");
+    write(&dir, &layout(), &tensors(&layout()), &Value::Null).unwrap();
+    std::fs::write(dir.join("mask_embedding.pt"), "a pickle").unwrap();
+    let error = read(&dir).unwrap_err().to_string();
+    assert!(error.contains("mask_embedding.pt"), "{error}");
+}

@@ -20,9 +20,9 @@ const RENAMED: [[&str; 2]; 2] = [
 ];
 
 pub(super) const KEYS: Keys = Keys {
-    layer_ids: "target_layer_ids",
+    layer_ids: &["target_layer_ids"],
     first_id: 0,
-    mask_token: "mask_token_id",
+    mask_token: &["mask_token_id"],
     parts: "dflash_config.",
 };
 

@@ -1,0 +1,110 @@
+//! What authors and trainers of block drafters write in several ways, and what their drafters may have that those here have
+//! not, which is refused: it would be read as something else.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::transformers;
+use crate::config::Config;
+use crate::folder::ModelFolder;
+use crate::names::unwrapped;
+use crate::{Error, Result};
+
+/// Where the length of a block may stand.
+pub(super) const BLOCK_SIZE: &[&str] = &[
+    "block_size",
+    "dflash_config.block_size",
+    "dspark_block_size",
+];
+/// The same for the width of the bias by the token before.
+pub(super) const MARKOV_RANK: &[&str] = &[
+    "markov_rank",
+    "dspark_markov_rank",
+    "dflash_config.markov_rank",
+];
+/// The same for its kind.
+pub(super) const MARKOV_TYPE: &[&str] = &[
+    "markov_head_type",
+    "dspark_markov_head_type",
+    "dflash_config.markov_head_type",
+];
+/// The same for the window of layers that slide.
+pub(super) const WINDOW: &[&str] = &["sliding_window", "dflash_config.swa_window_size"];
+
+/// Keys of what the drafters here do not compute, and what each must be if it is there.
+const NEUTRAL: [(&str, Value); 4] = [
+    ("use_aux_hidden_state", Value::Bool(true)),
+    ("attention_sink_bias", Value::Bool(false)),
+    ("attention_value_scale", Value::Null),
+    ("projector_type", Value::Null),
+];
+/// The same for keys that may stand outside of `dflash_config` too.
+const NEUTRAL_ANYWHERE: [(&str, f64); 4] = [
+    ("output_multiplier", 1.0),
+    ("input_embedding_scale", 1.0),
+    ("logit_scale", 1.0),
+    ("final_logit_softcapping", 0.0),
+];
+/// Switches for rotary positions, which must be those of Hugging Face.
+const ROTARY: [&str; 2] = ["is_neox_style", "rope_is_neox_style"];
+
+/// Names that DeepSpec and ModelOpt give the tensors of DSpark's heads, and the engines' prefixes for them.
+const HEADS: [[&str; 2]; 5] = [
+    ["markov_w1.", "markov_head."],
+    ["markov_w2.", "markov_head."],
+    ["gate_proj.", "markov_head."],
+    ["joint_proj.", "markov_head."],
+    ["confidence_proj.", "confidence_head.proj."],
+];
+/// A mask's embedding of its own, in a pickle.
+const MASK_EMBEDDING: &str = "mask_embedding.pt";
+
+/// The name that a tensor has here.
+pub(super) fn canonical(stored: &str) -> String {
+    let name = unwrapped(stored);
+    let head = HEADS.iter().find(|[old, _]| name.starts_with(old));
+    match head {
+        Some([old, new]) if old.starts_with("confidence") => name.replacen(old, new, 1),
+        Some([_, prefix]) => format!("{prefix}{name}"),
+        None => transformers::canonical(name),
+    }
+}
+
+/// Refuses what a drafter computes besides, and a folder whose tensors are not all of it.
+pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
+    let mut neutral: Vec<(String, Value)> = Vec::new();
+    for (key, value) in NEUTRAL {
+        neutral.push((format!("dflash_config.{key}"), value));
+    }
+    for (key, value) in NEUTRAL_ANYWHERE {
+        neutral.push((format!("dflash_config.{key}"), json!(value)));
+        neutral.push((key.to_owned(), json!(value)));
+    }
+    for key in ROTARY {
+        neutral.push((key.to_owned(), json!(true)));
+    }
+    neutral.push(("attention_bias".into(), json!(false)));
+    neutral.push(("hidden_act".into(), json!("silu")));
+    neutral.push(("rope_parameters.partial_rotary_factor".into(), json!(1.0)));
+    for (key, value) in neutral {
+        let same = |found: &Value| {
+            *found == value || found.as_f64().is_some_and(|found| value == json!(found))
+        };
+        if config.get(&key).is_some_and(|found| !same(found)) {
+            return Err(config.wrong(&key, format!("`{value}` or nothing")));
+        }
+    }
+    match folder.path().join(MASK_EMBEDDING).exists() {
+        false => Ok(()),
+        true => Err(Error::Folder {
+            path: folder.path().join(MASK_EMBEDDING),
+            reason: "an embedding of the mask token besides the target's is not supported".into(),
+        }),
+    }
+}
+
+/// Whether there is a head that guesses how likely a draft is kept, for folders that do not say so.
+pub(super) fn has_confidence(names: &BTreeMap<String, String>) -> bool {
+    names.contains_key("confidence_head.proj.weight")
+}
