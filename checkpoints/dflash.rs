@@ -217,6 +217,10 @@ pub fn launch_lines(
             if candidates + candidates * candidates <= layout.hidden_size {
                 lines.push(llama_cpp("draft-dflash"));
             }
+            if family == Family::DFlash {
+                let captured = format!(", target_layer_ids: {:?}", layout.captured_layers);
+                lines.push(launch::tensorrt(dir, "DFlash", draft_tokens, &captured));
+            }
             lines
         }
         Family::DSpark => {

@@ -389,7 +389,11 @@ fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pai
 }
 
 const EAGLE1: (&str, &str, &str) = ("eagle1", "first", "");
-const MEDUSA: (&str, &str, &str) = ("medusa", "heads", "[drafter]\nheads = 4\n");
+const MEDUSA: (&str, &str, &str) = (
+    "medusa",
+    "heads",
+    "[drafter]\nheads = 4\n\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
+);
 const LANGUAGE_MODEL: (&str, &str, &str) =
     ("distillspec", "small", "[drafter]\nkeep_layers = [0, 7]\n");
 const PARD: (&str, &str, &str) = (

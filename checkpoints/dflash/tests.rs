@@ -65,7 +65,12 @@ fn each_family_has_the_name_and_the_commands_of_engines_that_run_it() {
     let name = |layout: &DFlashLayout| to_json(layout)["architectures"][0].clone();
     assert_eq!(name(&layout()), "DFlashDraftModel");
     assert!(lines(&layout()).contains("\"num_speculative_tokens\":2"));
+    assert!(
+        lines(&layout()).contains("decoding_type: DFlash, max_draft_len: 2")
+            && lines(&layout()).contains("target_layer_ids: [1, 3]")
+    );
     assert_eq!(name(&dflash_2()), "DFlash2DraftModel");
+    assert!(!lines(&dflash_2()).contains("decoding_type"));
     assert!(lines(&dflash_2()).contains("\"num_speculative_tokens\":3"));
     let with_room = |hidden_size| DFlashLayout {
         hidden_size,

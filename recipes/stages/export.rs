@@ -1,12 +1,12 @@
 //! The trained drafter as serving engines load it, checked after it was written.
 
+mod commands;
 mod verify;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::launch::{Launch, Server};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
 use super::evaluate::spread;
@@ -17,6 +17,7 @@ use crate::registry::{Trained, Writing, open_drafter};
 use crate::run_folder::RunFolder;
 use crate::tables::Engine;
 
+use commands::commands;
 pub(crate) use verify::{Decoded, accepted};
 use verify::{compare, verify};
 
@@ -68,7 +69,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         verify(&mut judge, trained.as_ref(), &writing, &prompts)?;
         let after = accepted(&judge, &prompts)?;
         compare(&before, &after, writing.dtype)?;
-        let lines = launch_lines(judge.drafter.as_ref(), &engines, &writing)?;
+        let lines = commands(judge.drafter.as_ref(), &engines, &writing)?;
         context.output.say(format!("export: {}", path.display()));
         for line in &lines {
             context.output.say(format!("  {line}"));
@@ -163,90 +164,12 @@ impl Conversion<'_> {
         judge.drafter = open_drafter(self.writing.folder, &target, &device)?;
         let prompts = judge.generated_prompts(CONVERTED_PROMPTS)?;
         verify(&mut judge, trained.as_ref(), &self.writing, &prompts)?;
-        launch_lines(judge.drafter.as_ref(), &[self.engine], &self.writing)
+        commands(judge.drafter.as_ref(), &[self.engine], &self.writing)
     }
-}
-
-/// The commands for these engines, and what there is to remark on.
-fn launch_lines(
-    drafter: &dyn Trained,
-    engines: &[Engine],
-    writing: &Writing,
-) -> Result<Vec<String>> {
-    let folder = writing.folder;
-    // They share the folder.
-    let mut lines = drafter.launch_lines(engines[0], writing)?;
-    lines.retain(|line| {
-        line.server
-            .is_none_or(|server| engines.contains(&engine(server)))
-    });
-    let misled = lines
-        .iter()
-        .filter_map(|line| misleading(line.server?, folder));
-    let served = |asked: &Engine| {
-        lines
-            .iter()
-            .any(|line| line.server.map(engine) == Some(*asked))
-    };
-    let unserved = engines.iter().filter(|asked| !served(asked));
-    let unserved =
-        unserved.map(|asked| Launch::remark(&format!("{} does not load it", asked.name())));
-    let remarks: Vec<Launch> = misled.chain(unserved).collect();
-    let lines = remarks.into_iter().chain(lines);
-    Ok(lines.map(|line| line.text).collect())
-}
-
-fn engine(server: Server) -> Engine {
-    match server {
-        Server::Vllm(_) => Engine::Vllm,
-        Server::Speculators => Engine::Speculators,
-        Server::Sglang => Engine::Sglang,
-        Server::Transformers => Engine::Hf,
-        Server::TensorrtLlm => Engine::TensorrtLlm,
-        Server::LlamaCpp => Engine::LlamaCpp,
-    }
-}
-
-/// Words in a path that turn vLLM to another method than the one that it is told, in the order in which it looks.
-const TELLTALES: [&str; 4] = ["eagle-", "eagle3", "dflash", "dspark"];
-/// Methods that it turns from.
-const TURNED: [&str; 2] = ["draft_model", "medusa"];
-
-fn misleading(server: Server, folder: &Path) -> Option<Launch> {
-    let Server::Vllm(method) = server else {
-        return None;
-    };
-    let path = folder.display().to_string().to_lowercase();
-    let word = TELLTALES.iter().find(|word| path.contains(**word))?;
-    TURNED.contains(&method).then(|| {
-        Launch::remark(&format!(
-            "vLLM takes a folder whose path has `{word}` in it for another kind of drafter than `{method}`: serve it from \
-             another path"
-        ))
-    })
 }
 
 /// Where the drafter in a folder comes from, as the folder itself says.
 pub fn provenance_of(folder: &Path) -> Result<Option<Value>> {
     let model = ModelFolder::open(folder)?;
     Ok(seal::provenance(model.config()).cloned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_misleads_vllm_is_remarked_upon() {
-        let remark = |server, path: &str| misleading(server, Path::new(path));
-        let model = Server::Vllm("draft_model");
-        let found = remark(model, "runs/my-DFlash-run/drafter").unwrap();
-        assert!(found.text.contains("`dflash`") && found.server.is_none());
-        assert!(remark(Server::Vllm("medusa"), "runs/eagle-3/drafter").is_some());
-        assert_eq!(remark(model, "runs/pard/drafter"), None);
-        // It believes what it is told of these.
-        assert_eq!(remark(Server::Vllm("eagle3"), "runs/eagle-3/drafter"), None);
-        assert_eq!(remark(Server::Vllm("dspark"), "runs/dflash/drafter"), None);
-        assert_eq!(remark(Server::Sglang, "runs/eagle-3/drafter"), None);
-    }
 }

@@ -1,0 +1,96 @@
+//! The commands that serve an exported drafter, for the engines that were asked for.
+
+use std::path::Path;
+
+use anyhow::Result;
+use spectrain_checkpoints::launch::{Launch, Server};
+
+use crate::registry::{Trained, Writing};
+use crate::tables::Engine;
+
+/// The commands for these engines, and what there is to remark on.
+pub(super) fn commands(
+    drafter: &dyn Trained,
+    engines: &[Engine],
+    writing: &Writing,
+) -> Result<Vec<String>> {
+    let folder = writing.folder;
+    // They share the folder.
+    let all = drafter.launch_lines(engines[0], writing)?;
+    let for_one = |line: &&Launch| {
+        line.server
+            .is_none_or(|server| engines.contains(&engine(server)))
+    };
+    let lines: Vec<&Launch> = all.iter().filter(for_one).collect();
+    let misled = lines
+        .iter()
+        .filter_map(|line| misleading(line.server?, folder));
+    let served = |asked: &Engine| {
+        lines
+            .iter()
+            .any(|line| line.server.map(engine) == Some(*asked))
+    };
+    // What no engine loads has a remark of its own.
+    let is_served = all.iter().any(|line| line.server.is_some());
+    let unserved = engines
+        .iter()
+        .filter(|asked| is_served && !served(asked))
+        .map(|asked| {
+            Launch::remark(&format!(
+                "no command for {}, which is not known to load this drafter",
+                asked.name()
+            ))
+        });
+    let remarks = misled.chain(unserved).map(|remark| remark.text);
+    let texts = lines.iter().map(|line| line.text.clone());
+    Ok(remarks.chain(texts).collect())
+}
+
+fn engine(server: Server) -> Engine {
+    match server {
+        Server::Vllm(_) => Engine::Vllm,
+        Server::Speculators => Engine::Speculators,
+        Server::Sglang => Engine::Sglang,
+        Server::Transformers => Engine::Hf,
+        Server::TensorrtLlm => Engine::TensorrtLlm,
+        Server::LlamaCpp => Engine::LlamaCpp,
+    }
+}
+
+/// Words in a path that turn vLLM to another method than the one that it is told, in the order in which it looks.
+const TELLTALES: [&str; 4] = ["eagle-", "eagle3", "dflash", "dspark"];
+/// Methods that it turns from.
+const TURNED: [&str; 2] = ["draft_model", "medusa"];
+
+fn misleading(server: Server, folder: &Path) -> Option<Launch> {
+    let Server::Vllm(method) = server else {
+        return None;
+    };
+    let path = folder.display().to_string().to_lowercase();
+    let word = TELLTALES.iter().find(|word| path.contains(**word))?;
+    TURNED.contains(&method).then(|| {
+        Launch::remark(&format!(
+            "vLLM takes a folder whose path has `{word}` in it for another kind of drafter than `{method}`: serve it from \
+             another path"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_misleads_vllm_is_remarked_upon() {
+        let remark = |server, path: &str| misleading(server, Path::new(path));
+        let model = Server::Vllm("draft_model");
+        let found = remark(model, "runs/my-DFlash-run/drafter").unwrap();
+        assert!(found.text.contains("`dflash`") && found.server.is_none());
+        assert!(remark(Server::Vllm("medusa"), "runs/eagle-3/drafter").is_some());
+        assert_eq!(remark(model, "runs/pard/drafter"), None);
+        // It believes what it is told of these.
+        assert_eq!(remark(Server::Vllm("eagle3"), "runs/eagle-3/drafter"), None);
+        assert_eq!(remark(Server::Vllm("dspark"), "runs/dflash/drafter"), None);
+        assert_eq!(remark(Server::Sglang, "runs/eagle-3/drafter"), None);
+    }
+}
