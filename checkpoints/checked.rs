@@ -28,6 +28,6 @@ pub(crate) fn write(
     for tensor in tensors {
         check_finite(&weights, tensor)?;
     }
-    let config = seal::sealed(config.clone(), tensors, provenance);
+    let config = seal::sealed(config.clone(), tensors, &[], provenance);
     write_folder(dir, &config, tensors, &[])
 }

@@ -18,6 +18,13 @@ pub(crate) const DEFAULT_POSITIONS: usize = 2048;
 /// Sizes above this are not sizes; below it, products of two fit a `usize`.
 pub(crate) const MAX_SIZE: u64 = i32::MAX as u64;
 
+/// Where a configuration may say that positions turn a part of a head.
+const PARTIAL: [&str; 3] = [
+    "partial_rotary_factor",
+    "rope_parameters.partial_rotary_factor",
+    "rope_scaling.partial_rotary_factor",
+];
+
 /// More layers or heads than any drafter has.
 const MAX_COUNT: usize = 1024;
 
@@ -189,9 +196,25 @@ impl<'a> Config<'a> {
         Ok(known.ok_or_else(wrong)?.to_owned())
     }
 
+    /// Whether the base of the frequencies is given.
+    pub(crate) fn has_rope_theta(&self) -> bool {
+        let keys = ["rope_theta", "rope_parameters.rope_theta"];
+        keys.iter().any(|key| self.get(key).is_some())
+    }
+
     /// `rope_parameters` or the older `rope_theta` and `rope_scaling`. Where there are both they must say the same.
     pub(crate) fn rope(&self) -> Result<Rope> {
-        let rope_theta = self.number("rope_theta", DEFAULT_THETA)?;
+        self.rope_or(DEFAULT_THETA)
+    }
+
+    /// The same with another base where none is given.
+    pub(crate) fn rope_or(&self, default: f64) -> Result<Rope> {
+        for key in PARTIAL {
+            if self.number(key, 1.0)? != 1.0 {
+                return Err(self.wrong(key, "`1.0`: positions turn the whole of a head"));
+            }
+        }
+        let rope_theta = self.number("rope_theta", default)?;
         if self.get("rope_parameters").is_none() {
             return Ok(Rope {
                 rope_theta,

@@ -157,17 +157,26 @@ pub fn read(dir: &Path) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     read_folder(dir, None)
 }
 
-/// Like [`read`], for a target of `target_layers` layers, which not every layout says.
+/// Sizes of a target, which not every layout says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetSizes {
+    /// Its layers.
+    pub layers: usize,
+    /// The tokens it knows.
+    pub vocab: usize,
+}
+
+/// Like [`read`], for a target of these sizes.
 pub fn read_for_target(
     dir: &Path,
-    target_layers: usize,
+    target: TargetSizes,
 ) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
-    read_folder(dir, Some(target_layers))
+    read_folder(dir, Some(target))
 }
 
 fn read_folder(
     dir: &Path,
-    target_layers: Option<usize>,
+    target: Option<TargetSizes>,
 ) -> Result<(DFlashLayout, Vec<NamedTensor>)> {
     let folder = ModelFolder::open(dir)?;
     let mut names = stored_names(&folder, variants::canonical)?;
@@ -176,7 +185,7 @@ fn read_folder(
         Some(stored) => folder.info(stored)?.dtype,
         None => DType::BF16,
     };
-    let layout = from_json(&folder, target_layers, dtype, has_confidence(&names))?;
+    let layout = from_json(&folder, target, dtype, has_confidence(&names))?;
     let tensors = read_named(&folder, &names)?;
     let expected = Expected {
         required: required(&layout),
@@ -247,7 +256,6 @@ fn to_json(layout: &DFlashLayout) -> Value {
         "mask_token_id": layout.mask_token,
         "target_layer_ids": layout.captured_layers,
     });
-    // Engines take sliding layers for causal ones unless they are told, so they always are.
     if layout.causal || layout.window > 0 {
         dflash["causal"] = json!(layout.causal);
     }
@@ -269,6 +277,8 @@ fn to_json(layout: &DFlashLayout) -> Value {
         "block_size": layout.block_size,
         "num_target_layers": layout.target_layers,
         "target_hidden_size": layout.hidden_size,
+        // Of all layers: engines take sliding ones for causal unless they are told, SGLang by no other key.
+        "is_causal": layout.causal,
         "dflash_config": dflash,
         "torch_dtype": torch_dtype(layout.dtype),
     });
@@ -290,6 +300,13 @@ struct Keys {
     mask_token: &'static [&'static str],
     /// What stands before the keys of DFlash 2.
     parts: &'static str,
+    /// What holds where nothing is said.
+    rms_norm_eps: f64,
+    rope_theta: Option<f64>,
+    /// Whether layers slide where `layer_types` is absent, and how far.
+    window: Option<usize>,
+    /// What a window counts less than here, where it counts the own place.
+    window_less: usize,
 }
 
 const KEYS: Keys = Keys {
@@ -305,11 +322,15 @@ const KEYS: Keys = Keys {
         "dspark_noise_token_id",
     ],
     parts: "dflash_config.",
+    rms_norm_eps: DEFAULT_EPSILON,
+    rope_theta: None,
+    window: None,
+    window_less: 0,
 };
 
 fn from_json(
     folder: &ModelFolder,
-    target_layers: Option<usize>,
+    target: Option<TargetSizes>,
     dtype: DType,
     has_confidence: bool,
 ) -> Result<DFlashLayout> {
@@ -329,7 +350,7 @@ fn from_json(
     let hidden_size = config.size("hidden_size", None)?;
     let (heads, kv_heads) = config.heads()?;
     let layers = config.count("num_hidden_layers", None)?;
-    let sliding = sliding_layers(&config, layers)?;
+    let sliding = sliding_layers(&config, layers, keys.window.is_some())?;
     let defaults = Defaults {
         sample_from_anchor: samples_from_anchor(folder, &config)?,
         confidence: has_confidence,
@@ -362,25 +383,24 @@ fn from_json(
         heads,
         kv_heads,
         head_dim: config.size("head_dim", Some(hidden_size / heads))?,
-        vocab_size: config.size("vocab_size", None)?,
-        target_layers: config.size("num_target_layers", target_layers)?,
+        vocab_size: config.size("vocab_size", target.map(|target| target.vocab))?,
+        target_layers: config.size("num_target_layers", target.map(|target| target.layers))?,
         captured_layers: captured.into_iter().map(|id| id as usize).collect(),
         block_size: config.size(config.one_key(variants::BLOCK_SIZE)?, None)?,
         mask_token: mask_token.ok_or_else(|| config.wrong(mask, "the id of a token"))?,
         window: match sliding {
-            true => config.size(config.one_key(variants::WINDOW)?, None)?,
-            false => 0,
+            Sliding::No => 0,
+            _ => config.size(config.one_key(variants::WINDOW)?, keys.window)? + keys.window_less,
         },
-        // Engines read sliding layers as causal ones where nothing is said.
-        causal: match speculators::recognises(folder.config()) {
-            true => speculators::causal(&config, sliding)?,
-            // What is said at the top is said of all layers.
-            false => config.flag("is_causal", config.flag("dflash_config.causal", sliding)?)?,
-        },
-        rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
+        causal: causal(folder, &config, sliding)?,
+        rms_norm_eps: config.number("rms_norm_eps", keys.rms_norm_eps)?,
         parts,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,
-        rope: config.rope()?,
+        rope: match keys.rope_theta {
+            None if !config.has_rope_theta() => return Err(config.wrong("rope_theta", "a number")),
+            None => config.rope()?,
+            Some(theta) => config.rope_or(theta)?,
+        },
         dtype,
     })
 }
@@ -396,21 +416,57 @@ fn samples_from_anchor(folder: &ModelFolder, config: &Config) -> Result<bool> {
     Ok(by_authors && !config.flag("dspark_bonus_anchor", false)?)
 }
 
-/// Whether all layers slide; none or all of them may.
-fn sliding_layers(config: &Config, layers: usize) -> Result<bool> {
-    if config.flag("dflash_config.use_swa", false)? {
-        return Ok(true);
-    }
-    let Some(types) = config.get("layer_types").and_then(Value::as_array) else {
-        return Ok(false);
+/// Which layers slide, and who says so: none or all of them may.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sliding {
+    No,
+    /// Each layer by its type, which engines take for causal.
+    ByType,
+    /// All at once.
+    Together,
+}
+
+fn sliding_layers(config: &Config, layers: usize, by_default: bool) -> Result<Sliding> {
+    let together = match config.flag("dflash_config.use_swa", false)? {
+        false => by_default,
+        true => true,
     };
-    let sliding = types
-        .iter()
-        .filter(|kind| *kind == "sliding_attention")
-        .count();
-    match sliding {
-        0 => Ok(false),
-        all if all == layers => Ok(true),
-        _ => Err(config.wrong("layer_types", "layers of one kind")),
+    let Some(types) = config.get("layer_types") else {
+        return Ok(match together || variants::slides_from_the_first(config)? {
+            true => Sliding::Together,
+            false => Sliding::No,
+        });
+    };
+    let wrong = |expected: String| Err(config.wrong("layer_types", expected));
+    let types: Option<Vec<&str>> = types
+        .as_array()
+        .and_then(|types| types.iter().map(Value::as_str).collect());
+    let all = |kind: &str| {
+        types
+            .as_ref()
+            .is_some_and(|types| types.iter().all(|found| *found == kind))
+    };
+    match &types {
+        Some(types) if types.len() == layers => {}
+        _ => return wrong(format!("{layers} names")),
     }
+    if all("sliding_attention") {
+        Ok(Sliding::ByType)
+    } else if all("full_attention") && !config.flag("dflash_config.use_swa", false)? {
+        Ok(Sliding::No)
+    } else {
+        wrong("`sliding_attention` for all layers, or `full_attention` and no `dflash_config.use_swa`".into())
+    }
+}
+
+/// Whether a place of a block sees only those before it. What is said of all layers comes first.
+fn causal(folder: &ModelFolder, config: &Config, sliding: Sliding) -> Result<bool> {
+    let unsaid = match folder.config() {
+        given if transformers::recognises(given) => false,
+        given if speculators::recognises(given) => {
+            speculators::causal(config, sliding != Sliding::No)?
+        }
+        _ => config.flag("dflash_config.causal", sliding == Sliding::ByType)?,
+    };
+    config.flag("is_causal", unsaid)
 }

@@ -1,7 +1,8 @@
 //! EAGLE-1 drafters, HASS's included, as vLLM and SGLang load them (<https://arxiv.org/abs/2401.15077>).
 //!
-//! What no check of a folder can see: two tensors of one shape in each other's place (`gate_proj` and `up_proj`), and an
-//! `fc.weight` that takes the feature before the embedding. Both show as a low acceptance length only.
+//! What names and shapes do not show: two tensors of one shape in each other's place (`gate_proj` and `up_proj`), and an
+//! `fc.weight` that takes the feature before the embedding. The seal of a folder of ours shows the first; in folders of
+//! others both show as a low acceptance length only.
 
 use std::path::Path;
 

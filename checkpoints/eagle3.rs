@@ -3,8 +3,9 @@
 //! Engines load a folder with missing tensors without a word and then draft badly, so names, shapes, types and the
 //! vocabulary map are checked here, in both directions, when a folder is written and when one is read.
 //!
-//! What no check of a folder can see: two tensors of one shape in each other's place (`gate_proj` and `up_proj`), and a
-//! captured layer that is wrong by one in both of its keys. Both show as a low acceptance length only.
+//! What names and shapes do not show: two tensors of one shape in each other's place (`gate_proj` and `up_proj`), and a
+//! captured layer that is wrong by one in both of its keys. The seal of a folder of ours shows both; in folders of others
+//! they show as a low acceptance length only.
 
 mod config;
 mod launch;

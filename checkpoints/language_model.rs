@@ -98,6 +98,10 @@ impl LanguageModelFolder<'_> {
             config[KIND] = json!("language_model");
         }
         config["torch_dtype"] = json!(torch_dtype(self.dtype));
+        // Newer versions of transformers call it so.
+        if let Some(keys) = config.as_object_mut() {
+            keys.remove("dtype");
+        }
         if let Some(token) = self.mask_token {
             config[PARD_TOKEN] = json!(token);
             config["spd_type"] = json!("pard");
@@ -121,7 +125,7 @@ impl LanguageModelFolder<'_> {
             .iter()
             .map(|(name, bytes)| (*name, bytes.as_slice()))
             .collect();
-        let config = seal::sealed(config, &tensors, provenance);
+        let config = seal::sealed(config, &tensors, &extra, provenance);
         write_folder(dir, &config, &tensors, &extra)
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::dflash::{self, DFlashLayout};
+use crate::dflash::{self, DFlashLayout, TargetSizes};
 use crate::eagle1::{self, Eagle1Layout};
 use crate::eagle3::{self, Eagle3Layout, Reading};
 use crate::folder::{CONFIG, ModelFolder};
@@ -101,9 +101,11 @@ impl Published {
             Family::Medusa => pair(medusa::read(dir)?, Self::Medusa),
             Family::Hydra => pair(hydra::read(dir)?, Self::Hydra),
             Family::DFlash => {
-                let read = match reading.target_layers {
-                    Some(layers) => dflash::read_for_target(dir, layers)?,
-                    None => dflash::read(dir)?,
+                let read = match (reading.target_layers, reading.target_vocab) {
+                    (Some(layers), Some(vocab)) => {
+                        dflash::read_for_target(dir, TargetSizes { layers, vocab })?
+                    }
+                    _ => dflash::read(dir)?,
                 };
                 pair(read, Self::DFlash)
             }

@@ -4,8 +4,8 @@
 //! A changed weight, a tensor in another's place, a neighbouring layer id: engines load all of these and draft badly, and no
 //! check of shapes sees them. The digests do.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -20,9 +20,22 @@ const DIGESTS: &str = "sha256";
 const PROVENANCE: &str = "provenance";
 /// The part of the provenance that is known last.
 const REPORT: &str = "report";
+/// How the names of files end that engines look for weights in, or that tell them where to look.
+const WEIGHTS_END: [&str; 5] = [
+    ".safetensors",
+    ".safetensors.index.json",
+    ".bin",
+    ".pt",
+    ".pth",
+];
 
-/// The configuration with the seal of these tensors in it.
-pub(crate) fn sealed(mut config: Value, tensors: &[NamedTensor], provenance: &Value) -> Value {
+/// The configuration with the seal of these tensors, and of the files beside them, in it.
+pub(crate) fn sealed(
+    mut config: Value,
+    tensors: &[NamedTensor],
+    beside: &[(&str, &[u8])],
+    provenance: &Value,
+) -> Value {
     config[SEAL] = json!({ "version": env!("CARGO_PKG_VERSION") });
     if !provenance.is_null() {
         config[SEAL][PROVENANCE] = provenance.clone();
@@ -31,8 +44,14 @@ pub(crate) fn sealed(mut config: Value, tensors: &[NamedTensor], provenance: &Va
         .iter()
         .map(|tensor| (tensor.name.clone(), json!(of_tensor(tensor))));
     let of_tensors: Map<String, Value> = of_tensors.collect();
+    let of_file =
+        |(name, bytes): &(&str, &[u8])| ((*name).to_owned(), json!(hash::sha256_bytes(bytes)));
+    let of_files: Map<String, Value> = beside.iter().map(of_file).collect();
     let of_config = of_config(&config);
     config[SEAL][DIGESTS] = json!({ "config": of_config, "tensors": of_tensors });
+    if !of_files.is_empty() {
+        config[SEAL][DIGESTS]["files"] = Value::Object(of_files);
+    }
     config
 }
 
@@ -45,7 +64,7 @@ pub fn provenance(config: &Value) -> Option<&Value> {
 pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
     let path = dir.join(CONFIG);
     let mut config = files::read(&path)?;
-    let Some(seal) = config.get_mut(SEAL).filter(|seal| seal.is_object()) else {
+    let Some(seal) = config.get(SEAL).filter(|seal| seal.is_object()) else {
         return Err(Error::Key {
             path,
             key: SEAL.into(),
@@ -53,10 +72,15 @@ pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
             got: "nothing".into(),
         });
     };
-    if !seal[PROVENANCE].is_object() {
-        seal[PROVENANCE] = json!({});
+    let stated = seal
+        .get(DIGESTS)
+        .and_then(|digests| digests.get("config"))
+        .cloned();
+    check_config(&path, &config, &stated.unwrap_or_default())?;
+    if !config[SEAL][PROVENANCE].is_object() {
+        config[SEAL][PROVENANCE] = json!({});
     }
-    seal[PROVENANCE][REPORT] = report.clone();
+    config[SEAL][PROVENANCE][REPORT] = report.clone();
     config[SEAL][DIGESTS]["config"] = json!(of_config(&config));
     write_file(&path, &files::to_bytes(&config))
 }
@@ -67,8 +91,13 @@ pub fn sha256_of_config(config: &Value) -> String {
     let provenance = config
         .get_mut(SEAL)
         .and_then(|seal| seal.get_mut(PROVENANCE));
-    if let Some(provenance) = provenance.and_then(Value::as_object_mut) {
+    let provenance = provenance.and_then(Value::as_object_mut);
+    let is_empty = provenance.is_some_and(|provenance| {
         provenance.remove(REPORT);
+        provenance.is_empty()
+    });
+    if is_empty && let Some(seal) = config[SEAL].as_object_mut() {
+        seal.remove(PROVENANCE);
     }
     of_config(&config)
 }
@@ -95,14 +124,12 @@ pub fn check(folder: &ModelFolder) -> Result<bool> {
         let expected = "a digest for each tensor".to_string();
         return Err(wrong(".tensors", expected, of_tensors));
     };
-    let found = of_config(folder.config());
-    if seal[DIGESTS]["config"] != *found {
-        let expected = format!(
-            "`{found}`: the configuration was changed after it was written (without the key `{SEAL}` it is read as that of \
-             a published folder)"
-        );
-        return Err(wrong(".config", expected, &seal[DIGESTS]["config"]));
-    }
+    check_config(
+        &folder.path().join(CONFIG),
+        folder.config(),
+        &seal[DIGESTS]["config"],
+    )?;
+    check_files(folder, &seal[DIGESTS]["files"])?;
     let names: Vec<String> = digests.keys().map(|name| (*name).clone()).collect();
     folder.check_names(&names, &[])?;
     for (name, digest) in digests {
@@ -117,6 +144,55 @@ pub fn check(folder: &ModelFolder) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Fails unless a configuration has the digest that its seal states.
+fn check_config(path: &Path, config: &Value, stated: &Value) -> Result<()> {
+    let found = of_config(config);
+    if *stated == *found {
+        return Ok(());
+    }
+    Err(Error::Key {
+        path: path.to_owned(),
+        key: format!("{SEAL}.{DIGESTS}.config"),
+        expected: format!(
+            "`{found}`: the configuration was changed after it was written (without the key `{SEAL}` it is read as that of \
+             a published folder)"
+        ),
+        got: format!("`{stated}`"),
+    })
+}
+
+/// Fails where a file beside the weights was changed, or where there are weights besides: engines may load those.
+fn check_files(folder: &ModelFolder, stated: &Value) -> Result<()> {
+    let changed = |path: PathBuf, reason: &str| Error::Folder {
+        path,
+        reason: reason.to_owned(),
+    };
+    for (name, digest) in stated.as_object().into_iter().flatten() {
+        let path = folder.path().join(name);
+        if hash::sha256_file(&path)? != *digest {
+            let reason =
+                "it was changed after it was written: its digest is not the one in `config.json`";
+            return Err(changed(path, reason));
+        }
+    }
+    let known: BTreeSet<PathBuf> = folder.tensors().map(|info| info.file.clone()).collect();
+    let entries = std::fs::read_dir(folder.path()).map_err(Error::io("read", folder.path()))?;
+    for entry in entries {
+        let path = entry.map_err(Error::io("read", folder.path()))?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let holds_weights = WEIGHTS_END.iter().any(|end| name.ends_with(end));
+        if holds_weights && !known.contains(&path) {
+            let reason = "it was added after the folder was written, and engines may load it";
+            return Err(changed(path, reason));
+        }
+    }
+    Ok(())
 }
 
 fn of_tensor(tensor: &NamedTensor) -> String {
@@ -174,6 +250,7 @@ mod tests {
         sealed(
             json!({"ids": [1, 3], "theta": 1e6, "x": 0.1}),
             &tensors(),
+            &[],
             &json!({"recipe": "eagle3"}),
         )
     }
@@ -210,13 +287,52 @@ mod tests {
                 sha256_of_config(&config())
             );
         }
+        let changed = root.path().join("changed");
         let mut other = config();
         other["ids"][1] = json!(4);
+        write_folder(&changed, &other, &tensors(), &[]).unwrap();
+        let error = add_report(&changed, &json!([])).unwrap_err().to_string();
+        assert!(
+            error.contains("was changed after it was written"),
+            "{error}"
+        );
+        other[SEAL][DIGESTS] = json!(3);
+        write_folder(&changed, &other, &tensors(), &[]).unwrap();
+        assert!(add_report(&changed, &json!([])).is_err());
         assert_ne!(sha256_of_config(&other), sha256_of_config(&config()));
         let plain = root.path().join("plain");
         write_folder(&plain, &json!({"ids": [1]}), &tensors(), &[]).unwrap();
         let error = add_report(&plain, &json!([])).unwrap_err().to_string();
         assert!(error.contains("the seal of a folder"), "{error}");
+    }
+
+    #[test]
+    fn files_beside_the_weights_are_under_the_seal() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("d");
+        let beside: [(&str, &[u8]); 1] = [("tokenizer.json", b"{}")];
+        let config = sealed(json!({}), &tensors(), &beside, &Value::Null);
+        write_folder(&dir, &config, &tensors(), &beside).unwrap();
+        let checked = || check(&ModelFolder::open(&dir).unwrap());
+        assert!(checked().unwrap());
+        add_report(&dir, &json!([])).unwrap();
+        assert!(checked().unwrap());
+        for (name, contents) in [
+            ("model-2.safetensors", "x"),
+            ("mask_embedding.pt", "x"),
+            ("tokenizer.json", "[]"),
+        ] {
+            let before = std::fs::read(dir.join(name));
+            std::fs::write(dir.join(name), contents).unwrap();
+            let error = checked().unwrap_err().to_string();
+            assert!(error.contains(name), "{name}: {error}");
+            match before {
+                Ok(bytes) => std::fs::write(dir.join(name), bytes).unwrap(),
+                Err(_) => std::fs::remove_file(dir.join(name)).unwrap(),
+            }
+        }
+        std::fs::write(dir.join("README.md"), "of the user").unwrap();
+        assert!(checked().unwrap());
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
 }
 
 /// Tensors some checkpoints carry that hold nothing of their own.
-fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
+pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
     let mut ignored: Vec<String> = (0..config.spec.layers)
         .map(|layer| format!("model.layers.{layer}.self_attn.rotary_emb.inv_freq"))
         .collect();
@@ -228,6 +228,26 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
 
 /// `rope_parameters` (transformers 5) wins over `rope_theta` and `rope_scaling`.
 fn rope(keys: &Keys, max_positions: usize) -> Result<RopeConfig> {
+    let partial = "partial_rotary_factor";
+    let tables = [
+        Some(keys.value),
+        keys.present("rope_parameters"),
+        keys.present("rope_scaling"),
+    ];
+    let of_table = |table: &Value| {
+        table
+            .get(partial)
+            .filter(|factor| !factor.is_null())
+            .cloned()
+    };
+    if tables
+        .into_iter()
+        .flatten()
+        .filter_map(of_table)
+        .any(|factor| factor.as_f64() != Some(1.0))
+    {
+        return Err(keys.problem(partial, "1.0: positions turn the whole of a head"));
+    }
     let key = match keys.present("rope_parameters") {
         Some(_) => "rope_parameters",
         None => "rope_scaling",
@@ -273,10 +293,12 @@ fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>>
         return Ok(vec![None; layers]);
     }
     let Some(types) = keys.present("layer_types") else {
-        // Qwen slides only from layer `max_window_layers` on; Mistral everywhere.
-        let from = match kind.starts_with("qwen") {
-            true => keys.size_or("max_window_layers", 0)?,
-            false => 0,
+        // Qwen slides only from layer `max_window_layers` on, 28 unless it is there; Mistral everywhere.
+        let from = match (kind.starts_with("qwen"), keys.present("max_window_layers")) {
+            (false, _) => 0,
+            (true, None) => 28,
+            (true, Some(from)) if *from == json!(0) => 0,
+            (true, Some(_)) => keys.size("max_window_layers")?,
         };
         let of = |layer| if layer >= from { window } else { None };
         return Ok((0..layers).map(of).collect());

@@ -37,7 +37,7 @@ pub mod weights;
 
 pub use attention::{Attention, AttentionConfig, Projected, attend, scores, weigh};
 pub use cache::KvCache;
-pub use config::load_target;
+pub use config::{ignored_tensors, load_target};
 pub use convolution::LocalConvolution;
 pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
 pub use draft_shape::{Children, DraftShape, StaticTree};

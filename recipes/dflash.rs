@@ -11,6 +11,7 @@ use spectrain_checkpoints::dflash::{
 };
 use spectrain_checkpoints::eagle3::speculators::Verifier;
 use spectrain_checkpoints::launch::{self, Launch};
+use spectrain_checkpoints::published::Family;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};
@@ -25,29 +26,37 @@ use crate::tables::Engine;
 
 impl Shipped for DFlash {
     const KIND: &'static str = "dflash";
+    const FAMILY: Family = Family::DFlash;
     const LAYOUTS: &'static [Layout<Self>] = &[
         Layout {
             engine: Engine::Speculators,
             write: write_speculators,
-            launch: |writing| launch::vllm_of_speculators(writing.folder),
+            launch: |drafter, writing| match drafter.config().markov {
+                MarkovKind::Vanilla => launch::vllm_of_speculators(writing.folder),
+                _ => Launch::remark(
+                    "vLLM does not load this kind of bias; the speculators library does",
+                ),
+            },
         },
         Layout {
             engine: Engine::Hf,
             write: write_transformers,
-            launch: |writing| launch::transformers_dflash(writing.folder, writing.target),
+            launch: |_, writing| launch::transformers_dflash(writing.folder, writing.target),
         },
     ];
-
-    fn recognises(config: &Value) -> bool {
-        dflash::recognises(config)
-    }
 
     fn begin(config: &Self::Config, _: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_mask_token(config.mask_token, texts)
     }
 
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
-        let (layout, tensors) = dflash::read_for_target(folder, target.spec.layers)?;
+        let (layout, tensors) = dflash::read_for_target(
+            folder,
+            dflash::TargetSizes {
+                layers: target.spec.layers,
+                vocab: target.spec.vocab,
+            },
+        )?;
         let spec = &target.spec;
         check_sizes(&[
             ("hidden size", layout.hidden_size, spec.d_model),
@@ -134,6 +143,16 @@ impl Shipped for DFlash {
             ("block_size", found.block_size, config.block_size),
             ("window", found.window, config.window),
             ("causal", found.causal.into(), config.causal.into()),
+            (
+                "sample_from_anchor",
+                found.sample_from_anchor.into(),
+                config.sample_from_anchor.into(),
+            ),
+            (
+                "selector_top_k",
+                found.selector_top_k,
+                config.selector_top_k,
+            ),
         ];
         let other = || {
             format!(

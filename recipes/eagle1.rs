@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::eagle1::{self, Eagle1Layout};
 use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -19,11 +20,8 @@ use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Eagle1 {
     const KIND: &'static str = "eagle1";
+    const FAMILY: Family = Family::Eagle1;
     const LAYOUTS: &'static [Layout<Self>] = &[];
-
-    fn recognises(config: &Value) -> bool {
-        eagle1::recognises(config)
-    }
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
         Ok(())
@@ -175,7 +173,7 @@ mod tests {
             assert_eq!(read.config(), written.config(), "{name}");
             assert_eq!(read.target().spec, target().spec, "{name}");
             let config = ModelFolder::open(&folder).unwrap().config().clone();
-            assert!(Eagle1::recognises(&config), "{name}");
+            assert!(eagle1::recognises(&config), "{name}");
         }
     }
 

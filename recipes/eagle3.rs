@@ -8,6 +8,7 @@ use serde_json::Value;
 use spectrain_checkpoints::eagle3::speculators::{self, Verifier};
 use spectrain_checkpoints::eagle3::{self, Eagle3Layout, Reading};
 use spectrain_checkpoints::launch::{self, Launch};
+use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -28,15 +29,12 @@ const EMBEDDING: &str = "embed_tokens.weight";
 
 impl Shipped for Eagle3 {
     const KIND: &'static str = "eagle3";
+    const FAMILY: Family = Family::Eagle3;
     const LAYOUTS: &'static [Layout<Self>] = &[Layout {
         engine: Engine::Speculators,
         write: write_speculators,
-        launch: |writing| launch::vllm_of_speculators(writing.folder),
+        launch: |_, writing| launch::vllm_of_speculators(writing.folder),
     }];
-
-    fn recognises(config: &Value) -> bool {
-        eagle3::recognises(config)
-    }
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
         Ok(())
@@ -343,7 +341,7 @@ mod tests {
             assert_eq!(read.vocabulary(), vocabulary, "{name}");
             assert_eq!(read.target().spec, target().spec, "{name}");
             let config = ModelFolder::open(&folder).unwrap().config().clone();
-            assert!(Eagle3::recognises(&config), "{name}");
+            assert!(eagle3::recognises(&config), "{name}");
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::hydra::{self, HydraLayout, PrefixLayout};
 use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::published::Family;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
@@ -20,12 +21,8 @@ use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Hydra {
     const KIND: &'static str = "hydra";
+    const FAMILY: Family = Family::Hydra;
     const LAYOUTS: &'static [Layout<Self>] = &[];
-
-    fn recognises(config: &Value) -> bool {
-        let names = config["architectures"].as_array();
-        names.is_some_and(|names| names.iter().any(|name| name == "HydraModel"))
-    }
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
         Ok(())
@@ -196,7 +193,7 @@ mod tests {
             assert_eq!(read.vocabulary(), written.vocabulary());
             assert_eq!(read.target().spec, target().spec);
             let config = ModelFolder::open(&folder).unwrap().config().clone();
-            assert!(Hydra::recognises(&config));
+            assert!(hydra::recognises(&config));
         }
     }
 

@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
 use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -14,7 +15,7 @@ use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
 use spectrain_models::{
     Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, LoraConfig, Scope, TargetParts,
-    TargetSpec, Transformer, TransformerConfig,
+    TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
 
 use crate::drafter_folder::check_mask_token;
@@ -24,11 +25,8 @@ use crate::target::other_token;
 
 impl Shipped for LanguageModel {
     const KIND: &'static str = "language_model";
+    const FAMILY: Family = Family::LanguageModel;
     const LAYOUTS: &'static [Layout<Self>] = &[];
-
-    fn recognises(config: &Value) -> bool {
-        language_model::recognises(config)
-    }
 
     fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
         check_start(&config.model, target)
@@ -80,11 +78,8 @@ impl Shipped for LanguageModel {
 
 impl Shipped for Pard {
     const KIND: &'static str = "pard";
+    const FAMILY: Family = Family::Pard;
     const LAYOUTS: &'static [Layout<Self>] = &[];
-
-    fn recognises(config: &Value) -> bool {
-        language_model::mask_token(config).is_some()
-    }
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
@@ -98,7 +93,9 @@ impl Shipped for Pard {
         let mut weights = FolderWeights::new(&opened, "model.");
         let file = folder.join("config.json");
         let config = TransformerConfig::read(opened.config(), &file)?;
-        let (tied, d_model) = (config.tied_head, config.spec.d_model);
+        let mut known = ignored_tensors(&config);
+        known.push(TARGET_PROJ.to_owned());
+        let d_model = config.spec.d_model;
         let mut scope = Scope::root(&mut weights, device, DType::F32);
         let model = Transformer::new(&mut scope, config)?;
         let projection = match opened.info(TARGET_PROJ) {
@@ -111,10 +108,6 @@ impl Shipped for Pard {
                 Some(Linear::new(scope, width, d_model, Bias::Without)?)
             }
         };
-        let mut known = vec![TARGET_PROJ.to_owned()];
-        if tied {
-            known.push("lm_head.weight".into());
-        }
         weights.finish(&known)?;
         let drafter = Self::of(model, projection, target, mask_token)
             .with_context(|| not_for_this(folder))?;

@@ -7,13 +7,15 @@ use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::masked_language_model::{self, MaskedLayout};
+use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::masked_language_model::{
     Blocks, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
 use spectrain_models::{
-    Capture, Drafter, FolderWeights, Scope, TargetParts, TargetSpec, Transformer, TransformerConfig,
+    Capture, Drafter, FolderWeights, Scope, TargetParts, TargetSpec, Transformer,
+    TransformerConfig, ignored_tensors,
 };
 
 use crate::drafter_folder::check_unheld;
@@ -22,11 +24,8 @@ use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for MaskedLanguageModel {
     const KIND: &'static str = "masked_language_model";
+    const FAMILY: Family = Family::Deer;
     const LAYOUTS: &'static [Layout<Self>] = &[];
-
-    fn recognises(config: &Value) -> bool {
-        masked_language_model::recognises(config)
-    }
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
@@ -42,10 +41,7 @@ impl Shipped for MaskedLanguageModel {
         let context = serde_json::from_value(json!(layout.context))
             .with_context(|| format!("`{}`: unknown context", file.display()))?;
         let config = TransformerConfig::read(&decoder, &file)?;
-        let ignored = match config.tied_head {
-            true => vec!["lm_head.weight".to_owned()],
-            false => Vec::new(),
-        };
+        let ignored = ignored_tensors(&config);
         let mut weights = FolderWeights::new(&opened, "model.");
         let mut scope = Scope::root(&mut weights, device, DType::F32);
         let model = Transformer::new(&mut scope, config)?;
@@ -133,11 +129,8 @@ mod tests {
             let read = MaskedLanguageModel::open(&folder, &target(), &Device::flex()).unwrap();
             assert_eq!(export(read.model()), export(&written.merged().unwrap()));
             assert_eq!(read.blocks(), written.blocks());
-            let kinds = crate::registry::RECIPES.iter();
-            let config = ModelFolder::open(&folder).unwrap().config().clone();
-            let recognised = kinds.filter(|kind| (kind.recognises)(&config));
-            let names: Vec<_> = recognised.map(|kind| kind.name).collect();
-            assert_eq!(names, ["deer"]);
+            let family = Family::of(&ModelFolder::open(&folder).unwrap()).unwrap();
+            assert_eq!(family, Family::Deer);
         }
     }
 

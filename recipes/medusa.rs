@@ -7,6 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::medusa::{self, MedusaLayout};
+use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
@@ -20,11 +21,8 @@ use crate::registry::{Footprint, Layout, Shipped};
 
 impl Shipped for Medusa {
     const KIND: &'static str = "medusa";
+    const FAMILY: Family = Family::Medusa;
     const LAYOUTS: &'static [Layout<Self>] = &[];
-
-    fn recognises(config: &Value) -> bool {
-        medusa::recognises(config)
-    }
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
         Ok(())
@@ -174,7 +172,7 @@ mod tests {
             assert_eq!(read.config(), written.config());
             assert_eq!(read.vocabulary(), written.vocabulary());
             let config = ModelFolder::open(&folder).unwrap().config().clone();
-            assert!(Medusa::recognises(&config));
+            assert!(medusa::recognises(&config));
         }
     }
 

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -29,7 +30,7 @@ use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
 use crate::tables::Engine;
 
-/// Every recipe there is. A new one is added here and nowhere else in the program.
+/// Every recipe there is. A new one is added here, and its folders, where they are of a new kind, to [`Family`].
 pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Eagle3, TrainingTimeTest>(
         "eagle3",
@@ -77,8 +78,8 @@ pub struct Recipe {
     pub about: &'static str,
     /// Reads a recipe file of this kind.
     pub read: fn(&Document) -> Result<ResolvedRecipe>,
-    /// Whether a drafter's `config.json` is of this kind.
-    pub recognises: fn(&Value) -> bool,
+    /// What a folder of its drafter is known by.
+    pub family: Family,
     /// Opens a drafter's folder.
     pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
 }
@@ -88,11 +89,11 @@ pub trait Shipped: Drafter + 'static {
     /// What reports call it.
     const KIND: &'static str;
 
+    /// What a folder of this kind is known by.
+    const FAMILY: Family;
+
     /// The folders that some engines load in the place of the usual one.
     const LAYOUTS: &'static [Layout<Self>];
-
-    /// Whether a `config.json` is of this kind of drafter.
-    fn recognises(config: &Value) -> bool;
 
     /// Fails where what the settings let it start from is not for this target, or not for these texts.
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()>;
@@ -133,7 +134,7 @@ pub struct Layout<D> {
     /// Writes it, whole or not at all.
     pub write: fn(&D, &Writing) -> Result<()>,
     /// The command that serves it.
-    pub launch: fn(&Writing) -> Launch,
+    pub launch: fn(&D, &Writing) -> Launch,
 }
 
 /// What goes into a folder beside a drafter's tensors.
@@ -252,15 +253,30 @@ impl Recipe {
             read: |document| {
                 let file = document.file::<D::Config, O::Config>(O::STAGES)?;
                 O::new(&file.objective).map_err(|error| document.refuse(error))?;
+                check_export::<D>(&file.export.to).map_err(|error| document.refuse(error))?;
                 let method = Typed::<D, O> {
                     drafter: file.drafter.clone(),
                     objective: file.objective.clone(),
                 };
                 file.resolve(Box::new(method))
             },
-            recognises: D::recognises,
+            family: D::FAMILY,
             open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
         }
+    }
+}
+
+/// Fails for an engine that wants a folder of its own, of which there is none for this drafter.
+fn check_export<D: Shipped>(engines: &[Engine]) -> spectrain_train::Result<()> {
+    let own = |engine| D::LAYOUTS.iter().any(|layout| layout.engine == engine);
+    match engines.contains(&Engine::Speculators) && !own(Engine::Speculators) {
+        false => Ok(()),
+        true => Err(spectrain_train::Error::Setting {
+            table: "export",
+            key: "to",
+            expected: format!("engines that load {} drafters", D::KIND),
+            got: "`\"speculators\"`".into(),
+        }),
     }
 }
 
@@ -283,17 +299,9 @@ pub fn open_drafter(
 ) -> Result<Box<dyn Trained>> {
     let model = ModelFolder::open(folder)?;
     seal::check(&model)?;
-    let Some(recipe) = RECIPES
-        .iter()
-        .find(|recipe| (recipe.recognises)(model.config()))
-    else {
-        let found = &model.config()["architectures"];
-        bail!(
-            "`{}`: no drafter of a known kind: `architectures` is {found}; known kinds: {}",
-            folder.join("config.json").display(),
-            names()
-        );
-    };
+    let family = Family::of(&model)?;
+    let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
+    let recipe = recipe.with_context(|| format!("no recipe trains {family:?} drafters"))?;
     (recipe.open)(folder, target, device)
 }
 
@@ -388,7 +396,7 @@ impl<D: Shipped> Trained for Loaded<D> {
 
     fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>> {
         match self.layout_for(engine) {
-            Some(layout) => Ok(vec![(layout.launch)(writing)]),
+            Some(layout) => Ok(vec![(layout.launch)(&self.0, writing)]),
             None => {
                 let (target, length) = (writing.target, writing.draft_length);
                 self.0.launch_lines(writing.folder, target, length)

@@ -282,9 +282,10 @@ fn the_drafter_of_another_target_is_refused() {
         "eval.jsonl",
     ];
     workspace.run(&words).failed(&[
-        "no drafter of a known kind",
+        "config.json",
+        "`architectures`",
+        "expected a drafter of EAGLE-1, EAGLE-3",
         "GPT2LMHeadModel",
-        "known kinds: eagle3",
     ]);
 }
 

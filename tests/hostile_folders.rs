@@ -319,6 +319,7 @@ fn read(folder: &Path) -> bool {
     let _ = TransformerConfig::read(opened.config(), &folder.join("config.json"));
     let reading = Reading {
         target_layers: Some(6),
+        target_vocab: None,
         ..Reading::default()
     };
     match Published::read(folder, &reading) {

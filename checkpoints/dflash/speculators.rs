@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::parts::Family;
 use super::{DFlashLayout, DFlashParts, Keys, required, to_json};
 use crate::config::Config;
 use crate::eagle3::speculators::{MODEL_TYPE, VERSION, Verifier};
@@ -29,6 +30,10 @@ pub(super) const KEYS: Keys = Keys {
     first_id: 1,
     mask_token: &["mask_token_id"],
     parts: "",
+    rms_norm_eps: super::DEFAULT_EPSILON,
+    rope_theta: None,
+    window: None,
+    window_less: 0,
 };
 
 /// Whether a `config.json` is of this layout.
@@ -69,22 +74,17 @@ pub fn write(
 
 /// What the library calls a drafter with these parts.
 fn kind(layout: &DFlashLayout, dialect: &'static str) -> Result<[&'static str; 2]> {
-    let parts = &layout.parts;
-    let other = match (&parts.convolution, &parts.selector, &parts.markov) {
-        _ if parts.of_tokens => "a context of tokens",
-        (Some(_), Some(_), None) if !parts.confidence => return Ok(KINDS[1]),
-        (None, None, None) if !parts.confidence && !parts.sample_from_anchor => {
-            return Ok(KINDS[0]);
-        }
-        (None, None, _) => return Ok(KINDS[2]),
-        _ => "some of the parts of DFlash 2",
-    };
-    Err(Error::Layout {
-        dialect,
-        field: "parts",
-        expected: "those of DFlash, DFlash 2 or DSpark".to_string(),
-        got: other.to_string(),
-    })
+    match layout.parts.family() {
+        Family::DFlash => Ok(KINDS[0]),
+        Family::DFlash2 => Ok(KINDS[1]),
+        Family::DSpark => Ok(KINDS[2]),
+        Family::Own => Err(Error::Layout {
+            dialect,
+            field: "parts",
+            expected: "those of DFlash, DFlash 2 or DSpark".to_string(),
+            got: "a mixture that no engine knows".to_string(),
+        }),
+    }
 }
 
 fn to_speculators(

@@ -286,6 +286,65 @@ fn dspark_is_read_as_its_authors_write_it() {
 }
 
 #[test]
+fn every_engine_is_told_whether_a_block_is_causal() {
+    for (window, causal) in [(0, false), (0, true), (5, false), (5, true)] {
+        let layout = DFlashLayout {
+            window,
+            causal,
+            ..layout()
+        };
+        // SGLang reads this key alone.
+        assert_eq!(to_json(&layout)["is_causal"], causal);
+        let (found, _) = published(&layout, |_| {}, str::to_owned).unwrap();
+        assert_eq!((found.window, found.causal), (window, causal));
+    }
+}
+
+#[test]
+fn a_folder_of_transformers_has_the_defaults_of_transformers() {
+    let theirs = |config: &mut Value| {
+        config["model_type"] = json!("muse_glimmer_assistant");
+        config["target_layer_ids"] = json!([1, 3]);
+        config["mask_token_id"] = json!(19);
+        let table = config.as_object_mut().unwrap();
+        for key in [
+            "is_causal",
+            "dflash_config",
+            "layer_types",
+            "rope_theta",
+            "rope_parameters",
+            "rms_norm_eps",
+        ] {
+            table.remove(key);
+        }
+    };
+    let (found, _) = published(&layout(), theirs, str::to_owned).unwrap();
+    // A place 2048 away is still seen there.
+    assert_eq!((found.window, found.causal), (2049, false));
+    assert_eq!(
+        (found.rope.rope_theta, found.rms_norm_eps),
+        (500_000.0, 1e-5)
+    );
+    let unsized_ = |config: &mut Value| {
+        theirs(config);
+        config.as_object_mut().unwrap().remove("vocab_size");
+    };
+    let error = published(&layout(), unsized_, str::to_owned)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`vocab_size`"), "{error}");
+    let no_base = |config: &mut Value| {
+        for key in ["rope_theta", "rope_parameters"] {
+            config.as_object_mut().unwrap().remove(key);
+        }
+    };
+    let error = published(&layout(), no_base, str::to_owned)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`rope_theta`"), "{error}");
+}
+
+#[test]
 fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
     let layout = dflash_2();
     let nested = |config: &mut Value| {
@@ -293,16 +352,25 @@ fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
     };
     assert_eq!(published(&layout, nested, str::to_owned).unwrap().0, layout);
     let windows = |config: &mut Value| {
+        config.as_object_mut().unwrap().remove("is_causal");
         config["dflash_config"]["use_swa"] = json!(true);
         config["dflash_config"]["swa_window_size"] = json!(16);
     };
     let (found, _) = published(&layout, windows, str::to_owned).unwrap();
-    assert_eq!((found.window, found.causal), (16, true));
-    let open = |config: &mut Value| {
+    assert_eq!((found.window, found.causal), (16, false));
+    let said = |config: &mut Value| {
         windows(config);
-        config["is_causal"] = json!(false);
+        config["is_causal"] = json!(true);
     };
-    assert!(!published(&layout, open, str::to_owned).unwrap().0.causal);
+    assert!(published(&layout, said, str::to_owned).unwrap().0.causal);
+    let typed = |config: &mut Value| {
+        windows(config);
+        config["layer_types"] = json!(["full_attention", "full_attention"]);
+    };
+    let error = published(&layout, typed, str::to_owned)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`layer_types`"), "{error}");
     let two = |config: &mut Value| config["dflash_config"]["block_size"] = json!(9);
     let error = published(&layout, two, str::to_owned)
         .unwrap_err()

@@ -24,6 +24,10 @@ pub(super) const KEYS: Keys = Keys {
     first_id: 0,
     mask_token: &["mask_token_id"],
     parts: "dflash_config.",
+    rms_norm_eps: 1e-5,
+    rope_theta: Some(500_000.0),
+    window: Some(2048),
+    window_less: 1,
 };
 
 /// Whether a `config.json` is of this layout.
@@ -51,6 +55,9 @@ pub fn write(
 ) -> Result<()> {
     check_plain(layout, "DFlash transformers")?;
     let mut config = to_json(layout);
+    if layout.window > 0 {
+        config["sliding_window"] = json!(layout.window - KEYS.window_less);
+    }
     config["architectures"] = json!([ARCHITECTURE]);
     config["model_type"] = json!(MODEL_TYPE);
     config["target_layer_ids"] = config["dflash_config"]["target_layer_ids"].clone();
@@ -76,7 +83,13 @@ pub fn write(
 /// Fails for a drafter with parts that this dialect has no keys for.
 fn check_plain(layout: &DFlashLayout, dialect: &'static str) -> Result<()> {
     match layout.parts.family() {
-        Family::DFlash => Ok(()),
+        Family::DFlash if !layout.causal => Ok(()),
+        Family::DFlash if layout.causal => Err(Error::Layout {
+            dialect,
+            field: "causal",
+            expected: "false, as the library's blocks always are".to_string(),
+            got: "true".to_string(),
+        }),
         other => Err(Error::Layout {
             dialect,
             field: "parts",

@@ -86,7 +86,6 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
     }
     neutral.push(("attention_bias".into(), json!(false)));
     neutral.push(("hidden_act".into(), json!("silu")));
-    neutral.push(("rope_parameters.partial_rotary_factor".into(), json!(1.0)));
     for (key, value) in neutral {
         let same = |found: &Value| {
             *found == value || found.as_f64().is_some_and(|found| value == json!(found))
@@ -101,6 +100,22 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
             path: folder.path().join(MASK_EMBEDDING),
             reason: "an embedding of the mask token besides the target's is not supported".into(),
         }),
+    }
+}
+
+/// Whether Qwen's own keys make every layer slide: those from `max_window_layers` on do, 28 unless it is there.
+pub(super) fn slides_from_the_first(config: &Config) -> Result<bool> {
+    if !config.flag("use_sliding_window", false)? || config.get("sliding_window").is_none() {
+        return Ok(false);
+    }
+    let layers = config.count("num_hidden_layers", None)? as u64;
+    match config
+        .get("max_window_layers")
+        .map_or(Some(28), Value::as_u64)
+    {
+        Some(0) => Ok(true),
+        Some(first) if first >= layers => Ok(false),
+        _ => Err(config.wrong("max_window_layers", format!("`0`, or at least `{layers}`"))),
     }
 }
 

@@ -252,6 +252,7 @@ fn configurations_of_another_computation_are_refused_by_key() {
         ("architectures", json!(["EagleMistralForCausalLM"])),
         ("num_hidden_layers", json!(2)),
         ("hidden_act", json!("gelu")),
+        ("partial_rotary_factor", json!(0.5)),
         ("attention_bias", json!(true)),
         ("mlp_bias", json!(true)),
         ("logit_scale", json!(0.5)),

@@ -15,7 +15,7 @@ use crate::tensors::DType;
 
 pub(super) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 pub(super) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";
-const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
+pub(super) const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
 const ARCHITECTURE: &str = "LlamaForCausalLMEagle3";
 /// Architectures of llama layers behind `fc`, under the names engines accept.
 const ARCHITECTURES: [&str; 3] = [

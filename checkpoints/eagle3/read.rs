@@ -24,6 +24,8 @@ const REPEATED: [&str; 4] = [
 pub struct Reading {
     /// Layers of the target, for folders that name no captured layers and mean the default ones.
     pub target_layers: Option<usize>,
+    /// Tokens of the target, for DFlash folders that do not say how many they are.
+    pub target_vocab: Option<usize>,
     /// The captured layers, whatever the folder says.
     pub captured_layers: Option<Vec<usize>>,
     /// Whether `d2t` holds the target's ids, and not offsets.

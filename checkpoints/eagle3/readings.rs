@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::config::{self, LAYER_IDS, NESTED_LAYER_IDS};
+use super::config::{self, ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS};
 use super::{Reading, read, speculators};
 use crate::Result;
 use crate::config::Config;
@@ -42,6 +42,7 @@ pub fn meanings(
             found.push(Meaning {
                 reading: Reading {
                     target_layers: Some(target_layers),
+                    target_vocab: None,
                     captured_layers: (!captured.is_empty()).then(|| captured.clone()),
                     absolute_ids,
                 },
@@ -81,13 +82,16 @@ fn of_layers(config: &Config, target_layers: usize) -> Result<Vec<(Vec<usize>, S
             add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
             add(NESTED_LAYER_IDS, 0, as_taken(NESTED_LAYER_IDS))?;
         }
-        (true, false) if config.get("aux_hidden_states_layer_ids").is_none() => {
+        (true, false) if config.get(ANGELSLIM_LAYER_IDS).is_none() => {
             add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
             add(LAYER_IDS, 0, as_taken(LAYER_IDS))?;
         }
         (false, true) => {
             add(NESTED_LAYER_IDS, 0, as_taken(NESTED_LAYER_IDS))?;
             add(NESTED_LAYER_IDS, 1, as_run(NESTED_LAYER_IDS))?;
+        }
+        _ if config.get(ANGELSLIM_LAYER_IDS).is_some() => {
+            found.push((Vec::new(), format!("as `{ANGELSLIM_LAYER_IDS}` says")));
         }
         _ => found.push((Vec::new(), "the default layers".to_string())),
     }

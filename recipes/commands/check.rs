@@ -45,12 +45,18 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
         Some(named) if named.sha256 == target::sha256(&target)? => {
             println!("trained for this target, `{}`", named.model);
         }
-        Some(named) => bail!(
-            "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
-            folder.display(),
-            named.model,
-            arguments.target
-        ),
+        Some(named) => match target::other_target(&model, &target)? {
+            Some(named) => bail!(
+                "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
+                folder.display(),
+                named.model,
+                arguments.target
+            ),
+            None => println!(
+                "trained for `{}`; it drafts by text alone, for any target with its tokens",
+                named.model
+            ),
+        },
     }
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);

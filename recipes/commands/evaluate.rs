@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::ModelFolder;
-use spectrain_checkpoints::published::Family;
 use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
 use crate::cli::{DeviceArgument, Misuse, draft};
@@ -166,12 +165,8 @@ fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
     let Some(named) = target::trained_for(&model) else {
         return Ok(());
     };
-    let by_text = matches!(
-        Family::of(&model),
-        Ok(Family::Deer | Family::Pard | Family::LanguageModel)
-    );
     let is_it = |target: &TrialTarget| target.report.sha256 == named.sha256;
-    if by_text || targets.iter().any(is_it) {
+    if target::drafts_by_text(&model) || targets.iter().any(is_it) {
         return Ok(());
     }
     bail!(

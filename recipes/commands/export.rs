@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use spectrain_checkpoints::eagle3;
 use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::{ModelFolder, eagle3};
 
 use crate::cli::Misuse;
 use crate::commands::import::IMPORTED;
+use crate::hashes::HashMemory;
 use crate::recipe;
 use crate::registry::Writing;
 use crate::run_folder::{RunFolder, Status, manifest_in};
 use crate::stages::export::{COMPARED_DRAFT, Conversion, provenance_of};
-use crate::stages::{evaluate, trained};
+use crate::stages::{EXPORTED, trained};
 use crate::tables::{Engine, ExportType};
 use crate::target;
 
@@ -93,6 +94,13 @@ impl Source {
         };
         let target_folder = target::resolve(&target, None)?;
         check_clear(folder, &target_folder)?;
+        if let Some(named) = target::other_target(&ModelFolder::open(folder)?, &target_folder)? {
+            bail!(
+                "the drafter `{}` was trained for `{}`, which has other weights than `{target}`",
+                folder.display(),
+                named.model
+            );
+        }
         Ok(Self {
             folder: folder.to_owned(),
             provenance: provenance.unwrap_or_else(|| {
@@ -133,7 +141,7 @@ impl Source {
         };
         let folder = run.join(trained(recipe.last_trained()));
         let mut provenance = provenance_of(&folder)?.unwrap_or_else(|| json!({}));
-        if let Some(report) = evaluate::summary(&run) {
+        if let Some(report) = report_of(&run, &folder)? {
             provenance["report"] = report;
         }
         Ok(Self {
@@ -146,6 +154,19 @@ impl Source {
             provenance,
         })
     }
+}
+
+/// What the stage `evaluate` found of these weights, and not of others that the run had before.
+fn report_of(run: &Path, weights: &Path) -> Result<Option<Value>> {
+    let exported = run.join(EXPORTED);
+    if !exported.exists() {
+        return Ok(None);
+    }
+    let mut found = provenance_of(&exported)?.unwrap_or_default();
+    let trained = HashMemory::default().of(weights)?;
+    Ok((found["trained"] == trained)
+        .then(|| found["report"].take())
+        .filter(|report| !report.is_null()))
 }
 
 /// Fails where a published folder can be meant in several ways, and only decoding tells which.

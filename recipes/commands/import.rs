@@ -12,6 +12,7 @@ use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::load_target;
 
 use crate::cli::{DeviceArgument, Misuse};
+use crate::drafter_folder::warn_of_own;
 use crate::judge::Judge;
 use crate::registry::open_drafter;
 use crate::run_folder::{Existing, RunFolder, RunName, Status, check_name};
@@ -80,6 +81,7 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         _ => vec![Meaning {
             reading: Reading {
                 target_layers: Some(target::spec(&target)?.layers),
+                target_vocab: Some(target::spec(&target)?.vocab),
                 ..Reading::default()
             },
             text: "as its layout says".into(),
@@ -92,14 +94,14 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         json!({"from": folder, "target": arguments.target}),
         Default::default(),
     )?;
-    let measured = measure(arguments, &run, &target, meanings)?;
+    let measured = measure(arguments, &run, &target, (family, meanings))?;
     let (taken, others) = chosen(&measured)?;
     let target_sha256 = target::sha256(&target)?;
     let original = seal::provenance(opened.config());
     let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
-        "imported": {"from": folder, "sha256": opened.sha256(), "family": format!("{family:?}"), "read": taken.meaning.text, "ways": ways},
+        "imported": {"from": folder, "sha256": target::sha256_of_drafter(folder)?, "family": format!("{family:?}"), "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
         "original": original,
     });
@@ -192,7 +194,7 @@ fn measure(
     arguments: &ImportArguments,
     run: &RunFolder,
     target: &Path,
-    meanings: Vec<Meaning>,
+    (family, meanings): (Family, Vec<Meaning>),
 ) -> Result<Vec<Measured>> {
     let candidate = run.path().join("import").join("candidate");
     let name = &arguments.device.device;
@@ -200,6 +202,9 @@ fn measure(
     let dtype = device::target_dtype(TargetType::Auto, name);
     let model = ModelFolder::open(target)?;
     let loaded = load_target(&model, &device, dtype)?;
+    if let Family::Eagle1 | Family::DFlash = family {
+        warn_of_own(&arguments.folder, &loaded.parts())?;
+    }
     let mut judge: Option<Judge> = None;
     let mut prompts = Vec::new();
     let mut measured = Vec::new();

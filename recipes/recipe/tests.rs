@@ -188,6 +188,15 @@ fn an_impossible_value_is_shown_with_its_key_and_place() {
             "{table}: {error}"
         );
     }
+    let apart = format!("{MINIMAL}[export]\nto = [\"speculators\"]\n");
+    accept(&apart, &[]);
+    let error = refuse(&apart.replace("eagle3", "medusa"), &[]);
+    assert!(
+        error.contains("line 9, column 6")
+            && error.contains("`export.to`")
+            && error.contains("medusa"),
+        "{error}"
+    );
     let error = refuse(&MINIMAL.replace("\"a\"", "\"../a\""), &[]);
     assert!(
         error.contains("line 2, column 8") && error.contains("../a"),

@@ -66,7 +66,14 @@ fn record(context: &StageContext) -> Result<()> {
         return Ok(());
     };
     for folder in export::written(context.run)? {
-        seal::add_report(&context.run.path().join(folder), &found)?;
+        let folder = context.run.path().join(folder);
+        match folder.exists() {
+            true => seal::add_report(&folder, &found)?,
+            false => tracing::warn!(
+                "`{}` is no longer there; the figures are in `report.json` alone",
+                folder.display()
+            ),
+        }
     }
     Ok(())
 }

@@ -272,7 +272,7 @@ impl StageContext<'_> {
                     None => continue,
                 },
                 Input::Start => match &self.recipe.start {
-                    Some(folder) => ("`start`".into(), self.sha256_of_model(folder)?),
+                    Some(folder) => ("`start`".into(), self.run.sha256_of_drafter(folder)?),
                     None => continue,
                 },
                 Input::Output(path) => output(path)?,

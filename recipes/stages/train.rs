@@ -78,7 +78,7 @@ where
         "dtype": context.dtype.name(),
     });
     if let Some(folder) = &context.recipe.start {
-        identity["start"] = json!(context.sha256_of_model(folder)?);
+        identity["start"] = json!(context.run.sha256_of_drafter(folder)?);
     }
     if let Some(before) = before {
         identity["before"] = context
