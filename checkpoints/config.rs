@@ -124,6 +124,13 @@ impl<'a> Config<'a> {
         }
     }
 
+    pub(crate) fn check_unquantised(&self) -> Result<()> {
+        match self.get("quantization_config") {
+            None => Ok(()),
+            Some(_) => Err(self.wrong("quantization_config", "nothing: weights of floats")),
+        }
+    }
+
     /// Sizes of lists of modules: what a folder claims must not decide how much memory is asked for.
     pub(crate) fn count(&self, key: &str, default: Option<usize>) -> Result<usize> {
         match self.size(key, default)? {

@@ -279,6 +279,7 @@ fn check_variant(config: &Config) -> Result<()> {
     {
         return Err(config.wrong("hidden_act", "`\"silu\"`"));
     }
+    config.check_unquantised()?;
     if config.number("logit_scale", 1.0)? != 1.0 {
         return Err(config.wrong("logit_scale", "`1.0`"));
     }

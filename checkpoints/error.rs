@@ -136,7 +136,7 @@ pub enum Error {
         got: String,
     },
     /// A layout that this dialect cannot write.
-    #[error("cannot write an {dialect} folder: `{field}`: expected {expected}, got {got}")]
+    #[error("cannot write a folder of {dialect}: `{field}`: expected {expected}, got {got}")]
     Layout {
         /// The dialect.
         dialect: &'static str,

@@ -65,7 +65,10 @@ pub(crate) fn check_tensors(
             return Err(Error::ElementType {
                 name,
                 path,
-                expected: dtype.to_string(),
+                expected: match dtype.is_float() || !got_type.to_string().starts_with('F') {
+                    true => dtype.to_string(),
+                    false => "F32, F16 or BF16".to_owned(),
+                },
                 got: *got_type,
             });
         }

@@ -13,6 +13,13 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// The bytes of a JSON file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    // Opening a pipe would wait for a writer.
+    if fs::metadata(path).is_ok_and(|data| !data.is_file()) {
+        return Err(Error::Folder {
+            path: path.to_path_buf(),
+            reason: "not a regular file".to_string(),
+        });
+    }
     let file = fs::File::open(path).map_err(Error::io("open", path))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::expected::check_finite;
 use crate::folder::{ModelFolder, TensorInfo};
 use crate::tensors::NamedTensor;
 use crate::{Error, Result};
@@ -52,6 +53,7 @@ pub(crate) fn read_named(
 ) -> Result<Vec<NamedTensor>> {
     let read = |(name, stored): (&String, &String)| {
         let stored = folder.read(stored)?;
+        check_finite(&folder.info(&stored.name)?.file, &stored)?;
         Ok(NamedTensor {
             name: name.clone(),
             ..stored

@@ -1,5 +1,6 @@
 //! Drafters that others have published, in whichever layout, as folders of this program's own.
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -26,7 +27,7 @@ pub enum Family {
     Medusa,
     /// Hydra.
     Hydra,
-    /// DFlash.
+    /// DFlash, DFlash 2 and DSpark.
     DFlash,
     /// A masked-diffusion language model.
     Deer,
@@ -34,6 +35,21 @@ pub enum Family {
     Pard,
     /// A language model.
     LanguageModel,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Eagle1 => "EAGLE-1",
+            Self::Eagle3 => "EAGLE-3",
+            Self::Medusa => "Medusa",
+            Self::Hydra => "Hydra",
+            Self::DFlash => "DFlash",
+            Self::Deer => "DEER",
+            Self::Pard => "PARD",
+            Self::LanguageModel => "language model",
+        })
+    }
 }
 
 /// What a `config.json` looks like, and whose it is.

@@ -281,6 +281,14 @@ fn rope(keys: &Keys, max_positions: usize) -> Result<RopeConfig> {
             &format!("rotary scaling default, linear, llama3 or yarn ({error})"),
         )
     })?;
+    scaling
+        .check()
+        .map_err(|problem| keys.problem(key, &problem))?;
+    if let Some(other) = keys.present("rope_theta")
+        && other.as_f64() != Some(theta)
+    {
+        return Err(keys.problem("rope_theta", &format!("{theta}, as in `{key}`")));
+    }
     Ok(RopeConfig { theta, scaling })
 }
 

@@ -55,6 +55,53 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeScaling {
+    /// Says which parameter makes no sense.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let above = |name: &str, value: f64, least: f64| match value > least && value.is_finite() {
+            true => Ok(()),
+            false => Err(format!(
+                "`{name}`: expected a number above {least}, found {value}"
+            )),
+        };
+        match self {
+            Self::Default => Ok(()),
+            Self::Linear { factor } => above("factor", *factor, 0.0),
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+            } => {
+                above("factor", *factor, 0.0)?;
+                above("low_freq_factor", *low_freq_factor, 0.0)?;
+                above("high_freq_factor", *high_freq_factor, *low_freq_factor)?;
+                above(
+                    "original_max_position_embeddings",
+                    *original_max_position_embeddings,
+                    0.0,
+                )
+            }
+            Self::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_max_position_embeddings,
+                ..
+            } => {
+                above("factor", *factor, 0.0)?;
+                above("beta_slow", *beta_slow, 0.0)?;
+                above("beta_fast", *beta_fast, *beta_slow)?;
+                above(
+                    "original_max_position_embeddings",
+                    *original_max_position_embeddings,
+                    0.0,
+                )
+            }
+        }
+    }
+}
+
 fn beta_fast() -> f64 {
     32.0
 }
@@ -231,6 +278,31 @@ mod tests {
         );
         assert_eq!(scaled[0], plain[0]);
         assert!((scaled[63] * 8.0 / plain[63] - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn scalings_that_would_turn_the_wrong_way_or_divide_by_nothing_are_told_by_name() {
+        let read = |text: &str| {
+            let scaling: RopeScaling = serde_json::from_str(text).unwrap();
+            scaling.check()
+        };
+        for (text, key) in [
+            (r#"{"rope_type": "linear", "factor": -2.0}"#, "factor"),
+            (r#"{"rope_type": "linear", "factor": 0}"#, "factor"),
+            (
+                r#"{"rope_type": "yarn", "factor": -1, "original_max_position_embeddings": 64}"#,
+                "factor",
+            ),
+            (
+                r#"{"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
+                    "original_max_position_embeddings": 64}"#,
+                "high_freq_factor",
+            ),
+        ] {
+            let problem = read(text).unwrap_err();
+            assert!(problem.contains(&format!("`{key}`")), "{text}: {problem}");
+        }
+        assert_eq!(read(r#"{"rope_type": "linear", "factor": 2.0}"#), Ok(()));
     }
 
     #[test]

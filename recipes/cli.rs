@@ -199,6 +199,7 @@ fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
     let recipe = recipe::read_file(&arguments.file, &arguments.overrides)?;
     let name = &arguments.device.device;
     stages::selected(&recipe, &arguments.stages)?;
+    recipe.check_start()?;
     if arguments.plan {
         print!("{}", plan::plan(&recipe, &arguments.runs, name)?);
         return Ok(());

@@ -64,7 +64,11 @@ pub(crate) fn rope_config(rope: &Rope, positions: usize) -> Result<RopeConfig> {
             if scaling["original_max_position_embeddings"].is_null() {
                 scaling["original_max_position_embeddings"] = json!(positions);
             }
-            serde_json::from_value(scaling).context("unknown rotary scaling")?
+            let scaling: RopeScaling =
+                serde_json::from_value(scaling).context("`rope_parameters` or `rope_scaling`")?;
+            let checked = scaling.check().map_err(anyhow::Error::msg);
+            checked.context("`rope_parameters` or `rope_scaling`")?;
+            scaling
         }
     };
     Ok(RopeConfig {

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::published::Family;
 use spectrain_train::TrainConfig;
 
 use crate::registry::Method;
@@ -166,6 +168,23 @@ impl ResolvedRecipe {
     /// The hub id or folder of the target; the folder that `[synthetic]` makes is not known here.
     pub fn model(&self) -> Option<&str> {
         self.target.model.as_deref()
+    }
+
+    /// Fails unless `start` is there and of this recipe's kind; whether it has the settings of `[drafter]` shows in training.
+    pub fn check_start(&self) -> anyhow::Result<()> {
+        let Some(folder) = &self.start else {
+            return Ok(());
+        };
+        let model = ModelFolder::open(folder).context("`start`")?;
+        let (found, expected) = (Family::of(&model)?, self.method.family());
+        match found == expected {
+            true => Ok(()),
+            false => bail!(
+                "`start`: expected an {expected} drafter for `recipe = \"{}\"`, found an {found} drafter in `{}`",
+                self.recipe,
+                folder.display()
+            ),
+        }
     }
 
     /// How a stage trains.

@@ -205,6 +205,8 @@ pub trait Method: Send + Sync {
     fn capture(&self, target: &TargetSpec) -> Result<Capture>;
     /// Sizes of the drafter.
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
+    /// See [`Shipped::FAMILY`].
+    fn family(&self) -> Family;
     /// See [`Objective::STAGES`].
     fn stages(&self) -> &'static [&'static str];
     /// See [`Objective::settings_of`].
@@ -301,7 +303,7 @@ pub fn open_drafter(
     seal::check(&model)?;
     let family = Family::of(&model)?;
     let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
-    let recipe = recipe.with_context(|| format!("no recipe trains {family:?} drafters"))?;
+    let recipe = recipe.with_context(|| format!("no recipe trains {family} drafters"))?;
     (recipe.open)(folder, target, device)
 }
 
@@ -323,6 +325,10 @@ where
 
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
         D::footprint(&self.drafter, target)
+    }
+
+    fn family(&self) -> Family {
+        D::FAMILY
     }
 
     fn stages(&self) -> &'static [&'static str] {

@@ -58,6 +58,12 @@ pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
     })
 }
 
+/// Whether nothing but an import says which target a drafter's folder is for.
+pub fn is_assumed(drafter: &ModelFolder) -> bool {
+    let provenance = seal::provenance(drafter.config());
+    provenance.is_some_and(|found| found["imported"].is_object() && found["original"].is_null())
+}
+
 /// Whether a drafter needs nothing of its target but the text: it drafts for any target with its tokens.
 pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
     matches!(

@@ -62,7 +62,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
         .collect();
     let outcome = import(&["--layers", &ids.join(","), "--name", "taken"]).succeeded();
     assert!(
-        outcome.stdout.contains("Eagle3 drafter, as given: τ"),
+        outcome.stdout.contains("EAGLE-3 drafter, as given: τ"),
         "{outcome:#?}"
     );
     let imported = "runs/taken/import/drafter";
@@ -96,7 +96,12 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     );
     export(&["theirs", "--to", "sglang", "--out", "ours"]).succeeded();
     same("ours");
-    export(&["taken", "--to", "hf", "--dtype", "f32", "--out", "wide"]).succeeded();
+    export(&["taken", "--to", "hf", "--out", "wide"]).failed(&[
+        "Transformers is not known to load eagle3 drafters",
+        "vLLM, SGLang",
+    ]);
+    assert!(!workspace.path("wide").exists());
+    export(&["taken", "--to", "vllm", "--dtype", "f32", "--out", "wide"]).succeeded();
     assert!(
         contents(&workspace, "wide")
             .1
@@ -317,6 +322,43 @@ fn what_cannot_be_imported_is_refused_before_anything_is_made() {
     import(&["nowhere", "--target", "target"]).failed(&["`nowhere`", "no such model folder"]);
     workspace.write_target_of("small", 8, |spec| spec.layers = 1);
     import(&["published", "--target", "small"]).failed(&["layers of a target of 1"]);
+    let none = import(&["published", "--target", "target", "--count", "0"]);
+    assert!(
+        none.code == Some(2) && none.stderr.contains("`--count`"),
+        "{none:#?}"
+    );
+    import(&[
+        "published",
+        "--target",
+        "target",
+        "--prompts",
+        "nowhere.jsonl",
+    ])
+    .failed(&["nowhere.jsonl"]);
+    // What says which target it is for is not given to another.
+    import(&[EXPORTED, "--target", "small", "--name", "other"])
+        .failed(&["was trained for `target`", "other weights than `small`"]);
+    for name in ["published", "other"] {
+        assert!(
+            !workspace.path(format!("runs/{name}")).exists(),
+            "{name} is left"
+        );
+    }
+    let start = |folder: &str| {
+        let start = format!("start={folder}");
+        workspace.run(&[
+            "recipe",
+            "recipe.toml",
+            "--plan",
+            "--set",
+            "name=b",
+            "--set",
+            &start,
+        ])
+    };
+    start("nowhere").failed(&["`start`", "`nowhere`"]);
+    start("target").failed(&["`start`", "EAGLE-3", "language model", "`target`"]);
+    start(EXPORTED).succeeded();
     std::fs::create_dir(workspace.path("pickled")).unwrap();
     workspace.write(
         "pickled/config.json",

@@ -54,7 +54,7 @@ pub fn write(
     verifier: &Verifier,
     provenance: &Value,
 ) -> Result<()> {
-    let dialect = "DFlash speculators";
+    let dialect = "DFlash for speculators";
     let kind = kind(layout, dialect)?;
     if layout.causal && layout.window == 0 {
         return Err(Error::Layout {

@@ -405,6 +405,14 @@ fn what_is_not_computed_here_is_refused_by_name() {
     refused("is_neox_style", json!(false));
     refused("rope_is_neox_style", json!(false));
     refused("hidden_act", json!("gelu"));
+    refused("dflash_config", json!([]));
+    refused("target_hidden_size", json!(9));
+    refused("quantization_config", json!({"bits": 4}));
+    let both = |config: &mut Value| config["dspark_bonus_anchor"] = json!(true);
+    let error = published(&dspark("vanilla"), both, str::to_owned)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`dspark_bonus_anchor`"), "{error}");
     let neutral = |config: &mut Value| {
         config["dflash_config"]["output_multiplier"] = json!(1);
         config["dflash_config"]["final_logit_softcapping"] = json!(null);

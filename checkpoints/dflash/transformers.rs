@@ -20,9 +20,9 @@ const RENAMED: [[&str; 2]; 2] = [
 ];
 
 pub(super) const KEYS: Keys = Keys {
-    layer_ids: &["target_layer_ids"],
+    layer_ids: &["target_layer_ids", "dflash_config.target_layer_ids"],
     first_id: 0,
-    mask_token: &["mask_token_id"],
+    mask_token: &["mask_token_id", "dflash_config.mask_token_id"],
     parts: "dflash_config.",
     rms_norm_eps: 1e-5,
     rope_theta: Some(500_000.0),
@@ -53,7 +53,7 @@ pub fn write(
     tensors: &[NamedTensor],
     provenance: &Value,
 ) -> Result<()> {
-    check_plain(layout, "DFlash transformers")?;
+    check_plain(layout, "DFlash for Transformers")?;
     let mut config = to_json(layout);
     if layout.window > 0 {
         config["sliding_window"] = json!(layout.window - KEYS.window_less);

@@ -73,6 +73,26 @@ pub(super) fn canonical(stored: &str) -> String {
 
 /// Refuses what a drafter computes besides, and a folder whose tensors are not all of it.
 pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
+    config.check_unquantised()?;
+    if config
+        .get("dflash_config")
+        .is_some_and(|table| !table.is_object())
+    {
+        return Err(config.wrong("dflash_config", "a table"));
+    }
+    let hidden = config.size("hidden_size", None)?;
+    if config.size("target_hidden_size", Some(hidden))? != hidden {
+        return Err(config.wrong(
+            "target_hidden_size",
+            format!("`{hidden}`, as `hidden_size`"),
+        ));
+    }
+    let (anchor, bonus) = ("sample_from_anchor", "dspark_bonus_anchor");
+    if config.get(bonus).is_some()
+        && config.flag(anchor, !config.flag(bonus, false)?)? == config.flag(bonus, false)?
+    {
+        return Err(config.wrong(bonus, format!("the opposite of `{anchor}`")));
+    }
     let mut neutral: Vec<(String, Value)> = Vec::new();
     for (key, value) in NEUTRAL {
         neutral.push((format!("dflash_config.{key}"), value));

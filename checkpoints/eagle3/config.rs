@@ -112,11 +112,15 @@ pub(super) fn from_json(
         layers: config.count("num_hidden_layers", Some(1))?,
         vocab_size,
         draft_vocab_size: config.size("draft_vocab_size", Some(vocab_size))?,
-        captured_layers: match &reading.captured_layers {
-            Some(layers) => layers.clone(),
-            None => config.captured_layers(reading.target_layers)?,
+        captured_layers: {
+            let layers = match &reading.captured_layers {
+                Some(layers) => layers.clone(),
+                None => config.captured_layers(reading.target_layers)?,
+            };
+            config.check_count(&layers)?;
+            layers
         },
-        norm_before_residual: config.flag("norm_before_residual", false)?,
+        norm_before_residual: config.flag("norm_before_residual", reading.norm_before_residual)?,
         fc_norm: config.flag("fc_norm", false)?,
         norm_output: config.flag("norm_output", false)?,
         rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
@@ -148,10 +152,16 @@ impl Config<'_> {
             let known = ARCHITECTURES.map(|name| format!("`{name}`")).join(", ");
             return Err(self.wrong("architectures", format!("one of {known}")));
         }
-        let kind = self.get("model_type").and_then(Value::as_str);
-        if kind.is_some_and(|kind| kind != "llama") {
+        if self.get("model_type").is_some_and(|kind| kind != "llama") {
             return Err(self.wrong("model_type", "`\"llama\"`"));
         }
+        if self
+            .get(speculators::MODEL_TYPE)
+            .is_some_and(|kind| kind != "eagle3")
+        {
+            return Err(self.wrong(speculators::MODEL_TYPE, "`\"eagle3\"`"));
+        }
+        self.check_unquantised()?;
         let sliding = |kinds: &Value| {
             let kinds = kinds.as_array();
             kinds.is_none_or(|kinds| kinds.iter().any(|kind| kind != "full_attention"))
@@ -221,13 +231,31 @@ impl Config<'_> {
                 })?
             }
         };
-        if self.size("num_aux_hidden_states", Some(layers.len()))? != layers.len() {
-            return Err(self.wrong(
+        Ok(layers)
+    }
+
+    fn check_count(&self, layers: &[usize]) -> Result<()> {
+        match self.size("num_aux_hidden_states", Some(layers.len()))? == layers.len() {
+            true => Ok(()),
+            false => Err(self.wrong(
                 "num_aux_hidden_states",
                 format!("`{}`, as many as there are layer ids", layers.len()),
-            ));
+            )),
         }
-        Ok(layers)
+    }
+
+    /// Fails unless every key of layer ids that is there holds some, ascending, whatever they count from.
+    pub(super) fn check_layer_ids(&self) -> Result<()> {
+        if self
+            .get("eagle_config")
+            .is_some_and(|table| !table.is_object())
+        {
+            return Err(self.wrong("eagle_config", "a table"));
+        }
+        for key in [LAYER_IDS, NESTED_LAYER_IDS, ANGELSLIM_LAYER_IDS] {
+            self.layer_ids(key, 0)?;
+        }
+        Ok(())
     }
 
     /// Ascending layer ids under a key, counted from 0.

@@ -30,6 +30,8 @@ pub struct Reading {
     pub captured_layers: Option<Vec<usize>>,
     /// Whether `d2t` holds the target's ids, and not offsets.
     pub absolute_ids: bool,
+    /// Whether the residual starts behind the norm of the features, for folders that do not say so.
+    pub norm_before_residual: bool,
 }
 
 /// Reads a drafter and checks it: every tensor known, of its shape, and none missing. Names are those of [`required`],

@@ -36,27 +36,48 @@ pub fn meanings(
         None => of_layers(&config::of(&folder), target_layers)?,
     };
     let ids = of_ids(&folder)?;
+    let norms = of_norm(&config::of(&folder));
     let mut found = Vec::new();
     for (captured, text) in &layers {
         for &(absolute_ids, of_map) in &ids {
-            found.push(Meaning {
-                reading: Reading {
-                    target_layers: Some(target_layers),
-                    target_vocab: None,
-                    captured_layers: (!captured.is_empty()).then(|| captured.clone()),
-                    absolute_ids,
-                },
-                text: format!("{text}{of_map}"),
-            });
+            for &(norm_before_residual, of_norm) in norms {
+                found.push(Meaning {
+                    reading: Reading {
+                        target_layers: Some(target_layers),
+                        target_vocab: None,
+                        captured_layers: (!captured.is_empty()).then(|| captured.clone()),
+                        absolute_ids,
+                        norm_before_residual,
+                    },
+                    text: format!("{text}{of_map}{of_norm}"),
+                });
+            }
         }
     }
     Ok(found)
+}
+
+/// Where the residual starts if nothing says so. The two that read the layout of speculators disagree.
+fn of_norm(config: &Config) -> &'static [(bool, &'static str)] {
+    let is_ambiguous = config.get(speculators::MODEL_TYPE).is_some()
+        && config.get("norm_before_residual").is_none();
+    match is_ambiguous {
+        false => &[(false, "")],
+        true => &[
+            (true, ", the residual behind the norm, as vLLM takes it"),
+            (
+                false,
+                ", the residual before the norm, as the library takes it",
+            ),
+        ],
+    }
 }
 
 /// Captured layers with what says so; none named means the default ones.
 fn of_layers(config: &Config, target_layers: usize) -> Result<Vec<(Vec<usize>, String)>> {
     let as_run = |key: &str| format!("`{key}` counts the layers that have run");
     let as_taken = |key: &str| format!("`{key}` is the index of the layer whose output is taken");
+    config.check_layer_ids()?;
     let nested = config.get(NESTED_LAYER_IDS).is_some();
     let top = config.get(LAYER_IDS).is_some();
     let mut found: Vec<(Vec<usize>, String)> = Vec::new();

@@ -94,7 +94,7 @@ fn stored(name: &str) -> String {
 fn check_here(layout: &Eagle3Layout) -> Result<()> {
     let wrong = |field, expected: &str, got: String| {
         Err(Error::Layout {
-            dialect: "EAGLE-3 speculators",
+            dialect: "EAGLE-3 for speculators",
             field,
             expected: expected.to_string(),
             got,

@@ -72,8 +72,9 @@ impl WeightFile {
 }
 
 fn map(path: &Path) -> Result<Mmap> {
+    // Before it is opened: a pipe would wait for a writer.
+    let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
     let file = File::open(path).map_err(Error::io("open", path))?;
-    let metadata = file.metadata().map_err(Error::io("open", path))?;
     if !metadata.is_file() {
         let reason = "not a regular file".to_string();
         return Err(Error::Safetensors {

@@ -401,6 +401,78 @@ fn texts(found: &[Meaning]) -> Vec<(Option<&[usize]>, bool)> {
 }
 
 #[test]
+fn layer_ids_that_are_none_are_refused_whatever_another_key_says() {
+    let wrong = [
+        json!([5, 4, 2]),
+        json!([2, 2, 4]),
+        json!([]),
+        json!("x"),
+        json!(3),
+    ];
+    for (key, value) in wrong.iter().flat_map(|value| {
+        let keys = [TOP, "eagle_config", "aux_hidden_states_layer_ids"];
+        keys.map(|key| (key, value.clone()))
+    }) {
+        let change = |config: &mut Value| config[key] = value.clone();
+        let (_root, dir) = published(change, str::to_owned);
+        let error = meanings(&dir, 9, None).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("`{key}`")),
+            "{key} {value}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_norm_that_the_readers_of_speculators_take_differently_is_two_meanings() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("d");
+    let base = eagle3::tests::layout();
+    let layout = Eagle3Layout {
+        target_hidden_size: base.hidden_size,
+        ..base
+    };
+    let tensors: Vec<NamedTensor> = eagle3::tests::tensors(&layout);
+    eagle3::speculators::write(&dir, &layout, tensors, &verifier(), &NONE).unwrap();
+    let said = meanings(&dir, 9, None).unwrap();
+    assert!(said.len() == 1 && !said[0].reading.norm_before_residual);
+    let (mut config, tensors) = contents(&dir);
+    remove(&mut config, &["norm_before_residual", seal::SEAL]);
+    write_folder(&dir, &config, &tensors, &[]).unwrap();
+    let found = meanings(&dir, 9, None).unwrap();
+    let read = |meaning: &Meaning| eagle3::read_as(&dir, &meaning.reading).unwrap().0;
+    let norms: Vec<bool> = found
+        .iter()
+        .map(|meaning| read(meaning).norm_before_residual)
+        .collect();
+    assert_eq!(norms, [true, false]);
+    assert!(found[0].text.contains("vLLM") && found[1].text.contains("library"));
+}
+
+#[test]
+fn a_weight_that_is_no_number_is_refused_when_it_is_read() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("d");
+    let layout = eagle3::tests::layout();
+    let mut tensors: Vec<NamedTensor> = eagle3::tests::tensors(&layout);
+    let norm = tensors
+        .iter_mut()
+        .find(|tensor| tensor.name == "norm.weight")
+        .unwrap();
+    norm.bytes.fill(0xff);
+    let written = root.path().join("written");
+    eagle3::write(&written, &layout, eagle3::tests::tensors(&layout), &NONE).unwrap();
+    let mut config = contents(&written).0;
+    remove(&mut config, &[seal::SEAL]);
+    write_folder(&dir, &config, &tensors, &[]).unwrap();
+    let error = eagle3::read(&dir).unwrap_err().to_string();
+    assert!(
+        error.contains("`norm.weight`") && error.contains("finite"),
+        "{error}"
+    );
+}
+
+#[test]
 fn one_key_of_layer_ids_alone_can_be_meant_in_two_ways() {
     let same = |name: &str| name.to_string();
     let of = |change: fn(&mut Value), given: Option<&[usize]>| {

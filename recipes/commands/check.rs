@@ -35,15 +35,19 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
     let family = Family::of(&model)?;
     match seal::check(&model)? {
         true => {
-            println!("{family:?} drafter, as it was written: every tensor and the configuration")
+            println!("{family} drafter, as it was written: every tensor and the configuration")
         }
-        false => println!("{family:?} drafter of another program: nothing says how it was written"),
+        false => println!("{family} drafter of another program: nothing says how it was written"),
     }
     let target = target::resolve(&arguments.target, None)?;
     match target::trained_for(&model) {
         None => println!("the folder does not say which target it is for"),
         Some(named) if named.sha256 == target::sha256(&target)? => {
-            println!("trained for this target, `{}`", named.model);
+            let how = match target::is_assumed(&model) {
+                true => "imported",
+                false => "trained",
+            };
+            println!("{how} for this target, `{}`", named.model);
         }
         Some(named) => match target::other_target(&model, &target)? {
             Some(named) => bail!(

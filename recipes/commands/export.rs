@@ -140,10 +140,10 @@ impl Source {
             None => run.join("synthetic").join("target"),
         };
         let folder = run.join(trained(recipe.last_trained()));
-        let mut provenance = provenance_of(&folder)?.unwrap_or_else(|| json!({}));
-        if let Some(report) = report_of(&run, &folder)? {
-            provenance["report"] = report;
-        }
+        let provenance = match exported_from(&run, &folder)? {
+            Some(provenance) => provenance,
+            None => provenance_of(&folder)?.unwrap_or_else(|| json!({})),
+        };
         Ok(Self {
             target: match recipe.model() {
                 Some(model) => model.to_owned(),
@@ -156,17 +156,14 @@ impl Source {
     }
 }
 
-/// What the stage `evaluate` found of these weights, and not of others that the run had before.
-fn report_of(run: &Path, weights: &Path) -> Result<Option<Value>> {
+/// What the stage `export` recorded, with what `evaluate` found, if it was of these weights and not of others before them.
+fn exported_from(run: &Path, weights: &Path) -> Result<Option<Value>> {
     let exported = run.join(EXPORTED);
     if !exported.exists() {
         return Ok(None);
     }
-    let mut found = provenance_of(&exported)?.unwrap_or_default();
     let trained = HashMemory::default().of(weights)?;
-    Ok((found["trained"] == trained)
-        .then(|| found["report"].take())
-        .filter(|report| !report.is_null()))
+    Ok(provenance_of(&exported)?.filter(|found| found["trained"] == trained))
 }
 
 /// Fails where a published folder can be meant in several ways, and only decoding tells which.

@@ -56,14 +56,37 @@ pub struct ImportArguments {
     device: DeviceArgument,
 }
 
+/// What is being measured, in the folder of the stage.
+const CANDIDATE: &str = "candidate";
+
 /// One way to understand the folder, and what drafting that way is worth.
 struct Measured {
     meaning: Meaning,
     decoded: Decoded,
 }
 
-/// Runs the command.
+/// Runs the command. Where it fails it leaves no run behind.
 pub fn run(arguments: &ImportArguments) -> Result<()> {
+    if arguments.count == 0 {
+        return Err(Misuse("`--count`: expected at least 1, found 0".into()).into());
+    }
+    ModelFolder::open(&arguments.folder)?;
+    let name = run_name(arguments)?;
+    let path = arguments.runs.join(&name);
+    let is_new = !path.exists();
+    let imported = import(arguments, &name);
+    if imported.is_err() {
+        let rest = match is_new {
+            true => path,
+            false => path.join("import").join(CANDIDATE),
+        };
+        // The first error is the one to report.
+        let _ = fs::remove_dir_all(rest);
+    }
+    imported
+}
+
+fn import(arguments: &ImportArguments, name: &str) -> Result<()> {
     let started = Instant::now();
     let folder = &arguments.folder;
     let opened = ModelFolder::open(folder)?;
@@ -73,6 +96,15 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
     }
     let target = target::resolve(&arguments.target, None)?;
+    if let Some(named) = target::other_target(&opened, &target)? {
+        bail!(
+            "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
+             target",
+            folder.display(),
+            named.model,
+            arguments.target
+        );
+    }
     let meanings = match family {
         Family::Eagle3 => {
             let layers = target::spec(&target)?.layers;
@@ -87,28 +119,29 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
             text: "as its layout says".into(),
         }],
     };
-    let run = open_run(arguments)?;
+    let run = open_run(arguments, name)?;
     let manifest = run.start(
         "import",
         0,
         json!({"from": folder, "target": arguments.target}),
         Default::default(),
     )?;
-    let measured = measure(arguments, &run, &target, (family, meanings))?;
+    let measured = measure(arguments, &run, &target, (family, meanings))
+        .with_context(|| format!("cannot import `{}`", folder.display()))?;
     let (taken, others) = chosen(&measured)?;
     let target_sha256 = target::sha256(&target)?;
     let original = seal::provenance(opened.config());
     let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
-        "imported": {"from": folder, "sha256": target::sha256_of_drafter(folder)?, "family": format!("{family:?}"), "read": taken.meaning.text, "ways": ways},
+        "imported": {"from": folder, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
         "original": original,
     });
     let drafter = run.path().join(IMPORTED);
     let published = Published::read(folder, &taken.meaning.reading)?;
     published.write(&drafter, Some(&target), &provenance)?;
-    println!("{family:?} drafter, {}", taken.summary());
+    println!("{family} drafter, {}", taken.summary());
     for other in others {
         println!("not taken: {}", other.summary());
         if taken.may_be_chance(other) {
@@ -154,27 +187,27 @@ impl Measured {
     }
 }
 
-fn open_run(arguments: &ImportArguments) -> Result<RunFolder> {
-    let name = match &arguments.name {
-        Some(name) => name.clone(),
-        None => {
-            let path = fs::canonicalize(&arguments.folder);
-            let path =
-                path.with_context(|| format!("cannot open `{}`", arguments.folder.display()))?;
-            path.file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned()
-        }
+fn run_name(arguments: &ImportArguments) -> Result<String> {
+    let Some(name) = &arguments.name else {
+        let path = fs::canonicalize(&arguments.folder)
+            .with_context(|| format!("cannot open `{}`", arguments.folder.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let give = "the folder's name is none for a run: give one with `--name`";
+        check_name(&name).context(give)?;
+        return Ok(name.into_owned());
     };
-    check_name(&name).context("`--name`")?;
+    check_name(name).context("`--name`")?;
+    Ok(name.clone())
+}
+
+fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
     let toml = format!(
         "# made by `spectrain import`\nrecipe = \"import\"\nname = \"{name}\"\n\n[target]\nmodel = {}\n",
         json!(arguments.target)
     );
     let run = RunName {
         root: &arguments.runs,
-        name: &name,
+        name,
         recipe: "import",
     };
     let run = RunFolder::open(run, &toml, Existing::Continue)?;
@@ -196,7 +229,7 @@ fn measure(
     target: &Path,
     (family, meanings): (Family, Vec<Meaning>),
 ) -> Result<Vec<Measured>> {
-    let candidate = run.path().join("import").join("candidate");
+    let candidate = run.path().join("import").join(CANDIDATE);
     let name = &arguments.device.device;
     let device = device::device(name)?;
     let dtype = device::target_dtype(TargetType::Auto, name);
@@ -206,7 +239,7 @@ fn measure(
         warn_of_own(&arguments.folder, &loaded.parts())?;
     }
     let mut judge: Option<Judge> = None;
-    let mut prompts = Vec::new();
+    let mut prompts = given_prompts(arguments, target)?;
     let mut measured = Vec::new();
     for meaning in meanings {
         let published = Published::read(&arguments.folder, &meaning.reading)?;
@@ -226,7 +259,7 @@ fn measure(
             }),
         };
         if prompts.is_empty() {
-            prompts = prompts_of(arguments, target, judge)?;
+            prompts = judge.generated_prompts(arguments.count)?;
         }
         let decoded = accepted(judge, &prompts)?;
         measured.push(Measured { meaning, decoded });
@@ -236,9 +269,10 @@ fn measure(
     Ok(measured)
 }
 
-fn prompts_of(arguments: &ImportArguments, target: &Path, judge: &Judge) -> Result<Vec<Vec<u32>>> {
+/// Those of `--prompts`; none without it.
+fn given_prompts(arguments: &ImportArguments, target: &Path) -> Result<Vec<Vec<u32>>> {
     let Some(path) = &arguments.prompts else {
-        return judge.generated_prompts(arguments.count.max(1));
+        return Ok(Vec::new());
     };
     let text = Text::of(target, &DataTable::default())?;
     let prompts = spread(text.prompts(path)?.tokens, arguments.count);

@@ -159,6 +159,9 @@ impl Conversion<'_> {
         let device = burn::prelude::Device::flex();
         let mut judge = Judge::open(&self.target, self.trained, &device, DType::F32)?;
         let trained = judge.drafter.rounded(DType::F32)?;
+        if !is_apart(self.engine, trained.as_ref()) {
+            commands::check(trained.as_ref(), self.engine, &self.writing)?;
+        }
         trained.write_for(self.engine, &self.writing)?;
         let target = judge.target.parts();
         judge.drafter = open_drafter(self.writing.folder, &target, &device)?;

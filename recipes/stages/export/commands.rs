@@ -2,11 +2,33 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use spectrain_checkpoints::launch::{Launch, Server};
 
 use crate::registry::{Trained, Writing};
 use crate::tables::Engine;
+
+/// Fails for an engine that does not load a drafter which others do.
+pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writing) -> Result<()> {
+    let all = drafter.launch_lines(engine_asked, writing)?;
+    let servers: Vec<Engine> = all
+        .iter()
+        .filter_map(|line| line.server.map(engine))
+        .collect();
+    match servers.is_empty() || servers.contains(&engine_asked) {
+        true => Ok(()),
+        false => {
+            let mut names: Vec<&str> = servers.iter().map(|engine| engine.name()).collect();
+            names.dedup();
+            bail!(
+                "{} is not known to load {} drafters like this one; these do: {}",
+                engine_asked.name(),
+                drafter.kind(),
+                names.join(", ")
+            )
+        }
+    }
+}
 
 /// The commands for these engines, and what there is to remark on.
 pub(super) fn commands(
@@ -21,7 +43,13 @@ pub(super) fn commands(
         line.server
             .is_none_or(|server| engines.contains(&engine(server)))
     };
-    let lines: Vec<&Launch> = all.iter().filter(for_one).collect();
+    let mut lines: Vec<&Launch> = all.iter().filter(for_one).collect();
+    // A remark is about the lines behind it, if any line is left.
+    while lines.iter().any(|line| line.server.is_some())
+        && lines.last().is_some_and(|line| line.server.is_none())
+    {
+        lines.pop();
+    }
     let misled = lines
         .iter()
         .filter_map(|line| misleading(line.server?, folder));
