@@ -63,6 +63,38 @@ impl Rope {
     }
 }
 
+/// Fails for a layout of a decoder layer that no engine reads as it is meant.
+pub(crate) fn check_decoder(
+    dialect: &'static str,
+    [heads, kv_heads]: [usize; 2],
+    dtype: DType,
+    rope: &Rope,
+) -> Result<()> {
+    let wrong = |field, expected: &str, got: String| {
+        Err(Error::Layout {
+            dialect,
+            field,
+            expected: expected.to_string(),
+            got,
+        })
+    };
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        let got = format!("{kv_heads} for {heads} heads");
+        return wrong("kv_heads", "a divisor of the number of heads", got);
+    }
+    if !dtype.is_float() {
+        return wrong("dtype", "F32, F16 or BF16", dtype.to_string());
+    }
+    match rope.unnamed_scaling() {
+        None => Ok(()),
+        Some(scaling) => wrong(
+            "rope.scaling",
+            "a table whose `rope_type` is not `default`",
+            scaling.to_string(),
+        ),
+    }
+}
+
 /// A type of weights as `torch_dtype` calls it.
 pub(crate) fn torch_dtype(dtype: DType) -> &'static str {
     match dtype {

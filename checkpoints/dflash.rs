@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
+use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, check_decoder, torch_dtype};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::launch::{self, Launch};
@@ -137,6 +137,8 @@ pub fn write(
     tensors: &[NamedTensor],
     provenance: &Value,
 ) -> Result<()> {
+    let heads = [layout.heads, layout.kv_heads];
+    check_decoder("DFlash", heads, layout.dtype, &layout.rope)?;
     let expected = Expected {
         required: required(layout),
         optional: Vec::new(),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, torch_dtype};
+use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, Rope, check_decoder, torch_dtype};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::launch::{self, Launch};
@@ -105,7 +105,8 @@ pub fn write(
     tensors: Vec<NamedTensor>,
     provenance: &Value,
 ) -> Result<()> {
-    check_layout(layout)?;
+    let heads = [layout.heads, layout.kv_heads];
+    check_decoder("EAGLE-1", heads, layout.dtype, &layout.rope)?;
     let expected = Expected {
         required: required(layout),
         optional: Vec::new(),
@@ -182,30 +183,6 @@ fn check_zero(file: &Path, tensors: &[NamedTensor]) -> Result<()> {
                 reason: "expected zeros, as the drafter has no bias".to_string(),
             });
         }
-    }
-    Ok(())
-}
-
-fn check_layout(layout: &Eagle1Layout) -> Result<()> {
-    let wrong = |field, expected: &str, got: String| {
-        let expected = expected.to_string();
-        Err(Error::Layout {
-            dialect: "EAGLE-1",
-            field,
-            expected,
-            got,
-        })
-    };
-    if layout.kv_heads == 0 || !layout.heads.is_multiple_of(layout.kv_heads) {
-        let got = format!("{} for {} heads", layout.kv_heads, layout.heads);
-        return wrong("kv_heads", "a divisor of the number of heads", got);
-    }
-    if !layout.dtype.is_float() {
-        return wrong("dtype", "F32, F16 or BF16", layout.dtype.to_string());
-    }
-    if let Some(scaling) = layout.rope.unnamed_scaling() {
-        let expected = "a table whose `rope_type` is not `default`";
-        return wrong("rope.scaling", expected, scaling.to_string());
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::config::check_decoder;
 use crate::expected::{Expected, TensorSpec};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result, checked};
@@ -255,20 +256,6 @@ fn check_layout(layout: &Eagle3Layout) -> Result<()> {
         let expected = "false where the drafter has a vocabulary of its own";
         return wrong("shared_head", expected, "true".to_string());
     }
-    if layout.kv_heads == 0 || !layout.heads.is_multiple_of(layout.kv_heads) {
-        let got = format!("{} for {} heads", layout.kv_heads, layout.heads);
-        return wrong("kv_heads", "a divisor of the number of heads", got);
-    }
-    if !layout.dtype.is_float() {
-        return wrong("dtype", "F32, F16 or BF16", layout.dtype.to_string());
-    }
-    if let Some(scaling) = layout.rope.unnamed_scaling() {
-        let got = scaling.to_string();
-        return wrong(
-            "rope.scaling",
-            "a table whose `rope_type` is not `default`",
-            got,
-        );
-    }
-    Ok(())
+    let heads = [layout.heads, layout.kv_heads];
+    check_decoder("EAGLE-3", heads, layout.dtype, &layout.rope)
 }

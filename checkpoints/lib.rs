@@ -25,6 +25,7 @@ pub mod medusa;
 pub mod names;
 pub mod published;
 pub mod seal;
+pub mod speculators;
 pub mod state;
 pub mod tensors;
 

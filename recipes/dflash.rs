@@ -9,9 +9,9 @@ use spectrain_checkpoints::DType;
 use spectrain_checkpoints::dflash::{
     self, Convolution, DFlashLayout, DFlashParts, Markov, Selector,
 };
-use spectrain_checkpoints::eagle3::speculators::Verifier;
 use spectrain_checkpoints::launch::{self, Launch};
 use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::speculators::Verifier;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};

@@ -315,7 +315,7 @@ impl RunFolder {
         Ok(hash)
     }
 
-    /// See [`HashMemory::of_drafter`].
+    /// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.
     pub fn sha256_of_drafter(&self, folder: &Path) -> Result<String> {
         let mut memory = HashMemory::read(&self.path.join(HASHES));
         let hash = memory.of_drafter(folder)?;

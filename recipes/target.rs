@@ -34,7 +34,7 @@ pub fn sha256(folder: &Path) -> Result<String> {
     HashMemory::default().of_all(&weight_files(folder)?)
 }
 
-/// SHA-256 of a drafter's folder; see [`HashMemory::of_drafter`].
+/// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.
 pub fn sha256_of_drafter(folder: &Path) -> Result<String> {
     HashMemory::default().of_drafter(folder)
 }

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
-use spectrain_checkpoints::eagle3::speculators::{self, Verifier};
+use spectrain_checkpoints::eagle3::speculators;
 use spectrain_checkpoints::eagle3::{Eagle3Layout, Reading, meanings};
 use spectrain_checkpoints::language_model::LanguageModelFolder;
 use spectrain_checkpoints::published::Published;
+use spectrain_checkpoints::speculators::Verifier;
 use spectrain_checkpoints::{
     DType, ModelFolder, NamedTensor, Rope, TensorSpec, dflash, eagle1, eagle3, hydra, medusa, seal,
 };

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::parts::Family;
 use super::{DFlashLayout, DFlashParts, Keys, required, to_json};
 use crate::config::Config;
-use crate::eagle3::speculators::{MODEL_TYPE, VERSION, Verifier};
 use crate::expected::Expected;
+use crate::speculators::{MODEL_TYPE, VERSION, Verifier};
 use crate::tensors::NamedTensor;
 use crate::{Error, Result, checked};
 
-pub(super) use crate::eagle3::speculators::LAYER_CONFIG;
+pub(super) use crate::speculators::LAYER_CONFIG;
 
 /// What the library calls each kind, and the architecture of each.
 const KINDS: [[&str; 2]; 3] = [

@@ -11,6 +11,7 @@ use super::{Eagle3Layout, Reading, speculators};
 use crate::Result;
 use crate::config::{Config, DEFAULT_EPSILON, DEFAULT_POSITIONS, MAX_SIZE, torch_dtype};
 use crate::folder::ModelFolder;
+use crate::speculators::{LAYER_CONFIG, MODEL_TYPE};
 use crate::tensors::DType;
 
 pub(super) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
@@ -34,7 +35,7 @@ pub fn recognises(config: &Value) -> bool {
         let published = name == PUBLISHED.0 && config.get(PUBLISHED.1).is_some();
         name.to_lowercase().contains("eagle3") || published
     };
-    names.any(eagle3) || config[speculators::MODEL_TYPE] == "eagle3"
+    names.any(eagle3) || config[MODEL_TYPE] == "eagle3"
 }
 
 /// The layers that engines capture when a configuration names none, for a target of so many layers.
@@ -134,8 +135,8 @@ pub(super) fn from_json(
 /// The configuration of a folder, in this layout or in that of speculators.
 pub(super) fn of(folder: &ModelFolder) -> Config<'_> {
     let config = Config::of(folder);
-    match config.get(speculators::MODEL_TYPE).is_some() {
-        true => config.with_section(speculators::LAYER_CONFIG),
+    match config.get(MODEL_TYPE).is_some() {
+        true => config.with_section(LAYER_CONFIG),
         false => config,
     }
 }
@@ -155,11 +156,8 @@ impl Config<'_> {
         if self.get("model_type").is_some_and(|kind| kind != "llama") {
             return Err(self.wrong("model_type", "`\"llama\"`"));
         }
-        if self
-            .get(speculators::MODEL_TYPE)
-            .is_some_and(|kind| kind != "eagle3")
-        {
-            return Err(self.wrong(speculators::MODEL_TYPE, "`\"eagle3\"`"));
+        if self.get(MODEL_TYPE).is_some_and(|kind| kind != "eagle3") {
+            return Err(self.wrong(MODEL_TYPE, "`\"eagle3\"`"));
         }
         self.check_unquantised()?;
         let sliding = |kinds: &Value| {

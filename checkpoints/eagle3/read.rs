@@ -72,6 +72,9 @@ pub fn read_as(dir: &Path, reading: &Reading) -> Result<(Eagle3Layout, Vec<Named
         tensors.push(widen(tensor)?);
     }
     complete_norms(&mut tensors, &layout);
+    if !layout.has_draft_vocab() {
+        vocabulary::drop_identity(&mut tensors)?;
+    }
     check_tensors(&file, &specs(&tensors), &expected(&layout), same_kind)?;
     if reading.absolute_ids {
         vocabulary::make_offsets(&mut tensors)?;

@@ -8,10 +8,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::config::{self, ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS};
-use super::{Reading, read, speculators};
+use super::{Reading, read};
 use crate::Result;
 use crate::config::Config;
 use crate::folder::ModelFolder;
+use crate::speculators::MODEL_TYPE;
 use crate::tensors::NamedTensor;
 
 /// One way to understand a folder.
@@ -59,8 +60,8 @@ pub fn meanings(
 
 /// Where the residual starts if nothing says so. The two that read the layout of speculators disagree.
 fn of_norm(config: &Config) -> &'static [(bool, &'static str)] {
-    let is_ambiguous = config.get(speculators::MODEL_TYPE).is_some()
-        && config.get("norm_before_residual").is_none();
+    let is_ambiguous =
+        config.get(MODEL_TYPE).is_some() && config.get("norm_before_residual").is_none();
     match is_ambiguous {
         false => &[(false, "")],
         true => &[
@@ -95,7 +96,7 @@ fn of_layers(config: &Config, target_layers: usize) -> Result<Vec<(Vec<usize>, S
         Ok(())
     };
     match (top, nested) {
-        (true, _) if config.get(speculators::MODEL_TYPE).is_some() => {
+        (true, _) if config.get(MODEL_TYPE).is_some() => {
             // Only one program writes this layout, and it counts one way.
             add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
         }

@@ -9,44 +9,11 @@ use super::config::LAYER_IDS;
 use super::{Eagle3Layout, check_layout, check_norms, optional, required, vocabulary};
 use crate::config::torch_dtype;
 use crate::expected::{Expected, TensorSpec};
+use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, Verifier};
 use crate::tensors::NamedTensor;
 use crate::{Error, Result, checked};
 
-/// The key that marks folders of this layout.
-pub(crate) const MODEL_TYPE: &str = "speculators_model_type";
-/// The table of what the layer is.
-pub(crate) const LAYER_CONFIG: &str = "transformer_layer_config";
-pub(crate) const ARCHITECTURE: &str = "Eagle3Speculator";
-/// The version of the library whose keys are written.
-pub(crate) const VERSION: &str = "0.9.0";
-
-/// The target that a folder of this layout names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verifier {
-    /// Its hub id or folder: what vLLM serves.
-    pub name: String,
-    /// Its architectures, as its own configuration has them.
-    pub architectures: Vec<String>,
-    /// Tokens to draft by default.
-    pub draft_tokens: usize,
-}
-
-impl Verifier {
-    /// As the library's `speculators_config`.
-    pub(crate) fn to_json(&self, algorithm: &str) -> Value {
-        json!({
-            "algorithm": algorithm,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{
-                "proposal_type": "greedy",
-                "speculative_tokens": self.draft_tokens,
-                "verifier_accept_k": 1,
-                "accept_tolerance": 0.0,
-            }],
-            "verifier": {"name_or_path": self.name, "architectures": self.architectures},
-        })
-    }
-}
+pub(super) const ARCHITECTURE: &str = "Eagle3Speculator";
 
 /// The tensors that a folder must hold.
 pub fn required_here(layout: &Eagle3Layout) -> Vec<TensorSpec> {

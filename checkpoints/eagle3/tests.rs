@@ -239,11 +239,15 @@ fn an_unknown_tensor_is_refused_by_name() {
 }
 
 #[test]
-fn a_vocabulary_map_of_the_whole_vocabulary_is_refused() {
+fn a_vocabulary_map_of_the_whole_vocabulary_is_not_written() {
     let (d2t, t2d) = vocabulary_tensors(&(0..20).collect::<Vec<_>>(), 20);
     let mut more = tensors(&full_vocab());
     more.extend([d2t, t2d]);
-    refused(&full_vocab(), more, "unexpected tensors: `d2t`, `t2d`");
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("drafter");
+    let error = write(&dir, &full_vocab(), more, &Value::Null).unwrap_err();
+    let expected = "unexpected tensors: `d2t`, `t2d`";
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
 #[test]
@@ -603,4 +607,32 @@ fn layouts_that_no_engine_would_run_as_meant_are_refused_by_field() {
             .to_string();
         assert!(error.contains(&format!("`{field}`")), "{field}: {error}");
     }
+}
+
+#[test]
+fn a_map_of_the_whole_vocabulary_onto_itself_says_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let layout = full_vocab();
+    let size = layout.vocab_size;
+    let written = root.path().join("written");
+    write(&written, &layout, tensors(&layout), &Value::Null).unwrap();
+    let mut config = ModelFolder::open(&written).unwrap().config().clone();
+    config.as_object_mut().unwrap().remove(seal::SEAL);
+    let with = |name: &str, offsets: Vec<i64>| {
+        let mut more = tensors(&layout);
+        more.push(NamedTensor::from_i64("d2t", [size], offsets));
+        more.push(NamedTensor::from_bool("t2d", [size], vec![true; size]));
+        let dir = root.path().join(name);
+        crate::write_folder(&dir, &config, &more, &[]).unwrap();
+        read(&dir)
+    };
+    let (found, read) = with("identity", vec![0; size]).unwrap();
+    assert_eq!(
+        (found, read.len()),
+        (layout.clone(), tensors(&layout).len())
+    );
+    let mut turned = vec![0; size];
+    (turned[0], turned[1]) = (1, -1);
+    let error = with("turned", turned).unwrap_err().to_string();
+    assert!(error.contains("`d2t`"), "{error}");
 }

@@ -26,6 +26,24 @@ pub fn vocabulary_tensors(target_ids: &[usize], vocab_size: usize) -> (NamedTens
     (d2t, NamedTensor::from_bool("t2d", [vocab_size], drafted))
 }
 
+/// Drops the map of a vocabulary that is the target's, which says nothing and which vLLM refuses. A map that says something
+/// stays, and is refused as one too many.
+pub(super) fn drop_identity(tensors: &mut Vec<NamedTensor>) -> Result<()> {
+    let mut kept = Vec::with_capacity(tensors.len());
+    for tensor in tensors.drain(..) {
+        let says_nothing = match tensor.name.as_str() {
+            "d2t" => tensor.to_i64()?.iter().all(|&offset| offset == 0),
+            "t2d" => tensor.bytes.iter().all(|&known| known != 0),
+            _ => false,
+        };
+        if !says_nothing {
+            kept.push(tensor);
+        }
+    }
+    *tensors = kept;
+    Ok(())
+}
+
 /// The target's id of each of the drafter's tokens, from `d2t`.
 pub fn target_ids(d2t: &NamedTensor) -> Result<Vec<usize>> {
     let ids = d2t

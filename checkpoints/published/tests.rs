@@ -5,8 +5,9 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::eagle3::speculators::{self, Verifier};
+use crate::eagle3::speculators;
 use crate::eagle3::{Meaning, meanings};
+use crate::speculators::Verifier;
 use crate::{seal, write_folder};
 
 const NONE: Value = Value::Null;

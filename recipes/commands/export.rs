@@ -62,6 +62,12 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
             arguments.out.display()
         );
     }
+    if is_inside(&arguments.out, &source.folder)? {
+        bail!(
+            "`{}` is inside of the folder that is exported; choose another `--out`",
+            arguments.out.display()
+        );
+    }
     let conversion = Conversion {
         trained: &source.folder,
         target: source.target_folder,
@@ -154,6 +160,19 @@ impl Source {
             provenance,
         })
     }
+}
+
+fn is_inside(out: &Path, folder: &Path) -> Result<bool> {
+    let folder = folder
+        .canonicalize()
+        .with_context(|| format!("cannot open `{}`", folder.display()))?;
+    let nearest = out
+        .ancestors()
+        .find_map(|path| match path.as_os_str().is_empty() {
+            true => Path::new(".").canonicalize().ok(),
+            false => path.canonicalize().ok(),
+        });
+    Ok(nearest.is_some_and(|nearest| nearest.starts_with(folder)))
 }
 
 /// What the stage `export` recorded, with what `evaluate` found, if it was of these weights and not of others before them.

@@ -293,8 +293,8 @@ fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
         .collect();
     if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
         bail!(
-            "the folder can be meant in two ways that are worth the same: {}; {}; decide with `--layers`, or measure with \
-             `--prompts` of what the drafter is for",
+            "the folder can be meant in two ways that are worth the same: {}; {}; measure with `--prompts` of \
+             what the drafter is for, or decide on the layers with `--layers`",
             best.summary(),
             other.summary()
         );

@@ -1,0 +1,38 @@
+//! What the layouts of the speculators library have in common, whatever the drafter: its own keys, and the target that it names.
+
+use serde_json::{Value, json};
+
+/// The key that marks folders of this layout.
+pub(crate) const MODEL_TYPE: &str = "speculators_model_type";
+/// The table of what the layer is.
+pub(crate) const LAYER_CONFIG: &str = "transformer_layer_config";
+/// The version of the library whose keys are written.
+pub(crate) const VERSION: &str = "0.9.0";
+
+/// The target that a folder of this layout names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verifier {
+    /// Its hub id or folder: what vLLM serves.
+    pub name: String,
+    /// Its architectures, as its own configuration has them.
+    pub architectures: Vec<String>,
+    /// Tokens to draft by default.
+    pub draft_tokens: usize,
+}
+
+impl Verifier {
+    /// As the library's `speculators_config`.
+    pub(crate) fn to_json(&self, algorithm: &str) -> Value {
+        json!({
+            "algorithm": algorithm,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{
+                "proposal_type": "greedy",
+                "speculative_tokens": self.draft_tokens,
+                "verifier_accept_k": 1,
+                "accept_tolerance": 0.0,
+            }],
+            "verifier": {"name_or_path": self.name, "architectures": self.architectures},
+        })
+    }
+}
