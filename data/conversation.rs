@@ -36,9 +36,58 @@ impl Message {
 pub struct Conversation {
     /// At least one.
     pub messages: Vec<Message>,
+    /// Definitions of the tools that the assistant may call; the chat template shows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Value>,
+}
+
+/// Messages, or the first of them, as a chat template gets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange<'a> {
+    /// In order.
+    pub messages: &'a [Message],
+    /// See [`Conversation::tools`].
+    pub tools: &'a [Value],
+}
+
+impl<'a> Exchange<'a> {
+    /// The first `count` messages, with the same tools.
+    #[must_use]
+    pub fn first(self, count: usize) -> Self {
+        Self {
+            messages: &self.messages[..count],
+            ..self
+        }
+    }
+}
+
+impl<'a> From<&'a [Message]> for Exchange<'a> {
+    fn from(messages: &'a [Message]) -> Self {
+        Self {
+            messages,
+            tools: &[],
+        }
+    }
+}
+
+impl<'a> From<&'a Conversation> for Exchange<'a> {
+    fn from(conversation: &'a Conversation) -> Self {
+        Self {
+            messages: &conversation.messages,
+            tools: &conversation.tools,
+        }
+    }
 }
 
 impl Conversation {
+    /// A conversation without tools.
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self {
+            messages,
+            tools: Vec::new(),
+        }
+    }
+
     /// Index of the last assistant message.
     pub fn last_assistant(&self) -> Option<usize> {
         self.messages.iter().rposition(Message::is_assistant)
@@ -171,7 +220,7 @@ fn conversation(messages: Value, system: Option<Value>) -> Result<Conversation, 
         }
         messages.insert(0, Message::new("system", system));
     }
-    Ok(Conversation { messages })
+    Ok(Conversation::new(messages))
 }
 
 fn message(position: usize, value: Value) -> Result<Message, Mismatch> {

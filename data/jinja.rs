@@ -1,38 +1,103 @@
-//! Jinja as `transformers` sets it up for chat templates: Python's notation, a few functions, and a limit.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! Jinja as `transformers` sets it up for chat templates: Python's notation, a few functions, and limits.
+//!
+//! A template comes with a model, from anywhere, and must not be able to do more than to print: whatever it does, its
+//! rendering ends, with a text of bounded length or with an error. Its source is bounded by [`guard`], the
+//! instructions of a rendering by minijinja, and what they make and the time they take by [`accounts`].
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error as JinjaError, ErrorKind};
+use minijinja::{Environment, Error as JinjaError, State, functions};
 
-use crate::json_text::{JsonStyle, to_python_json};
+mod accounts;
+mod clock;
+mod filters;
+pub(crate) mod generation;
+mod guard;
+mod json_text;
+mod lexer;
+mod methods;
+mod notation;
+#[cfg(test)]
+mod tests;
+
+use accounts::{Account, refused};
+use notation::text;
 
 /// Template instructions one rendering may take: hundreds of times what a long conversation needs.
-pub(crate) const FUEL: u64 = 10_000_000;
+pub(crate) const FUEL: u64 = 20_000_000;
+
+/// The name the template is compiled under; it has no extension, so nothing is escaped for HTML.
+pub(crate) const NAME: &str = "chat";
+
+/// Stack of the thread that compiles: the parser goes one call deeper for each part of an expression.
+const COMPILER_STACK: usize = 256 << 20;
+
+/// An environment with a template, and whether the template has `{% generation %}` blocks.
+pub(crate) fn compiled(source: &str) -> Result<(Environment<'static>, bool), CompileError> {
+    let guarded = guard::guarded(source).map_err(CompileError::Refused)?;
+    let (rewritten, marks) = generation::rewrite(&guarded).map_err(CompileError::Refused)?;
+    let mut environment = environment();
+    let compile = move || {
+        environment
+            .add_template_owned(NAME, rewritten)
+            .map(|()| environment)
+    };
+    let compiler = std::thread::Builder::new().stack_size(COMPILER_STACK);
+    let thread = compiler.spawn(compile).map_err(CompileError::Thread)?;
+    match thread.join() {
+        Ok(Ok(environment)) => Ok((environment, marks)),
+        Ok(Err(error)) => Err(CompileError::Syntax(error)),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Why a template does not compile.
+pub(crate) enum CompileError {
+    /// It asks for too much.
+    Refused(crate::Error),
+    /// It is no template.
+    Syntax(JinjaError),
+    /// The system has no thread left.
+    Thread(std::io::Error),
+}
 
 /// An environment with the functions, filters and notation that chat templates expect.
-pub(crate) fn environment() -> Environment<'static> {
+fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(format_value);
+    accounts::add_functions(&mut environment);
+    filters::add_filters(&mut environment);
     environment.add_function(
         "raise_exception",
-        |message: String| -> Result<Value, JinjaError> {
-            Err(JinjaError::new(
-                ErrorKind::InvalidOperation,
-                format!("it refuses the conversation: {message}"),
+        |state: &State, message: Value| -> Result<Value, _> {
+            refused(format!(
+                "it refuses the conversation: {}",
+                text(&Account::of(state), &message)?
             ))
         },
     );
     // One moment for all renderings of a template, so that those of one run agree.
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    environment.add_function("strftime_now", move |format: String| strftime(now, &format));
-    environment.add_filter("tojson", tojson);
+    let now = clock::now();
+    environment.add_function("strftime_now", move |format: &str| {
+        clock::strftime(now, format)
+    });
+    environment.add_function(
+        "dict",
+        |state: &State, value: Option<Value>, more: Kwargs| {
+            kept(state, functions::dict(value, more)?)
+        },
+    );
+    environment.add_function("namespace", |state: &State, value: Option<Value>| {
+        if let Some(value) = &value {
+            Account::of(state).keep(value, 0)?;
+        }
+        functions::namespace(value)
+    });
+    // It prints all there is.
+    environment.remove_global("debug");
     // To Jinja, unlike minijinja, `none` is not iterable; templates test `tools` that way.
     environment.add_test("iterable", |value: &Value| {
         !value.is_none() && value.try_iter().is_ok()
@@ -40,157 +105,24 @@ pub(crate) fn environment() -> Environment<'static> {
     environment
 }
 
-/// Prints truth values and `None` as Python does; lists and mappings, whose notation differs, are refused.
+fn kept(state: &State, value: Value) -> Result<Value, JinjaError> {
+    Account::of(state).keep(&value, 0)?;
+    Ok(value)
+}
+
+/// Prints values as Python does.
 fn format_value(
     output: &mut minijinja::Output<'_>,
-    state: &minijinja::State<'_, '_>,
+    state: &State<'_, '_>,
     value: &Value,
 ) -> Result<(), JinjaError> {
-    let text = match value.kind() {
-        ValueKind::Bool if value.is_true() => "True",
-        ValueKind::Bool => "False",
-        ValueKind::None => "None",
-        kind @ (ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) => {
-            return Err(JinjaError::new(
-                ErrorKind::InvalidOperation,
-                format!(
-                    "it prints a {kind} in Python's notation, which is not supported: `tojson` is"
-                ),
-            ));
+    let account = Account::of(state);
+    match value.kind() {
+        ValueKind::String => account.spend_text(value.as_str().map_or(0, str::len))?,
+        _ => {
+            let printed = text(&account, value)?;
+            return minijinja::escape_formatter(output, state, &Value::from(&*printed));
         }
-        _ => return minijinja::escape_formatter(output, state, value),
-    };
-    output.write_str(text).map_err(JinjaError::from)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
-fn tojson(value: Value, options: Kwargs) -> Result<String, JinjaError> {
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    let style = JsonStyle {
-        indent: options.get("indent")?,
-        sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        ascii: options
-            .get::<Option<bool>>("ensure_ascii")?
-            .unwrap_or(false),
-        separators: match separators.as_deref() {
-            Some([item, key]) => Some((item.clone(), key.clone())),
-            _ => None,
-        },
-    };
-    options.assert_all_used()?;
-    let value = serde_json::to_value(&value)
-        .map_err(|error| JinjaError::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(to_python_json(&value, &style))
-}
-
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const WEEKDAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
-
-/// A moment (seconds since 1970, UTC) in the notation of `strftime`, as far as chat templates use it.
-fn strftime(seconds: u64, format: &str) -> Result<String, JinjaError> {
-    let days = seconds / 86_400;
-    let (year, month, day) = date(days);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    // 1 January 1970 was a Thursday; both indices are below the lengths of their tables.
-    let weekday = WEEKDAYS[(days + 4) as usize % 7];
-    let month_name = MONTHS[month as usize - 1];
-    let mut output = String::new();
-    let mut characters = format.chars();
-    while let Some(character) = characters.next() {
-        if character != '%' {
-            output.push(character);
-            continue;
-        }
-        let text = match characters.next() {
-            Some('Y') => year.to_string(),
-            Some('y') => format!("{:02}", year % 100),
-            Some('m') => format!("{month:02}"),
-            Some('d') => format!("{day:02}"),
-            Some('e') => format!("{day:2}"),
-            Some('H') => format!("{hour:02}"),
-            Some('M') => format!("{minute:02}"),
-            Some('S') => format!("{second:02}"),
-            Some('B') => month_name.to_owned(),
-            Some('b') => month_name[..3].to_owned(),
-            Some('A') => weekday.to_owned(),
-            Some('a') => weekday[..3].to_owned(),
-            Some('F') => format!("{year}-{month:02}-{day:02}"),
-            Some('T') => format!("{hour:02}:{minute:02}:{second:02}"),
-            Some('%') => "%".to_owned(),
-            other => {
-                return Err(JinjaError::new(
-                    ErrorKind::InvalidOperation,
-                    format!(
-                        "`strftime_now` with `%{}` is not supported: one of `YymdeHMSBbAaFT%` is",
-                        other.map_or(String::new(), String::from)
-                    ),
-                ));
-            }
-        };
-        output.push_str(&text);
     }
-    Ok(output)
-}
-
-/// Year, month and day of a day counted from 1 January 1970.
-fn date(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    let mut year = 1970;
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (year, month, days + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_follow_the_calendar() {
-        let at = |seconds: u64| strftime(seconds, "%d %b %Y, %A %H:%M:%S %B %y%%").unwrap();
-        assert_eq!(at(0), "01 Jan 1970, Thursday 00:00:00 January 70%");
-        assert_eq!(
-            at(951_782_400),
-            "29 Feb 2000, Tuesday 00:00:00 February 00%"
-        );
-        assert_eq!(
-            at(1_735_689_599),
-            "31 Dec 2024, Tuesday 23:59:59 December 24%"
-        );
-        assert!(strftime(0, "%Q").unwrap_err().to_string().contains("`%Q`"));
-    }
+    minijinja::escape_formatter(output, state, value)
 }

@@ -134,7 +134,7 @@ fn prompt_digest(row: &Row, sample: &Sample) -> Option<u128> {
     let mut hash = Sha256::new();
     let mut any = false;
     match row {
-        Row::Conversation(Conversation { messages }) => {
+        Row::Conversation(Conversation { messages, .. }) => {
             for message in messages
                 .iter()
                 .take_while(|message| !message.is_assistant())
@@ -203,7 +203,7 @@ mod tests {
             Message::new("user", user),
             Message::new("assistant", assistant),
         ];
-        Row::Conversation(Conversation { messages })
+        Row::Conversation(Conversation::new(messages))
     }
 
     fn tokens(tokens: &[u32], trained: bool) -> Row {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::conversation::{Conversation, Message, Sample};
+use crate::conversation::{Conversation, Exchange, Message, Sample};
 use crate::error::Result;
 use crate::template::{ChatTemplate, Generation, Rendered};
 use crate::tokenizer::Tokenizer;
@@ -35,16 +35,15 @@ pub fn tokenize(
     tokenizer: &Tokenizer,
     masking: Masking,
 ) -> Result<Sample> {
-    let rendered = template.render_marked(&conversation.messages, Generation::None)?;
+    let rendered = template.render_marked(conversation, Generation::None)?;
     let encoding = tokenizer.encode(&rendered.text)?;
     let loss_mask = match masking {
         Masking::All => vec![true; encoding.ids.len()],
         Masking::Assistant | Masking::LastTurn => {
             let spans = assistant_spans(
-                &conversation.messages,
+                conversation.into(),
                 &rendered,
-                template,
-                tokenizer,
+                (template, tokenizer),
                 masking,
             )?;
             overlapping(&encoding.offsets, &spans)
@@ -64,25 +63,23 @@ pub fn prompt(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
-    let mut messages = conversation.messages.as_slice();
-    if let Some((last, before)) = messages.split_last()
-        && last.is_assistant()
-    {
-        messages = before;
+    let mut exchange = Exchange::from(conversation);
+    if exchange.messages.last().is_some_and(Message::is_assistant) {
+        exchange = exchange.first(exchange.messages.len() - 1);
     }
     Ok(tokenizer
-        .encode(&template.render(messages, Generation::Prompt)?)?
+        .encode(&template.render(exchange, Generation::Prompt)?)?
         .ids)
 }
 
 /// The bytes of a rendering that the assistant wrote, in order.
 fn assistant_spans(
-    messages: &[Message],
+    exchange: Exchange<'_>,
     rendered: &Rendered,
-    template: &ChatTemplate,
-    tokenizer: &Tokenizer,
+    (template, tokenizer): (&ChatTemplate, &Tokenizer),
     masking: Masking,
 ) -> Result<Vec<Range<usize>>> {
+    let messages = exchange.messages;
     let Some(last) = messages.iter().rposition(Message::is_assistant) else {
         return Ok(Vec::new());
     };
@@ -90,7 +87,7 @@ fn assistant_spans(
         // A turn can have several blocks, so those of the turns before the last one are counted.
         let earlier = match masking {
             Masking::LastTurn => {
-                match template.render_marked(&messages[..last], Generation::None) {
+                match template.render_marked(exchange.first(last), Generation::None) {
                     Ok(before) => before.spans.map_or(0, |spans| spans.len()),
                     Err(_) => spans.len().saturating_sub(1),
                 }
@@ -99,32 +96,40 @@ fn assistant_spans(
         };
         return Ok(spans.get(earlier..).unwrap_or_default().to_vec());
     }
-    let conversed = Conversed {
-        messages,
-        text: &rendered.text,
-        template,
-        tokenizer,
-    };
     let first = if masking == Masking::LastTurn {
         last
     } else {
         0
     };
-    (first..=last)
+    let wanted: Vec<usize> = (first..=last)
         .filter(|&index| messages[index].is_assistant())
-        .map(|index| conversed.turn(index))
-        .collect()
+        .collect();
+    let conversed = Conversed {
+        exchange,
+        text: &rendered.text,
+        render: &|exchange, generation| template.render(exchange, generation),
+        special: tokenizer.special_texts(),
+    };
+    conversed.turns(&wanted)
 }
 
 /// For each token whether it shares a byte with a span.
 fn overlapping(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
-    let mut mask = vec![false; offsets.len()];
-    for span in spans.iter().filter(|span| !span.is_empty()) {
-        for (trained, token) in mask.iter_mut().zip(offsets) {
-            *trained |= token.start < span.end && token.end > span.start;
-        }
-    }
-    mask
+    let mut spans: Vec<_> = spans.iter().filter(|span| !span.is_empty()).collect();
+    spans.sort_by_key(|span| span.start);
+    // Of the spans that start before a token ends, whether the one that ends last reaches into it.
+    let ends: Vec<usize> = spans
+        .iter()
+        .scan(0, |end, span| {
+            *end = span.end.max(*end);
+            Some(*end)
+        })
+        .collect();
+    let is_trained = |token: &Range<usize>| {
+        let before = spans.partition_point(|span| span.start < token.end);
+        before > 0 && ends[before - 1] > token.start
+    };
+    offsets.iter().map(is_trained).collect()
 }
 
 #[cfg(test)]
@@ -146,11 +151,11 @@ mod tests {
             ("user", "two"),
             ("assistant", "é ran"),
         ];
-        Conversation {
-            messages: turns
+        Conversation::new(
+            turns
                 .map(|(role, content)| Message::new(role, content))
                 .to_vec(),
-        }
+        )
     }
 
     /// The text that is trained on, runs of it separated by a bar.
@@ -241,14 +246,14 @@ mod tests {
                 true => Generation::Prompt,
                 false => Generation::None,
             };
-            let rendered = template.render(&messages, generation).unwrap();
+            let rendered = template.render(&messages[..], generation).unwrap();
             assert_eq!(rendered, row["rendered"].as_str().unwrap(), "{name}");
             let Some(ids) = row["ids"].as_array() else {
                 prompts += 1;
                 continue;
             };
             let sample = tokenize(
-                &Conversation { messages },
+                &Conversation::new(messages),
                 &template,
                 &tokenizer,
                 Masking::Assistant,

@@ -411,7 +411,7 @@ mod tests {
             ];
             [Ok((
                 Location::new("chat.jsonl", 7),
-                Row::Conversation(Conversation { messages }),
+                Row::Conversation(Conversation::new(messages)),
             ))]
         };
         let settings = PrepareSettings {

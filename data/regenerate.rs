@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Conversation, Message, Row};
+use crate::conversation::{Message, Row};
 use crate::durable::{PendingFile, hex, write_whole};
 use crate::error::{Error, Result};
 use crate::rows::read_rows;
@@ -346,14 +346,15 @@ impl Report {
         self.truncated += count(|answer| answer.truncated);
         self.empty += count(|answer| answer.message.content.is_empty());
         self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
-        let Row::Conversation(Conversation { messages }) = row else {
+        let Row::Conversation(mut conversation) = row else {
             return Some(row);
         };
-        let Ok(steps) = steps(&messages) else {
-            return Some(Row::Conversation(Conversation { messages }));
+        let messages = std::mem::take(&mut conversation.messages);
+        conversation.messages = match steps(&messages) {
+            Ok(steps) => answered(messages, &steps, entry.answers),
+            Err(_) => messages,
         };
-        let messages = answered(messages, &steps, entry.answers);
-        Some(Row::Conversation(Conversation { messages }))
+        Some(Row::Conversation(conversation))
     }
 }
 

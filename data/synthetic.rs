@@ -186,7 +186,7 @@ impl Iterator for Source {
             messages.push(Message::new("user", prompt));
             messages.push(Message::new("assistant", answer));
         }
-        Some(Conversation { messages })
+        Some(Conversation::new(messages))
     }
 }
 

@@ -209,15 +209,11 @@ mod tests {
             [
                 (
                     Location::new(&file, 1),
-                    Row::Conversation(Conversation {
-                        messages: vec![Message::new("user", "q"), answer]
-                    })
+                    Row::Conversation(Conversation::new(vec![Message::new("user", "q"), answer]))
                 ),
                 (
                     Location::new(&file, 2),
-                    Row::Conversation(Conversation {
-                        messages: vec![Message::new("user", "q2")]
-                    })
+                    Row::Conversation(Conversation::new(vec![Message::new("user", "q2")]))
                 ),
             ]
         );

@@ -1,5 +1,6 @@
 //! Chat templates: Jinja sources of model folders, rendered as `transformers` renders them.
 
+use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
@@ -7,14 +8,15 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
 use serde_json::Map;
 
-use crate::conversation::Message;
+use crate::conversation::Exchange;
 use crate::error::{Error, Result};
-use crate::generation;
-use crate::jinja::{FUEL, environment};
+use crate::jinja::{CompileError, FUEL, NAME, compiled, generation};
 use crate::tokenizer::{read_config, special_token};
 
-/// The name the template is compiled under; it has no extension, so nothing is escaped for HTML.
-const NAME: &str = "chat";
+/// The longest rendering, in bytes.
+const LONGEST_OUTPUT: usize = 256 << 20;
+/// Characters of a template's own message that an error repeats.
+const LONGEST_MESSAGE: usize = 1000;
 const FILE: &str = "chat_template.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 
@@ -70,14 +72,14 @@ impl ChatTemplate {
         bos_token: Option<&str>,
         eos_token: Option<&str>,
     ) -> Result<Self> {
-        let (rewritten, marks_generation) = generation::rewrite(source);
-        let mut environment = environment();
-        environment
-            .add_template_owned(NAME, rewritten)
-            .map_err(|error| Error::TemplateSyntax {
+        let (environment, marks_generation) = compiled(source).map_err(|error| match error {
+            CompileError::Refused(error) => error,
+            CompileError::Syntax(error) => Error::TemplateSyntax {
                 line: error.line().unwrap_or(0),
                 message: message(&error),
-            })?;
+            },
+            CompileError::Thread(error) => refused(format!("cannot be compiled: {error}")),
+        })?;
         let mut variables = Map::new();
         for (name, token) in [("bos_token", bos_token), ("eos_token", eos_token)] {
             if let Some(token) = token {
@@ -110,38 +112,101 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation.
-    pub fn render(&self, messages: &[Message], generation: Generation) -> Result<String> {
-        self.render_marked(messages, generation)
+    pub fn render<'a>(
+        &self,
+        exchange: impl Into<Exchange<'a>>,
+        generation: Generation,
+    ) -> Result<String> {
+        self.render_marked(exchange, generation)
             .map(|rendered| rendered.text)
     }
 
     /// The text of a conversation and where the template says the assistant wrote it.
-    pub fn render_marked(&self, messages: &[Message], generation: Generation) -> Result<Rendered> {
+    pub fn render_marked<'a>(
+        &self,
+        exchange: impl Into<Exchange<'a>>,
+        generation: Generation,
+    ) -> Result<Rendered> {
+        let exchange = exchange.into();
+        if !self.marks_generation {
+            let text = self.print(exchange, generation, ("", ""))?;
+            return Ok(Rendered { text, spans: None });
+        }
         let variables = serde_json::to_string(&self.variables).map_err(unserialisable)?;
-        let conversation = serde_json::to_string(messages).map_err(unserialisable)?;
-        let marks = generation::marks([self.source.as_str(), &variables, &conversation])
+        let messages = serde_json::to_string(exchange.messages).map_err(unserialisable)?;
+        let tools = serde_json::to_string(exchange.tools).map_err(unserialisable)?;
+        let marks = generation::marks([self.source.as_str(), &variables, &messages, &tools])
             .ok_or_else(|| {
                 refused("the conversation uses every private-use character".to_owned())
             })?;
+        let printed = (&*marks.0.to_string(), &*marks.1.to_string());
+        let text = self.print(exchange, generation, printed)?;
+        let (text, spans) = generation::unmark(&text, marks).ok_or_else(|| {
+            refused("its `generation` blocks are nested or cut in the output".to_owned())
+        })?;
+        Ok(Rendered {
+            text,
+            spans: Some(spans),
+        })
+    }
+
+    /// What the template prints, with these marks around what the assistant wrote.
+    fn print(
+        &self,
+        exchange: Exchange<'_>,
+        generation: Generation,
+        marks: (&str, &str),
+    ) -> Result<String> {
+        let tools = match exchange.tools {
+            [] => Value::from(()),
+            tools => Value::from_serialize(tools),
+        };
+        let messages = exchange.messages;
         let context = minijinja::context! {
             messages,
-            tools => Value::from(()),
+            tools,
             documents => Value::from(()),
             add_generation_prompt => generation == Generation::Prompt,
-            generation_start__ => marks.0.to_string(),
-            generation_end__ => marks.1.to_string(),
+            generation_start__ => marks.0,
+            generation_end__ => marks.1,
             ..Value::from_serialize(&self.variables)
         };
         let template = self
             .environment
             .get_template(NAME)
             .map_err(|error| failed(&error))?;
-        let text = template.render(context).map_err(|error| failed(&error))?;
-        let (text, spans) = generation::unmark(&text, marks).ok_or_else(|| {
-            refused("its `generation` blocks are nested or cut in the output".to_owned())
-        })?;
-        let spans = self.marks_generation.then_some(spans);
-        Ok(Rendered { text, spans })
+        let mut output = Output::default();
+        let rendered = template.render_captured_to(context, &mut output).map(drop);
+        if output.full {
+            let mebibytes = LONGEST_OUTPUT >> 20;
+            return Err(refused(format!(
+                "stopped: it prints more than {mebibytes} MiB"
+            )));
+        }
+        rendered.map_err(|error| failed(&error))?;
+        String::from_utf8(output.bytes).map_err(|error| refused(error.to_string()))
+    }
+}
+
+/// What a template prints, up to a length.
+#[derive(Default)]
+struct Output {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.full |= self.bytes.len() + bytes.len() > LONGEST_OUTPUT;
+        if self.full {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -178,7 +243,11 @@ fn failed(error: &JinjaError) -> Error {
     }
 }
 
-fn refused(message: String) -> Error {
+fn refused(mut message: String) -> Error {
+    if let Some((end, _)) = message.char_indices().nth(LONGEST_MESSAGE) {
+        message.truncate(end);
+        message.push('…');
+    }
     Error::TemplateRender { message }
 }
 
@@ -190,6 +259,7 @@ fn unserialisable(error: serde_json::Error) -> Error {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::conversation::Message;
     use serde_json::json;
 
     /// ChatML without generation blocks.
@@ -211,7 +281,7 @@ pub(crate) mod tests {
 
     fn refusal(source: &str) -> String {
         template(source)
-            .render(&[Message::new("user", "u")], Generation::None)
+            .render(&[Message::new("user", "u")][..], Generation::None)
             .unwrap_err()
             .to_string()
     }
@@ -221,14 +291,17 @@ pub(crate) mod tests {
         let messages = [Message::new("user", "hi"), Message::new("assistant", " yo")];
         let chatml = template(CHATML);
         let turns = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n yo<|im_end|>\n";
-        assert_eq!(chatml.render(&messages, Generation::None).unwrap(), turns);
+        assert_eq!(
+            chatml.render(&messages[..], Generation::None).unwrap(),
+            turns
+        );
         assert_eq!(
             chatml.render(&messages[..1], Generation::Prompt).unwrap(),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
         );
         assert_eq!(
             chatml
-                .render_marked(&messages, Generation::None)
+                .render_marked(&messages[..], Generation::None)
                 .unwrap()
                 .spans,
             None
@@ -299,7 +372,7 @@ pub(crate) mod tests {
         let variables = json!({"enable_thinking": false});
         let template = template("{{ enable_thinking }}")
             .with_variables(variables.as_object().unwrap().clone());
-        assert_eq!(template.render(&[], Generation::None).unwrap(), "False");
+        assert_eq!(template.render(&[][..], Generation::None).unwrap(), "False");
     }
 
     #[test]
@@ -316,7 +389,7 @@ pub(crate) mod tests {
             refusal("{{ raise_exception('no users') }}"),
             "chat template: line 1: it refuses the conversation: no users"
         );
-        assert!(refusal("{{ messages }}").contains("`tojson`"));
+        assert!(refusal("{{ raise_exception('é' * 2000) }}").ends_with("é…"));
         let nested = "{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}";
         assert!(refusal(nested).contains("nested"));
     }
@@ -344,7 +417,7 @@ pub(crate) mod tests {
         let text = || {
             ChatTemplate::from_folder(folder.path())
                 .unwrap()
-                .render(&[], Generation::None)
+                .render(&[][..], Generation::None)
                 .unwrap()
         };
         config(json!({"chat_template": "one{{ eos_token }}", "eos_token": {"content": "</s>"}}));

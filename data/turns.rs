@@ -1,25 +1,58 @@
 //! Finds the assistant's turns in a rendered conversation when the template does not mark them.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use crate::conversation::Message;
+use crate::conversation::Exchange;
 use crate::error::{Error, Result};
-use crate::template::{ChatTemplate, Generation};
-use crate::tokenizer::Tokenizer;
+use crate::template::Generation;
+
+mod steps;
 
 /// Texts without a common first or last character, and without whitespace that a template might trim.
 const PROBES: [&str; 2] = ["kprobek", "zprobez"];
 
+/// Turns up to which each is looked for by itself: going through all in steps renders the whole as often.
+const FEW: usize = 4;
+/// The longest that a search may take.
+const LONGEST_SEARCH: Duration = Duration::from_secs(120);
+
+/// Renders a conversation or its beginning.
+pub(crate) type Render<'a> = &'a dyn Fn(Exchange<'_>, Generation) -> Result<String>;
+
 /// A rendered conversation and what made it.
 pub(crate) struct Conversed<'a> {
-    pub(crate) messages: &'a [Message],
+    pub(crate) exchange: Exchange<'a>,
     pub(crate) text: &'a str,
-    pub(crate) template: &'a ChatTemplate,
-    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) render: Render<'a>,
+    /// The texts of the special tokens, by which templates mark turns.
+    pub(crate) special: &'a [String],
 }
 
 impl Conversed<'_> {
-    /// The bytes an assistant message was generated as: from the generation prompt to the end of its turn.
+    /// The bytes that assistant messages, by their indices in order, were generated as: from the generation prompt to
+    /// the end of the turn.
+    pub(crate) fn turns(&self, wanted: &[usize]) -> Result<Vec<Range<usize>>> {
+        if wanted.len() > FEW
+            && let Some(turns) = steps::turns(self, wanted)
+        {
+            return Ok(turns);
+        }
+        let started = Instant::now();
+        let turn = |&index: &usize| match started.elapsed() > LONGEST_SEARCH {
+            false => self.turn(index),
+            true => Err(Error::TemplateRender {
+                message: format!(
+                    "stopped: finding the assistant's turns takes longer than {} seconds; `{{% generation %}}` blocks \
+                     say where they are",
+                    LONGEST_SEARCH.as_secs()
+                ),
+            }),
+        };
+        wanted.iter().map(turn).collect()
+    }
+
+    /// The bytes of one turn.
     ///
     /// The start is where the messages before it, with a generation prompt, end; the end is where the messages up
     /// to it end; each as long as that shorter rendering is a prefix of the whole. It is not where the template
@@ -28,47 +61,47 @@ impl Conversed<'_> {
     /// the whole rendering too, and what follows the probe in a conversation that ends with it closes the turn.
     ///
     /// Whitespace after the special token that ends a turn is left out: an engine stops before it.
-    pub(crate) fn turn(&self, index: usize) -> Result<Range<usize>> {
-        let prefix = |messages: &[Message], generation| {
-            let text = self.template.render(messages, generation).ok()?;
+    fn turn(&self, index: usize) -> Result<Range<usize>> {
+        let prefix = |count: usize, generation| {
+            let text = (self.render)(self.exchange.first(count), generation).ok()?;
             self.text.starts_with(&text).then_some(text.len())
         };
-        let start = match prefix(&self.messages[..index], Generation::Prompt) {
+        let start = match prefix(index, Generation::Prompt) {
             Some(start) => start,
             None => self.start_by_probe(index)?,
         };
-        let end = match prefix(&self.messages[..=index], Generation::None) {
+        let end = match prefix(index + 1, Generation::None) {
             Some(end) if end >= start => end,
             _ => self.end_by_probe(index)?,
         };
-        let Some(turn) = self.text.get(start..end) else {
-            return Err(not_found(index, "its end comes before its start"));
+        self.trimmed(start..end)
+            .ok_or_else(|| not_found(index, "its end comes before its start"))
+    }
+
+    /// A turn without whitespace after the special token that ends it.
+    fn trimmed(&self, turn: Range<usize>) -> Option<Range<usize>> {
+        let text = self.text.get(turn.clone())?;
+        let trimmed = text.trim_end();
+        let ends = |token: &String| trimmed.ends_with(token.as_str());
+        let length = match self.special.iter().any(ends) {
+            true => trimmed.len(),
+            false => text.len(),
         };
-        let trimmed = turn.trim_end();
-        let special = self.tokenizer.special_texts();
-        let length = if special
-            .iter()
-            .any(|token| trimmed.ends_with(token.as_str()))
-        {
-            trimmed.len()
-        } else {
-            turn.len()
-        };
-        Ok(start..start + length)
+        Some(turn.start..turn.start + length)
     }
 
     fn start_by_probe(&self, index: usize) -> Result<usize> {
-        let probe = self.probe(self.messages, index)?;
+        let probe = self.probe(self.exchange, index)?;
         Ok(common_prefix(self.text, probe.before()))
     }
 
     fn end_by_probe(&self, index: usize) -> Result<usize> {
-        let probe = self.probe(self.messages, index)?;
+        let probe = self.probe(self.exchange, index)?;
         let after = probe.after();
         if !self.text.ends_with(after) {
             return Err(not_found(index, "what follows it depends on what it says"));
         }
-        let last = self.probe(&self.messages[..=index], index)?;
+        let last = self.probe(self.exchange.first(index + 1), index)?;
         Ok(self.text.len() - after.len() + self.closing(after, last.after()))
     }
 
@@ -81,7 +114,7 @@ impl Conversed<'_> {
         if shared == after_last.len() {
             return shared;
         }
-        let special = self.tokenizer.special_texts();
+        let special = self.special;
         let across = special.iter().find_map(|token| {
             let mut starts = after.match_indices(token.as_str()).map(|(start, _)| start);
             let start = starts
@@ -102,11 +135,18 @@ impl Conversed<'_> {
         }
     }
 
-    fn probe(&self, messages: &[Message], index: usize) -> Result<Probe> {
-        let mut messages = messages.to_vec();
+    fn probe(&self, exchange: Exchange<'_>, index: usize) -> Result<Probe> {
+        let mut messages = exchange.messages.to_vec();
         let mut render = |content: &str| {
             content.clone_into(&mut messages[index].content);
-            self.template.render(&messages, Generation::None)
+            let messages = &messages;
+            (self.render)(
+                Exchange {
+                    messages,
+                    ..exchange
+                },
+                Generation::None,
+            )
         };
         let (text, other) = (render(PROBES[0])?, render(PROBES[1])?);
         if text == other {
@@ -163,6 +203,8 @@ fn not_found(message: usize, reason: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversation::Message;
+    use crate::template::ChatTemplate;
     use crate::template::tests::CHATML;
     use crate::tokenizer::tests::small;
 
@@ -172,10 +214,10 @@ mod tests {
         let text = template.render(messages, Generation::None)?;
         let tokenizer = small();
         let conversed = Conversed {
-            messages,
+            exchange: messages.into(),
             text: &text,
-            template: &template,
-            tokenizer: &tokenizer,
+            render: &|exchange, generation| template.render(exchange, generation),
+            special: tokenizer.special_texts(),
         };
         let assistants = (0..messages.len()).filter(|&index| messages[index].is_assistant());
         assistants

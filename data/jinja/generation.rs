@@ -7,6 +7,9 @@
 
 use std::ops::Range;
 
+use super::lexer::{Piece, pieces};
+use crate::error::Result;
+
 /// Template variable that holds the mark before a block.
 pub(crate) const START: &str = "generation_start__";
 /// Template variable that holds the mark after a block.
@@ -19,113 +22,34 @@ const PRIVATE_USE: Range<u32> = 0xE000..0xF900;
 ///
 /// Whitespace control and `trim_blocks` / `lstrip_blocks` act at the outer edges of a replacement as they did
 /// on the tag, because it begins and ends with a block tag. A block has its own scope, as in `transformers`.
-pub(crate) fn rewrite(source: &str) -> (String, bool) {
+pub(crate) fn rewrite(source: &str) -> Result<(String, bool)> {
     let mut output = String::with_capacity(source.len() + 256);
-    let mut rest = source;
     let mut found = false;
-    while let Some(open) = rest.find('{') {
-        let (before, from) = rest.split_at(open);
-        output.push_str(before);
-        let length = match from.as_bytes().get(1) {
-            Some(b'#') => from.find("#}").map_or(from.len(), |end| end + 2),
-            Some(b'{') => closing(from, "}}"),
-            Some(b'%') => closing(from, "%}"),
-            _ => 1,
+    for piece in pieces(source)? {
+        let tag = match piece {
+            Piece::Text(text) | Piece::Comment(text) => {
+                output.push_str(text);
+                continue;
+            }
+            Piece::Tag(tag) => tag,
         };
-        let (tag, after) = from.split_at(length);
-        rest = after;
-        match tag
-            .strip_prefix("{%")
-            .and_then(|tag| tag.strip_suffix("%}"))
-            .map(Tag::parse)
-        {
-            Some(Tag {
-                name: "generation",
-                left,
-                right,
-            }) => {
+        let (left, right) = (tag.left, tag.right);
+        match tag.keyword() {
+            Some("generation") => {
                 found = true;
                 output.push_str(&format!(
                     "{{%{left} with %}}{{{{ {START} }}}}{{% set {END} = {END} {right}%}}"
                 ));
             }
-            Some(Tag {
-                name: "endgeneration",
-                left,
-                right,
-            }) => {
+            Some("endgeneration") => {
                 output.push_str(&format!(
                     "{{%{left} set {END} = {END} %}}{{{{ {END} }}}}{{% endwith {right}%}}"
                 ));
             }
-            Some(Tag { name: "raw", .. }) => {
-                let end = end_of_raw(rest);
-                output.push_str(tag);
-                output.push_str(&rest[..end]);
-                rest = &rest[end..];
-            }
-            _ => output.push_str(tag),
+            _ => output.push_str(&source[tag.range]),
         }
     }
-    output.push_str(rest);
-    (output, found)
-}
-
-struct Tag<'a> {
-    left: &'a str,
-    name: &'a str,
-    right: &'a str,
-}
-
-impl<'a> Tag<'a> {
-    /// Splits what stands between `{%` and `%}`.
-    fn parse(inner: &'a str) -> Self {
-        let left = inner.len() - inner.trim_start_matches(['-', '+']).len();
-        let (left, inner) = inner.split_at(left.min(1));
-        let right = inner
-            .trim_end_matches(['-', '+'])
-            .len()
-            .max(inner.len().saturating_sub(1));
-        let (inner, right) = inner.split_at(right);
-        Self {
-            left,
-            name: inner.trim(),
-            right,
-        }
-    }
-}
-
-/// Length of the tag at the start of `text`; quoted strings in it may contain the closing mark.
-fn closing(text: &str, mark: &str) -> usize {
-    let mut quote = None;
-    let mut characters = text.char_indices().skip(2);
-    while let Some((at, character)) = characters.next() {
-        match quote {
-            Some(_) if character == '\\' => {
-                characters.next();
-            }
-            Some(open) if character == open => quote = None,
-            Some(_) => {}
-            None if text[at..].starts_with(mark) => return at + mark.len(),
-            None if character == '"' || character == '\'' => quote = Some(character),
-            None => {}
-        }
-    }
-    text.len()
-}
-
-/// Where the `{% endraw %}` tag starts that ends a raw block.
-fn end_of_raw(text: &str) -> usize {
-    let mut from = 0;
-    while let Some(open) = text[from..].find("{%") {
-        let tag = &text[from + open..];
-        let end = tag.find("%}").unwrap_or(tag.len());
-        if Tag::parse(&tag[2..end.max(2)]).name == "endraw" {
-            return from + open;
-        }
-        from += open + 2;
-    }
-    text.len()
+    Ok((output, found))
 }
 
 /// Two characters that do not occur in any of the texts; none where all are taken.
@@ -172,8 +96,8 @@ mod tests {
     fn only_real_tags_are_rewritten() {
         let untouched = "{# {% generation %} #}{{ '{% generation %}' }}{% raw %}{% generation %}{%- endraw -%}{ %}\
                          {% set x = \"%}{% generation %}\" %}{% if a %}{";
-        assert_eq!(rewrite(untouched), (untouched.to_owned(), false));
-        let (written, found) = rewrite("a{%- generation -%} b {%endgeneration+%}c");
+        assert_eq!(rewrite(untouched).unwrap(), (untouched.to_owned(), false));
+        let (written, found) = rewrite("a{%- generation -%} b {%endgeneration+%}c").unwrap();
         assert!(found);
         assert_eq!(
             written,

@@ -1,0 +1,282 @@
+//! The filters of templates: minijinja's, with account of what they take and make, and our own where one call could
+//! make more than its arguments are long.
+
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Environment, Error as JinjaError, State, filters};
+
+use super::accounts::{Account, check_length, refused};
+use super::json_text::{JsonStyle, to_python_json};
+use super::notation::text;
+
+/// The longest pause between items of JSON, the widest indentation and the like.
+const LONGEST_OPTION: usize = 1000;
+/// The most lists that `batch` and `slice` make room for.
+const MOST_PARTS: usize = 100_000;
+
+type Result<T, E = JinjaError> = std::result::Result<T, E>;
+
+/// What a filter does with its first argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Input {
+    /// It reads its text.
+    Text,
+    /// It goes through its items; those of a text are its characters.
+    Items,
+    /// It splits its text.
+    Split,
+    /// It looks at it as a whole.
+    Whole,
+}
+
+/// Replaces the filters of an environment.
+pub(crate) fn add_filters(environment: &mut Environment<'static>) {
+    for (name, input, filter) in of_minijinja() {
+        environment.add_filter(name, move |state: &State, arguments: Rest<Value>| {
+            bounded(state, &arguments, input, &filter)
+        });
+    }
+    environment.add_filter("tojson", tojson);
+    environment.add_filter("replace", replace);
+    environment.add_filter("join", join);
+    environment.add_filter("indent", indent);
+    environment.add_filter("string", |state: &State, value: &Value| {
+        text(&Account::of(state), value).map(|text| Value::from(&*text))
+    });
+    environment.add_filter("format", |state: &State, arguments: Rest<Value>| {
+        let account = Account::of(state);
+        check_format(&account, &arguments)?;
+        let format = Value::from_function(filters::format);
+        account.settle(format.call(state, &arguments)?)
+    });
+    // They are minijinja's own, not Jinja's, and make values that lie in each other without being a list.
+    for name in ["chain", "zip", "pprint"] {
+        environment.remove_filter(name);
+    }
+}
+
+fn of_minijinja() -> Vec<(&'static str, Input, Value)> {
+    use Input::{Items, Split, Text, Whole};
+    vec![
+        ("safe", Text, Value::from_function(filters::safe)),
+        ("escape", Text, Value::from_function(filters::escape)),
+        ("e", Text, Value::from_function(filters::escape)),
+        ("lower", Text, Value::from_function(filters::lower)),
+        ("upper", Text, Value::from_function(filters::upper)),
+        ("title", Text, Value::from_function(filters::title)),
+        (
+            "capitalize",
+            Text,
+            Value::from_function(filters::capitalize),
+        ),
+        ("trim", Text, Value::from_function(filters::trim)),
+        ("split", Split, Value::from_function(filters::split)),
+        ("lines", Split, Value::from_function(filters::lines)),
+        ("dictsort", Items, Value::from_function(filters::dictsort)),
+        ("items", Items, Value::from_function(filters::items)),
+        ("reverse", Items, Value::from_function(filters::reverse)),
+        ("first", Whole, Value::from_function(filters::first)),
+        ("last", Items, Value::from_function(filters::last)),
+        ("min", Items, Value::from_function(filters::min)),
+        ("max", Items, Value::from_function(filters::max)),
+        ("sort", Items, Value::from_function(filters::sort)),
+        ("list", Items, Value::from_function(filters::list)),
+        ("batch", Items, Value::from_function(filters::batch)),
+        ("slice", Items, Value::from_function(filters::slice)),
+        ("sum", Items, Value::from_function(filters::sum)),
+        ("select", Items, Value::from_function(filters::select)),
+        ("reject", Items, Value::from_function(filters::reject)),
+        (
+            "selectattr",
+            Items,
+            Value::from_function(filters::selectattr),
+        ),
+        (
+            "rejectattr",
+            Items,
+            Value::from_function(filters::rejectattr),
+        ),
+        ("map", Items, Value::from_function(filters::map)),
+        ("groupby", Items, Value::from_function(filters::groupby)),
+        ("unique", Items, Value::from_function(filters::unique)),
+        ("length", Whole, Value::from_function(filters::length)),
+        ("count", Whole, Value::from_function(filters::length)),
+        ("default", Whole, Value::from_function(filters::default)),
+        ("d", Whole, Value::from_function(filters::default)),
+        ("attr", Whole, Value::from_function(filters::attr)),
+        ("round", Whole, Value::from_function(filters::round)),
+        ("abs", Whole, Value::from_function(filters::abs)),
+        ("int", Whole, Value::from_function(filters::int)),
+        ("float", Whole, Value::from_function(filters::float)),
+        ("bool", Whole, Value::from_function(filters::bool)),
+    ]
+}
+
+/// Calls a filter of minijinja, with account of what it takes before and of what it makes afterwards.
+fn bounded(state: &State, arguments: &[Value], input: Input, filter: &Value) -> Result<Value> {
+    let account = Account::of(state);
+    let [first, options @ ..] = arguments else {
+        return filter.call(state, arguments);
+    };
+    for option in options {
+        check_option(option)?;
+    }
+    let made = match (input, first.as_str()) {
+        (Input::Text, None) if first.kind() != ValueKind::Undefined => {
+            let printed = Value::from(&*text(&account, first)?);
+            filter.call(state, &[&[printed], options].concat())
+        }
+        (Input::Text, _) => {
+            account.spend_text(first.as_str().map_or(0, str::len))?;
+            filter.call(state, arguments)
+        }
+        (Input::Split, Some(text)) => {
+            account.spend_text(text.len())?;
+            account.spend_parts(parts(text, options.first()))?;
+            filter.call(state, arguments)
+        }
+        (Input::Items, Some(text)) => {
+            account.spend_parts(text.len())?;
+            filter.call(state, arguments)
+        }
+        (Input::Items, None) => {
+            account.spend_parts(first.len().unwrap_or(0))?;
+            filter.call(state, arguments)
+        }
+        (Input::Whole | Input::Split, _) => filter.call(state, arguments),
+    };
+    account.settle(made?)
+}
+
+/// How many parts a text has between separators, at most; without one, between spaces and line breaks.
+pub(super) fn parts(text: &str, separator: Option<&Value>) -> usize {
+    let separators = match separator.and_then(Value::as_str) {
+        Some(separator) => text.matches(separator).count(),
+        None => text.matches(char::is_whitespace).count(),
+    };
+    separators + 1
+}
+
+/// Refuses an option that a filter would take time or room for beyond its input: a set of characters to strip, a number
+/// of parts.
+fn check_option(option: &Value) -> Result<()> {
+    if option
+        .as_str()
+        .is_some_and(|text| text.len() > LONGEST_OPTION)
+    {
+        return refused(format!(
+            "stopped: an option of more than {LONGEST_OPTION} bytes"
+        ));
+    }
+    match option.as_usize() {
+        Some(parts) if parts > MOST_PARTS && option.kind() == ValueKind::Number => {
+            refused(format!("stopped: an option beyond {MOST_PARTS}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn tojson(state: &State, value: Value, options: Kwargs) -> Result<String> {
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let separators = match separators.as_deref() {
+        Some([item, key]) => Some((item.clone(), key.clone())),
+        _ => None,
+    };
+    let style = JsonStyle {
+        indent: options.get("indent")?,
+        sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ascii: options
+            .get::<Option<bool>>("ensure_ascii")?
+            .unwrap_or(false),
+        separators,
+    };
+    options.assert_all_used()?;
+    let widest = [
+        style.indent.unwrap_or(0),
+        style
+            .separators
+            .as_ref()
+            .map_or(0, |(one, two)| one.len().max(two.len())),
+    ];
+    if widest.iter().any(|&width| width > LONGEST_OPTION) {
+        return refused(format!(
+            "stopped: `tojson` with an option beyond {LONGEST_OPTION}"
+        ));
+    }
+    to_python_json(&value, &style, &Account::of(state))
+}
+
+fn replace(state: &State, value: &Value, from: &Value, to: &Value) -> Result<String> {
+    let account = Account::of(state);
+    let (from, to) = (text(&account, from)?, text(&account, to)?);
+    replaced(&account, &text(&account, value)?, (&from, &to), None)
+}
+
+/// A text with its first `count` occurrences of one part replaced by another, or with all.
+pub(super) fn replaced(
+    account: &Account,
+    value: &str,
+    (from, to): (&str, &str),
+    count: Option<usize>,
+) -> Result<String> {
+    let count = count.unwrap_or(usize::MAX);
+    account.spend_text(value.len())?;
+    let found = value.matches(from).take(count).count();
+    let added = found.saturating_mul(to.len());
+    account.spend_text((value.len() - found * from.len()).saturating_add(added))?;
+    Ok(value.replacen(from, to, count))
+}
+
+fn join(state: &State, values: &Value, between: Option<&Value>) -> Result<String> {
+    let account = Account::of(state);
+    let between = between.map_or(Ok("".into()), |between| text(&account, between))?;
+    joined(&account, values, &between)
+}
+
+/// The texts of values, with another one between them.
+pub(super) fn joined(account: &Account, values: &Value, between: &str) -> Result<String> {
+    let mut output = String::new();
+    for (number, item) in values.try_iter()?.enumerate() {
+        let before = if number > 0 { between } else { "" };
+        let item = text(account, &item)?;
+        account.spend(before.len())?;
+        output.push_str(before);
+        output.push_str(&item);
+        check_length(output.len())?;
+    }
+    Ok(output)
+}
+
+fn indent(state: &State, arguments: Rest<Value>) -> Result<Value> {
+    let account = Account::of(state);
+    let lines = match arguments.first() {
+        Some(value) => text(&account, value)?.split('\n').count(),
+        None => 1,
+    };
+    let options = arguments.iter().skip(1);
+    let named = |option: &Value| {
+        option
+            .get_attr("width")
+            .ok()
+            .and_then(|width| width.as_usize())
+    };
+    let widths = options.filter_map(|option| option.as_usize().or_else(|| named(option)));
+    let widest = widths.max().unwrap_or(4);
+    account.spend_text(widest.saturating_mul(lines))?;
+    account.settle(Value::from_function(filters::indent).call(state, &arguments)?)
+}
+
+/// Refuses a format that asks for a wide field, and takes account of its arguments.
+pub(super) fn check_format(account: &Account, arguments: &[Value]) -> Result<()> {
+    let [format, values @ ..] = arguments else {
+        return Ok(());
+    };
+    let format = format.as_str().unwrap_or_default();
+    let digits = format.split(|c: char| !c.is_ascii_digit());
+    let longest = digits.map(str::len).max().unwrap_or(0);
+    if longest > 3 || format.contains('*') {
+        return refused("stopped: a format with a field wider than 999");
+    }
+    account.spend_text(format.len())?;
+    values.iter().try_for_each(|value| account.keep(value, 0))
+}
