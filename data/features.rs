@@ -177,7 +177,7 @@ impl FeatureIndex {
         if index.version != VERSION {
             return Err(Error::altered(&path, "version", VERSION, index.version));
         }
-        let mut first = 0;
+        let mut first: u64 = 0;
         for shard in &index.shards {
             if shard.first != first {
                 return Err(Error::altered(
@@ -187,7 +187,11 @@ impl FeatureIndex {
                     shard.first,
                 ));
             }
-            first += shard.samples;
+            let next = first.checked_add(shard.samples);
+            first = next.ok_or_else(|| {
+                let path = folder.join(&shard.file);
+                Error::altered(&path, "samples", "fewer", shard.samples)
+            })?;
         }
         Ok(index)
     }
@@ -324,6 +328,11 @@ impl FeatureWriter {
     pub fn finish(mut self) -> Result<()> {
         if let Some(open) = self.open.take() {
             self.close_shard(open)?;
+        }
+        if self.index.shards.is_empty() {
+            return Err(Error::NoSamples {
+                folder: self.folder,
+            });
         }
         self.index.complete = true;
         self.index.write(&self.folder)

@@ -19,6 +19,7 @@ mod notation;
 #[cfg(test)]
 mod tests;
 
+use crate::contained::contained;
 use accounts::{Account, refused};
 use notation::text;
 
@@ -37,15 +38,18 @@ pub(crate) fn compiled(source: &str) -> Result<(Environment<'static>, bool), Com
     let (rewritten, marks) = generation::rewrite(&guarded).map_err(CompileError::Refused)?;
     let mut environment = environment();
     let compile = move || {
-        environment
-            .add_template_owned(NAME, rewritten)
-            .map(|()| environment)
+        contained(|| {
+            let added = environment.add_template_owned(NAME, rewritten);
+            added.map(|()| environment)
+        })
     };
     let compiler = std::thread::Builder::new().stack_size(COMPILER_STACK);
-    let thread = compiler.spawn(compile).map_err(CompileError::Thread)?;
+    let thread = compiler.spawn(compile);
+    let thread = thread.map_err(|error| CompileError::Failed(error.to_string()))?;
     match thread.join() {
-        Ok(Ok(environment)) => Ok((environment, marks)),
-        Ok(Err(error)) => Err(CompileError::Syntax(error)),
+        Ok(Ok(Ok(environment))) => Ok((environment, marks)),
+        Ok(Ok(Err(error))) => Err(CompileError::Syntax(error)),
+        Ok(Err(panicked)) => Err(CompileError::Failed(panicked.to_string())),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
@@ -56,8 +60,8 @@ pub(crate) enum CompileError {
     Refused(crate::Error),
     /// It is no template.
     Syntax(JinjaError),
-    /// The system has no thread left.
-    Thread(std::io::Error),
+    /// The system has no thread left, or minijinja fails on it.
+    Failed(String),
 }
 
 /// An environment with the functions, filters and notation that chat templates expect.

@@ -1,10 +1,13 @@
 //! Conversations, chat templates, tokens, loss masks, packing, shards and draft vocabularies.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod contained;
 pub mod conversation;
 mod durable;
 pub mod error;
 pub mod features;
+#[cfg(test)]
+mod forged;
 mod jinja;
 pub mod lint;
 pub mod mask;

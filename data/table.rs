@@ -14,6 +14,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use serde_json::{Map, Value};
 
+use crate::contained::contained;
 use crate::conversation::KEYS;
 use crate::error::{Error, Result};
 use crate::rows::Location;
@@ -30,6 +31,11 @@ pub(crate) struct Table {
 impl Table {
     /// Opens the columns a row is read from.
     pub(crate) fn open(path: &Path, file: File) -> Result<Self> {
+        contained(|| Self::open_file(path, file))
+            .unwrap_or_else(|panicked| Err(unreadable_table(path, &panicked)))
+    }
+
+    fn open_file(path: &Path, file: File) -> Result<Self> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(file)
             .map_err(|error| unreadable_table(path, &error))?;
         let names: Vec<String> = builder
@@ -63,6 +69,11 @@ impl Table {
 
     /// The next row, and its number in `location`; none at the end.
     pub(crate) fn next_row(&mut self, location: &mut Location) -> Option<Result<Value>> {
+        contained(|| self.decode_row(location))
+            .unwrap_or_else(|panicked| Some(Err(unreadable_table(&location.file, &panicked))))
+    }
+
+    fn decode_row(&mut self, location: &mut Location) -> Option<Result<Value>> {
         loop {
             if let Some((rows, at)) = &mut self.batch
                 && *at < rows.num_rows()
@@ -148,7 +159,9 @@ fn cell(column: &dyn Array, row: usize) -> std::result::Result<Value, DataType> 
 mod tests {
     use super::*;
     use crate::conversation::{Conversation, Message, Row, Sample};
+    use crate::forged::refusals;
     use crate::rows::{LocatedRow, read_rows};
+    use crate::tokens::TokenWriter;
     use arrow::array::{ArrayRef, BooleanArray, Int64Array, ListArray, StringArray, StructArray};
     use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
     use arrow::datatypes::{Field, Schema};
@@ -276,5 +289,35 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(message.contains("a readable Parquet file"), "{message}");
+    }
+
+    #[test]
+    fn a_forged_table_is_an_error_and_no_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let mut writer = TokenWriter::create(folder.path(), 100).unwrap();
+        for length in [5, 1, 9, 4, 7] {
+            let sample = Sample {
+                tokens: (0..length).collect(),
+                loss_mask: vec![true; length as usize],
+            };
+            writer.push(&sample).unwrap();
+        }
+        let shards = writer.finish(Map::new()).unwrap().shards;
+        let whole = std::fs::read(folder.path().join(&shards[0].file)).unwrap();
+        let messages = refusals(&whole, 300, |bytes| {
+            std::fs::write(&file, bytes).unwrap();
+            read_rows(&file)?.try_for_each(|row| row.map(drop))
+        });
+        let contained = |message: &String| message.contains("its library fails on");
+        assert!(
+            messages.iter().any(contained),
+            "no case would have panicked"
+        );
+        assert!(
+            messages
+                .iter()
+                .all(|message| message.contains("rows.parquet"))
+        );
     }
 }

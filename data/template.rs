@@ -8,6 +8,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
 use serde_json::Map;
 
+use crate::contained::contained;
 use crate::conversation::Exchange;
 use crate::error::{Error, Result};
 use crate::jinja::{CompileError, FUEL, NAME, compiled, generation};
@@ -78,7 +79,7 @@ impl ChatTemplate {
                 line: error.line().unwrap_or(0),
                 message: message(&error),
             },
-            CompileError::Thread(error) => refused(format!("cannot be compiled: {error}")),
+            CompileError::Failed(why) => refused(format!("it cannot be compiled: {why}")),
         })?;
         let mut variables = Map::new();
         for (name, token) in [("bos_token", bos_token), ("eos_token", eos_token)] {
@@ -176,7 +177,8 @@ impl ChatTemplate {
             .get_template(NAME)
             .map_err(|error| failed(&error))?;
         let mut output = Output::default();
-        let rendered = template.render_captured_to(context, &mut output).map(drop);
+        let rendered = contained(|| template.render_captured_to(context, &mut output).map(drop));
+        let rendered = rendered.map_err(|panicked| refused(panicked.to_string()))?;
         if output.full {
             let mebibytes = LONGEST_OUTPUT >> 20;
             return Err(refused(format!(

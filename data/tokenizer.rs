@@ -14,6 +14,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
 
+use crate::contained::contained;
 use crate::error::{Error, Result};
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -53,16 +54,21 @@ impl Tokenizer {
         let path = folder.join(TOKENIZER);
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
         let config = read_config(folder)?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| Error::File {
+        let read = contained(|| {
+            let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
+            // Length limits belong to preparation, which counts what it cuts.
+            inner.with_truncation(None)?;
+            inner.with_padding(None);
+            Ok((special_texts(&inner), inner))
+        });
+        let read = read.unwrap_or_else(|panicked| Err(panicked.into()));
+        let (special, inner) = read.map_err(|error: tokenizers::Error| Error::File {
             path,
             expected: "a tokenizer of the `tokenizers` library".to_owned(),
             found: error.to_string(),
         })?;
-        // Length limits belong to preparation, which counts what it cuts.
-        inner.with_truncation(None).map_err(failed)?;
-        inner.with_padding(None);
         Ok(Self {
-            special: special_texts(&inner),
+            special,
             inner,
             bos: special_token(&config, "bos_token"),
             eos: special_token(&config, "eos_token"),
@@ -72,7 +78,9 @@ impl Tokenizer {
 
     /// Tokenises a text; special tokens written in it are recognised, none are added.
     pub fn encode(&self, text: &str) -> Result<Encoding> {
-        let encoding = self.inner.encode(text, false).map_err(failed)?;
+        let encoding = contained(|| self.inner.encode(text, false))
+            .unwrap_or_else(|panicked| Err(panicked.into()))
+            .map_err(failed)?;
         Ok(Encoding {
             ids: encoding.get_ids().to_vec(),
             offsets: encoding
@@ -85,8 +93,8 @@ impl Tokenizer {
 
     /// The text of token ids; ids outside the vocabulary stand for nothing.
     pub fn decode(&self, ids: &[u32], special: Special) -> Result<String> {
-        self.inner
-            .decode(ids, special == Special::Skip)
+        contained(|| self.inner.decode(ids, special == Special::Skip))
+            .unwrap_or_else(|panicked| Err(panicked.into()))
             .map_err(failed)
     }
 
@@ -350,5 +358,67 @@ pub(crate) mod tests {
             "{message}"
         );
         assert!(train_byte_level_bpe(std::iter::empty(), 10, &[]).is_err());
+    }
+
+    /// A tokenizer of the `tokenizers` library with one value changed, by its path.
+    fn changed(path: &str, value: Value) -> Result<Encoding> {
+        let folder = tempfile::tempdir().unwrap();
+        small().save(folder.path()).unwrap();
+        let file = folder.path().join(TOKENIZER);
+        let mut tokenizer: Value =
+            serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        *tokenizer.pointer_mut(path).unwrap() = value;
+        std::fs::write(&file, tokenizer.to_string()).unwrap();
+        let tokenizer = Tokenizer::from_folder(folder.path())?;
+        tokenizer.encode("the cat, the dog")
+    }
+
+    #[test]
+    fn a_tokenizer_that_its_library_panics_on_is_an_error() {
+        let charsmap = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+        let template = |single: Value| {
+            json!({"type": "TemplateProcessing", "single": single, "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+                   "special_tokens": {}})
+        };
+        let twice = json!([{"Sequence": {"id": "B", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
+        let strips = json!({"type": "Replace", "pattern": {"String": "<|im_end|>"}, "content": ""});
+        let cases = [
+            (
+                "/model/continuing_subword_prefix",
+                json!("longer than most tokens"),
+            ),
+            ("/normalizer", charsmap),
+            (
+                "/pre_tokenizer",
+                json!({"type": "FixedLength", "length": 0}),
+            ),
+            ("/post_processor", template(twice)),
+            ("/normalizer", strips),
+        ];
+        for (path, value) in cases {
+            let shown = value.to_string();
+            // Some are only odd; what counts is that none of them panics.
+            match changed(path, value) {
+                Err(error) => assert!(error.to_string().contains("okenizer"), "{shown}: {error}"),
+                Ok(encoding) => assert!(!encoding.ids.is_empty(), "{shown}"),
+            }
+        }
+        let failed = |path: &str, value: Value| changed(path, value).unwrap_err().to_string();
+        let message = failed(
+            "/model/continuing_subword_prefix",
+            json!("longer than most tokens"),
+        );
+        assert!(
+            message.contains("tokenizer.json") && message.contains("its library fails on"),
+            "{message}"
+        );
+        let message = failed(
+            "/pre_tokenizer",
+            json!({"type": "FixedLength", "length": 0}),
+        );
+        assert!(
+            message.starts_with("tokenizer: something that its library fails on: chunk size"),
+            "{message}"
+        );
     }
 }

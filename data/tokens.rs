@@ -13,6 +13,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde::{Deserialize, Serialize};
 
+use crate::contained::contained;
 use crate::conversation::Sample;
 use crate::durable::{self, TEMPORARY, Written};
 use crate::error::{Error, Result};
@@ -326,6 +327,9 @@ impl TokenShards {
         if index.version != VERSION {
             return Err(Error::altered(&path, "version", VERSION, index.version));
         }
+        if index.shards.is_empty() {
+            return Err(Error::altered(&path, "shards", "at least one", 0));
+        }
         let mut columns = Columns::default();
         for shard in &index.shards {
             let path = folder.join(&shard.file);
@@ -337,7 +341,8 @@ impl TokenShards {
                 },
             )?;
             let (samples, tokens) = (columns.ends.len(), columns.tokens.len());
-            columns.append_parquet(&path)?;
+            contained(|| columns.append_parquet(&path))
+                .unwrap_or_else(|panicked| Err(Error::read(&path, panicked)))?;
             if columns.ends.len() - samples != shard.samples {
                 return Err(Error::altered(
                     &path,

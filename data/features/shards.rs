@@ -16,6 +16,7 @@ use arrow::ipc::root_as_footer;
 use memmap2::Mmap;
 
 use super::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
+use crate::contained::contained;
 use crate::durable::{self, Written};
 use crate::error::{Error, Result};
 use crate::tokens::fields_line;
@@ -50,6 +51,14 @@ impl FeatureShards {
                 samples: index.samples(),
             });
         }
+        if index.shards.is_empty() {
+            return Err(Error::altered(
+                &folder.join(INDEX),
+                "shards",
+                "at least one",
+                0,
+            ));
+        }
         let mut samples = Vec::new();
         for shard in &index.shards {
             let path = folder.join(&shard.file);
@@ -61,7 +70,9 @@ impl FeatureShards {
                 },
             )?;
             let (before, mut tokens) = (samples.len(), 0);
-            for sample in map_shard(&path, &index.header, shard.first)? {
+            let mapped = contained(|| map_shard(&path, &index.header, shard.first))
+                .unwrap_or_else(|panicked| Err(Error::read(&path, panicked)))?;
+            for sample in mapped {
                 tokens += sample.tokens.len() as u64;
                 samples.push(sample);
             }

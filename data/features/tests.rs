@@ -1,6 +1,9 @@
 use std::fs;
 
+use sha2::{Digest, Sha256};
+
 use super::*;
+use crate::forged::refusals;
 
 /// A sample with its numbers made from its own number.
 struct Owned {
@@ -238,5 +241,67 @@ fn disk_estimates_count_two_bytes_for_every_number() {
     assert!(
         (written / estimate - 1.0).abs() < 0.03,
         "{written} {estimate}"
+    );
+}
+
+#[test]
+fn a_forged_shard_with_the_right_checksum_is_an_error_and_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..1).finish().unwrap();
+    let shard = folder.path().join("features-00000.arrow");
+    let whole = fs::read(&shard).unwrap();
+    let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
+    let checksum = |bytes: &[u8]| durable::hex(&Sha256::digest(bytes));
+    let messages = refusals(&whole, 300, |bytes| {
+        // Another file each time: one that is mapped is not to be written to.
+        fs::remove_file(&shard).unwrap();
+        fs::write(&shard, &bytes).unwrap();
+        let text = text.replace(&checksum(&whole), &checksum(&bytes));
+        fs::write(folder.path().join(INDEX), text).unwrap();
+        FeatureShards::open(folder.path()).map(drop)
+    });
+    assert!(
+        messages
+            .iter()
+            .all(|message| message.contains("features-00000.arrow"))
+    );
+}
+
+#[test]
+fn features_without_shards_are_an_error_to_write_and_to_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = write(folder.path(), 0..0).finish().unwrap_err();
+    assert!(matches!(error, Error::NoSamples { .. }), "{error}");
+    let index = FeatureIndex {
+        version: VERSION,
+        complete: true,
+        header: header(),
+        shards: Vec::new(),
+    };
+    index.write(folder.path()).unwrap();
+    let error = FeatureShards::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.ends_with("shards: expected at least one, found 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_index_whose_counts_overflow_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..4).finish().unwrap();
+    let path = folder.path().join(INDEX);
+    let text = fs::read_to_string(&path).unwrap();
+    let many = format!("\"samples\": {}", u64::MAX);
+    fs::write(
+        &path,
+        text.replace("\"samples\": 3", &many)
+            .replace("\"first\": 3", &format!("\"first\": {}", u64::MAX)),
+    )
+    .unwrap();
+    let error = FeatureShards::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("features-00001.arrow") && error.contains("samples: expected fewer"),
+        "{error}"
     );
 }

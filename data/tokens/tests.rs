@@ -1,4 +1,7 @@
+use sha2::{Digest, Sha256};
+
 use super::*;
+use crate::forged::refusals;
 
 fn sample(first: u32, length: u32) -> Sample {
     Sample {
@@ -160,4 +163,44 @@ fn a_sample_without_tokens_or_with_a_short_mask_is_refused() {
         writer.finish(serde_json::Map::new()),
         Err(Error::NoSamples { .. })
     ));
+}
+
+#[test]
+fn a_forged_shard_with_the_right_checksum_is_an_error_and_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = write(folder.path(), &[5, 1, 9, 4, 7], 100);
+    let shard = folder.path().join(&index.shards[0].file);
+    let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
+    let messages = refusals(&fs::read(&shard).unwrap(), 300, |bytes| {
+        fs::write(&shard, &bytes).unwrap();
+        let sha256 = durable::hex(&Sha256::digest(bytes));
+        let text = text.replace(&index.shards[0].sha256, &sha256);
+        fs::write(folder.path().join(INDEX), text).unwrap();
+        TokenShards::open(folder.path()).map(drop)
+    });
+    assert!(
+        messages
+            .iter()
+            .all(|message| message.contains("tokens-00000.parquet"))
+    );
+}
+
+#[test]
+fn an_index_without_shards_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = TokenIndex {
+        samples: 0,
+        shards: Vec::new(),
+        ..write(folder.path(), &[5], 100)
+    };
+    fs::write(
+        folder.path().join(INDEX),
+        serde_json::to_vec(&index).unwrap(),
+    )
+    .unwrap();
+    let error = TokenShards::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.ends_with("shards: expected at least one, found 0"),
+        "{error}"
+    );
 }
