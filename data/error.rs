@@ -125,6 +125,15 @@ pub enum Error {
         reasons: String,
     },
 
+    /// A dataset of which nothing can be kept for the evaluation.
+    #[error(
+        "no prompt can be held out for the evaluation: expected at least 2 different ones, found {prompts}"
+    )]
+    NothingToHoldOut {
+        /// Different prompts.
+        prompts: usize,
+    },
+
     /// A shard or its index could not be written.
     #[error("could not write `{}`: {source}", path.display())]
     Write {

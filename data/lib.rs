@@ -5,10 +5,13 @@ mod contained;
 pub mod conversation;
 mod durable;
 pub mod error;
+pub mod expand;
 pub mod features;
 #[cfg(test)]
 mod forged;
+pub mod held_out;
 mod jinja;
+mod json;
 pub mod lint;
 pub mod mask;
 pub mod packing;
@@ -16,6 +19,7 @@ pub mod prepare;
 pub mod regenerate;
 pub mod rows;
 pub mod seed;
+pub mod sources;
 pub mod synthetic;
 mod table;
 pub mod template;
@@ -24,5 +28,5 @@ pub mod tokens;
 mod turns;
 pub mod vocabulary;
 
-pub use conversation::{Conversation, Message, Row, Sample};
+pub use conversation::{Content, Conversation, Message, Row, Sample};
 pub use error::{Error, Result};

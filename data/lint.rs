@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Conversation, Row, Sample};
+use crate::conversation::{Content, Conversation, Row, Sample};
 use crate::error::{Error, Result};
 use crate::prepare::{Category, Preparation, PrepareSettings, digest, first_bytes};
 use crate::rows::{LocatedRow, Location};
@@ -93,11 +93,12 @@ fn survey(
     let (mut lengths, mut shares) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for row in rows {
-        let used = row.and_then(|(location, row)| {
-            let sample = preparation.sample(&location, &row)?;
-            Ok((location, row, sample))
+        let used = row.and_then(|LocatedRow { location, row, .. }| {
+            let samples = preparation.samples(&location, &row)?;
+            let hides_tools = preparation.hides_tools(&row);
+            Ok((location, row, samples, hides_tools))
         });
-        let (location, row, sample) = match used {
+        let (location, row, samples, hides_tools) = match used {
             Ok(used) => used,
             Err(error @ Error::EmptyDataset { .. }) => return Err(error),
             Err(error) => {
@@ -105,23 +106,32 @@ fn survey(
                 continue;
             }
         };
-        let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
-        report.samples += 1;
-        report.tokens += length as u64;
-        report.trained_tokens += trained as u64;
-        lengths.push(length as f64);
-        shares.push(trained as f64 / length.max(1) as f64);
-        for (applies, category) in [
-            (trained == 0, &mut report.all_zero),
-            (trained == length && length > 0, &mut report.all_one),
-            (length > linter.settings.max_length, &mut report.overlong),
-            (!seen.insert(digest(&sample)), &mut report.duplicates),
-        ] {
-            if applies {
-                category.add(&location);
-            }
+        if hides_tools {
+            report.hidden_tools.add(&location);
         }
-        look(&location, &row, &sample)?;
+        for _ in 0..samples.beyond {
+            report.overlong.add(&location);
+        }
+        report.samples += samples.beyond as u64;
+        for sample in samples.made {
+            let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
+            report.samples += 1;
+            report.tokens += length as u64;
+            report.trained_tokens += trained as u64;
+            lengths.push(length as f64);
+            shares.push(trained as f64 / length.max(1) as f64);
+            for (applies, category) in [
+                (trained == 0, &mut report.all_zero),
+                (trained == length && length > 0, &mut report.all_one),
+                (length > linter.settings.max_length, &mut report.overlong),
+                (!seen.insert(digest(&sample)), &mut report.duplicates),
+            ] {
+                if applies {
+                    category.add(&location);
+                }
+            }
+            look(&location, &row, &sample)?;
+        }
     }
     report.length = Quantiles::of(lengths);
     report.trained_share = Quantiles::of(shares);
@@ -133,8 +143,8 @@ fn survey(
 fn prompt_digest(row: &Row, sample: &Sample) -> Option<u128> {
     let mut hash = Sha256::new();
     let mut any = false;
-    match row {
-        Row::Conversation(Conversation { messages, .. }) => {
+    match &row.content {
+        Content::Conversation(Conversation { messages, .. }) => {
             for message in messages
                 .iter()
                 .take_while(|message| !message.is_assistant())
@@ -146,7 +156,7 @@ fn prompt_digest(row: &Row, sample: &Sample) -> Option<u128> {
                 }
             }
         }
-        Row::Tokens(_) => {
+        Content::Tokens(_) => {
             for token in sample.prompt() {
                 any = true;
                 hash.update(token.to_le_bytes());
@@ -193,6 +203,7 @@ fn with_visible_mask(sample: &Sample, tokenizer: &Tokenizer) -> Result<String> {
 mod tests {
     use super::*;
     use crate::conversation::Message;
+    use crate::expand::Turns;
     use crate::mask::Masking;
     use crate::prepare::{Duplicates, Overlong};
     use crate::template::tests::CHATML;
@@ -203,11 +214,11 @@ mod tests {
             Message::new("user", user),
             Message::new("assistant", assistant),
         ];
-        Row::Conversation(Conversation::new(messages))
+        Conversation::new(messages).into()
     }
 
     fn tokens(tokens: &[u32], trained: bool) -> Row {
-        Row::Tokens(Sample {
+        Row::from(Sample {
             tokens: tokens.to_vec(),
             loss_mask: vec![trained; tokens.len()],
         })
@@ -216,7 +227,7 @@ mod tests {
     fn located(file: &'static str, rows: Vec<Row>) -> impl Iterator<Item = Result<LocatedRow>> {
         rows.into_iter()
             .zip(1..)
-            .map(move |(row, at)| Ok((Location::new(file, at), row)))
+            .map(move |(row, at)| Ok(LocatedRow::new(Location::new(file, at), row)))
     }
 
     fn report(train: Vec<Row>, eval: Vec<Row>, masking: Masking) -> LintReport {
@@ -224,6 +235,7 @@ mod tests {
             max_length: 30,
             overlong: Overlong::Truncate,
             masking,
+            turns: Turns::Auto,
             min_trained_tokens: 1,
             duplicates: Duplicates::Keep,
             vocab: 320,
@@ -299,6 +311,26 @@ mod tests {
             .map(|coverage| coverage.share)
             .collect();
         assert_eq!(shares, [0.6, 0.8, 1.0]);
+    }
+
+    #[test]
+    fn tools_that_the_template_does_not_show_are_reported() {
+        let tools = vec![serde_json::json!({"type": "function"})];
+        let with_tools = |user: &str| {
+            let mut row = chat(user, "the cat");
+            if let Content::Conversation(conversation) = &mut row.content {
+                conversation.tools = tools.clone();
+            }
+            row
+        };
+        let found = report(
+            vec![with_tools("the dog"), chat("x", "y")],
+            vec![],
+            Masking::Assistant,
+        );
+        assert_eq!(found.train.hidden_tools.count, 1);
+        let problem = "1 of the training rows define tools that the chat template does not show: `train` row 1";
+        assert_eq!(found.problems(), [problem]);
     }
 
     #[test]

@@ -29,23 +29,19 @@ pub enum Masking {
 /// turn from the generation prompt to the token that ends it. The text is tokenised once, as a whole, and a token is
 /// in the mask when it shares a byte with that part. This is `return_assistant_tokens_mask` of `transformers`, but
 /// for a block that ends inside a character of several tokens, of which `transformers` takes only the first.
-pub fn tokenize(
-    conversation: &Conversation,
+pub fn tokenize<'a>(
+    exchange: impl Into<Exchange<'a>>,
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
     masking: Masking,
 ) -> Result<Sample> {
-    let rendered = template.render_marked(conversation, Generation::None)?;
+    let exchange = exchange.into();
+    let rendered = template.render_marked(exchange, Generation::None)?;
     let encoding = tokenizer.encode(&rendered.text)?;
     let loss_mask = match masking {
         Masking::All => vec![true; encoding.ids.len()],
         Masking::Assistant | Masking::LastTurn => {
-            let spans = assistant_spans(
-                conversation.into(),
-                &rendered,
-                (template, tokenizer),
-                masking,
-            )?;
+            let spans = assistant_spans(exchange, &rendered, (template, tokenizer), masking)?;
             overlapping(&encoding.offsets, &spans)
         }
     };
@@ -55,21 +51,24 @@ pub fn tokenize(
     })
 }
 
-/// The tokens of a conversation up to its last assistant turn, where the target is to answer.
-///
-/// A conversation that ends with another role is taken whole: its answer is still to come.
+/// The tokens of [`prompt_text`].
 pub fn prompt(
     conversation: &Conversation,
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
+    Ok(tokenizer.encode(&prompt_text(conversation, template)?)?.ids)
+}
+
+/// The text of a conversation up to its last assistant turn, where the target is to answer.
+///
+/// A conversation that ends with another role is taken whole: its answer is still to come.
+pub fn prompt_text(conversation: &Conversation, template: &ChatTemplate) -> Result<String> {
     let mut exchange = Exchange::from(conversation);
     if exchange.messages.last().is_some_and(Message::is_assistant) {
         exchange = exchange.first(exchange.messages.len() - 1);
     }
-    Ok(tokenizer
-        .encode(&template.render(exchange, Generation::Prompt)?)?
-        .ids)
+    template.render(exchange, Generation::Prompt)
 }
 
 /// The bytes of a rendering that the assistant wrote, in order.

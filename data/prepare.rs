@@ -6,11 +6,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Row, Sample};
+use crate::conversation::{Content, Exchange, Row, Sample};
 use crate::error::{Error, Result};
-use crate::mask::{self, Masking};
+use crate::expand::{Samples, Turns, samples};
+use crate::mask::Masking;
 use crate::rows::{LocatedRow, Location};
-use crate::template::ChatTemplate;
+use crate::template::{ChatTemplate, Generation};
 use crate::tokenizer::Tokenizer;
 
 /// Places a category of a report names.
@@ -47,6 +48,8 @@ pub struct PrepareSettings {
     pub overlong: Overlong,
     /// Which tokens are trained on.
     pub masking: Masking,
+    /// Whether a conversation is one sample, or one for each answer.
+    pub turns: Turns,
     /// Samples with fewer trained tokens are left out.
     pub min_trained_tokens: usize,
     /// What happens to repeated samples.
@@ -74,13 +77,21 @@ impl Category {
     }
 }
 
-/// What became of every row: `read` is `kept` and all that was left out.
+/// What became of every row: the [samples](Self::samples) made of them are `kept` and all that was left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrepareReport {
     /// Rows read.
     pub read: u64,
-    /// Samples kept.
+    /// Of these, the ones that the weight of their source passes over.
+    pub passed_over: u64,
+    /// Conversations with a sample for each answer.
+    pub expanded: u64,
+    /// Samples that they are more than one each.
+    pub added: u64,
+    /// Samples kept, each counted once.
     pub kept: u64,
+    /// Further copies of them, by the weights of their sources.
+    pub copies: u64,
     /// Kept samples whose end was cut off.
     pub truncated: Category,
     /// Left out: longer than allowed.
@@ -91,21 +102,42 @@ pub struct PrepareReport {
     pub duplicates: Category,
     /// Of these, how many were left out.
     pub duplicates_dropped: u64,
-    /// Tokens kept.
+    /// Tokens kept, those of copies included.
     pub tokens: u64,
     /// Of these, how many are trained on.
     pub trained_tokens: u64,
 }
 
+impl PrepareReport {
+    /// Samples made of the rows.
+    pub fn samples(&self) -> u64 {
+        self.read - self.passed_over + self.added
+    }
+}
+
 impl fmt::Display for PrepareReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} of {} samples kept", self.kept, self.read)?;
+        writeln!(f, "{} of {} samples kept", self.kept, self.samples())?;
         let share = 100.0 * self.trained_tokens as f64 / self.tokens.max(1) as f64;
         write!(
             f,
             "{} tokens, {} of them trained on ({share:.1} %)",
             self.tokens, self.trained_tokens
         )?;
+        if self.expanded > 0 {
+            let (expanded, added) = (self.expanded, self.added);
+            write!(
+                f,
+                "\n{expanded} conversations expanded to a sample for each answer, {added} samples more"
+            )?;
+        }
+        if self.passed_over + self.copies > 0 {
+            let (passed_over, copies) = (self.passed_over, self.copies);
+            write!(
+                f,
+                "\n{passed_over} rows passed over and {copies} copies made by weight"
+            )?;
+        }
         for (what, category) in [
             ("cut to the maximum length", &self.truncated),
             ("left out, too long", &self.overlong),
@@ -128,7 +160,7 @@ impl fmt::Display for PrepareReport {
     }
 }
 
-/// How a row becomes a sample.
+/// How a row becomes samples.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Preparation<'a> {
     pub(crate) template: Option<&'a ChatTemplate>,
@@ -137,21 +169,19 @@ pub(crate) struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// The tokens and mask of a row, of any length, with ids that the target has.
-    pub(crate) fn sample(&self, location: &Location, row: &Row) -> Result<Sample> {
-        let sample = match (row, self.template) {
-            (Row::Tokens(sample), _) => remasked(sample, self.settings.masking),
-            (Row::Conversation(conversation), Some(template)) => mask::tokenize(
-                conversation,
-                template,
-                self.tokenizer,
-                self.settings.masking,
-            )
-            .map_err(|source| Error::At {
-                location: location.to_string(),
-                source: Box::new(source),
-            })?,
-            (Row::Conversation(_), None) => {
+    /// The tokens and masks of a row, of any length, with ids that the target has.
+    pub(crate) fn samples(&self, location: &Location, row: &Row) -> Result<Samples> {
+        let made = match (&row.content, self.template) {
+            (Content::Tokens(sample), _) => Samples::one(remasked(sample, self.settings.masking)),
+            (Content::Conversation(conversation), Some(template)) => {
+                samples(conversation, (template, self.tokenizer), self.settings).map_err(
+                    |source| Error::At {
+                        location: location.to_string(),
+                        source: Box::new(source),
+                    },
+                )?
+            }
+            (Content::Conversation(_), None) => {
                 return Err(Error::Row {
                     location: location.to_string(),
                     expected: "tokens, because the target has no chat template".to_owned(),
@@ -160,14 +190,36 @@ impl Preparation<'_> {
             }
         };
         let vocab = self.settings.vocab;
-        match sample.tokens.iter().find(|&&token| token as usize >= vocab) {
+        let mut tokens = made.made.iter().flat_map(|sample| &sample.tokens);
+        match tokens.find(|&&token| token as usize >= vocab) {
             Some(&token) => Err(Error::TokenOutsideVocabulary {
                 location: location.to_string(),
                 token,
                 vocab,
             }),
-            None => Ok(sample),
+            None => Ok(made),
         }
+    }
+}
+
+impl Preparation<'_> {
+    /// Whether a row defines tools of which its rendering shows nothing.
+    pub(crate) fn hides_tools(&self, row: &Row) -> bool {
+        let (Content::Conversation(conversation), Some(template)) = (&row.content, self.template)
+        else {
+            return false;
+        };
+        if conversation.tools.is_empty() {
+            return false;
+        }
+        let shown = Exchange::from(conversation);
+        let hidden = Exchange {
+            tools: &[],
+            ..shown
+        };
+        let [shown, hidden] =
+            [shown, hidden].map(|exchange| template.render(exchange, Generation::None));
+        matches!((shown, hidden), (Ok(shown), Ok(hidden)) if shown == hidden)
     }
 }
 
@@ -226,45 +278,101 @@ pub fn prepare(
         tokenizer,
         settings,
     };
-    let mut report = PrepareReport::default();
-    let mut seen = HashSet::new();
-    for row in rows {
-        let (location, row) = row?;
-        report.read += 1;
-        let mut sample = preparation.sample(&location, &row)?;
-        let overlong = sample.tokens.len() > settings.max_length;
-        if overlong {
-            if settings.overlong == Overlong::Drop {
-                report.overlong.add(&location);
-                continue;
-            }
-            sample.tokens.truncate(settings.max_length);
-            sample.loss_mask.truncate(settings.max_length);
-        }
-        let trained = sample.trained_tokens();
-        if trained < settings.min_trained_tokens {
-            report.untrained.add(&location);
+    let mut sieve = Sieve {
+        settings,
+        report: PrepareReport::default(),
+        seen: HashSet::new(),
+    };
+    for located in rows {
+        let LocatedRow {
+            location,
+            row,
+            copies,
+        } = located?;
+        sieve.report.read += 1;
+        if copies == 0 {
+            sieve.report.passed_over += 1;
             continue;
         }
-        if !seen.insert(digest(&sample)) {
-            report.duplicates.add(&location);
-            if settings.duplicates == Duplicates::Drop {
-                report.duplicates_dropped += 1;
+        let Samples { made, beyond } = preparation.samples(&location, &row)?;
+        let count = (made.len() + beyond) as u64;
+        if count > 1 {
+            sieve.report.expanded += 1;
+            sieve.report.added += count - 1;
+        }
+        for sample in made {
+            let Some(sample) = sieve.sift(&location, sample) else {
                 continue;
+            };
+            sieve.count(&sample, copies);
+            for _ in 1..copies {
+                sink(sample.clone())?;
             }
+            sink(sample)?;
         }
-        if overlong {
-            report.truncated.add(&location);
+        for _ in 0..beyond {
+            sieve.leave_out_beyond(&location);
         }
-        report.kept += 1;
-        report.tokens += sample.tokens.len() as u64;
-        report.trained_tokens += trained as u64;
-        sink(sample)?;
     }
+    let report = sieve.report;
     if report.kept == 0 {
         return Err(nothing_kept(&report));
     }
     Ok(report)
+}
+
+/// Lets through what is worth training on and counts the rest.
+struct Sieve<'a> {
+    settings: &'a PrepareSettings,
+    report: PrepareReport,
+    seen: HashSet<u128>,
+}
+
+impl Sieve<'_> {
+    /// The sample, cut where it has to be, unless it is left out.
+    fn sift(&mut self, location: &Location, mut sample: Sample) -> Option<Sample> {
+        let (settings, report) = (self.settings, &mut self.report);
+        let overlong = sample.tokens.len() > settings.max_length;
+        if overlong {
+            if settings.overlong == Overlong::Drop {
+                report.overlong.add(location);
+                return None;
+            }
+            sample.tokens.truncate(settings.max_length);
+            sample.loss_mask.truncate(settings.max_length);
+        }
+        if sample.trained_tokens() < settings.min_trained_tokens {
+            report.untrained.add(location);
+            return None;
+        }
+        if !self.seen.insert(digest(&sample)) {
+            report.duplicates.add(location);
+            if settings.duplicates == Duplicates::Drop {
+                report.duplicates_dropped += 1;
+                return None;
+            }
+        }
+        if overlong {
+            report.truncated.add(location);
+        }
+        Some(sample)
+    }
+
+    fn count(&mut self, sample: &Sample, copies: usize) {
+        let copies = copies as u64;
+        self.report.kept += 1;
+        self.report.copies += copies - 1;
+        self.report.tokens += copies * sample.tokens.len() as u64;
+        self.report.trained_tokens += copies * sample.trained_tokens() as u64;
+    }
+
+    /// Counts a sample whose answer begins beyond the maximum length.
+    fn leave_out_beyond(&mut self, location: &Location) {
+        match self.settings.overlong {
+            Overlong::Drop => self.report.overlong.add(location),
+            Overlong::Truncate => self.report.untrained.add(location),
+        }
+    }
 }
 
 fn nothing_kept(report: &PrepareReport) -> Error {
@@ -289,6 +397,7 @@ mod tests {
             max_length: 6,
             overlong: Overlong::Drop,
             masking: Masking::Assistant,
+            turns: Turns::Auto,
             min_trained_tokens: 1,
             duplicates: Duplicates::Keep,
             vocab: 320,
@@ -296,7 +405,7 @@ mod tests {
     }
 
     fn tokens(tokens: &[u32], mask: &[u8]) -> Row {
-        Row::Tokens(Sample {
+        Row::from(Sample {
             tokens: tokens.to_vec(),
             loss_mask: mask.iter().map(|&bit| bit == 1).collect(),
         })
@@ -307,7 +416,7 @@ mod tests {
         let rows = rows
             .into_iter()
             .zip(1..)
-            .map(|(row, at)| Ok((Location::new("rows.jsonl", at), row)));
+            .map(|(row, at)| Ok(LocatedRow::new(Location::new("rows.jsonl", at), row)));
         let report = prepare(rows, None, &small(), settings, &mut |sample| {
             samples.push(sample);
             Ok(())
@@ -409,9 +518,9 @@ mod tests {
                 Message::new("user", "the"),
                 Message::new("assistant", content),
             ];
-            [Ok((
+            [Ok(LocatedRow::new(
                 Location::new("chat.jsonl", 7),
-                Row::Conversation(Conversation::new(messages)),
+                Conversation::new(messages),
             ))]
         };
         let settings = PrepareSettings {

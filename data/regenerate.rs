@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Message, Row};
+use crate::conversation::{Content, Message, Row};
 use crate::durable::{PendingFile, hex, write_whole};
 use crate::error::{Error, Result};
-use crate::rows::read_rows;
+use crate::rows::{Columns, read_columns, read_rows};
 use crate::seed::mix;
 
 mod journal;
@@ -35,7 +35,7 @@ use journal::{Entry, Journal};
 pub use report::{Failed, Report, UnchangedRows};
 pub use retry::{Pace, Retry};
 pub use turns::Unchanged;
-use turns::{answered, answers, steps};
+use turns::{answered, answers, planned, steps};
 use workers::{Ended, Pending, Shared};
 
 /// The key of a message that holds reasoning apart from what is said.
@@ -297,8 +297,8 @@ impl Job {
             |found: &str| Error::altered(&self.data, "sha256 of the rows", &self.sha256, found);
         let mut digest = Sha256::new();
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
-        for (number, row) in (1..).zip(read_rows(&self.data)?) {
-            let row = row?.1;
+        for (number, row) in (1..).zip(read_columns(&self.data, Columns::All)?) {
+            let row = row?.row;
             digest.update(line(&row));
             let row = match plan(&row) {
                 Err(_) => row,
@@ -346,42 +346,29 @@ impl Report {
         self.truncated += count(|answer| answer.truncated);
         self.empty += count(|answer| answer.message.content.is_empty());
         self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
-        let Row::Conversation(mut conversation) = row else {
-            return Some(row);
-        };
-        let messages = std::mem::take(&mut conversation.messages);
-        conversation.messages = match steps(&messages) {
-            Ok(steps) => answered(messages, &steps, entry.answers),
-            Err(_) => messages,
-        };
-        Some(Row::Conversation(conversation))
+        let mut row = row;
+        if let Content::Conversation(conversation) = &mut row.content {
+            let messages = std::mem::take(&mut conversation.messages);
+            conversation.messages = match steps(&messages) {
+                Ok(steps) => answered(messages, &steps, entry.answers),
+                Err(_) => messages,
+            };
+        }
+        Some(row)
     }
 }
 
 /// How many answers a row takes.
 fn plan(row: &Row) -> Result<usize, Unchanged> {
-    match row {
-        Row::Conversation(conversation) => {
-            steps(&conversation.messages).map(|steps| answers(&steps))
-        }
-        Row::Tokens(_) => Err(Unchanged::Tokens),
+    match &row.content {
+        Content::Conversation(conversation) => planned(conversation).map(|steps| answers(&steps)),
+        Content::Tokens(_) => Err(Unchanged::Tokens),
     }
 }
 
-/// A row as a line of a dataset, with what it was read from and no more.
+/// A row as a line of a dataset.
 fn line(row: &Row) -> String {
-    let value = match row {
-        Row::Conversation(conversation) => json!(conversation),
-        Row::Tokens(sample) => {
-            let mask: Vec<u8> = sample
-                .loss_mask
-                .iter()
-                .map(|&trained| trained.into())
-                .collect();
-            json!({"input_ids": sample.tokens, "loss_mask": mask})
-        }
-    };
-    format!("{value}\n")
+    format!("{}\n", row.to_json())
 }
 
 /// What is known of a dataset from reading it through.
@@ -395,8 +382,8 @@ fn scan(data: &Path) -> Result<Scan> {
     let mut digest = Sha256::new();
     let mut unchanged = UnchangedRows::default();
     let mut rows = 0;
-    for row in read_rows(data)? {
-        let row = row?.1;
+    for row in read_columns(data, Columns::All)? {
+        let row = row?.row;
         rows += 1;
         digest.update(line(&row));
         if let Err(why) = plan(&row) {

@@ -1,4 +1,4 @@
-//! Streams the rows of JSON-lines and Parquet files, one at a time and with their place.
+//! Streams the rows of JSON and Parquet files, one at a time and with their place.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,20 +7,28 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::conversation::Row;
 use crate::error::{Error, Result};
 use crate::table::Table;
 
-const FILES: &str = "rows in `.jsonl`, `.json` (one object per line) or `.parquet` files";
+mod texts;
+
+use texts::Texts;
+
+pub use crate::table::Columns;
+
+/// The longest row, in bytes of JSON.
+pub const LONGEST_ROW: usize = 32 << 20;
+
+const FILES: &str =
+    "rows in `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`";
 
 /// Where a row stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The file, or the name of what generated the row.
     pub file: Arc<Path>,
-    /// Line of a text file or row of a table, from 1.
+    /// Line of a text file, or row of a table or list, from 1.
     pub row: usize,
 }
 
@@ -41,22 +49,40 @@ impl fmt::Display for Location {
 }
 
 /// A row and where it stands.
-pub type LocatedRow = (Location, Row);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocatedRow {
+    /// Where it stands.
+    pub location: Location,
+    /// The row.
+    pub row: Row,
+    /// How often its samples are taken: once, unless its source has a weight.
+    pub copies: usize,
+}
 
-/// The rows of a file or folder in order; see [`read_rows`].
+impl LocatedRow {
+    /// A row that is taken once.
+    pub fn new(location: Location, row: impl Into<Row>) -> Self {
+        Self {
+            location,
+            row: row.into(),
+            copies: 1,
+        }
+    }
+}
+
+/// The rows of a file, folder or pattern in order; see [`read_rows`].
 pub struct Rows {
     path: PathBuf,
+    columns: Columns,
     waiting: VecDeque<PathBuf>,
     open: Option<OpenFile>,
     any: bool,
 }
 
-/// Reads a file, or every `.jsonl`, `.json` and `.parquet` file of a folder in the order of their names.
-///
-/// A row that cannot be understood is an error and reading can go on after it; a file that cannot be read
-/// is an error and reading goes on with the next file. A dataset without rows is an error.
-pub fn read_rows(path: &Path) -> Result<Rows> {
-    let waiting: VecDeque<PathBuf> = if path.is_dir() {
+/// The files that [`read_rows`] reads: the file itself, those of a folder or those that match a pattern such as
+/// `data/*.jsonl`, in the order of their names.
+pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if path.is_dir() {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(path).map_err(Error::io(path))? {
             let file = entry.map_err(Error::io(path))?.path();
@@ -64,28 +90,99 @@ pub fn read_rows(path: &Path) -> Result<Rows> {
                 files.push(file);
             }
         }
-        files.sort();
-        files.into()
-    } else {
-        std::fs::metadata(path).map_err(Error::io(path))?;
-        if Format::of(path).is_none() {
-            return Err(Error::File {
-                path: path.to_path_buf(),
-                expected: FILES.to_owned(),
-                found: "a file of another kind".to_owned(),
-            });
-        }
-        VecDeque::from([path.to_path_buf()])
+        return sorted(path, files);
+    }
+    match std::fs::metadata(path) {
+        Err(error) => match matching(path)? {
+            Some(files) => sorted(path, files),
+            None => Err(Error::io(path)(error)),
+        },
+        Ok(_) if Format::of(path).is_none() => Err(Error::File {
+            path: path.to_path_buf(),
+            expected: FILES.to_owned(),
+            found: "a file of another kind".to_owned(),
+        }),
+        Ok(_) => Ok(vec![path.to_path_buf()]),
+    }
+}
+
+/// The readable files that match a path with `*`, `?` or `[…]`; none where it has none of these.
+fn matching(path: &Path) -> Result<Option<Vec<PathBuf>>> {
+    let Some(pattern) = path.to_str().filter(|text| text.contains(['*', '?', '['])) else {
+        return Ok(None);
     };
-    if waiting.is_empty() {
-        return Err(Error::EmptyDataset {
+    let paths = glob::glob(pattern).map_err(|error| Error::File {
+        path: path.to_path_buf(),
+        expected: "a pattern such as `data/*.jsonl`".to_owned(),
+        found: error.to_string(),
+    })?;
+    let mut files = Vec::new();
+    for found in paths {
+        let found = found.map_err(|error| Error::io(path)(error.into()))?;
+        if found.is_file() && Format::of(&found).is_some() {
+            files.push(found);
+        }
+    }
+    Ok(Some(files))
+}
+
+fn sorted(path: &Path, mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    files.sort();
+    match files.is_empty() {
+        false => Ok(files),
+        true => Err(Error::EmptyDataset {
             path: path.to_path_buf(),
             expected: FILES,
-        });
+        }),
     }
+}
+
+/// Whether a file, which need not be there yet, is one of [`files`].
+pub fn would_read(path: &Path, file: &Path) -> bool {
+    let whole = |path: &Path| match path.canonicalize() {
+        Ok(path) => Some(path),
+        // What is not there stands in a folder that is.
+        Err(_) => {
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+            Some(folder.join(path.file_name()?))
+        }
+    };
+    let (Some(file), true) = (whole(file), Format::of(file).is_some()) else {
+        return false;
+    };
+    if path.is_dir() {
+        return path
+            .canonicalize()
+            .is_ok_and(|folder| file.parent() == Some(&folder));
+    }
+    if path.exists() {
+        return whole(path).is_some_and(|path| path == file);
+    }
+    let pattern = std::path::absolute(path).ok();
+    let pattern = pattern
+        .as_deref()
+        .and_then(Path::to_str)
+        .and_then(|text| glob::Pattern::new(text).ok());
+    pattern.is_some_and(|pattern| pattern.matches_path(&file))
+}
+
+/// Reads the rows of [`files`], of Parquet files the columns that a row is read from.
+///
+/// A row that cannot be understood is an error and reading can go on after it; a file that cannot be read
+/// is an error and reading goes on with the next file. A dataset without rows is an error.
+pub fn read_rows(path: &Path) -> Result<Rows> {
+    read_columns(path, Columns::Needed)
+}
+
+/// As [`read_rows`], with these columns of Parquet files.
+pub fn read_columns(path: &Path, columns: Columns) -> Result<Rows> {
     Ok(Rows {
         path: path.to_path_buf(),
-        waiting,
+        columns,
+        waiting: files(path)?.into(),
         open: None,
         any: false,
     })
@@ -114,7 +211,7 @@ impl Iterator for Rows {
                     })
                 });
             };
-            match OpenFile::open(&file) {
+            match OpenFile::open(&file, self.columns) {
                 Ok(open) => self.open = Some(open),
                 Err(error) => {
                     self.any = true;
@@ -127,15 +224,33 @@ impl Iterator for Rows {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
-    JsonLines,
+    /// An object on each line.
+    Lines,
+    /// The same, or a list of objects.
+    Json,
     Parquet,
 }
 
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
 impl Format {
-    fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()? {
-            "jsonl" | "json" => Some(Self::JsonLines),
-            "parquet" => Some(Self::Parquet),
+    fn of(path: &Path) -> Option<(Self, Compression)> {
+        let name = path.file_name()?.to_str()?;
+        let (name, compression) = match name.rsplit_once('.')? {
+            (name, "gz") => (name, Compression::Gzip),
+            (name, "zst") => (name, Compression::Zstd),
+            _ => (name, Compression::None),
+        };
+        match (name.rsplit_once('.')?.1, compression) {
+            ("jsonl", _) => Some((Self::Lines, compression)),
+            ("json", _) => Some((Self::Json, compression)),
+            ("parquet", Compression::None) => Some((Self::Parquet, compression)),
             _ => None,
         }
     }
@@ -147,17 +262,34 @@ struct OpenFile {
 }
 
 enum Source {
-    Lines(BufReader<File>),
+    Texts(Texts<Box<dyn BufRead + Send>>),
     Table(Table),
     Broken,
 }
 
 impl OpenFile {
-    fn open(path: &Path) -> Result<Self> {
+    fn open(path: &Path, columns: Columns) -> Result<Self> {
         let file = File::open(path).map_err(Error::io(path))?;
-        let source = match Format::of(path) {
-            Some(Format::Parquet) => Source::Table(Table::open(path, file)?),
-            _ => Source::Lines(BufReader::new(file)),
+        let (format, compression) = Format::of(path).unwrap_or((Format::Lines, Compression::None));
+        let source = match format {
+            Format::Parquet => Source::Table(Table::open(path, file, columns)?),
+            Format::Lines | Format::Json => {
+                let reader: Box<dyn BufRead + Send> = match compression {
+                    Compression::None => Box::new(BufReader::new(file)),
+                    Compression::Gzip => {
+                        Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file)))
+                    }
+                    Compression::Zstd => {
+                        let decoder = zstd::Decoder::new(file).map_err(Error::io(path))?;
+                        Box::new(BufReader::new(decoder))
+                    }
+                };
+                let texts = match format {
+                    Format::Json => Texts::json(reader),
+                    _ => Texts::lines(reader),
+                };
+                Source::Texts(texts.map_err(Error::io(path))?)
+            }
         };
         Ok(Self {
             location: Location::new(path, 0),
@@ -166,123 +298,24 @@ impl OpenFile {
     }
 
     fn next(&mut self) -> Option<Result<LocatedRow>> {
-        let value = match &mut self.source {
-            Source::Lines(lines) => next_line(lines, &mut self.location),
+        let text = match &mut self.source {
+            Source::Texts(texts) => texts.next(&mut self.location),
             Source::Table(table) => table.next_row(&mut self.location),
             Source::Broken => None,
         }?;
-        if matches!(value, Err(Error::Io { .. } | Error::File { .. })) {
+        if matches!(text, Err(Error::Io { .. } | Error::File { .. })) {
             self.source = Source::Broken;
         }
-        Some(value.and_then(|value| {
-            let row = Row::from_json(value).map_err(|mismatch| Error::Row {
+        Some(text.and_then(|text| {
+            let row = Row::from_json(&text).map_err(|mismatch| Error::Row {
                 location: self.location.to_string(),
                 expected: mismatch.expected,
                 found: mismatch.found,
             })?;
-            Ok((self.location.clone(), row))
+            Ok(LocatedRow::new(self.location.clone(), row))
         }))
     }
 }
 
-fn next_line(lines: &mut BufReader<File>, location: &mut Location) -> Option<Result<Value>> {
-    let mut line = String::new();
-    loop {
-        line.clear();
-        location.row += 1;
-        match lines.read_line(&mut line) {
-            Ok(0) => return None,
-            Ok(_) if line.trim().is_empty() => {}
-            Ok(_) => break,
-            Err(error) => return Some(Err(Error::io(&location.file)(error))),
-        }
-    }
-    Some(serde_json::from_str(&line).map_err(|error| Error::Row {
-        location: location.to_string(),
-        expected: "one JSON object on the line".to_owned(),
-        found: error.to_string(),
-    }))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_is_read_in_the_order_of_its_file_names() {
-        let folder = tempfile::tempdir().unwrap();
-        let line = |text: &str| {
-            format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}\n")
-        };
-        std::fs::write(folder.path().join("b.json"), line("three")).unwrap();
-        std::fs::write(
-            folder.path().join("a.jsonl"),
-            format!("{}\n{}", line("one"), line("two")),
-        )
-        .unwrap();
-        std::fs::write(folder.path().join("notes.txt"), "not rows").unwrap();
-        let rows: Vec<LocatedRow> = read_rows(folder.path())
-            .unwrap()
-            .collect::<Result<_>>()
-            .unwrap();
-        let seen: Vec<(usize, String)> = rows
-            .into_iter()
-            .map(|(location, row)| match row {
-                Row::Conversation(mut conversation) => {
-                    (location.row, conversation.messages.remove(0).content)
-                }
-                Row::Tokens(_) => panic!("no tokens were written"),
-            })
-            .collect();
-        assert_eq!(
-            seen,
-            [(1, "one".into()), (3, "two".into()), (1, "three".into())]
-        );
-    }
-
-    #[test]
-    fn a_bad_line_is_named_and_the_next_one_still_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("rows.jsonl");
-        std::fs::write(
-            &file,
-            "{\"text\": 1}\n{oops\n{\"tokens\": [1], \"loss_mask\": [1]}\n",
-        )
-        .unwrap();
-        let rows: Vec<_> = read_rows(&file).unwrap().collect();
-        let place = |row| format!("`{}` row {row}: expected ", file.display());
-        let first = rows[0].as_ref().unwrap_err().to_string();
-        assert!(
-            first.starts_with(&place(1)) && first.ends_with("found the keys `text`"),
-            "{first}"
-        );
-        let second = rows[1].as_ref().unwrap_err().to_string();
-        assert!(
-            second.starts_with(&place(2)) && second.contains("one JSON object"),
-            "{second}"
-        );
-        assert!(matches!(rows[2], Ok((_, Row::Tokens(_)))));
-        assert_eq!(rows.len(), 3);
-    }
-
-    #[test]
-    fn nothing_to_read_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(
-            read_rows(folder.path()),
-            Err(Error::EmptyDataset { .. })
-        ));
-        std::fs::write(folder.path().join("rows.jsonl"), "\n").unwrap();
-        let rows: Vec<_> = read_rows(folder.path()).unwrap().collect();
-        assert!(matches!(rows[..], [Err(Error::EmptyDataset { .. })]));
-        assert!(matches!(
-            read_rows(&folder.path().join("absent.jsonl")),
-            Err(Error::Io { .. })
-        ));
-        std::fs::write(folder.path().join("rows.csv"), "a,b").unwrap();
-        assert!(matches!(
-            read_rows(&folder.path().join("rows.csv")),
-            Err(Error::File { .. })
-        ));
-    }
-}
+mod tests;

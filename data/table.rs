@@ -1,9 +1,8 @@
-//! The rows of Parquet files as JSON, so that one reader understands them and JSON lines.
+//! The rows of Parquet files as JSON, so that one reader understands them and JSON files.
 
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
@@ -12,15 +11,24 @@ use arrow::datatypes::{
 };
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::contained::contained;
 use crate::conversation::KEYS;
 use crate::error::{Error, Result};
-use crate::rows::Location;
+use crate::rows::{LONGEST_ROW, Location};
 
 /// Rows decoded at a time: bounds the memory of reading.
 const BATCH_ROWS: usize = 256;
+
+/// Which columns of a Parquet file are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Columns {
+    /// Those that a row is read from.
+    Needed,
+    /// All of them.
+    All,
+}
 
 /// An open Parquet file, decoded a few rows at a time.
 pub(crate) struct Table {
@@ -29,13 +37,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Opens the columns a row is read from.
-    pub(crate) fn open(path: &Path, file: File) -> Result<Self> {
-        contained(|| Self::open_file(path, file))
+    /// Opens these columns.
+    pub(crate) fn open(path: &Path, file: File, columns: Columns) -> Result<Self> {
+        contained(|| Self::open_file(path, file, columns))
             .unwrap_or_else(|panicked| Err(unreadable_table(path, &panicked)))
     }
 
-    fn open_file(path: &Path, file: File) -> Result<Self> {
+    fn open_file(path: &Path, file: File, columns: Columns) -> Result<Self> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(file)
             .map_err(|error| unreadable_table(path, &error))?;
         let names: Vec<String> = builder
@@ -55,7 +63,10 @@ impl Table {
                 found: format!("the columns `{}`", names.join("`, `")),
             });
         }
-        let projection = ProjectionMask::roots(builder.parquet_schema(), wanted);
+        let projection = match columns {
+            Columns::Needed => ProjectionMask::roots(builder.parquet_schema(), wanted),
+            Columns::All => ProjectionMask::all(),
+        };
         let batches = builder
             .with_projection(projection)
             .with_batch_size(BATCH_ROWS)
@@ -67,36 +78,29 @@ impl Table {
         })
     }
 
-    /// The next row, and its number in `location`; none at the end.
-    pub(crate) fn next_row(&mut self, location: &mut Location) -> Option<Result<Value>> {
+    /// The next row as a JSON object, and its number in `location`; none at the end.
+    pub(crate) fn next_row(&mut self, location: &mut Location) -> Option<Result<String>> {
         contained(|| self.decode_row(location))
             .unwrap_or_else(|panicked| Some(Err(unreadable_table(&location.file, &panicked))))
     }
 
-    fn decode_row(&mut self, location: &mut Location) -> Option<Result<Value>> {
+    fn decode_row(&mut self, location: &mut Location) -> Option<Result<String>> {
         loop {
             if let Some((rows, at)) = &mut self.batch
                 && *at < rows.num_rows()
             {
                 location.row += 1;
-                let mut fields = Map::new();
+                let mut text = String::from("{");
                 for (field, column) in rows.schema().fields().iter().zip(rows.columns()) {
-                    match cell(column, *at) {
-                        Ok(value) => fields.insert(field.name().clone(), value),
-                        Err(kind) => {
-                            return Some(Err(Error::File {
-                                path: location.file.to_path_buf(),
-                                expected: format!(
-                                    "column `{}` of texts, numbers, lists and structs",
-                                    field.name()
-                                ),
-                                found: kind.to_string(),
-                            }));
-                        }
-                    };
+                    begin_field(&mut text, field.name());
+                    if let Err(refusal) = cell(column, *at, &mut text) {
+                        *at += 1;
+                        return Some(Err(refusal.at(field.name(), location)));
+                    }
                 }
                 *at += 1;
-                return Some(Ok(Value::Object(fields)));
+                text.push('}');
+                return Some(Ok(text));
             }
             match self.batches.next()? {
                 Ok(rows) => self.batch = Some((rows, 0)),
@@ -104,6 +108,39 @@ impl Table {
             }
         }
     }
+}
+
+/// Why a cell has no JSON.
+enum Refusal {
+    /// Its type.
+    Kind(DataType),
+    /// Its row would be too long.
+    TooLong,
+}
+
+impl Refusal {
+    fn at(self, column: &str, location: &Location) -> Error {
+        match self {
+            Self::Kind(kind) => Error::File {
+                path: location.file.to_path_buf(),
+                expected: format!("column `{column}` of texts, numbers, lists and structs"),
+                found: kind.to_string(),
+            },
+            Self::TooLong => Error::Row {
+                location: location.to_string(),
+                expected: format!("a row of at most {} MiB", LONGEST_ROW >> 20),
+                found: "a longer one".to_owned(),
+            },
+        }
+    }
+}
+
+fn begin_field(text: &mut String, name: &str) {
+    if !text.ends_with('{') {
+        text.push(',');
+    }
+    text.push_str(&Value::from(name).to_string());
+    text.push(':');
 }
 
 fn unreadable_table(path: &Path, error: &impl fmt::Display) -> Error {
@@ -114,17 +151,16 @@ fn unreadable_table(path: &Path, error: &impl fmt::Display) -> Error {
     }
 }
 
-/// One cell of a table as JSON; an error is the type that has no such form.
-fn cell(column: &dyn Array, row: usize) -> std::result::Result<Value, DataType> {
-    if column.is_null(row) {
-        return Ok(Value::Null);
+/// Adds one cell of a table as JSON.
+fn cell(column: &dyn Array, row: usize, text: &mut String) -> Result<(), Refusal> {
+    if text.len() > LONGEST_ROW {
+        return Err(Refusal::TooLong);
     }
-    let list = |items: Arc<dyn Array>| {
-        (0..items.len())
-            .map(|item| cell(&items, item))
-            .collect::<Result<Vec<_>, _>>()
-    };
-    Ok(match column.data_type() {
+    if column.is_null(row) {
+        text.push_str("null");
+        return Ok(());
+    }
+    let value: Value = match column.data_type() {
         DataType::Null => Value::Null,
         DataType::Boolean => column.as_boolean().value(row).into(),
         DataType::Int8 => column.as_primitive::<Int8Type>().value(row).into(),
@@ -140,23 +176,40 @@ fn cell(column: &dyn Array, row: usize) -> std::result::Result<Value, DataType> 
         DataType::Utf8 => column.as_string::<i32>().value(row).into(),
         DataType::LargeUtf8 => column.as_string::<i64>().value(row).into(),
         DataType::Utf8View => column.as_string_view().value(row).into(),
-        DataType::List(_) => Value::Array(list(column.as_list::<i32>().value(row))?),
-        DataType::LargeList(_) => Value::Array(list(column.as_list::<i64>().value(row))?),
-        DataType::FixedSizeList(..) => Value::Array(list(column.as_fixed_size_list().value(row))?),
+        DataType::List(_) => return list(&column.as_list::<i32>().value(row), text),
+        DataType::LargeList(_) => return list(&column.as_list::<i64>().value(row), text),
+        DataType::FixedSizeList(..) => return list(&column.as_fixed_size_list().value(row), text),
         DataType::Struct(fields) => {
-            let columns = column.as_struct().columns();
-            let mut object = Map::new();
-            for (field, column) in fields.iter().zip(columns) {
-                object.insert(field.name().clone(), cell(column, row)?);
+            text.push('{');
+            for (field, column) in fields.iter().zip(column.as_struct().columns()) {
+                begin_field(text, field.name());
+                cell(column, row, text)?;
             }
-            Value::Object(object)
+            text.push('}');
+            return Ok(());
         }
-        other => return Err(other.clone()),
-    })
+        other => return Err(Refusal::Kind(other.clone())),
+    };
+    text.push_str(&value.to_string());
+    Ok(())
+}
+
+fn list(items: &dyn Array, text: &mut String) -> Result<(), Refusal> {
+    text.push('[');
+    for item in 0..items.len() {
+        if item > 0 {
+            text.push(',');
+        }
+        cell(items, item, text)?;
+    }
+    text.push(']');
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::conversation::{Conversation, Message, Row, Sample};
     use crate::forged::refusals;
@@ -220,13 +273,13 @@ mod tests {
         assert_eq!(
             rows,
             [
-                (
+                LocatedRow::new(
                     Location::new(&file, 1),
-                    Row::Conversation(Conversation::new(vec![Message::new("user", "q"), answer]))
+                    Conversation::new(vec![Message::new("user", "q"), answer])
                 ),
-                (
+                LocatedRow::new(
                     Location::new(&file, 2),
-                    Row::Conversation(Conversation::new(vec![Message::new("user", "q2")]))
+                    Conversation::new(vec![Message::new("user", "q2")])
                 ),
             ]
         );
@@ -255,10 +308,10 @@ mod tests {
         );
         let rows: Vec<Row> = read_rows(&file)
             .unwrap()
-            .map(|row| row.unwrap().1)
+            .map(|row| row.unwrap().row)
             .collect();
         let sample = |tokens: [u32; 2], mask: [bool; 2]| {
-            Row::Tokens(Sample {
+            Row::from(Sample {
                 tokens: tokens.to_vec(),
                 loss_mask: mask.to_vec(),
             })
@@ -303,7 +356,7 @@ mod tests {
             };
             writer.push(&sample).unwrap();
         }
-        let shards = writer.finish(Map::new()).unwrap().shards;
+        let shards = writer.finish(serde_json::Map::new()).unwrap().shards;
         let whole = std::fs::read(folder.path().join(&shards[0].file)).unwrap();
         let messages = refusals(&whole, 300, |bytes| {
             std::fs::write(&file, bytes).unwrap();

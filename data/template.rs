@@ -21,6 +21,9 @@ const LONGEST_MESSAGE: usize = 1000;
 const FILE: &str = "chat_template.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 
+/// The variables that every rendering sets itself.
+pub const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
 /// Whether a rendering ends with the opening of an assistant turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
@@ -95,11 +98,19 @@ impl ChatTemplate {
         })
     }
 
-    /// Sets variables the template reads beside the messages, such as `enable_thinking`.
+    /// Sets variables the template reads beside the messages, such as `enable_thinking`; [`OWN_VARIABLES`] stay as they are.
     #[must_use]
     pub fn with_variables(mut self, variables: Map<String, serde_json::Value>) -> Self {
         self.variables.extend(variables);
         self
+    }
+
+    /// The variables that were set, beside `bos_token` and `eos_token`.
+    pub fn variables(&self) -> Map<String, serde_json::Value> {
+        let set = self.variables.iter();
+        set.filter(|(name, _)| !["bos_token", "eos_token"].contains(&name.as_str()))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
     }
 
     /// The source, to be hashed or stored beside what was made with it.

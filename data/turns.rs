@@ -39,17 +39,28 @@ impl Conversed<'_> {
             return Ok(turns);
         }
         let started = Instant::now();
-        let turn = |&index: &usize| match started.elapsed() > LONGEST_SEARCH {
-            false => self.turn(index),
-            true => Err(Error::TemplateRender {
-                message: format!(
-                    "stopped: finding the assistant's turns takes longer than {} seconds; `{{% generation %}}` blocks \
-                     say where they are",
-                    LONGEST_SEARCH.as_secs()
-                ),
-            }),
+        let turn = |&index: &usize| {
+            check_time(started)?;
+            self.turn(index)
         };
         wanted.iter().map(turn).collect()
+    }
+
+    /// Whether the conversation up to one of these assistant messages is rendered otherwise than the whole begins.
+    pub(crate) fn is_rewritten(&self, answers: &[usize]) -> Result<bool> {
+        // What is found in steps is so because each answer stands in the whole as it stands at the end.
+        if answers.len() > FEW && steps::turns(self, answers).is_some() {
+            return Ok(false);
+        }
+        let started = Instant::now();
+        for &answer in answers {
+            check_time(started)?;
+            let text = (self.render)(self.exchange.first(answer + 1), Generation::None)?;
+            if !self.text.starts_with(&text) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The bytes of one turn.
@@ -168,6 +179,20 @@ impl Conversed<'_> {
         }
         Ok(Probe { text, start, end })
     }
+}
+
+/// Fails where a search takes too long.
+fn check_time(started: Instant) -> Result<()> {
+    if started.elapsed() <= LONGEST_SEARCH {
+        return Ok(());
+    }
+    Err(Error::TemplateRender {
+        message: format!(
+            "stopped: finding the assistant's turns takes longer than {} seconds; `{{% generation %}}` blocks say \
+             where they are",
+            LONGEST_SEARCH.as_secs()
+        ),
+    })
 }
 
 /// A rendering with a probe in the place of a message's content.

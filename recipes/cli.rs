@@ -1,12 +1,15 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
+use serde_json::{Map, Value};
+use spectrain_checkpoints::ModelFolder;
+use spectrain_data::template::OWN_VARIABLES;
 use spectrain_eval::DraftChoice;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -23,7 +26,7 @@ use crate::progress::Output;
 use crate::registry::RECIPES;
 use crate::run_folder::{Existing, RunFolder, RunName};
 use crate::stages::{self, StageContext};
-use crate::{bench, commands, device, plan, recipe};
+use crate::{bench, commands, device, plan, recipe, target};
 
 /// Train the drafters of speculative decoding, export them, and judge them.
 #[derive(Debug, Parser)]
@@ -91,6 +94,43 @@ pub struct DeviceArgument {
     /// `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu", value_name = "DEVICE", value_parser = device::check_name)]
     pub device: String,
+}
+
+/// Variables of the chat template.
+#[derive(Debug, Default, Args)]
+pub struct TemplateArgument {
+    /// A variable that the chat template reads, such as `enable_thinking=false`; may be repeated. Of a drafter trained or
+    /// imported with some, these are taken unless they are given otherwise
+    #[arg(long = "template-variable", value_name = "KEY=VALUE", value_parser = template_variable)]
+    pub template_variables: Vec<(String, Value)>,
+}
+
+impl TemplateArgument {
+    /// Those given.
+    pub fn given(&self) -> Map<String, Value> {
+        self.template_variables.iter().cloned().collect()
+    }
+
+    /// Those given, and where nothing is given those of the drafter in a folder.
+    pub fn with_those_of(&self, drafter: &Path) -> Result<Map<String, Value>> {
+        let mut variables = target::template_variables(&ModelFolder::open(drafter)?);
+        variables.extend(self.given());
+        Ok(variables)
+    }
+}
+
+/// Reads `KEY=VALUE`; a value that is not JSON is a text.
+fn template_variable(given: &str) -> Result<(String, Value), String> {
+    let (key, value) = given.split_once('=').ok_or("expected KEY=VALUE")?;
+    let is_name = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    match is_name {
+        false => Err(format!("expected a name before `=`, found `{key}`")),
+        true if OWN_VARIABLES.contains(&key) => Err(format!("`{key}` is what the program sets")),
+        true => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+            Ok((key.to_owned(), value))
+        }
+    }
 }
 
 /// A request that makes no sense, whatever is on the disk: the program ends with 2, as for an unknown argument.
@@ -246,6 +286,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn template_variables_are_json_or_else_texts() {
+        let read = |given: &str| template_variable(given).unwrap().1;
+        assert_eq!(read("enable_thinking=false"), Value::Bool(false));
+        assert_eq!(read("reasoning_effort=low"), Value::from("low"));
+        assert_eq!(read("a={\"b\": [1]}"), serde_json::json!({"b": [1]}));
+        assert_eq!(read("text=\"false\""), Value::from("false"));
+        for wrong in ["enable_thinking", "=1", "a b=1", "messages=[]"] {
+            assert!(template_variable(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ use burn::prelude::{Device, Tensor};
 use burn::tensor::Distribution;
 use serde_json::Value;
 use spectrain_data::features::disk_bytes;
+use spectrain_data::rows;
+use spectrain_data::sources::Source;
 use spectrain_data::tokens::TokenIndex;
 use spectrain_models::{RopeConfig, RopeScaling, TargetSpec, TransformerConfig};
 
@@ -189,7 +191,8 @@ struct Estimate {
     activation_bytes: u64,
     feature_bytes: Option<u64>,
     data_tokens: Option<u64>,
-    train_tokens: u64,
+    /// Known once the data is, where training is counted in epochs.
+    train_tokens: Option<u64>,
     unroll: u64,
     /// Unrolled steps whose activations are held at the same time.
     alive: u64,
@@ -241,7 +244,10 @@ impl Estimate {
             data_tokens,
             train_tokens: trainings
                 .iter()
-                .map(|each| (each.batch_tokens * each.steps * each.accumulate) as u64)
+                .map(|each| match each.epochs {
+                    Some(epochs) => Some((data_tokens? as f64 * epochs) as u64),
+                    None => Some((each.batch_tokens * each.steps * each.accumulate) as u64),
+                })
                 .sum(),
             unroll,
             alive,
@@ -306,17 +312,15 @@ impl Estimate {
             None => "known once `data.train` is there".into(),
         };
         line("training data", data);
-        let epochs = match self.data_tokens {
-            Some(tokens) if tokens > 0 => format!(
-                ", {:.1} times the data",
-                self.train_tokens as f64 / tokens as f64
-            ),
-            _ => String::new(),
-        };
-        line(
-            "training",
-            format!("{} tokens{epochs}", count(self.train_tokens)),
-        );
+        let unknown = || "known once `data.train` is there".to_owned();
+        let training = self.train_tokens.map(|trained| match self.data_tokens {
+            Some(tokens) if tokens > 0 => {
+                let times = trained as f64 / tokens as f64;
+                format!("{} tokens, {times:.1} times the data", count(trained))
+            }
+            _ => format!("{} tokens", count(trained)),
+        });
+        line("training", training.unwrap_or_else(unknown));
         let (speed, source) = &self.speed;
         line(
             "speed",
@@ -326,10 +330,10 @@ impl Estimate {
                 count((speed / 1e9) as u64)
             ),
         );
-        line(
-            "training time",
-            duration(self.train_tokens as f64 * self.flops_per_token / speed),
-        );
+        let time = self
+            .train_tokens
+            .map(|tokens| duration(tokens as f64 * self.flops_per_token / speed));
+        line("training time", time.unwrap_or_else(unknown));
         text
     }
 }
@@ -393,16 +397,15 @@ fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
     if let (true, Some(index)) = (done, index) {
         return Some(index.tokens);
     }
-    let data = recipe.data.train.as_ref()?;
-    let length = |path: &Path| std::fs::metadata(path).map(|data| data.len());
-    let bytes = match std::fs::read_dir(data) {
-        Ok(entries) => entries
-            .flatten()
-            .filter_map(|entry| length(&entry.path()).ok())
-            .sum(),
-        Err(_) => length(data).ok()?,
-    };
-    Some(bytes / BYTES_PER_TOKEN)
+    let mut bytes = 0.0;
+    for Source { path, weight } in recipe.data.train.as_ref()?.each() {
+        let files = rows::files(path).ok()?;
+        let lengths = files
+            .iter()
+            .map(|file| Some(std::fs::metadata(file).ok()?.len()));
+        bytes += lengths.sum::<Option<u64>>()? as f64 * weight;
+    }
+    Some(bytes as u64 / BYTES_PER_TOKEN)
 }
 
 /// The CPU's speed, from a short matrix product.

@@ -240,10 +240,13 @@ impl ResolvedRecipe {
             ("target.model", self.target.model.is_some()),
             ("data.train", self.data.train.is_some()),
             ("data.eval", self.data.eval.is_some()),
+            ("data.held_out", self.data.held_out.is_some()),
         ];
         for (key, given) in given {
             let message = match (&self.synthetic, given) {
                 (Some(_), true) => "must be absent beside `[synthetic]`, whose output it is".into(),
+                // Without them some of the training data is the evaluation's.
+                (None, false) if ["data.eval", "data.held_out"].contains(&key) => continue,
                 (None, false) => {
                     format!("is missing; set it in the file or with `--set {key}=...`")
                 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
@@ -11,6 +11,9 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{TargetSpec, TransformerConfig};
 
 use crate::hashes::HashMemory;
+
+/// The key of the variables of a chat template, in recipes and in what folders say of their origin.
+pub const TEMPLATE_VARIABLES: &str = "template_variables";
 
 /// The folder of a hub id or of a folder; downloads what is missing.
 pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
@@ -121,8 +124,39 @@ pub fn spec(folder: &Path) -> Result<TargetSpec> {
     Ok(TransformerConfig::read(&read_json(&path)?, &path)?.spec)
 }
 
-/// The tokenizer of a target and its chat template, or the one in `template`. A target may have none.
-pub fn text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Option<ChatTemplate>)> {
+/// The tokenizer of a target and its chat template, or the one in `template`, with variables that it reads. A target may
+/// have none.
+pub fn text(
+    folder: &Path,
+    template: Option<&Path>,
+    variables: &Map<String, Value>,
+) -> Result<(Tokenizer, Option<ChatTemplate>)> {
+    let (tokenizer, template) = plain_text(folder, template)?;
+    let with_variables = |template: ChatTemplate| template.with_variables(variables.clone());
+    match template {
+        None if !variables.is_empty() => bail!(
+            "`{}` has no chat template that could read the variables {}",
+            folder.display(),
+            Value::Object(variables.clone())
+        ),
+        template => Ok((tokenizer, template.map(with_variables))),
+    }
+}
+
+/// The variables of the chat template that a drafter's folder says it was trained or imported with.
+pub fn template_variables(drafter: &ModelFolder) -> Map<String, Value> {
+    let provenance = seal::provenance(drafter.config());
+    let found = provenance.and_then(variables_of);
+    found.cloned().unwrap_or_default()
+}
+
+/// The variables of the chat template in what a drafter's folder says of its origin.
+pub fn variables_of(provenance: &Value) -> Option<&Map<String, Value>> {
+    let trained = provenance["recipe"]["data"][TEMPLATE_VARIABLES].as_object();
+    trained.or_else(|| provenance[TEMPLATE_VARIABLES].as_object())
+}
+
+fn plain_text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Option<ChatTemplate>)> {
     let tokenizer = Tokenizer::from_folder(folder)?;
     if let Some(path) = template {
         let source = std::fs::read_to_string(path)

@@ -149,8 +149,8 @@ fn an_error_says_each_thing_once() {
         .failed(&[]);
     assert_eq!(
         outcome.stderr,
-        "error: stage `prepare`: cannot prepare `train.jsonl`: `train.jsonl`: the dataset is empty: expected rows in \
-         `.jsonl`, `.json` (one object per line) or `.parquet` files\n"
+        "error: stage `prepare`: cannot prepare `data.train`: `train.jsonl`: the dataset is empty: expected rows in \
+         `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`\n"
     );
     let outcome = workspace
         .run_with_file_limit(0, &["recipe", "recipe.toml"])

@@ -4,6 +4,7 @@ mod allocation;
 mod bad_input;
 mod checkpointing;
 mod cli;
+mod data_sources;
 mod deer;
 mod deer_parity;
 mod dflash;

@@ -132,12 +132,14 @@ type Keys = BTreeMap<String, BTreeSet<String>>;
 /// that differ from recipe to recipe under the table's name and the recipe's.
 fn keys() -> Keys {
     let given = "name = \"a\"\nstart = \"s\"\n\
-        [target]\nmodel = \"m\"\nrevision = \"r\"\n[data]\ntrain = \"t\"\neval = \"e\"\ntemplate = \"j\"\n";
+        [target]\nmodel = \"m\"\nrevision = \"r\"\n[data]\ntrain = \"t\"\neval = \"e\"\ntemplate = \"j\"\ntemplate_variables = { a = 1 }\n";
+    let held_out = "name = \"a\"\n[target]\nmodel = \"m\"\n[data]\ntrain = \"t\"\nheld_out = 0.1\n\
+        [train]\nepochs = 2\n";
     let made = "name = \"a\"\n[synthetic]\n";
     let mut keys = Keys::new();
     for (kind, text) in RECIPES
         .iter()
-        .flat_map(|kind| [(kind, given), (kind, made)])
+        .flat_map(|kind| [given, held_out, made].map(|text| (kind, text)))
     {
         let text = format!("recipe = \"{}\"\n{text}", kind.name);
         let resolved = recipe::read(&text, &[]).unwrap();

@@ -51,7 +51,7 @@ pub use on_policy::OnPolicyConfig;
 pub use optimizer::{AdamW, AdamWConfig, Gradients};
 pub use pard::{PardLoss, PardLossConfig};
 pub use schedule::{Decay, Schedule};
-pub use settings::TrainConfig;
+pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
 pub use teacher::Teacher;
 pub use trainee::{Train, Trainee};

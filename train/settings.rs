@@ -1,14 +1,33 @@
 use serde::{Deserialize, Serialize};
 
 use crate::optimizer::AdamWConfig;
+use crate::source::Samples;
 use crate::{Decay, Error, Result, Schedule};
+
+/// The steps of a training that is counted in epochs, until it is known how many batches an epoch has.
+pub const OF_EPOCHS: usize = usize::MAX;
+
+/// The most epochs.
+const MOST_EPOCHS: f64 = 100_000.0;
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde calls"
+)]
+fn is_of_epochs(steps: &usize) -> bool {
+    *steps == OF_EPOCHS
+}
 
 /// The `[train]` table. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// Optimizer steps. 1000.
+    /// Optimizer steps. 1000; [`OF_EPOCHS`] where `epochs` says how many.
+    #[serde(skip_serializing_if = "is_of_epochs")]
     pub steps: usize,
+    /// Passes over the training data, in the place of `steps`. None.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
     /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096.
     pub batch_tokens: usize,
     /// Batches whose gradients are averaged in one step. 1.
@@ -59,6 +78,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             steps: 1000,
+            epochs: None,
             batch_tokens: 4096,
             accumulate: 1,
             learning_rate: 1e-4,
@@ -113,6 +133,12 @@ impl TrainConfig {
                 return wrong(key, "at least 1".into(), "0".into());
             }
         }
+        if let Some(epochs) = self.epochs
+            && !(epochs > 0.0 && epochs <= MOST_EPOCHS)
+        {
+            let expected = format!("above 0, at most {MOST_EPOCHS}");
+            return wrong("epochs", expected, epochs.to_string());
+        }
         if self.batch_tokens == 0 || !self.batch_tokens.is_multiple_of(row_length) {
             let expected = format!("a multiple of `[data] max_length`, {row_length}");
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
@@ -158,6 +184,33 @@ impl TrainConfig {
         Ok(())
     }
 
+    /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole.
+    ///
+    /// # Errors
+    /// A sample is longer than a row, or there is none.
+    pub fn with_steps(&self, samples: &Samples) -> Result<Self> {
+        let Some(epochs) = self.epochs else {
+            return Ok(self.clone());
+        };
+        let (whole, part) = (epochs.trunc() as u64, epochs.fract());
+        let mut batches = 0.0;
+        // Packed anew each time, epochs differ a little.
+        for epoch in 0..whole {
+            batches += samples.epoch(epoch)?.len() as f64;
+        }
+        if part > 0.0 {
+            batches += part * samples.epoch(whole)?.len() as f64;
+        }
+        if batches == 0.0 {
+            return Err(Error::Features("there is no sample to train on".into()));
+        }
+        Ok(Self {
+            steps: (batches / self.accumulate as f64).ceil() as usize,
+            epochs: None,
+            ..self.clone()
+        })
+    }
+
     /// The learning rate over the run.
     pub fn schedule(&self) -> Schedule {
         Schedule {
@@ -177,6 +230,83 @@ impl TrainConfig {
             epsilon: self.epsilon,
             weight_decay: self.weight_decay,
             clip_value: self.clip_value,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use spectrain_data::Sample;
+    use spectrain_data::tokens::{TokenShards, TokenWriter};
+
+    use super::*;
+
+    #[test]
+    fn epochs_come_to_the_steps_of_their_batches() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = TokenWriter::create(folder.path(), 1000).unwrap();
+        for _ in 0..10 {
+            let sample = Sample {
+                tokens: vec![1; 8],
+                loss_mask: vec![true; 8],
+            };
+            writer.push(&sample).unwrap();
+        }
+        writer.finish(serde_json::Map::new()).unwrap();
+        let shards = Arc::new(TokenShards::open(folder.path()).unwrap());
+        // Ten samples in rows of one, two rows a batch: five batches an epoch.
+        let samples = Samples::new(shards, 8, 2, 0);
+        let steps = |epochs: f64, accumulate: usize| {
+            let config = TrainConfig {
+                steps: OF_EPOCHS,
+                epochs: Some(epochs),
+                accumulate,
+                ..TrainConfig::default()
+            };
+            let resolved = config.with_steps(&samples).unwrap();
+            assert_eq!(
+                (resolved.epochs, resolved.schedule().steps),
+                (None, resolved.steps)
+            );
+            resolved.steps
+        };
+        assert_eq!([steps(1.0, 1), steps(3.0, 1), steps(0.5, 1)], [5, 15, 3]);
+        assert_eq!([steps(2.0, 4), steps(0.01, 1)], [3, 1]);
+        let given = TrainConfig::default();
+        assert_eq!(given.with_steps(&samples).unwrap(), given);
+    }
+
+    #[test]
+    fn only_one_of_steps_and_epochs_is_written() {
+        let config = TrainConfig {
+            steps: OF_EPOCHS,
+            epochs: Some(2.0),
+            ..TrainConfig::default()
+        };
+        let written = serde_json::to_value(&config).unwrap();
+        assert_eq!(
+            (&written["epochs"], written.get("steps")),
+            (&2.0.into(), None)
+        );
+        let written = serde_json::to_value(TrainConfig::default()).unwrap();
+        assert_eq!(
+            (written.get("epochs"), &written["steps"]),
+            (None, &1000.into())
+        );
+    }
+
+    #[test]
+    fn epochs_that_make_no_sense_are_refused() {
+        for epochs in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let config = TrainConfig {
+                steps: OF_EPOCHS,
+                epochs: Some(epochs),
+                ..TrainConfig::default()
+            };
+            let error = config.check(2048).unwrap_err().to_string();
+            assert!(error.contains("epochs"), "{error}");
         }
     }
 }

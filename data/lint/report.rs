@@ -63,6 +63,8 @@ pub struct SetReport {
     pub overlong: Category,
     /// Samples equal to an earlier one of the set.
     pub duplicates: Category,
+    /// Rows with definitions of tools that the chat template does not show.
+    pub hidden_tools: Category,
 }
 
 /// How much of the trained tokens a draft vocabulary of the most frequent ones contains.
@@ -118,6 +120,10 @@ impl LintReport {
                 ),
                 (&set.duplicates, "samples repeat an earlier one"),
                 (&set.overlong, "samples are longer than `max_length`"),
+                (
+                    &set.hidden_tools,
+                    "rows define tools that the chat template does not show",
+                ),
             ] {
                 let wanted = expected_full && std::ptr::eq(category, &raw const set.all_one);
                 if category.count > 0 && !wanted {

@@ -67,18 +67,18 @@ struct Folder(tempfile::TempDir);
 
 const DATA: &str = r#"{"id": 1, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "old"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "old"}]}
 {"conversations": [{"from": "human", "value": "c"}], "system": "t"}
-{"messages": [{"role": "user", "content": "d"}, {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}, {"role": "tool", "content": "1"}]}
+{"messages": [{"role": "user", "content": "d"}, {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}, {"role": "tool", "content": "1"}], "source": {"page": [1, 2]}}
 {"messages": [{"role": "user", "content": "e", "name": "eve"}, {"role": "assistant", "content": "old"}]}
-{"input_ids": [1, 2], "loss_mask": [0, 1]}
+{"input_ids": [1, 2], "loss_mask": [0, 1], "id": "t"}
 {"messages": [{"role": "system", "content": "s"}]}
 {"messages": [{"role": "user", "content": "g"}, {"role": "assistant", "content": "old"}, {"role": "user", "content": "h"}]}
 "#;
 
-const WRITTEN: &str = r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"new 1.1"},{"role":"user","content":"b"},{"role":"assistant","content":"new 1.2"}]}
+const WRITTEN: &str = r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"new 1.1"},{"role":"user","content":"b"},{"role":"assistant","content":"new 1.2"}],"id":1}
 {"messages":[{"role":"system","content":"t"},{"role":"user","content":"c"},{"role":"assistant","content":"new 2.1"}]}
-{"messages":[{"role":"user","content":"d"},{"role":"assistant","content":"","tool_calls":[{"name":"f"}]},{"role":"tool","content":"1"}]}
+{"messages":[{"role":"user","content":"d"},{"role":"assistant","content":"","tool_calls":[{"name":"f"}]},{"role":"tool","content":"1"}],"source":{"page": [1, 2]}}
 {"messages":[{"role":"user","content":"e","name":"eve"},{"role":"assistant","content":"new 4.1"}]}
-{"input_ids":[1,2],"loss_mask":[0,1]}
+{"input_ids":[1,2],"loss_mask":[0,1],"id":"t"}
 {"messages":[{"role":"system","content":"s"}]}
 {"messages":[{"role":"user","content":"g"},{"role":"assistant","content":"new 7.1"},{"role":"user","content":"h"},{"role":"assistant","content":"new 7.2"}]}
 "#;

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::Answer;
-use crate::conversation::{Message, is_blank};
+use crate::conversation::{Conversation, Message, is_blank};
 
 /// Why a row is copied as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unchanged {
-    /// It has calls or messages of tools, or another role than `system`, `developer`, `user` and `assistant`:
+    /// It has tools, calls or messages of tools, or another role than `system`, `developer`, `user` and `assistant`:
     /// what comes next depends on what the tool says.
     Tools,
     /// No user says anything in it.
@@ -25,6 +25,14 @@ pub(super) enum Step {
     Said(usize),
     /// An answer to all that stands before.
     Answered,
+}
+
+/// The parts of a conversation in order; none of one with tools, to which an answer may be a call.
+pub(super) fn planned(conversation: &Conversation) -> Result<Vec<Step>, Unchanged> {
+    match conversation.tools.is_empty() {
+        true => steps(&conversation.messages),
+        false => Err(Unchanged::Tools),
+    }
 }
 
 /// The parts of a conversation in order, with at least one answer.

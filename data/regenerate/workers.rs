@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::journal::Entry;
-use super::turns::{Step, steps};
+use super::turns::{Step, planned, steps};
 use super::{Answer, Answers, Failed, Failure, Pace, Request, Truncated, Work};
-use crate::conversation::{Conversation, Row};
+use crate::conversation::{Content, Conversation};
 use crate::error::Result;
-use crate::rows::{Location, Rows};
+use crate::rows::{LocatedRow, Location, Rows};
 use crate::seed::mix;
 
 /// The longest sleep before it is looked whether to stop.
@@ -43,7 +43,11 @@ impl Iterator for Pending {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let (place, row) = match self.rows.next()? {
+            let LocatedRow {
+                location: place,
+                row,
+                ..
+            } = match self.rows.next()? {
                 Ok(row) => row,
                 Err(error) => return Some(Err(error)),
             };
@@ -51,10 +55,8 @@ impl Iterator for Pending {
             let index = usize::try_from(self.row - 1).unwrap_or(usize::MAX);
             // A row beyond those counted is of a dataset that has grown since; that ends in an error later.
             let done = self.done.get(index).copied().unwrap_or(true);
-            match row {
-                Row::Conversation(conversation)
-                    if !done && steps(&conversation.messages).is_ok() =>
-                {
+            match row.content {
+                Content::Conversation(conversation) if !done && planned(&conversation).is_ok() => {
                     return Some(Ok((self.row, place, conversation)));
                 }
                 _ => {}

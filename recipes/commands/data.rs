@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
+use spectrain_data::expand::Turns;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::Overlong;
 use spectrain_data::rows::read_rows;
 
+use crate::cli::TemplateArgument;
 use crate::commands::regenerate::{self, RegenerateArguments};
 use crate::stages::prepare::Text;
 use crate::tables::DataTable;
@@ -19,7 +21,7 @@ use crate::target;
 pub enum DataCommand {
     /// Write the tokens and loss masks of conversations
     Prepare {
-        /// Conversations: a `.jsonl` or `.parquet` file, or a folder of them
+        /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
         #[arg(long, value_name = "PATH")]
         data: PathBuf,
         /// The folder to write
@@ -69,9 +71,14 @@ pub struct TextArguments {
     /// The tokens trained on: `assistant`, `last_turn` or `all`
     #[arg(long, default_value = "assistant", value_parser = masking)]
     mask: Masking,
+    /// Whether a conversation is one sample or one for each answer: `auto`, `joined` or `expand`
+    #[arg(long, default_value = "auto", value_parser = word::<Turns>)]
+    turns: Turns,
     /// Samples with fewer tokens to train on are left out
     #[arg(long, default_value_t = 1)]
     min_trained_tokens: usize,
+    #[command(flatten)]
+    variables: TemplateArgument,
 }
 
 fn overlong(name: &str) -> Result<Overlong, String> {
@@ -95,6 +102,8 @@ impl TextArguments {
             overlong: self.overlong,
             mask: self.mask,
             template: self.template.clone(),
+            template_variables: self.variables.given(),
+            turns: self.turns,
             min_trained_tokens: self.min_trained_tokens,
             ..DataTable::default()
         };
@@ -107,7 +116,7 @@ impl TextArguments {
 pub fn run(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare { data, out, text } => {
-            println!("{}", text.open()?.write(data, out, &mut || {})?);
+            println!("{}", text.open()?.write_file(data, out)?);
         }
         DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
         DataCommand::Lint {

@@ -7,14 +7,14 @@ use serde_json::json;
 use spectrain_checkpoints::ModelFolder;
 use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
-use crate::cli::{DeviceArgument, Misuse, draft};
+use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
 use crate::device;
 use crate::judge::{Ends, Trial, TrialTarget};
 use crate::progress::Output;
 use crate::stages::evaluate::{calibration, device_report, split, write};
 use crate::stages::prepare::Text;
 use crate::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
-use crate::target;
+use crate::target::{self, TEMPLATE_VARIABLES};
 
 /// Arguments of `spectrain evaluate`.
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub struct EvaluateArguments {
     /// The drafter's folder
     #[arg(long, value_name = "DIR")]
     drafter: PathBuf,
-    /// Conversations whose last answers are decoded, `.jsonl` or `.parquet`; may be repeated
+    /// Conversations whose last answers are decoded: a file, a folder or a pattern; may be repeated
     #[arg(long, value_name = "FILE", required = true)]
     prompts: Vec<PathBuf>,
     /// Prompts of each file
@@ -67,6 +67,8 @@ pub struct EvaluateArguments {
     /// File for every output and what each pass accepted, one JSON object a line
     #[arg(long, value_name = "FILE")]
     outputs: Option<PathBuf>,
+    #[command(flatten)]
+    template: TemplateArgument,
     #[command(flatten)]
     device: DeviceArgument,
 }
@@ -113,13 +115,14 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     let data = DataTable {
         max_length: arguments.max_length,
+        template_variables: arguments.template.with_those_of(&arguments.drafter)?,
         ..DataTable::default()
     };
     let text = Text::of(&targets[0].folder, &data)?;
     let mut sets = Vec::new();
     let mut others = Vec::new();
     for path in &arguments.prompts {
-        let (prompts, left) = split(text.prompts(path)?.tokens, table.prompts);
+        let (prompts, left) = split(text.prompts_of(path)?.tokens, table.prompts);
         others.extend(left);
         sets.push(PromptSet {
             name: path
@@ -149,6 +152,9 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     };
     let mut report = trial.report()?;
     report.recipe = json!({ "evaluate": table });
+    if !data.template_variables.is_empty() {
+        report.recipe["data"] = json!({ (TEMPLATE_VARIABLES): data.template_variables });
+    }
     report.drafter.path = arguments.drafter.display().to_string();
     report.drafter.sha256 = target::sha256_of_drafter(&arguments.drafter)?;
     report.device = device_report(name);

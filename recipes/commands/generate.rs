@@ -12,7 +12,7 @@ use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
 use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
-use crate::cli::{DeviceArgument, Misuse, draft};
+use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
 use crate::registry::open_drafter;
 use crate::tables::{EvaluateTable, TargetType};
 use crate::{device, target};
@@ -45,6 +45,8 @@ pub struct GenerateArguments {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
+    template: TemplateArgument,
+    #[command(flatten)]
     device: DeviceArgument,
 }
 
@@ -62,10 +64,14 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let name = &arguments.device.device;
     let device = device::device(name)?;
     let folder = target::resolve(&arguments.target, None)?;
-    let (tokenizer, template) = target::text(&folder, None)?;
+    let variables = match &arguments.drafter {
+        Some(drafter) => arguments.template.with_those_of(drafter)?,
+        None => arguments.template.given(),
+    };
+    let (tokenizer, template) = target::text(&folder, None, &variables)?;
     let text = match &template {
         Some(template) => template.render(
-            &[Message::new("user", arguments.prompt.as_str())],
+            &[Message::new("user", arguments.prompt.as_str())][..],
             Turn::Prompt,
         )?,
         None => arguments.prompt.clone(),

@@ -11,7 +11,7 @@ use spectrain_checkpoints::published::{Family, Published};
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::load_target;
 
-use crate::cli::{DeviceArgument, Misuse};
+use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
 use crate::drafter_folder::warn_of_own;
 use crate::judge::Judge;
 use crate::registry::open_drafter;
@@ -20,6 +20,7 @@ use crate::stages::evaluate::spread;
 use crate::stages::export::{Decoded, accepted};
 use crate::stages::prepare::Text;
 use crate::tables::{DataTable, TargetType};
+use crate::target::TEMPLATE_VARIABLES;
 use crate::{device, target};
 
 /// A mean acceptance length below which a drafter is for something else.
@@ -52,6 +53,8 @@ pub struct ImportArguments {
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
+    #[command(flatten)]
+    template: TemplateArgument,
     #[command(flatten)]
     device: DeviceArgument,
 }
@@ -137,6 +140,7 @@ fn import(arguments: &ImportArguments, name: &str) -> Result<()> {
         "imported": {"from": folder, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
         "original": original,
+        (TEMPLATE_VARIABLES): arguments.template.with_those_of(folder)?,
     });
     let drafter = run.path().join(IMPORTED);
     let published = Published::read(folder, &taken.meaning.reading)?;
@@ -274,8 +278,12 @@ fn given_prompts(arguments: &ImportArguments, target: &Path) -> Result<Vec<Vec<u
     let Some(path) = &arguments.prompts else {
         return Ok(Vec::new());
     };
-    let text = Text::of(target, &DataTable::default())?;
-    let prompts = spread(text.prompts(path)?.tokens, arguments.count);
+    let data = DataTable {
+        template_variables: arguments.template.with_those_of(&arguments.folder)?,
+        ..DataTable::default()
+    };
+    let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;
+    let prompts = spread(prompts, arguments.count);
     match prompts.is_empty() {
         true => bail!("`{}` holds no prompts", path.display()),
         false => Ok(prompts),

@@ -1,19 +1,21 @@
 //! `spectrain data regenerate`: the target's own answers in the place of a dataset's.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use spectrain_data::Error;
 use spectrain_data::regenerate::{Answers, Existing, Job, Retry, Truncated, Wanted, Work};
+use spectrain_data::rows::would_read;
 
-use crate::cli::{DeviceArgument, Misuse};
+use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
 use crate::commands::data::word;
 use crate::progress::Output;
 use crate::stages;
 
 pub mod decoder;
+mod protocol;
 pub mod server;
 
 use decoder::TargetAnswers;
@@ -39,7 +41,7 @@ const OWN_KEYS: [&str; 9] = [
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("answerer").required(true).args(["server", "target"])))]
 pub struct RegenerateArguments {
-    /// Conversations: a `.jsonl` or `.parquet` file, or a folder of them
+    /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
     /// The `.jsonl` file to write; its journal and its report stand beside it
@@ -92,6 +94,8 @@ pub struct RegenerateArguments {
     /// Requests in a second, at most
     #[arg(long, value_name = "N", conflicts_with = "target")]
     requests_per_second: Option<f64>,
+    #[command(flatten)]
+    template: TemplateArgument,
     #[command(flatten)]
     device: DeviceArgument,
     /// Move an older output and its journal aside and start anew
@@ -211,7 +215,12 @@ impl RegenerateArguments {
         if self.server.is_some() && self.device.device != "cpu" {
             return misuse("`--device`: a server computes where it is; expected `--target`".into());
         }
-        if read_as_data(&self.data, &self.out) {
+        if self.server.is_some() && !self.template.template_variables.is_empty() {
+            let hint =
+                "a server renders the template: expected `--extra chat_template_kwargs=JSON`";
+            return misuse(format!("`--template-variable`: {hint}"));
+        }
+        if would_read(&self.data, &self.out) {
             return misuse(format!(
                 "`--out`: expected a file that is not part of `--data`, found `{}`",
                 self.out.display()
@@ -266,16 +275,6 @@ impl RegenerateArguments {
     }
 }
 
-/// Whether a file to write is the dataset or would be read as a part of it the next time.
-fn read_as_data(data: &Path, out: &Path) -> bool {
-    let Ok(data) = data.canonicalize() else {
-        return false;
-    };
-    let here = out.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = here.unwrap_or(Path::new(".")).canonicalize();
-    out.canonicalize().is_ok_and(|out| out == data) || folder.is_ok_and(|folder| folder == data)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,18 +292,5 @@ mod tests {
         assert!(extra("stop=word").unwrap_err().contains("expected JSON"));
         assert!(extra("seed=1").unwrap_err().contains("other than"));
         assert!(extra("top_k").is_err() && extra("=1").is_err());
-    }
-
-    #[test]
-    fn an_output_inside_the_dataset_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let data = folder.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        let file = data.join("a.jsonl");
-        std::fs::write(&file, "{}").unwrap();
-        assert!(read_as_data(&data, &data.join("b.jsonl")));
-        assert!(read_as_data(&file, &file));
-        assert!(!read_as_data(&file, &data.join("b.jsonl")));
-        assert!(!read_as_data(&data, &folder.path().join("b.jsonl")));
     }
 }

@@ -1,15 +1,20 @@
 //! The text of a recipe as tables that remember where each key stands, with the overrides of the command line.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize as _;
+use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{File, OPTIONAL_TABLES, Settings};
 use crate::registry::{self, Recipe};
 use crate::tables::Problem;
+
+/// The keys that say how long a training takes, of which there is one.
+const LENGTHS: [&str; 2] = ["steps", "epochs"];
 
 /// The table of the training stages.
 const STAGES: &str = "stages";
@@ -83,7 +88,37 @@ impl<'a> Document<'a> {
                 .or_insert(empty);
         }
         self.fill_stages(table.get_mut(), stages)?;
-        File::deserialize(toml::Deserializer::from(table)).map_err(|error| self.explain(error))
+        self.check_lengths(table.get_ref())?;
+        let mut file: File<D, O> = File::deserialize(toml::Deserializer::from(table))
+            .map_err(|error| self.explain(error))?;
+        let trainings = std::iter::once(&mut file.train).chain(file.stages.values_mut());
+        for training in trainings.filter(|training| training.epochs.is_some()) {
+            training.steps = OF_EPOCHS;
+        }
+        Ok(file)
+    }
+
+    /// Fails where a training is to take both so many steps and so many epochs.
+    fn check_lengths(&self, table: &DeTable<'a>) -> Result<()> {
+        let named = |table: &DeTable<'a>, name: &str| {
+            let found = table.iter().find(|(key, _)| key.get_ref() == name);
+            found.and_then(|(_, value)| value.get_ref().as_table().cloned())
+        };
+        let train = named(table, "train").map(|train| ("train".to_owned(), train));
+        let stages = named(table, STAGES).unwrap_or_default();
+        let stages = stages.iter().filter_map(|(name, value)| {
+            let training = value.get_ref().as_table()?.clone();
+            Some((format!("{STAGES}.{}", name.get_ref()), training))
+        });
+        for (path, training) in train.into_iter().chain(stages) {
+            if LENGTHS.iter().all(|length| has(&training, length)) {
+                let message = format!(
+                    "must be absent beside `{path}.steps`: one of them says how long training takes"
+                );
+                return Err(self.locate(&Problem::new(format!("{path}.epochs"), message)));
+            }
+        }
+        Ok(())
     }
 
     /// Gives each of several training stages a table: `[train]` with the keys that `[stages]` changes.
@@ -122,6 +157,16 @@ impl<'a> Document<'a> {
                 let changed = find(tables, stage).map(Spanned::into_inner);
                 match (own.get_mut(), changed) {
                     (DeValue::Table(own), Some(DeValue::Table(changed))) => {
+                        // One length takes the place of the other.
+                        if LENGTHS.iter().any(|length| has(&changed, length)) {
+                            let is_length = |key: &&Spanned<Cow<str>>| {
+                                LENGTHS.contains(&key.get_ref().as_ref())
+                            };
+                            let given: Vec<_> = own.keys().filter(is_length).cloned().collect();
+                            for length in given {
+                                own.remove(&length);
+                            }
+                        }
                         merge(own, changed, "")?;
                     }
                     (_, Some(other)) => own = Spanned::new(0..0, other),
@@ -246,6 +291,10 @@ impl Change {
         let table = DeTable::parse(&self.toml).map_err(|error| anyhow!("{}", error.message()))?;
         Ok(table.into_inner())
     }
+}
+
+fn has(table: &DeTable<'_>, name: &str) -> bool {
+    table.keys().any(|key| key.get_ref() == name)
 }
 
 fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, path: &str) -> Result<()> {

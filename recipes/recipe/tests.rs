@@ -1,3 +1,6 @@
+use spectrain_data::sources::Sources;
+use spectrain_train::OF_EPOCHS;
+
 use super::*;
 use crate::tables::{Engine, FeatureMode};
 
@@ -240,11 +243,9 @@ fn an_override_changes_one_key_and_may_be_a_bare_word() {
     let recipe = accept(MINIMAL, &overrides[..5]);
     assert_eq!(recipe.evaluate.prompts, 3);
     assert_eq!(recipe.features.mode, FeatureMode::Stored);
-    assert_eq!(
-        recipe.data.train.as_deref(),
-        Some(Path::new("/some where/x.jsonl"))
-    );
-    assert_eq!(recipe.data.eval.as_deref(), Some(Path::new("e.jsonl")));
+    let only = |sources: &Option<Sources>| sources.as_ref().unwrap().only().map(Path::to_owned);
+    assert_eq!(only(&recipe.data.train), Some("/some where/x.jsonl".into()));
+    assert_eq!(only(&recipe.data.eval), Some("e.jsonl".into()));
     assert_eq!(recipe.evaluate.temperatures, [0.5]);
     assert_eq!(recipe.name, "b");
 }
@@ -322,4 +323,90 @@ fn every_shipped_recipe_is_valid() {
         }
     }
     assert!(seen >= 4);
+}
+
+#[test]
+fn epochs_take_the_place_of_steps_and_are_written_alone() {
+    let recipe = accept(MINIMAL, &["train.epochs=2.5"]);
+    assert_eq!(
+        (recipe.train.epochs, recipe.train.steps),
+        (Some(2.5), OF_EPOCHS)
+    );
+    assert_eq!(recipe.json["train"]["steps"], Value::Null);
+    // What a run keeps of its recipe reads as it was.
+    let again = accept(&recipe.toml, &[]);
+    assert_eq!((again.train, again.json), (recipe.train, recipe.json));
+    let error = refuse(MINIMAL, &["train.epochs=2", "train.steps=10"]);
+    assert!(
+        error.contains("`train.epochs`") && error.contains("absent beside `train.steps`"),
+        "{error}"
+    );
+    let error = refuse(MINIMAL, &["train.epochs=0"]);
+    assert!(
+        error.contains("`train.epochs`") && error.contains("above 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_stage_counted_in_steps_changes_a_training_counted_in_epochs() {
+    let deer = MINIMAL.replace("eagle3", "deer")
+        + "[drafter]\nfresh = { layers = 1 }\nmask_token = 1\nseparator_token = 2\n[train]\nepochs = 3\n";
+    let recipe = accept(&deer, &["stages.adapt.steps=0", "stages.refine.epochs=1"]);
+    assert_eq!(recipe.training_stages(), ["align", "refine"]);
+    let lengths = |stage: &str| (recipe.training(stage).steps, recipe.training(stage).epochs);
+    assert_eq!(lengths("align"), (OF_EPOCHS, Some(3.0)));
+    assert_eq!(lengths("refine"), (OF_EPOCHS, Some(1.0)));
+    assert_eq!(lengths("adapt"), (0, None));
+    let error = refuse(&deer, &["stages.align.steps=5", "stages.align.epochs=5"]);
+    assert!(error.contains("`stages.align.epochs`"), "{error}");
+}
+
+#[test]
+fn several_sources_have_weights_and_the_evaluation_none() {
+    let recipe = accept(
+        MINIMAL,
+        &["data.train=[\"a.jsonl\", { path = \"b/*.json\", weight = 2 }]"],
+    );
+    let sources = recipe.data.train.as_ref().unwrap().each();
+    assert_eq!((sources[0].weight, sources[1].weight), (1.0, 2.0));
+    assert_eq!(accept(&recipe.toml, &[]).data, recipe.data);
+    for (change, expected) in [
+        ("data.train={ path = \"a\", weight = 0 }", "above 0"),
+        ("data.train=[]", "at least one"),
+        ("data.train=3", "a list of these"),
+        ("data.eval={ path = \"a\", weight = 2 }", "without weights"),
+        ("data.held_out=0.1", "absent beside `eval`"),
+    ] {
+        let error = refuse(MINIMAL, &[change]);
+        assert!(error.contains(expected), "{change}: {error}");
+    }
+}
+
+#[test]
+fn without_evaluation_data_a_share_is_held_out() {
+    let recipe = MINIMAL.replace("eval = \"e.jsonl\"\n", "");
+    assert_eq!(accept(&recipe, &[]).data.held_out(), 0.02);
+    assert_eq!(accept(&recipe, &["data.held_out=0.1"]).data.held_out(), 0.1);
+    let error = refuse(&recipe, &["data.held_out=0.5"]);
+    assert!(
+        error.contains("`data.held_out`") && error.contains("at most 0.2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn variables_of_the_template_are_kept_and_written_out() {
+    let change = "data.template_variables={ enable_thinking = false, effort = \"low\" }";
+    let recipe = accept(MINIMAL, &[change]);
+    let variables = serde_json::json!({"enable_thinking": false, "effort": "low"});
+    assert_eq!(recipe.json["data"]["template_variables"], variables);
+    assert_eq!(accept(&recipe.toml, &[]).json, recipe.json);
+    let error = refuse(MINIMAL, &["data.template_variables.tools=[]"]);
+    assert!(
+        error.contains("`tools`") && error.contains("the program sets"),
+        "{error}"
+    );
+    let error = refuse(MINIMAL, &["data.turns=expand", "data.mask=all"]);
+    assert!(error.contains("`data.turns`"), "{error}");
 }

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::seal;
+use spectrain_data::sources::Sources;
 use spectrain_eval::{
     CalibrationPrompts, DraftChoice, MeasuredOn, PromptSet, Report, TargetReport,
 };
@@ -19,10 +20,7 @@ use crate::tables::EvaluateTable;
 pub fn run(context: &StageContext) -> Result<Value> {
     let settings = &context.recipe.evaluate;
     let drafter = context.run.path().join(EXPORTED);
-    let data = context.eval_data();
-    let name = data
-        .file_stem()
-        .map_or_else(|| "eval".into(), |stem| stem.to_string_lossy().into_owned());
+    let name = name_of(context.eval_data().as_ref());
     let (prompts, others) = split(prepare::prompts(context.run)?, settings.prompts);
     let sets = [PromptSet { name, prompts }];
     let calibration = calibration(others, &sets, settings);
@@ -58,6 +56,15 @@ pub fn run(context: &StageContext) -> Result<Value> {
         })).collect::<Vec<_>>(),
         "lossless": report.lossless,
     }))
+}
+
+/// What the report calls the prompts: the name of their file, where there is one.
+fn name_of(data: Option<&Sources>) -> String {
+    let stem = |path: &Path| Some(path.file_stem()?.to_string_lossy().into_owned());
+    match data {
+        None => "held out".into(),
+        Some(data) => data.only().and_then(stem).unwrap_or_else(|| "eval".into()),
+    }
 }
 
 /// Puts the figures of the report into the folders of this drafter.

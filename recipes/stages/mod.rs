@@ -16,7 +16,9 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Map, Value};
-use spectrain_checkpoints::{DType, state};
+use spectrain_checkpoints::{DType, hash, state};
+use spectrain_data::rows;
+use spectrain_data::sources::{Source, Sources};
 
 use crate::cli::Misuse;
 use crate::progress::{Output, Progress};
@@ -86,6 +88,9 @@ pub const STAGES: &[Stage] = &[
             "data.max_length",
             "data.overlong",
             "data.mask",
+            "data.turns",
+            "data.template_variables",
+            "data.held_out",
             "data.min_trained_tokens",
         ],
         inputs: &[
@@ -219,15 +224,38 @@ impl StageContext<'_> {
     }
 
     /// The conversations to train on.
-    pub fn train_data(&self) -> PathBuf {
-        let made = || self.folder("synthetic").join("train.jsonl");
-        self.recipe.data.train.clone().unwrap_or_else(made)
+    pub fn train_data(&self) -> Result<Sources> {
+        let given = self.recipe.data.train.clone();
+        given
+            .or_else(|| self.made("train.jsonl"))
+            .context("`data.train` is missing")
     }
 
-    /// The conversations to evaluate with.
-    pub fn eval_data(&self) -> PathBuf {
-        let made = || self.folder("synthetic").join("eval.jsonl");
-        self.recipe.data.eval.clone().unwrap_or_else(made)
+    /// The conversations to evaluate with; none where some of those to train on are held out.
+    pub fn eval_data(&self) -> Option<Sources> {
+        let given = self.recipe.data.eval.clone();
+        given.or_else(|| self.made("eval.jsonl"))
+    }
+
+    /// Conversations that `synthetic` makes, in a recipe that has it.
+    fn made(&self, file: &str) -> Option<Sources> {
+        let made = self.recipe.synthetic.as_ref();
+        made.map(|_| self.folder("synthetic").join(file).into())
+    }
+
+    /// SHA-256 of the files of a dataset, with the weights of its paths where they have some.
+    fn sha256_of_data(&self, sources: &Sources) -> Result<String> {
+        if let [Source { path, weight: 1.0 }] = sources.each()
+            && path.exists()
+        {
+            return self.run.sha256(path);
+        }
+        let mut parts = String::new();
+        for Source { path, weight } in sources.each() {
+            let hash = self.run.sha256_of(&rows::files(path)?)?;
+            parts.push_str(&format!("{hash} {weight}\n"));
+        }
+        Ok(hash::sha256_bytes(parts.as_bytes()))
     }
 
     /// Starts to show progress; see [`Output::start`].
@@ -265,8 +293,14 @@ impl StageContext<'_> {
                     let files = target::text_files(&self.target_folder()?)?;
                     ("the tokenizer".into(), self.run.sha256_of(&files)?)
                 }
-                Input::TrainData => ("`data.train`".into(), self.run.sha256(&self.train_data())?),
-                Input::EvalData => ("`data.eval`".into(), self.run.sha256(&self.eval_data())?),
+                Input::TrainData => {
+                    let hash = self.sha256_of_data(&self.train_data()?)?;
+                    ("`data.train`".into(), hash)
+                }
+                Input::EvalData => match self.eval_data() {
+                    Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
+                    None => continue,
+                },
                 Input::Template => match &self.recipe.data.template {
                     Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
                     None => continue,

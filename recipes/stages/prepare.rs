@@ -6,11 +6,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::atomic::write_file;
-use spectrain_data::conversation::Row;
+use spectrain_data::conversation::Content;
+use spectrain_data::held_out::HeldOut;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask;
 use spectrain_data::prepare::{Duplicates, PrepareReport, PrepareSettings, prepare};
-use spectrain_data::rows::{Rows, read_rows};
+use spectrain_data::rows::{LocatedRow, read_rows};
+use spectrain_data::sources::Sources;
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_data::tokens::{TokenShards, TokenWriter};
@@ -19,7 +21,7 @@ use spectrain_data::vocabulary::count_tokens;
 use super::{StageContext, check_interrupted, interrupted};
 use crate::run_folder::RunFolder;
 use crate::tables::DataTable;
-use crate::target;
+use crate::target::{self, TEMPLATE_VARIABLES};
 
 /// Tokens of one shard.
 const TOKENS_PER_SHARD: usize = 4_000_000;
@@ -33,17 +35,18 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let folder = context.folder("prepare");
     let data = &context.recipe.data;
     let text = Text::of(&context.target_folder()?, data)?;
-    let train = text.write_tokens(context, &context.train_data(), "train")?;
-    let eval = text.write_tokens(context, &context.eval_data(), "eval")?;
+    let sets = Sets::of(context, &text)?;
+    let train = text.write_tokens(context, sets.train()?, "train")?;
+    let eval = text.write_tokens(context, sets.eval()?, "eval")?;
 
     let shards = TokenShards::open(folder.join("train"))?;
     let counts = count_tokens(shards.iter(), text.settings.vocab)?;
     write(&folder.join("counts.json"), &json!(counts))?;
 
-    let prompts = text.prompts(&context.eval_data())?;
+    let prompts = text.prompts(sets.eval()?).context("`data.eval`")?;
     write(&folder.join("prompts.json"), &json!(prompts.tokens))?;
 
-    let problems = text.lint(context)?;
+    let problems = text.lint(&folder, &sets)?;
     for problem in &problems {
         context.output.say(format!("warning: {problem}"));
     }
@@ -53,6 +56,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "prompts": prompts.tokens.len(),
         "warnings": problems,
     });
+    if let Some(held_out) = &sets.held_out {
+        let (prompts, rows) = (held_out.prompts(), held_out.rows());
+        context.output.say(format!(
+            "prepare: {prompts} prompts ({rows} rows) are held out of `data.train` for the evaluation"
+        ));
+        summary["held_out"] = json!({"share": data.held_out(), "prompts": prompts, "rows": rows});
+    }
     if prompts.too_long > 0 {
         context.output.say(format!(
             "warning: {} prompts are longer than `data.max_length` and are left out",
@@ -61,6 +71,54 @@ pub fn run(context: &StageContext) -> Result<Value> {
         summary["prompts_too_long"] = json!(prompts.too_long);
     }
     Ok(summary)
+}
+
+/// Rows, whatever they come from.
+type RowsOf<'a> = Box<dyn Iterator<Item = spectrain_data::Result<LocatedRow>> + 'a>;
+
+/// What is trained on and what is evaluated with.
+struct Sets {
+    train: Sources,
+    eval: Option<Sources>,
+    /// Which rows of `train` are evaluated with, where there is no `eval`.
+    held_out: Option<HeldOut>,
+}
+
+impl Sets {
+    fn of(context: &StageContext, text: &Text) -> Result<Self> {
+        let (train, eval) = (context.train_data()?, context.eval_data());
+        let share = context.recipe.data.held_out();
+        let held_out = match &eval {
+            Some(_) => None,
+            None => {
+                let rows = train.rows()?.take_while(|_| !interrupted());
+                let held_out = HeldOut::of(rows, share, text.template.as_ref());
+                check_interrupted()?;
+                Some(held_out.context("`data.eval` is left out")?)
+            }
+        };
+        Ok(Self {
+            train,
+            eval,
+            held_out,
+        })
+    }
+
+    fn train(&self) -> Result<RowsOf<'_>> {
+        let rows = self.train.rows()?;
+        Ok(match &self.held_out {
+            Some(held_out) => Box::new(held_out.left(rows)),
+            None => Box::new(rows),
+        })
+    }
+
+    fn eval(&self) -> Result<RowsOf<'_>> {
+        Ok(match (&self.eval, &self.held_out) {
+            (Some(eval), _) => Box::new(eval.rows()?),
+            (None, Some(held_out)) => Box::new(held_out.held(self.train.rows()?)),
+            (None, None) => Box::new(std::iter::empty()),
+        })
+    }
 }
 
 /// How often each token of the target occurs in what is trained on.
@@ -94,11 +152,13 @@ pub struct Prompts {
 impl Text {
     /// Reads tokenizer and template of the target in `folder`.
     pub fn of(folder: &Path, data: &DataTable) -> Result<Self> {
-        let (tokenizer, template) = target::text(folder, data.template.as_deref())?;
+        let (tokenizer, template) =
+            target::text(folder, data.template.as_deref(), &data.template_variables)?;
         let settings = PrepareSettings {
             max_length: data.max_length,
             overlong: data.overlong,
             masking: data.mask,
+            turns: data.turns,
             min_trained_tokens: data.min_trained_tokens,
             duplicates: Duplicates::Keep,
             vocab: target::spec(folder)?.vocab,
@@ -113,30 +173,37 @@ impl Text {
     fn write_tokens(
         &self,
         context: &StageContext,
-        data: &Path,
+        rows: RowsOf<'_>,
         name: &str,
     ) -> Result<PrepareReport> {
         let mut progress = context.progress(&format!("prepare {name}"), 0);
         let mut samples = 0;
-        let report = self.write(data, &context.folder("prepare").join(name), &mut || {
+        let folder = context.folder("prepare").join(name);
+        let report = self.write(rows, &folder, &mut || {
             samples += 1;
             progress.set(samples, "samples");
-        })?;
+        });
+        let report = report.with_context(|| format!("cannot prepare `data.{name}`"))?;
         progress.finish(&report);
         Ok(report)
     }
 
-    /// Writes the token shards of a dataset to `folder`; `sample` is called for each one kept.
-    pub fn write(
+    /// Writes the token shards of the rows of a file, folder or pattern to `folder`.
+    pub fn write_file(&self, data: &Path, folder: &Path) -> Result<PrepareReport> {
+        self.write(Box::new(read_rows(data)?), folder, &mut || {})
+            .with_context(|| format!("cannot prepare `{}`", data.display()))
+    }
+
+    /// Writes the token shards of rows to `folder`; `sample` is called for each sample in them.
+    fn write(
         &self,
-        data: &Path,
+        rows: RowsOf<'_>,
         folder: &Path,
         sample: &mut dyn FnMut(),
     ) -> Result<PrepareReport> {
         let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
-        let rows = read_rows(data)?.take_while(|_| !interrupted());
         let report = prepare(
-            rows,
+            rows.take_while(|_| !interrupted()),
             self.template.as_ref(),
             &self.tokenizer,
             &self.settings,
@@ -147,29 +214,37 @@ impl Text {
             },
         );
         check_interrupted()?;
-        let report = report.with_context(|| format!("cannot prepare `{}`", data.display()))?;
+        let report = report?;
         let mut extra = Map::new();
         extra.insert("tokenizer".into(), json!(self.tokenizer.fingerprint()));
         extra.insert("settings".into(), json!(self.settings));
+        let variables = self.template.as_ref().map(ChatTemplate::variables);
+        extra.insert(TEMPLATE_VARIABLES.into(), json!(variables));
         writer.finish(extra)?;
         Ok(report)
     }
 
-    /// The prompts of a dataset: each conversation up to its last answer.
-    pub fn prompts(&self, data: &Path) -> Result<Prompts> {
+    /// The prompts of a file, folder or pattern.
+    pub fn prompts_of(&self, data: &Path) -> Result<Prompts> {
+        self.prompts(Box::new(read_rows(data)?))
+            .with_context(|| format!("`{}`", data.display()))
+    }
+
+    /// The prompts of rows: each conversation up to its last answer.
+    fn prompts(&self, rows: RowsOf<'_>) -> Result<Prompts> {
         let mut prompts = Prompts {
             tokens: Vec::new(),
             too_long: 0,
         };
-        for row in read_rows(data)? {
-            let (location, row) = row?;
-            let tokens = match (&row, &self.template) {
-                (Row::Tokens(sample), _) => sample.prompt().to_vec(),
-                (Row::Conversation(conversation), Some(template)) => {
+        for row in rows {
+            let LocatedRow { location, row, .. } = row?;
+            let tokens = match (&row.content, &self.template) {
+                (Content::Tokens(sample), _) => sample.prompt().to_vec(),
+                (Content::Conversation(conversation), Some(template)) => {
                     mask::prompt(conversation, template, &self.tokenizer)
                         .with_context(|| location.to_string())?
                 }
-                (Row::Conversation(_), None) => bail!(
+                (Content::Conversation(_), None) => bail!(
                     "{location}: a conversation needs a chat template, and the target has none"
                 ),
             };
@@ -188,15 +263,14 @@ impl Text {
         }
         match prompts.tokens.is_empty() {
             true => bail!(
-                "`{}` holds no prompt of at most {} tokens",
-                data.display(),
+                "it holds no prompt of at most {} tokens",
                 self.settings.max_length
             ),
             false => Ok(prompts),
         }
     }
 
-    fn lint(&self, context: &StageContext) -> Result<Vec<String>> {
+    fn lint(&self, folder: &Path, sets: &Sets) -> Result<Vec<String>> {
         let vocab = self.settings.vocab;
         let sizes: Vec<usize> = DRAFT_VOCABULARIES
             .into_iter()
@@ -209,15 +283,8 @@ impl Text {
             draft_vocabularies: &sizes,
             shown: 2,
         };
-        let some = |path: &Path| -> Result<std::iter::Take<Rows>> {
-            Ok(read_rows(path)?.take(LINTED_ROWS))
-        };
-        let report = lint(
-            some(&context.train_data())?,
-            some(&context.eval_data())?,
-            &linter,
-        )?;
-        let folder = context.folder("prepare");
+        let (train, eval) = (sets.train()?, sets.eval()?);
+        let report = lint(train.take(LINTED_ROWS), eval.take(LINTED_ROWS), &linter)?;
         write(
             &folder.join("lint.json"),
             &json!({"rows_at_most": LINTED_ROWS, "report": report}),
@@ -236,3 +303,6 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
         .with_context(|| format!("cannot read `{}`; run the stage `prepare`", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
 }
+
+#[cfg(test)]
+mod tests;

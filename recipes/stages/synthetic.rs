@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, atomic, hash, language_model, write_folder};
-use spectrain_data::conversation::Conversation;
+use spectrain_data::conversation::{Conversation, Row};
 use spectrain_data::mask::{Masking, tokenize};
 use spectrain_data::synthetic::split;
 use spectrain_data::template::ChatTemplate;
@@ -88,7 +88,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 fn write_conversations(path: &Path, conversations: &[Conversation]) -> Result<()> {
     let mut lines = String::new();
     for conversation in conversations {
-        lines.push_str(&serde_json::to_string(conversation)?);
+        lines.push_str(&Row::from(conversation.clone()).to_json());
         lines.push('\n');
     }
     Ok(atomic::write_file(path, lines.as_bytes())?)

@@ -39,7 +39,7 @@ fn write_target(folder: &Path, vocab: usize) {
     tokenizer.save(folder).unwrap();
 }
 
-fn write_data(path: &Path, first: usize, count: usize) {
+pub(super) fn write_data(path: &Path, first: usize, count: usize) {
     let row = |i: usize| {
         json!({"messages": [
             {"role": "user", "content": format!("count to {i}")},
@@ -51,19 +51,31 @@ fn write_data(path: &Path, first: usize, count: usize) {
     fs::write(path, rows.join("\n")).unwrap();
 }
 
-fn recipe(root: &Path, overrides: &[&str]) -> ResolvedRecipe {
-    let text = format!(
-        "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = {0:?}\ndata.train = {1:?}\ndata.eval = {2:?}\n",
+/// The text of a recipe without evaluation data.
+pub(super) fn recipe_text(root: &Path) -> String {
+    format!(
+        "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = {0:?}\ndata.train = {1:?}\n",
         root.join("target"),
         root.join("train.jsonl"),
-        root.join("eval.jsonl")
-    );
+    )
+}
+
+fn recipe(root: &Path, overrides: &[&str]) -> ResolvedRecipe {
+    let eval = format!("data.eval = {:?}\n", root.join("eval.jsonl"));
+    let text = recipe_text(root) + &eval;
     let overrides: Vec<String> = overrides.iter().map(|&given| given.to_owned()).collect();
     recipe::read(&text, &overrides).unwrap()
 }
 
 fn with_context<T>(root: &Path, overrides: &[&str], body: impl FnOnce(&StageContext) -> T) -> T {
-    let recipe = recipe(root, overrides);
+    with_recipe(root, &recipe(root, overrides), body)
+}
+
+pub(super) fn with_recipe<T>(
+    root: &Path,
+    recipe: &ResolvedRecipe,
+    body: impl FnOnce(&StageContext) -> T,
+) -> T {
     let name = RunName {
         root: &root.join("runs"),
         name: &recipe.name,
@@ -71,7 +83,7 @@ fn with_context<T>(root: &Path, overrides: &[&str], body: impl FnOnce(&StageCont
     };
     let run = RunFolder::open(name, &recipe.toml, Existing::Continue).unwrap();
     body(&StageContext {
-        recipe: &recipe,
+        recipe,
         run: &run,
         device: Device::flex(),
         device_name: "cpu".into(),
@@ -80,7 +92,7 @@ fn with_context<T>(root: &Path, overrides: &[&str], body: impl FnOnce(&StageCont
     })
 }
 
-fn fixture() -> tempfile::TempDir {
+pub(super) fn fixture() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     write_target(&root.path().join("target"), 300);
     write_data(&root.path().join("train.jsonl"), 0, 12);
@@ -103,7 +115,8 @@ fn prepare_leaves_tokens_counts_and_prompts() {
         assert_eq!(counts.len(), 300);
         assert_eq!(counts.iter().sum::<u64>(), shards.index().trained_tokens);
         let prompts = prepare::prompts(context.run).unwrap();
-        let (tokenizer, _) = target::text(&context.target_folder().unwrap(), None).unwrap();
+        let (tokenizer, _) =
+            target::text(&context.target_folder().unwrap(), None, &Map::new()).unwrap();
         let text = tokenizer
             .decode(&prompts[0], spectrain_data::tokenizer::Special::Keep)
             .unwrap();

@@ -40,7 +40,8 @@ where
 {
     let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
     let mut setup = Setup::new(context, stage, O::STAGES, capture)?;
-    let config = setup.config;
+    let config = setup.config.clone();
+    let config = &config;
     let make = || Ok(O::of_stage(objective, stage)?);
     let parts = setup.target.parts();
     if is_gpu(&context.device_name) {
@@ -167,7 +168,8 @@ pub fn memory_in_use(device: &Device) -> Option<u64> {
 /// What a stage of the training needs beside the drafter.
 struct Setup<'a> {
     stage: &'a str,
-    config: &'a TrainConfig,
+    /// With the steps that its epochs come to.
+    config: TrainConfig,
     /// Whether the drafter drafts as it will.
     drafts: bool,
     target: Arc<Transformer>,
@@ -190,14 +192,24 @@ impl<'a> Setup<'a> {
         let prepared = context.folder("prepare");
         let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
         let row_length = context.recipe.data.max_length;
-        let config = context.recipe.training(stage);
-        config.check(row_length)?;
-        let rows = config.batch_tokens / row_length;
+        let given = context.recipe.training(stage);
+        given.check(row_length)?;
+        let rows = given.batch_tokens / row_length;
         // Another order and other draws than in the stages before.
         let seed = match stages.iter().position(|&name| name == stage) {
             None | Some(0) => context.recipe.seed,
             Some(place) => mix(context.recipe.seed, place as u64),
         };
+        let samples = Samples::new(tokens.clone(), row_length, rows, seed);
+        let config = given.with_steps(&samples)?;
+        if let Some(epochs) = given.epochs {
+            let steps = config.steps;
+            context
+                .output
+                .say(format!("{stage}: {epochs} epochs are {steps} steps"));
+        }
+        // The warm-up has to fit into them.
+        config.check(row_length)?;
         Ok(Self {
             stage,
             config,
@@ -205,7 +217,7 @@ impl<'a> Setup<'a> {
             stop: target::stop_tokens(&model)?,
             target: Arc::new(load_target(&model, &context.device, context.dtype)?),
             capture,
-            samples: Samples::new(tokens.clone(), row_length, rows, seed),
+            samples,
             held_out: Arc::new(TokenShards::open(prepared.join("eval"))?),
             tokens,
             row_length,
@@ -270,7 +282,7 @@ impl<'a> Setup<'a> {
         trainee: &mut dyn Train,
         identity: &Value,
     ) -> Result<FitSummary> {
-        let (recipe, config) = (context.recipe, self.config);
+        let (recipe, config) = (context.recipe, &self.config);
         let prompts = match self.drafts {
             true => validation_prompts(context, config.decode_prompts)?,
             false => Vec::new(),

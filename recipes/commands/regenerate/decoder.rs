@@ -15,6 +15,7 @@ use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
 
 use super::RegenerateArguments;
 use crate::tables::TargetType;
+use crate::target::TEMPLATE_VARIABLES;
 use crate::{device, target};
 
 /// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
@@ -30,6 +31,7 @@ pub struct TargetAnswers {
     seed: u64,
     sha256: String,
     text_sha256: String,
+    variables: Map<String, Value>,
 }
 
 impl TargetAnswers {
@@ -38,7 +40,8 @@ impl TargetAnswers {
         let device_name = &arguments.device.device;
         let device = device::device(device_name)?;
         let folder = target::resolve(name, None)?;
-        let (tokenizer, template) = target::text(&folder, None)?;
+        let variables = arguments.template.given();
+        let (tokenizer, template) = target::text(&folder, None, &variables)?;
         let Some(template) = template else {
             bail!("the target `{name}` has no chat template, which conversations need");
         };
@@ -66,18 +69,22 @@ impl TargetAnswers {
             seed: arguments.seed.unwrap_or_default(),
             sha256: model.sha256(),
             text_sha256: hash::sha256_bytes(text.as_bytes()),
+            variables,
         })
     }
 
     /// Everything that the answers depend on.
     pub(super) fn settings(&self) -> Result<Map<String, Value>> {
-        let settings = json!({
+        let mut settings = json!({
             "target": self.sha256,
             "text": self.text_sha256,
             "sampling": self.decode.sampling,
             "max_tokens": self.decode.max_new_tokens,
             "seed": self.seed,
         });
+        if !self.variables.is_empty() {
+            settings[TEMPLATE_VARIABLES] = json!(self.variables);
+        }
         match settings {
             Value::Object(settings) => Ok(settings),
             other => bail!("expected an object, found {other}"),

@@ -9,10 +9,13 @@ use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
 use ureq::http::{StatusCode, Uri};
 use ureq::{Agent, Body, http::Response};
 
+use super::protocol::{Complaint, Completion, Models};
 use crate::cli::Misuse;
 
-/// Bytes of an answer, at most.
-const LONGEST_BODY: u64 = 64 << 20;
+/// Bytes of a response, at most: an answer with the probabilities of a hundred thousand tokens is shorter.
+const LONGEST_BODY: u64 = 32 << 20;
+/// Models that an error names.
+const MOST_NAMES: usize = 20;
 /// Characters of a server's message that a reason has.
 const LONGEST_REASON: usize = 300;
 /// The longest pause that a server may ask for.
@@ -104,20 +107,15 @@ impl Server {
         let body = read(request.call()).map_err(|failure| match failure {
             Failure::Passing { reason, .. } | Failure::Lasting { reason } => anyhow!(reason),
         })?;
-        let value: Value = serde_json::from_slice(&body)?;
-        let models = value["data"].as_array();
-        let names: Vec<&str> = models
-            .into_iter()
-            .flatten()
-            .filter_map(|model| model["id"].as_str())
-            .collect();
-        match names[..] {
-            [name] => Ok(name.to_owned()),
-            _ => bail!(
-                "expected one model, found {} (`{}`)",
-                names.len(),
-                names.join("`, `")
-            ),
+        let models: Models = serde_json::from_slice(&body)?;
+        match &models.data[..] {
+            [model] => Ok(model.id.clone()),
+            several => {
+                let names = several.iter().take(MOST_NAMES);
+                let names: Vec<&str> = names.map(|model| model.id.as_str()).collect();
+                let (count, names) = (several.len(), names.join("`, `"));
+                bail!("expected one model, found {count} (`{names}`)")
+            }
         }
     }
 }
@@ -181,65 +179,58 @@ fn seconds(text: &str) -> Option<Duration> {
 
 /// The message in the body of an error, as the end of a sentence.
 fn said(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let value: Value = serde_json::from_str(&text).unwrap_or_default();
-    let places = [
-        &value["error"]["message"],
-        &value["error"],
-        &value["message"],
-        &value["detail"],
-    ];
-    let message = places.iter().find_map(|place| place.as_str());
-    let message = message.unwrap_or(text.trim());
-    match message {
+    let read: Complaint = serde_json::from_slice(body).unwrap_or_default();
+    let places = [read.error.0, read.message.0, read.detail.0];
+    // What is no message may be long, and is shown in part.
+    let whole = || String::from_utf8_lossy(&body[..body.len().min(4 * LONGEST_REASON)]);
+    let message = places.into_iter().flatten().next();
+    let message = message.unwrap_or_else(|| whole().trim().to_owned());
+    match message.as_str() {
         "" => String::new(),
-        _ => format!(
-            ": {}",
-            message.chars().take(LONGEST_REASON).collect::<String>()
-        ),
+        _ => format!(": {}", shortened(&message)),
     }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(LONGEST_REASON).collect()
 }
 
 /// The answer in the body of a response. What is not one may be so at another try.
 fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|error| passing(format!("the response is not JSON: {error}")))?;
-    let choice = &value["choices"][0];
-    let message = &choice["message"];
-    if !message.is_object() {
+    let read: Completion = serde_json::from_slice(body)
+        .map_err(|error| passing(format!("the response is no answer: {error}")))?;
+    let choice = read.choices.0;
+    let Some((reply, finish)) =
+        choice.and_then(|choice| Some((choice.message?, choice.finish_reason)))
+    else {
         let said = said(body);
         return Err(passing(format!(
             "the response has no `choices[0].message`{said}"
         )));
-    }
-    let truncated = match &choice["finish_reason"] {
-        Value::Null => false,
-        Value::String(reason) if reason == "stop" => false,
-        Value::String(reason) if reason == "length" => true,
-        other => {
+    };
+    let truncated = match finish.as_deref() {
+        None | Some("stop") => false,
+        Some("length") => true,
+        Some(other) => {
+            let found = shortened(other);
             return Err(passing(format!(
-                "`finish_reason`: expected `stop` or `length`, found {other}"
+                "`finish_reason`: expected `stop` or `length`, found `{found}`"
             )));
         }
     };
-    if message["tool_calls"]
-        .as_array()
-        .is_some_and(|calls| !calls.is_empty())
-    {
+    if reply.tool_calls.is_some_and(|calls| !calls.is_empty()) {
         return Err(passing("the answer calls tools"));
     }
-    let reasoning = [REASONING, "reasoning"]
-        .iter()
-        .find_map(|key| message[*key].as_str().filter(|text| !text.is_empty()));
-    let content = match (&message["content"], reasoning) {
-        (Value::String(content), _) => content.as_str(),
+    let reasoning = [reply.reasoning_content, reply.reasoning];
+    let reasoning = reasoning
+        .into_iter()
+        .flatten()
+        .find(|text| !text.is_empty());
+    let content = match (reply.content, &reasoning) {
+        (Some(content), _) => content,
         // All of it was reasoning.
-        (Value::Null, Some(_)) => "",
-        (other, _) => {
-            return Err(passing(format!(
-                "`content`: expected a text, found {other}"
-            )));
-        }
+        (None, Some(_)) => String::new(),
+        (None, None) => return Err(passing("`content`: expected a text, found none")),
     };
     let mut message = Message::new("assistant", content);
     if let Some(reasoning) = reasoning {
@@ -295,6 +286,24 @@ mod tests {
         for case in cases {
             assert!(matches!(case, Err(Failure::Passing { .. })), "{case:?}");
         }
+    }
+
+    #[test]
+    fn of_a_response_only_the_answer_is_taken_in() {
+        let beside = vec!["[[],{}]"; 200_000].join(",");
+        let body = format!(
+            r#"{{"usage":{{"a":[{beside}]}},"choices":[{{"logprobs":{{"content":[{beside}]}},"message":{{"content":"a","more":[{beside}]}},"finish_reason":"stop"}},{{"message":[{beside}]}}]}}"#
+        );
+        let answer = read_answer(body.as_bytes()).unwrap();
+        assert_eq!(answer.message, Message::new("assistant", "a"));
+        let reason = |body: String| match read_answer(body.as_bytes()) {
+            Err(Failure::Passing { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        };
+        let calls = r#"{"choices":[{"message":{"content":"a","tool_calls":["#;
+        assert!(reason(format!("{calls}{beside}]}}}}]}}")).contains("tools"));
+        assert!(reason(format!(r#"{{"detail":[{beside}]}}"#)).len() < 1000);
+        assert!(reason(r#"{"error":{"type":"x","message":"no"}}"#.to_owned()).ends_with(": no"));
     }
 
     #[test]

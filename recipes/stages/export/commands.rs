@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use serde_json::{Map, Value};
 use spectrain_checkpoints::launch::{Launch, Server};
 
 use crate::registry::{Trained, Writing};
 use crate::tables::Engine;
+use crate::target::variables_of;
 
 /// Fails for an engine that does not load a drafter which others do.
 pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writing) -> Result<()> {
@@ -69,9 +71,21 @@ pub(super) fn commands(
                 asked.name()
             ))
         });
+    let served_with = variables_of(writing.provenance).and_then(template_variables);
     let remarks = misled.chain(unserved).map(|remark| remark.text);
     let texts = lines.iter().map(|line| line.text.clone());
+    let texts = texts.chain(served_with.map(|remark| remark.text));
     Ok(remarks.chain(texts).collect())
+}
+
+/// What requests must have for the target to be asked as in training.
+fn template_variables(variables: &Map<String, Value>) -> Option<Launch> {
+    let shown = Value::Object(variables.clone());
+    (!variables.is_empty()).then(|| {
+        Launch::remark(&format!(
+            "requests must be sent with \"chat_template_kwargs\": {shown}, as the drafter was trained with these"
+        ))
+    })
 }
 
 fn engine(server: Server) -> Engine {

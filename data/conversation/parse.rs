@@ -1,0 +1,553 @@
+//! Rows from JSON, in any of the accepted shapes and within limits.
+//!
+//! A row is cut into its parts and only what is needed of them is taken in, so that it takes a few times its length in
+//! memory whatever it holds.
+
+use std::borrow::Cow;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde_json::{Map, Value};
+
+use super::{Content, Conversation, KEYS, Message, Row, Sample};
+use crate::json::{check, count, fields, items, keys, kind};
+
+/// The most messages of a conversation.
+const MOST_MESSAGES: usize = 100_000;
+/// The most values in further keys of messages and in definitions of tools, those inside of others included.
+const MOST_VALUES: usize = 200_000;
+/// The most keys of a row or message.
+const MOST_KEYS: usize = 1000;
+
+/// What a row should have been and what it is, both for a person to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The accepted shape.
+    pub expected: String,
+    /// What stands there.
+    pub found: String,
+}
+
+impl Mismatch {
+    fn new(expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self {
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+}
+
+const SHAPES: &str =
+    "`messages`, `conversations`, or `input_ids` (or `tokens`) with `loss_mask` or `labels`";
+
+/// The label that keeps a position out of the loss in pre-tokenised datasets.
+const IGNORED_LABEL: i64 = -100;
+
+type Fields<'t> = Vec<(Cow<'t, str>, &'t str)>;
+
+impl Row {
+    /// Reads a row in any of the accepted shapes; keys whose value is `null` count as absent.
+    ///
+    /// # Errors
+    /// It is no JSON object, has none of the shapes, or is beyond the limits.
+    pub fn from_json(text: &str) -> Result<Self, Mismatch> {
+        let text = text.trim();
+        check(text).map_err(|error| Mismatch::new("one JSON object", error.to_string()))?;
+        if !text.starts_with('{') {
+            return Err(Mismatch::new(
+                format!("an object with {SHAPES}"),
+                kind(text),
+            ));
+        }
+        let mut fields = object(text, "a row")?;
+        let extra = fields
+            .iter()
+            .filter(|(key, _)| !KEYS.contains(&key.as_ref()));
+        let extra = extra
+            .map(|(key, value)| (key.to_string(), (*value).to_owned()))
+            .collect();
+        fields.retain(|(_, value)| *value != "null");
+        let given = |key: &str| {
+            fields
+                .iter()
+                .find(|(known, _)| known == key)
+                .map(|(_, value)| *value)
+        };
+        if let Some(messages) = given("messages").or(given("conversations")) {
+            let mut budget = MOST_VALUES;
+            let tools = given("tools").map_or(Ok(Vec::new()), |text| tools(text, &mut budget))?;
+            let messages = conversation(messages, given("system"), &mut budget)?;
+            let content = Content::Conversation(Conversation { messages, tools });
+            return Ok(Self { content, extra });
+        }
+        if let Some(tokens) = given("input_ids").or(given("tokens")) {
+            let content = Content::Tokens(sample(tokens, &fields)?);
+            return Ok(Self { content, extra });
+        }
+        Err(Mismatch::new(SHAPES, keys(&fields)))
+    }
+}
+
+/// The fields of an object, unless there are too many.
+fn object<'t>(text: &'t str, what: &str) -> Result<Fields<'t>, Mismatch> {
+    // Found one by one they take the square of their number.
+    let most = MOST_KEYS;
+    let found = items(text).take(2 * most + 2).count() / 2;
+    match found > most {
+        true => Err(Mismatch::new(
+            format!("{what} of at most {most} keys"),
+            "more",
+        )),
+        false => Ok(fields(text)),
+    }
+}
+
+/// A value taken in as a whole, as long as the row has not too many of them.
+fn value(text: &str, budget: &mut usize) -> Result<Value, Mismatch> {
+    match budget.checked_sub(count(text)) {
+        None => Err(Mismatch::new(
+            format!("at most {MOST_VALUES} values in further keys of messages and in tools"),
+            "more",
+        )),
+        Some(left) => {
+            *budget = left;
+            serde_json::from_str(text).map_err(|error| {
+                Mismatch::new(
+                    "values inside of each other, not too deep",
+                    error.to_string(),
+                )
+            })
+        }
+    }
+}
+
+/// The definitions of tools: a list of objects, or such a list as a text.
+fn tools(text: &str, budget: &mut usize) -> Result<Vec<Value>, Mismatch> {
+    let expected = "`tools` to be a list of objects, or such a list as a text";
+    let inner = match text.starts_with('"') {
+        true => self::text(text, || expected.into())?,
+        false => text.to_owned(),
+    };
+    let inner = inner.trim();
+    if ["", "{}", "null"].contains(&inner) {
+        return Ok(Vec::new());
+    }
+    check(inner).map_err(|error| Mismatch::new(expected, error.to_string()))?;
+    if !inner.starts_with('[') {
+        return Err(Mismatch::new(expected, kind(inner)));
+    }
+    let tool = |tool: &str| match tool.starts_with('{') {
+        true => value(tool, budget),
+        false => Err(Mismatch::new(expected, format!("{} in it", kind(tool)))),
+    };
+    items(inner).map(tool).collect()
+}
+
+fn conversation(
+    messages: &str,
+    system: Option<&str>,
+    budget: &mut usize,
+) -> Result<Vec<Message>, Mismatch> {
+    if !messages.starts_with('[') || items(messages).next().is_none() {
+        return Err(Mismatch::new(
+            "a list of at least one message",
+            kind(messages),
+        ));
+    }
+    if items(messages).nth(MOST_MESSAGES).is_some() {
+        return Err(Mismatch::new(
+            format!("at most {MOST_MESSAGES} messages"),
+            "more",
+        ));
+    }
+    let messages = items(messages).enumerate();
+    let mut messages: Vec<Message> = messages
+        .map(|(position, text)| message(position, text, budget))
+        .collect::<Result<_, _>>()?;
+    let Some(system) = system else {
+        return Ok(messages);
+    };
+    let system = match system.starts_with('"') {
+        true => text(system, || "`system` to be a text".into())?,
+        false if ["[]", "{}"].contains(&system) => String::new(),
+        false => return Err(Mismatch::new("`system` to be a text", kind(system))),
+    };
+    if system.trim().is_empty() {
+        return Ok(messages);
+    }
+    if messages[0].role == "system" {
+        return Err(Mismatch::new(
+            "one system message",
+            "`system` and a first message with the role `system`",
+        ));
+    }
+    messages.insert(0, Message::new("system", system));
+    Ok(messages)
+}
+
+fn message(position: usize, given: &str, budget: &mut usize) -> Result<Message, Mismatch> {
+    if !given.starts_with('{') {
+        return Err(Mismatch::new(
+            format!("message {position} to be an object"),
+            kind(given),
+        ));
+    }
+    let mut fields = object(given, "a message")?;
+    let found = keys(&fields);
+    // `content` is kept although it may be null: an assistant that calls a tool may say nothing.
+    fields.retain(|(key, value)| key == "content" || *value != "null");
+    let mut take = |key: &str| {
+        let place = fields.iter().position(|(known, _)| known == key)?;
+        Some(fields.remove(place).1)
+    };
+    let part = |key: &str, value: &str| {
+        text(value, || {
+            format!("`{key}` of message {position} to be a text")
+        })
+    };
+    let (role, content) = match take("role") {
+        Some(role) => {
+            let content = take("content").map(|given| content(position, given));
+            (Some(part("role", role)?), content.transpose()?)
+        }
+        None => {
+            let role = take("from").map(|from| role_of(position, &part("from", from)?));
+            let content = take("value").map(|given| part("value", given));
+            (role.transpose()?, content.transpose()?)
+        }
+    };
+    let calls = fields.iter().any(|(key, _)| key == "tool_calls");
+    let content = content.or_else(|| calls.then(String::new));
+    let (Some(role), Some(content)) = (role, content) else {
+        return Err(Mismatch::new(
+            format!("message {position} with `role` and `content`, or `from` and `value`"),
+            found,
+        ));
+    };
+    let extra = fields
+        .into_iter()
+        .map(|(key, text)| Ok((key.into_owned(), value(text, budget)?)));
+    Ok(Message {
+        role,
+        content,
+        extra: extra.collect::<Result<Map<_, _>, _>>()?,
+    })
+}
+
+/// What is said: a text, nothing, or a list of texts as OpenAI's protocol has them, each of which gets a line.
+fn content(position: usize, given: &str) -> Result<String, Mismatch> {
+    let expected = || format!("`content` of message {position} to be a text or a list of texts");
+    match given.as_bytes().first() {
+        Some(b'n') => Ok(String::new()),
+        Some(b'[') => {
+            let parts = items(given).map(|part| match part.as_bytes().first() {
+                Some(b'"') => text(part, expected),
+                Some(b'{') => content_part(part, expected),
+                _ => Err(Mismatch::new(expected(), format!("{} in it", kind(part)))),
+            });
+            Ok(parts.collect::<Result<Vec<String>, _>>()?.join("\n"))
+        }
+        _ => text(given, expected),
+    }
+}
+
+fn content_part(part: &str, expected: impl Fn() -> String) -> Result<String, Mismatch> {
+    let fields = object(part, "a part of a content")?;
+    let given = |key: &str| {
+        fields
+            .iter()
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| *value)
+    };
+    match (given("type"), given("text")) {
+        (Some("\"text\"") | None, Some(said)) => text(said, expected),
+        (Some(other), _) => {
+            let found = format!("a part of the type `{}`", other.trim_matches('"'));
+            Err(Mismatch::new(expected(), found))
+        }
+        (None, None) => Err(Mismatch::new(
+            expected(),
+            format!("a part with {}", keys(&fields)),
+        )),
+    }
+}
+
+fn role_of(position: usize, from: &str) -> Result<String, Mismatch> {
+    let role = match from {
+        "human" | "user" => "user",
+        "gpt" | "assistant" => "assistant",
+        "system" => "system",
+        "tool" => "tool",
+        other => {
+            return Err(Mismatch::new(
+                format!(
+                    "`from` of message {position} to be `human`, `user`, `gpt`, `assistant`, `system` or `tool`"
+                ),
+                format!("`{other}`"),
+            ));
+        }
+    };
+    Ok(role.to_owned())
+}
+
+fn text(given: &str, expected: impl Fn() -> String) -> Result<String, Mismatch> {
+    serde_json::from_str(given).map_err(|_| Mismatch::new(expected(), kind(given)))
+}
+
+fn sample(tokens: &str, fields: &Fields<'_>) -> Result<Sample, Mismatch> {
+    let given = |key: &str| {
+        fields
+            .iter()
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| *value)
+    };
+    let tokens = integers(tokens, "the token ids", |token| {
+        u32::try_from(token)
+            .map_err(|_| Mismatch::new("token ids from 0 to 4294967295", format!("`{token}`")))
+    })?;
+    let loss_mask = if let Some(mask) = given("loss_mask") {
+        integers(mask, "`loss_mask`", |bit| match bit {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(Mismatch::new(
+                "`loss_mask` of 0 and 1",
+                format!("`{other}`"),
+            )),
+        })?
+    } else if let Some(labels) = given("labels") {
+        integers(labels, "`labels`", |label| Ok(label != IGNORED_LABEL))?
+    } else {
+        return Err(Mismatch::new(
+            "`loss_mask` or `labels` beside the token ids",
+            keys(fields),
+        ));
+    };
+    if tokens.is_empty() || tokens.len() != loss_mask.len() {
+        return Err(Mismatch::new(
+            "at least one token and a mask of the same length",
+            format!("{} tokens and a mask of {}", tokens.len(), loss_mask.len()),
+        ));
+    }
+    Ok(Sample { tokens, loss_mask })
+}
+
+fn integers<T>(
+    list: &str,
+    what: &str,
+    read: impl Fn(i64) -> Result<T, Mismatch>,
+) -> Result<Vec<T>, Mismatch> {
+    let expected = || format!("{what} to be a list of integers");
+    if !list.starts_with('[') {
+        return Err(Mismatch::new(expected(), kind(list)));
+    }
+    let item = |item: &str| match serde_json::from_str::<Integer>(item) {
+        Ok(Integer(number)) => read(number),
+        Err(_) => Err(Mismatch::new(expected(), format!("{} in it", kind(item)))),
+    };
+    items(list).map(item).collect()
+}
+
+/// An integer, or a truth value as 0 or 1.
+struct Integer(i64);
+
+impl<'de> Deserialize<'de> for Integer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Integer;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an integer")
+            }
+
+            fn visit_bool<E: de::Error>(self, bit: bool) -> Result<Integer, E> {
+                Ok(Integer(bit.into()))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Integer, E> {
+                Ok(Integer(number))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Integer, E> {
+                i64::try_from(number).map(Integer).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn messages(value: Value) -> Vec<Message> {
+        match Row::from_json(&value.to_string()).unwrap().content {
+            Content::Conversation(conversation) => conversation.messages,
+            Content::Tokens(sample) => panic!("{sample:?}"),
+        }
+    }
+
+    #[test]
+    fn both_spellings_of_a_conversation_read_the_same() {
+        let ours = messages(json!({"messages": [
+            {"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}));
+        let theirs = messages(json!({"id": 3, "conversations": [
+            {"from": "system", "value": "s"}, {"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}]}));
+        let beside = messages(json!({"system": "s", "conversations": [
+            {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}));
+        assert_eq!(ours, theirs);
+        assert_eq!(ours, beside);
+        assert_eq!(ours[2], Message::new("assistant", "a"));
+    }
+
+    #[test]
+    fn further_keys_of_a_message_are_kept_and_nulls_dropped() {
+        let read = messages(json!({"messages": [
+            {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}], "reasoning_content": "r", "name": null}]}));
+        assert_eq!(read[0].content, "");
+        assert_eq!(
+            read[0].extra.keys().collect::<Vec<_>>(),
+            ["tool_calls", "reasoning_content"]
+        );
+    }
+
+    #[test]
+    fn tokens_take_their_mask_from_either_column() {
+        let expected = Row::from(Sample {
+            tokens: vec![5, 6, 7],
+            loss_mask: vec![false, true, true],
+        });
+        for row in [
+            json!({"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}),
+            json!({"tokens": [5, 6, 7], "loss_mask": [false, true, true]}),
+            json!({"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "loss_mask": null}),
+        ] {
+            assert_eq!(Row::from_json(&row.to_string()).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_mismatch_says_what_was_expected_and_which_keys_are_there() {
+        let reject = |row: Value| Row::from_json(&row.to_string()).unwrap_err();
+        let mismatch = reject(json!({"prompt": "p", "answer": "a"}));
+        assert_eq!(mismatch.expected, SHAPES);
+        assert_eq!(mismatch.found, "the keys `prompt`, `answer`");
+        assert_eq!(
+            reject(json!({"messages": [{"role": "user", "text": "x"}]})).found,
+            "the keys `role`, `text`"
+        );
+        assert_eq!(reject(json!({"messages": []})).found, "a list of 0");
+        assert_eq!(
+            reject(json!({"input_ids": [1]})).expected,
+            "`loss_mask` or `labels` beside the token ids"
+        );
+        assert_eq!(
+            reject(json!({"input_ids": [1], "loss_mask": [1, 1]})).found,
+            "1 tokens and a mask of 2"
+        );
+        assert_eq!(
+            reject(json!({"input_ids": [-1], "loss_mask": [1]})).found,
+            "`-1`"
+        );
+        assert!(
+            reject(json!({"messages": [{"from": "bing", "value": "x"}]}))
+                .found
+                .contains("bing")
+        );
+        assert_eq!(reject(json!([1])).found, "a list of 1");
+    }
+
+    #[test]
+    fn contents_in_parts_become_lines_and_other_parts_are_refused_by_name() {
+        let parts = json!([{"type": "text", "text": "one"}, "two", {"type": "text", "text": ""}]);
+        let read = messages(
+            json!({"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": []}]}),
+        );
+        assert_eq!(
+            (read[0].content.as_str(), read[1].content.as_str()),
+            ("one\ntwo\n", "")
+        );
+        let image = json!([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:"}}]);
+        let row = json!({"messages": [{"role": "user", "content": image}]});
+        let mismatch = Row::from_json(&row.to_string()).unwrap_err();
+        assert_eq!(
+            mismatch.expected,
+            "`content` of message 0 to be a text or a list of texts"
+        );
+        assert_eq!(mismatch.found, "a part of the type `image_url`");
+    }
+
+    #[test]
+    fn tools_are_read_as_a_list_or_as_its_text() {
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        let said = json!([{"role": "user", "content": "u"}]);
+        for given in [tools.clone(), json!(tools.to_string())] {
+            let row = json!({"messages": said, "tools": given});
+            let Content::Conversation(read) = Row::from_json(&row.to_string()).unwrap().content
+            else {
+                panic!("{row}");
+            };
+            assert_eq!(Value::from(read.tools), tools);
+        }
+        for (given, found) in [
+            (json!({"name": "f"}), "an object with the keys `name`"),
+            (json!("f"), "at line 1"),
+            (json!([1]), "`1` in it"),
+        ] {
+            let row = json!({"messages": said, "tools": given});
+            let mismatch = Row::from_json(&row.to_string()).unwrap_err();
+            assert!(
+                mismatch.expected.contains("`tools`") && mismatch.found.contains(found),
+                "{mismatch:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_keys_come_back_as_they_stood() {
+        let text = r#"{"id":"é\u0041","messages":[{"role":"user","content":"u"}],"score":1.50,"system":null,"more":{"a":[1, 2]}}"#;
+        let row = Row::from_json(text).unwrap();
+        let written = row.to_json();
+        assert_eq!(
+            written,
+            r#"{"messages":[{"role":"user","content":"u"}],"id":"é\u0041","score":1.50,"more":{"a":[1, 2]}}"#
+        );
+        assert_eq!(Row::from_json(&written).unwrap(), row);
+        let tokens = r#"{"input_ids":[1,2],"loss_mask":[0,1],"id":7}"#;
+        assert_eq!(Row::from_json(tokens).unwrap().to_json(), tokens);
+    }
+
+    #[test]
+    fn a_row_beyond_the_limits_is_refused_and_a_long_one_is_not() {
+        let refused = |messages: String| {
+            let row = format!(r#"{{"messages": [{messages}]}}"#);
+            Row::from_json(&row).unwrap_err().expected
+        };
+        let user = r#"{"role":"user","content":""}"#;
+        assert_eq!(
+            refused(vec![user; MOST_MESSAGES + 1].join(",")),
+            "at most 100000 messages"
+        );
+        let many = vec!["[]"; MOST_VALUES].join(",");
+        let values = format!(r#"{{"role":"user","content":"","more":[{many}]}}"#);
+        assert!(refused(values).starts_with("at most 200000 values"));
+        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        let nested = format!(r#"{{"role":"user","content":"","more":{deep}}}"#);
+        assert!(refused(nested).contains("not too deep"));
+        let keys: Vec<String> = (0..2000).map(|n| format!("\"{n}\":1")).collect();
+        assert_eq!(
+            refused(format!("{{{}}}", keys.join(","))),
+            "a message of at most 1000 keys"
+        );
+        let long = "word ".repeat(2_000_000);
+        assert_eq!(
+            messages(json!({"messages": [{"role": "user", "content": long}]}))[0]
+                .content
+                .len(),
+            10_000_000
+        );
+        // Of no account, they are not taken apart.
+        let beside = format!(r#"{{"messages":[{user}],"more":[{many}],"deep":{deep}}}"#);
+        assert!(Row::from_json(&beside).is_ok());
+    }
+}

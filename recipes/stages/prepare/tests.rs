@@ -1,0 +1,155 @@
+//! What the stage makes of data and templates of different kinds.
+
+use std::collections::BTreeSet;
+
+use spectrain_data::tokenizer::Special;
+
+use super::*;
+use crate::recipe;
+use crate::stages;
+use crate::stages::tests::{fixture, recipe_text, with_recipe, write_data};
+
+/// Runs the stage with further keys of the recipe; its summary and what is in its folder.
+fn prepared(root: &Path, keys: &str) -> (Value, Left) {
+    let recipe = recipe::read(&(recipe_text(root) + keys), &[]).unwrap();
+    with_recipe(root, &recipe, |context| {
+        stages::run(context, &["prepare".into()]).unwrap();
+        let manifest = context.run.manifest("prepare").unwrap().unwrap();
+        let (tokenizer, _) =
+            target::text(&context.target_folder().unwrap(), None, &Map::new()).unwrap();
+        let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep).unwrap();
+        let samples = |name: &str| {
+            let shards = TokenShards::open(context.folder("prepare").join(name)).unwrap();
+            shards.iter().map(|sample| text(sample.tokens)).collect()
+        };
+        let left = Left {
+            train: samples("train"),
+            eval: samples("eval"),
+            prompts: prompts(context.run)
+                .unwrap()
+                .iter()
+                .map(|prompt| text(prompt))
+                .collect(),
+            index: TokenShards::open(context.folder("prepare").join("train"))
+                .unwrap()
+                .index()
+                .extra
+                .clone(),
+            settings: manifest.settings,
+        };
+        (manifest.summary, left)
+    })
+}
+
+/// What the stage leaves, as texts.
+struct Left {
+    train: Vec<String>,
+    eval: Vec<String>,
+    prompts: Vec<String>,
+    index: Map<String, Value>,
+    settings: Value,
+}
+
+#[test]
+fn variables_of_the_template_decide_on_samples_and_prompts_and_are_recorded() {
+    let root = fixture();
+    let template = "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>a\n{{ m.content }}<|im_end|>\n\
+        {% else %}<|im_start|>u\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>a\n{% if enable_thinking is false %}no thoughts {% endif %}{% endif %}";
+    fs::write(root.path().join("target/chat_template.jinja"), template).unwrap();
+    let keys = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let (_, plain) = prepared(root.path(), &keys);
+    assert!(
+        plain.prompts[0].ends_with("<|im_start|>a\n"),
+        "{}",
+        plain.prompts[0]
+    );
+    let keys = keys + "data.template_variables = { enable_thinking = false }\n";
+    let (_, set) = prepared(root.path(), &keys);
+    assert!(
+        set.prompts[0].ends_with("<|im_start|>a\nno thoughts "),
+        "{}",
+        set.prompts[0]
+    );
+    let variables = json!({"enable_thinking": false});
+    assert_eq!(set.settings["data"]["template_variables"], variables);
+    assert_eq!(set.index["template_variables"], variables);
+}
+
+#[test]
+fn without_evaluation_data_prompts_are_held_out_of_the_training_data() {
+    let root = fixture();
+    write_data(&root.path().join("train.jsonl"), 0, 40);
+    let (summary, left) = prepared(root.path(), "data.held_out = 0.1\n");
+    assert_eq!(
+        summary["held_out"],
+        json!({"share": 0.1, "prompts": 8, "rows": 8})
+    );
+    let (train, eval): (BTreeSet<_>, BTreeSet<_>) =
+        (left.train.iter().collect(), left.eval.iter().collect());
+    assert_eq!((train.len(), eval.len(), left.prompts.len()), (32, 8, 8));
+    assert!(train.is_disjoint(&eval));
+    // Written in another order and some of it twice, the same is held out.
+    let text = fs::read_to_string(root.path().join("train.jsonl")).unwrap();
+    let lines: Vec<&str> = text.lines().rev().chain(text.lines().take(20)).collect();
+    fs::write(root.path().join("train.jsonl"), lines.join("\n")).unwrap();
+    let (_, again) = prepared(root.path(), "data.held_out = 0.1\n");
+    assert_eq!(again.eval.iter().collect::<BTreeSet<_>>(), eval);
+    assert_eq!(again.train.iter().collect::<BTreeSet<_>>(), train);
+}
+
+#[test]
+fn weights_decide_how_often_samples_are_there() {
+    let root = fixture();
+    write_data(&root.path().join("more.jsonl"), 50, 5);
+    let path = |name: &str| root.path().join(name);
+    let keys = format!(
+        "data.eval = {:?}\n[[data.train]]\npath = {:?}\n[[data.train]]\npath = {:?}\nweight = 3\n",
+        path("eval.jsonl"),
+        path("train.jsonl"),
+        path("mor?.jsonl"),
+    );
+    let text = recipe_text(root.path());
+    let without = text.lines().filter(|line| !line.starts_with("data.train"));
+    let recipe = without.collect::<Vec<_>>().join("\n") + "\n" + &keys;
+    let recipe = recipe::read(&recipe, &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        stages::run(context, &["prepare".into()]).unwrap();
+        let summary = context.run.manifest("prepare").unwrap().unwrap().summary;
+        assert_eq!(
+            (&summary["train"]["kept"], &summary["train"]["copies"]),
+            (&json!(17), &json!(10))
+        );
+        let shards = TokenShards::open(context.folder("prepare").join("train")).unwrap();
+        assert_eq!(shards.len(), 12 + 15);
+    });
+}
+
+#[test]
+fn a_template_that_drops_earlier_reasoning_gets_a_sample_for_each_answer() {
+    let root = fixture();
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n\
+        {{ m.content.split('|')[-1] if m.role == 'assistant' and not loop.last else m.content }}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    fs::write(root.path().join("target/chat_template.jinja"), template).unwrap();
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let row = json!({"messages": [said("user", "one"), said("assistant", "x|two"), said("user", "three"), said("assistant", "y|four")]});
+    fs::write(root.path().join("train.jsonl"), format!("{row}\n")).unwrap();
+    let keys = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let (summary, left) = prepared(root.path(), &keys);
+    let train = &summary["train"];
+    assert_eq!(
+        (&train["expanded"], &train["added"], &train["kept"]),
+        (&json!(1), &json!(1), &json!(2))
+    );
+    assert!(
+        left.train[0].contains("x|two")
+            && !left.train[1].contains("x|")
+            && left.train[1].contains("y|four")
+    );
+    let (summary, left) = prepared(root.path(), &(keys + "data.turns = \"joined\"\n"));
+    assert_eq!(
+        (&summary["train"]["expanded"], left.train.len()),
+        (&json!(0), 1)
+    );
+}

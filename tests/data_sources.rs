@@ -1,0 +1,219 @@
+//! What recipes and commands take as data, and the chat template's variables, from preparation to serving.
+use serde_json::{Value, json};
+
+use crate::workspace::{CONVERSATIONS, Workspace};
+
+/// A template that says nothing unless it is told whether to think.
+const STRICT: &str = "{% if enable_thinking is not defined %}{{ raise_exception('think or not?') }}{% endif %}\
+    {% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+const VARIABLES: [&str; 2] = ["--template-variable", "enable_thinking=false"];
+
+fn strict() -> Workspace {
+    let workspace = Workspace::new();
+    workspace.write("target/chat_template.jinja", STRICT);
+    workspace
+}
+
+#[test]
+fn variables_of_the_template_reach_every_rendering_and_every_record_of_a_run() {
+    let workspace = strict();
+    let run = ["recipe", "recipe.toml"];
+    workspace
+        .run(&run)
+        .failed(&["stage `prepare`", "think or not?"]);
+    let set = "data.template_variables={ enable_thinking = false }";
+    let outcome = workspace
+        .run(&[&run[..], &["--set", set]].concat())
+        .succeeded();
+    let remark =
+        "# requests must be sent with \"chat_template_kwargs\": {\"enable_thinking\":false}";
+    assert_eq!(outcome.stderr.matches(remark).count(), 1, "{outcome:#?}");
+    let variables = json!({"enable_thinking": false});
+    let manifest = workspace.manifest("prepare");
+    assert_eq!(
+        manifest["settings"]["data"]["template_variables"],
+        variables
+    );
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["recipe"]["data"]["template_variables"], variables);
+
+    // Commands take those of the run.
+    let judged = ["--target", "target", "--drafter", "runs/run/export/drafter"];
+    let short = ["--max-new-tokens", "4", "--temperature", "0"];
+    let evaluate = [
+        &["evaluate"][..],
+        &judged,
+        &short,
+        &["--prompts", "eval.jsonl", "--count", "1", "--out", "judged"],
+    ]
+    .concat();
+    workspace.run(&evaluate).succeeded();
+    let report = workspace.json("judged/report.json");
+    assert_eq!(report["recipe"]["data"]["template_variables"], variables);
+    workspace
+        .run(&[&["generate"][..], &judged, &short, &["--prompt", "x"]].concat())
+        .succeeded();
+    let exported = workspace
+        .run(&[
+            "export",
+            "runs/run/export/drafter",
+            "--to",
+            "vllm",
+            "--out",
+            "again",
+            "--target",
+            "target",
+        ])
+        .succeeded();
+    assert!(exported.stdout.contains(remark), "{exported:#?}");
+}
+
+#[test]
+fn commands_without_a_run_take_variables_of_the_template_as_options() {
+    let workspace = strict();
+    let refused = |words: &[&str]| {
+        let outcome = workspace.run(words);
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert!(said.contains("think or not?"), "{words:?}: {outcome:#?}");
+    };
+    let with = |words: &[&str]| workspace.run(&[words, &VARIABLES].concat()).succeeded();
+    let generate = [
+        "generate",
+        "--target",
+        "target",
+        "--prompt",
+        "x",
+        "--max-new-tokens",
+        "4",
+    ];
+    let lint = [
+        "data",
+        "lint",
+        "--target",
+        "target",
+        "--train",
+        "train.jsonl",
+    ];
+    let prepare = [
+        "data",
+        "prepare",
+        "--target",
+        "target",
+        "--data",
+        "train.jsonl",
+        "--out",
+        "tokens",
+    ];
+    for words in [&generate[..], &lint, &prepare] {
+        refused(words);
+        with(words);
+    }
+    workspace.write("few.jsonl", workspace.text("eval.jsonl"));
+    let regenerate = [
+        "data",
+        "regenerate",
+        "--target",
+        "target",
+        "--data",
+        "few.jsonl",
+        "--out",
+        "new.jsonl",
+        "--max-tokens",
+        "3",
+    ];
+    refused(&regenerate);
+    with(&[&regenerate[..], &["--fresh"]].concat());
+    // Answers given in another mode are other answers.
+    workspace
+        .run(
+            &[
+                &regenerate[..],
+                &["--template-variable", "enable_thinking=true"],
+            ]
+            .concat(),
+        )
+        .failed(&["`template_variables`", "`--fresh`"]);
+}
+
+#[test]
+fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
+    let workspace = Workspace::new();
+    workspace.write_conversations("more-1.jsonl", 100, 10);
+    workspace.write_conversations("more-2.jsonl", 200, 10);
+    let recipe = workspace.text("recipe.toml");
+    let recipe = recipe
+        .replace(
+            "train = \"train.jsonl\"",
+            "train = [\"train.jsonl\", { path = \"more-?.jsonl\", weight = 2 }]\nheld_out = 0.1",
+        )
+        .replace("eval = \"eval.jsonl\"\n", "")
+        .replace("[train]\nsteps = 6", "[train]\nepochs = 1.5");
+    workspace.write("recipe.toml", &recipe);
+    let run = ["recipe", "recipe.toml"];
+    let plan = workspace.run(&[&run[..], &["--plan"]].concat()).succeeded();
+    assert!(plan.stdout.contains("1.5 times the data"), "{plan:#?}");
+    let outcome = workspace.run(&run).succeeded();
+    let prepared = workspace.manifest("prepare")["summary"].clone();
+    let held = prepared["held_out"]["prompts"].as_u64().unwrap();
+    assert_eq!((held, &prepared["prompts"]), (12, &json!(12)));
+    let rows = CONVERSATIONS as u64 + 20;
+    assert_eq!(prepared["train"]["read"].as_u64(), Some(rows - held));
+    let copies = prepared["train"]["copies"].as_u64().unwrap();
+    assert!(copies > 0 && copies <= 20, "{copies}");
+    let steps = &workspace.manifest("train")["summary"]["fit"]["steps"];
+    let said = format!("train: 1.5 epochs are {steps} steps");
+    assert!(outcome.stderr.contains(&said), "{said}: {outcome:#?}");
+    assert_eq!(
+        workspace.json("runs/run/evaluate/report.json")["settings"][0]["datasets"][0]["name"],
+        "held out"
+    );
+    // The recipe that the run keeps is the one that was run.
+    let again = workspace.run(&run).succeeded();
+    assert_eq!(again.stderr.matches("done before").count(), 4, "{again:#?}");
+    workspace
+        .run(&["export", "run", "--to", "vllm", "--out", "exported"])
+        .succeeded();
+    // More data are more steps.
+    workspace.write_conversations("more-3.jsonl", 300, 40);
+    let more = workspace.run(&run).succeeded();
+    assert!(
+        more.stderr.contains("`data.train` has other contents"),
+        "{more:#?}"
+    );
+    assert!(workspace.manifest("train")["summary"]["fit"]["steps"].as_u64() > steps.as_u64());
+}
+
+#[test]
+fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
+    let workspace = Workspace::new();
+    let said = json!([{"role": "user", "content": [{"type": "text", "text": "count"}]}, {"role": "assistant", "content": "one"}]);
+    let row = json!({"id": 7, "messages": said, "tools": [{"type": "function", "function": {"name": "adder"}}]});
+    workspace.write("tools.json", Value::from(vec![row]).to_string());
+    let lint = [
+        "data",
+        "lint",
+        "--target",
+        "target",
+        "--train",
+        "tools.json",
+    ];
+    let hidden = workspace.run(&lint).succeeded();
+    assert!(
+        hidden
+            .stdout
+            .contains("1 of the training rows define tools that the chat template does not show"),
+        "{hidden:#?}"
+    );
+    let template = workspace.text("target/chat_template.jinja");
+    workspace.write(
+        "target/chat_template.jinja",
+        format!("{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{template}"),
+    );
+    let shown = workspace.run(&lint).succeeded();
+    assert!(
+        shown.stdout.contains("adder") && shown.stdout.contains("no problems found"),
+        "{shown:#?}"
+    );
+}
