@@ -2,7 +2,7 @@
 use burn::prelude::*;
 
 use crate::mask::{draft_mask, draft_positions, tree_mask, tree_positions};
-use crate::{KvCache, Tree, chain};
+use crate::{KvCache, Mask, Tree, chain};
 
 /// Keys, values and outputs of one sequence: of what was observed, made from true features only, and after it of draft
 /// nodes.
@@ -20,7 +20,7 @@ pub struct DraftPass<'a> {
     /// `[1, tokens]`
     pub positions: Tensor<2, Int>,
     /// See [`attend`](crate::attend).
-    pub mask: Option<Tensor<4>>,
+    pub mask: Option<Mask>,
     /// Takes the pass's keys and values.
     pub cache: &'a mut KvCache,
 }

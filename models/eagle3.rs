@@ -11,8 +11,8 @@ use crate::unrolled::UnrolledCache;
 use crate::untrained::Untrained;
 use crate::{
     Attention, AttentionConfig, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
-    Linear, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree,
-    Weights, weights::lift,
+    Linear, Mask, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec,
+    Tree, Weights, weights::lift,
 };
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -133,7 +133,7 @@ impl Eagle3 {
         embedded: Tensor<3>,
         hidden: Tensor<3>,
         rotation: &Rotation,
-        mask: &Tensor<4>,
+        mask: &Mask,
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
         self.layer(embedded, hidden, |attention, x| {

@@ -1,7 +1,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_models::mask::shift_left;
-use spectrain_models::{Rotation, TargetParts};
+use spectrain_models::{Mask, Rotation, TargetParts};
 
 use crate::Batch;
 
@@ -11,7 +11,7 @@ pub(crate) struct Steps<'a> {
     target: &'a TargetParts,
     tokens: Tensor<2, Int>,
     positions: Tensor<2, Int>,
-    mask: Tensor<4>,
+    mask: Mask,
 }
 
 impl<'a> Steps<'a> {
@@ -30,7 +30,7 @@ impl<'a> Steps<'a> {
             target: self.target,
             tokens: self.tokens.clone().without_autodiff(),
             positions: self.positions.clone().without_autodiff(),
-            mask: self.mask.clone().without_autodiff(),
+            mask: self.mask.without_autodiff(),
         }
     }
 
@@ -40,7 +40,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The keys of step 0 that are seen, `[batch, 1, seq, seq]`.
-    pub(crate) fn mask(&self) -> &Tensor<4> {
+    pub(crate) fn mask(&self) -> &Mask {
         &self.mask
     }
 
