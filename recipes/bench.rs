@@ -287,7 +287,7 @@ fn train(
         last: random(spec.d_model),
     });
     Ok(Box::new(move || {
-        let loss = trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        let loss = trainee.accumulate(&batch, Statistics::Loss);
         trainee.update(settings.learning_rate, settings.clip);
         let loss = loss.report().total;
         anyhow::ensure!(loss.is_finite(), "the loss is {loss}");

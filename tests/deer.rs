@@ -314,7 +314,7 @@ fn learns(context: Context) {
                 seed: Some(step),
                 ..batch.clone()
             };
-            trainee.accumulate(&batch, 1.0, Statistics::Loss);
+            trainee.accumulate(&batch, Statistics::Loss);
             trainee.update(5e-3, 1.0);
         }
         let weights = trainee.weights();

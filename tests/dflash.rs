@@ -433,7 +433,7 @@ fn no_allocation_grows_with_slots_times_vocabulary() {
         );
         let mut slots = 0;
         let largest = largest_during(|| {
-            let loss = trainee.accumulate(&batch, 1.0, Statistics::All);
+            let loss = trainee.accumulate(&batch, Statistics::All);
             slots = loss.rows.len();
         });
         let all = slots * 40_000 * 4;

@@ -59,7 +59,7 @@ where
     let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
     let first = trainee.measure(&batch);
     for _ in 0..150 {
-        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        trainee.accumulate(&batch, Statistics::Loss);
         trainee.update(5e-3, 1.0);
     }
     let last = trainee.measure(&batch);

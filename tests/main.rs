@@ -1,5 +1,6 @@
 //! Parity with the reference implementations, losslessness, learning, resuming, and the program as a user sees it.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+mod accumulation;
 mod allocation;
 mod bad_input;
 mod checkpointing;
@@ -32,6 +33,7 @@ mod several_targets;
 mod target_parity;
 mod tiny;
 mod train_decode;
+mod training_rows;
 mod training_stages;
 mod trees;
 mod vocab_loss;

@@ -286,7 +286,6 @@ impl Run<'_> {
         learning_rate: f64,
         statistics: Statistics,
     ) -> Result<u64> {
-        let share = 1.0 / self.config.accumulate as f64;
         let mut pending = Pending {
             step,
             samples: Vec::new(),
@@ -308,9 +307,7 @@ impl Run<'_> {
             };
             tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
-            pending
-                .losses
-                .push(trainee.accumulate(&batch, share, statistics));
+            pending.losses.push(trainee.accumulate(&batch, statistics));
         }
         pending.norm = trainee.update(learning_rate, self.config.clip);
         self.pending.push(pending);
@@ -328,7 +325,7 @@ impl Run<'_> {
         learning_rate: f64,
     ) -> Result<()> {
         let mut interval = Interval::default();
-        let (steps, mut counted, mut seen) = (self.pending.len(), 0, 0);
+        let (steps, mut judged, mut seen) = (self.pending.len(), 0, 0);
         for Pending {
             step,
             samples,
@@ -341,9 +338,10 @@ impl Run<'_> {
             if positions == 0 {
                 continue;
             }
-            counted += positions;
+            judged += positions;
             let reports: Vec<_> = losses.iter().map(Loss::report).collect();
-            let loss = reports.iter().map(|r| r.total).sum::<f64>() / reports.len() as f64;
+            let counted: f64 = reports.iter().map(|r| r.counted).sum();
+            let loss = reports.iter().map(|r| r.total * r.counted).sum::<f64>() / counted;
             let norm = norm.map_or(0.0, |norm| host_f32(norm)[0] as f64);
             let explosion = self.config.explosion;
             if let Some(what) = progress.watch.see(loss, norm, explosion) {
@@ -355,7 +353,7 @@ impl Run<'_> {
             }
             interval.add(loss, norm, reports);
         }
-        if counted == 0 {
+        if judged == 0 {
             return Err(Error::NothingCounted {
                 step: progress.step,
                 steps,

@@ -31,6 +31,7 @@ mod trainee;
 mod training_time_test;
 mod vocab_loss;
 mod watch;
+mod weighing;
 
 pub use batch::{Batch, Rows};
 pub use block_diffusion::{
