@@ -72,5 +72,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The same error, of a prompt of a dataset.
+    pub(crate) fn at(self, dataset: &str, prompt: usize) -> Self {
+        Self::At {
+            dataset: dataset.into(),
+            prompt,
+            source: Box::new(self),
+        }
+    }
+}
+
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;

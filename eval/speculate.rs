@@ -4,7 +4,7 @@
 //! of its logits judges the first drafted tokens, and row `1 + i` what follows node `i`.
 use std::time::Instant;
 
-use rand::rngs::StdRng;
+use rand::{SeedableRng, rngs::StdRng};
 use spectrain_models::{
     Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposer,
     Sampling, Target, TargetOutput, chain, depths,
@@ -27,6 +27,9 @@ pub struct DecodeSettings {
     pub sampling: Sampling,
     /// Tokens that end it; the one found is kept.
     pub stop: Vec<u32>,
+    /// Seed of a second draft before each pass, which decides nothing and is only kept. It shows what the drafter prefers,
+    /// settled before the target's tokens are drawn.
+    pub shadow: Option<u64>,
 }
 
 /// Where the time went, in seconds.
@@ -76,6 +79,8 @@ pub struct Generation {
     pub tokens: Vec<u32>,
     /// Decoding passes of the target; the prompt's is not among them.
     pub passes: Vec<PassRecord>,
+    /// What a second draft, which decided nothing, had at the place of each token; shorter where there was none.
+    pub shadows: Vec<Vec<u32>>,
     /// Seconds for the prompt, up to its first token and the drafter's taking it in.
     pub prompt_seconds: f64,
 }
@@ -123,6 +128,9 @@ impl Decoder<'_> {
         let clock = Instant::now();
         let (mut sequence, features) = self.start(prompt, settings, self.capture, rng)?;
         let mut passes = Vec::new();
+        // The first token comes from the prompt's pass.
+        let mut shadows = vec![Vec::new()];
+        let mut chance = settings.shadow.map(StdRng::seed_from_u64);
         if sequence.room() > 0 {
             let capacity = sequence.limit + settings.draft.nodes();
             proposer.start(capacity, sequence.text[0]);
@@ -134,6 +142,10 @@ impl Decoder<'_> {
         while sequence.room() > 0 {
             let mut clock = Stopwatch::default();
             let steps = settings.draft.length().min(sequence.room() - 1);
+            let shadow = match &mut chance {
+                Some(rng) => Some(propose(proposer, steps, settings, rng)?),
+                None => None,
+            };
             let draft = clock.draft(|| propose(proposer, steps, settings, rng))?;
             let held = sequence.caches.len;
             let (accepted, bonus, features) = clock.verify(|| {
@@ -165,10 +177,15 @@ impl Decoder<'_> {
                 emitted: committed,
                 seconds: clock.read(),
             });
+            if let Some(shadow) = shadow {
+                shadows.extend(shadow.along(&emitted[..committed]));
+                shadows.resize(sequence.text.len() - prompt.len(), Vec::new());
+            }
         }
         Ok(Generation {
             tokens: sequence.text.split_off(prompt.len()),
             passes,
+            shadows,
             prompt_seconds,
         })
     }
@@ -209,6 +226,7 @@ impl Decoder<'_> {
         Ok(Generation {
             tokens: sequence.text.split_off(prompt.len()),
             passes,
+            shadows: Vec::new(),
             prompt_seconds,
         })
     }

@@ -235,6 +235,10 @@ impl Target for Transformer {
         self.num_params() as u64
     }
 
+    fn dtype(&self) -> DType {
+        self.embed_tokens.weight.val().dtype()
+    }
+
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
         let device = self.device();
         let cached = caches.len;

@@ -338,6 +338,7 @@ fn decode(
         draft: DraftShape::Chain { length: DRAFT },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     Ok(Box::new(move || {
         let none = Capture::default();

@@ -84,6 +84,17 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Sets how many units it takes, where more have come to light.
+    pub fn extend_to(&mut self, total: u64) {
+        if total == self.total {
+            return;
+        }
+        self.total = total;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+        }
+    }
+
     /// Sets how many units are done, and a short text: loss, rate.
     pub fn set(&mut self, position: u64, message: impl Display) {
         self.position = position;

@@ -302,7 +302,7 @@ impl EvaluateTable {
 
     /// All drafts to evaluate, the chains first.
     pub fn choices(&self) -> Vec<DraftChoice> {
-        let chain = |&length: &usize| DraftChoice::Chain { length };
+        let chain = |&length: &usize| DraftChoice::chain(length);
         let chains = self.draft_lengths.iter().map(chain);
         chains.chain(self.drafts.iter().cloned()).collect()
     }

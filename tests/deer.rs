@@ -285,6 +285,7 @@ fn learns(context: Context) {
         draft: DraftShape::Chain { length: LENGTH },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let prompt = [1, 2, 3, 4];
     let mut rng = StdRng::seed_from_u64(0);
@@ -364,6 +365,7 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
                 draft,
                 sampling: Sampling::GREEDY,
                 stop: Vec::new(),
+                shadow: None,
             };
             let mut rng = StdRng::seed_from_u64(2);
             for prompt in [vec![1], vec![7, 8, 9], vec![5; 9]] {

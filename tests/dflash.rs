@@ -283,6 +283,7 @@ fn decodes_greedily(config: &DFlashConfig, draft: DraftShape) {
         draft,
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let drafter: DFlash = shaken(tiny::fresh(config, &target, &device));
     let mut session = Session::new(drafter);

@@ -218,6 +218,7 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
         draft: DraftShape::Chain { length: HEADS },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let prompt = [1, 2, 3, 4];
     let mut rng = StdRng::seed_from_u64(0);

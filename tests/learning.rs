@@ -38,6 +38,7 @@ where
         draft: DraftShape::Chain { length: LENGTH },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let prompt = [1, 2, 3, 4];
     let mut rng = StdRng::seed_from_u64(0);

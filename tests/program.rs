@@ -87,7 +87,7 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
     assert!(report["lossless"]["greedy_tokens"].as_u64().unwrap() > 0);
     let settings = report["settings"].as_array().unwrap();
-    assert_eq!(settings.len(), 6);
+    assert_eq!(settings.len(), 7);
     let calibrated = &settings[2]["draft"];
     assert_eq!(calibrated["measured_on"], "others");
     let paths = calibrated["tree"].as_array().unwrap().len();
@@ -107,7 +107,7 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
         "| T=0, greedy, chain 3 |",
         "| T=1, rejection, dynamic 3×2, 6 nodes |",
         "calibrated tree of",
-        "0 mismatches",
+        "Greedy output: 0 of ",
     ] {
         assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");
     }

@@ -12,6 +12,7 @@ fn settings(max_new_tokens: usize, length: usize) -> DecodeSettings {
         draft: DraftShape::Chain { length },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     }
 }
 

@@ -82,6 +82,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         draft,
         sampling: Sampling::at(arguments.temperature),
         stop: target::stop_tokens(&model)?,
+        shadow: None,
     };
     let mut rng = StdRng::seed_from_u64(arguments.seed);
     let open = |path: &PathBuf| open_drafter(path, &loaded.parts(), &device);
@@ -211,6 +212,7 @@ mod tests {
         let generation = Generation {
             tokens: vec![1, 2, 3, 4, 5, 6],
             passes: vec![pass(2, 3), pass(0, 1), pass(0, 1)],
+            shadows: Vec::new(),
             prompt_seconds: 0.0,
         };
         assert_eq!(

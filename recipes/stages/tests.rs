@@ -357,7 +357,8 @@ fn a_trained_drafter_is_exported_and_judged() {
         assert_eq!(export["tau_trained"], export["tau_exported"]);
         let report = fs::read_to_string(context.folder("evaluate").join("report.json")).unwrap();
         let report = spectrain_eval::Report::from_json(&report).unwrap();
-        assert_eq!(report.settings.len(), 2);
+        // Greedy, drawn, and the likeliest tokens above temperature 0.
+        assert_eq!(report.settings.len(), 3);
         assert_eq!(
             (
                 report.lossless.greedy_mismatches,
@@ -373,7 +374,7 @@ fn a_trained_drafter_is_exported_and_judged() {
         assert!(seal::check(&model).unwrap());
         let found = &seal::provenance(model.config()).unwrap()["report"];
         assert_eq!(found["drafter"]["sha256"], report.drafter.sha256);
-        assert_eq!(found["settings"].as_array().unwrap().len(), 2);
+        assert_eq!(found["settings"].as_array().unwrap().len(), 3);
         let judged = STAGES
             .iter()
             .find(|stage| stage.name == "evaluate")

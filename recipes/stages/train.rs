@@ -342,6 +342,7 @@ impl<'a> Setup<'a> {
             draft: DraftShape::Chain { length },
             sampling: Sampling::GREEDY,
             stop: self.stop.clone(),
+            shadow: None,
         };
         let mut acceptance = Acceptance::default();
         for prompt in prompts {

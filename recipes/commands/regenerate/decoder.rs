@@ -57,6 +57,7 @@ impl TargetAnswers {
             draft: DraftShape::Chain { length: 1 },
             sampling: sampling(own, arguments.temperature, arguments.top_p),
             stop: target::stop_tokens(&model)?,
+            shadow: None,
         };
         Ok(Self {
             target: Mutex::new(target),
