@@ -11,6 +11,7 @@ mod client;
 mod download;
 mod environment;
 mod failure;
+mod fetch;
 mod layout;
 mod limits;
 mod lock;

@@ -43,10 +43,12 @@ enum Weights {
     Half,
 }
 
+/// The line of a request, and its headers by their names in lower case.
+type Request = (String, BTreeMap<String, String>);
+
 struct Hub {
     address: String,
-    /// Lines of requests, and headers by name.
-    asked: Arc<Mutex<Vec<(String, BTreeMap<String, String>)>>>,
+    asked: Arc<Mutex<Vec<Request>>>,
     gate: Arc<Gate>,
 }
 
@@ -88,7 +90,7 @@ impl Hub {
     }
 }
 
-fn read(stream: &TcpStream) -> (String, BTreeMap<String, String>) {
+fn read(stream: &TcpStream) -> Request {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let line = lines.next().unwrap_or_default();
     let headers = lines.take_while(|line| !line.is_empty());
@@ -109,7 +111,7 @@ fn first(headers: &BTreeMap<String, String>) -> usize {
 
 fn serve(
     mut stream: TcpStream,
-    (line, headers): &(String, BTreeMap<String, String>),
+    (line, headers): &Request,
     files: &Files,
     (weights, gate): (Weights, &Gate),
 ) -> std::io::Result<()> {

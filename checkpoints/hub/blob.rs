@@ -9,7 +9,7 @@ use ureq::http::Response;
 use ureq::{Body, BodyReader};
 use url::Url;
 
-use super::announced::{Announced, Digest, Part, length};
+use super::announced::{Announced, Digest, Part, length, shown, text};
 use super::client::Client;
 use super::failure::{Failure, Outcome, Patience};
 use super::progress::Bar;
@@ -76,6 +76,13 @@ impl Transfer<'_> {
             _ => {}
         }
         let response = self.client.get(self.url, here)?;
+        if let Some(encoding) = text(response.headers(), "content-encoding")
+            && encoding != "identity"
+        {
+            let encoding = shown(encoding);
+            let reason = format!("expected it as it is, and it is sent as `{encoding}`");
+            return Err(Failure::Lasting(reason));
+        }
         let (first, total) = match response.status().as_u16() {
             206 => (here, self.rest(&response, here)?),
             // The whole file, also where a part of it was asked for.

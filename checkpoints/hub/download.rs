@@ -1,18 +1,16 @@
 //! Which files of a repository are downloaded, and in which order.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use hf_hub::Cache;
+
 use super::address::Endpoint;
-use super::announced::{Announced, shown};
-use super::blob::Transfer;
-use super::client::{Authorization, Client, NO_REPOSITORY, NO_REVISION};
+use super::client::{Authorization, NO_REPOSITORY, NO_REVISION};
 use super::environment::Environment;
-use super::failure::{Failure, Outcome, Patience};
+use super::fetch::Source;
 use super::layout::Layout;
-use super::lock::{self, Wait};
-use super::repository::{Repository, is_commit, is_file_name};
+use super::repository::{Repository, is_file_name};
 use super::{Files, HubOptions};
 use crate::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, shard_files};
 use crate::{Error, Result};
@@ -26,40 +24,34 @@ const COMPANIONS: [&str; 4] = [
     "chat_template.jinja",
 ];
 
-/// One repository at one revision, and how to reach it.
+/// One repository at one revision, and where its files are or come from.
 pub(super) struct Download<'a> {
     repository: &'a Repository,
+    options: &'a HubOptions,
+    environment: &'a Environment,
+    cache: Cache,
     layout: Layout,
-    client: Client,
-    stop: Option<fn() -> bool>,
-    is_offline: bool,
 }
 
 impl<'a> Download<'a> {
     pub(super) fn new(
         repository: &'a Repository,
-        options: &HubOptions,
-        environment: &Environment,
+        options: &'a HubOptions,
+        environment: &'a Environment,
     ) -> Result<Self> {
-        let refused = |reason: String| Error::HubRequest {
-            model: repository.id().to_string(),
-            reason,
-        };
-        let cache = environment.cache(options).ok_or_else(|| {
-            refused(
-                "no home folder to keep it in: expected one, or `HF_HOME` to be set".to_string(),
-            )
-        })?;
-        let endpoint = Endpoint::parse(&environment.endpoint(options)).map_err(refused)?;
-        let token = environment.token(options, &cache);
-        let authorization = token.as_deref().map(Authorization::bearer).transpose();
-        let authorization = authorization.map_err(refused)?;
+        let cache = environment
+            .cache(options)
+            .ok_or_else(|| Error::HubRequest {
+                model: repository.id().to_string(),
+                reason: "no home folder to keep it in: expected one, or `HF_HOME` to be set"
+                    .to_string(),
+            })?;
         Ok(Download {
             repository,
+            options,
+            environment,
             layout: Layout::new(&cache, repository),
-            client: Client::new(endpoint, authorization, options.limits.clone()),
-            stop: options.stop,
-            is_offline: environment.is_offline(),
+            cache,
         })
     }
 
@@ -72,12 +64,7 @@ impl<'a> Download<'a> {
         {
             return Ok(folder.clone());
         }
-        let downloaded = if self.is_offline {
-            Err(self.unreachable("`HF_HUB_OFFLINE` is set".to_string()))
-        } else {
-            self.download(files)
-        };
-        match (downloaded, cached) {
+        match (self.download(files), cached) {
             // Not every model has a tokenizer: what is here may well be all there is.
             (Err(Error::Unreachable { .. }), Some(folder)) => Ok(folder),
             (downloaded, _) => downloaded,
@@ -87,17 +74,18 @@ impl<'a> Download<'a> {
     fn download(&self, files: Files<'_>) -> Result<PathBuf> {
         let (first, rest) = match files {
             Files::Model => (CONFIG, &[][..]),
-            Files::Named([]) => return Err(self.failed("", "no file of it is asked for")),
+            Files::Named([]) => return Err(self.refused("no file of it is named".to_string())),
             Files::Named([first, rest @ ..]) => (*first, rest),
         };
+        let source = self.source()?;
         let revision = self.repository.revision();
-        let commit = self.fetch(revision, first)?;
+        let commit = source.fetch(revision, first)?;
         self.layout.refer(revision, &commit)?;
         // From here on by commit: files of two commits must not meet when the branch moves during a download.
         let snapshot = Snapshot {
             folder: self.layout.snapshot(&commit),
             commit,
-            download: self,
+            source: &source,
         };
         rest.iter().try_for_each(|file| snapshot.fetch(file))?;
         if let Files::Model = files {
@@ -106,114 +94,38 @@ impl<'a> Download<'a> {
         Ok(snapshot.folder)
     }
 
-    /// Downloads one file, if it is not here, and gives its commit.
-    fn fetch(&self, revision: &str, file: &str) -> Result<String> {
-        if !is_file_name(file) {
-            let reason = "expected a name without `..`, control characters or a leading `/`";
-            return Err(self.failed(file, reason));
+    /// The hub, unless nothing may be asked of it.
+    fn source(&self) -> Result<Source<'_>> {
+        let endpoint = self.environment.endpoint(self.options);
+        let endpoint = Endpoint::parse(&endpoint).map_err(|reason| self.refused(reason))?;
+        if self.environment.is_offline() {
+            return Err(Error::Unreachable {
+                model: self.repository.id().to_string(),
+                endpoint: endpoint.to_string(),
+                reason: "`HF_HUB_OFFLINE` is set".to_string(),
+            });
         }
-        let fetched = self.try_fetch(revision, file);
-        fetched.map_err(|failure| self.explain(file, failure))
+        let token = self.environment.token(self.options, &self.cache);
+        let authorization = token.as_deref().map(Authorization::bearer).transpose();
+        let authorization = authorization.map_err(|reason| self.refused(reason))?;
+        let Download {
+            repository,
+            layout,
+            options,
+            ..
+        } = self;
+        Ok(Source::new(
+            repository,
+            layout,
+            endpoint,
+            authorization,
+            options,
+        ))
     }
 
-    fn try_fetch(&self, revision: &str, file: &str) -> Outcome<String> {
-        let mut patience = Patience::new(self.client.limits(), self.stop);
-        patience.check()?;
-        let endpoint = self.client.endpoint();
-        let url = endpoint.file(self.repository, revision, file);
-        let response = self.client.head(&url, &mut patience)?;
-        let is_redirect = response.status().is_redirection();
-        let announced = Announced::of(response.headers(), is_redirect, file)?;
-        let Announced { commit, blob, .. } = &announced;
-        if is_commit(revision) && revision != commit {
-            return Err(Failure::Lasting(format!(
-                "asked for commit `{revision}`, the hub answers with `{commit}`"
-            )));
-        }
-        let transfer = Transfer {
-            client: &self.client,
-            url: &endpoint.file(self.repository, commit, file),
-            file,
-            announced: &announced,
-            incomplete: self.layout.incomplete(blob),
-            blob: self.layout.blob(blob),
-        };
-        self.obtain(&transfer, &mut patience)?;
-        self.layout.point(commit, file, blob)?;
-        Ok(commit.clone())
-    }
-
-    /// Downloads contents that are not here, or whose length says that they are not whole.
-    fn obtain(&self, transfer: &Transfer<'_>, patience: &mut Patience<'_>) -> Outcome<()> {
-        let size = transfer.announced.size;
-        let is_whole = || {
-            let here = fs::metadata(&transfer.blob).ok().map(|here| here.len());
-            here.is_some() && (size.is_none() || here == size)
-        };
-        if is_whole() {
-            return Ok(());
-        }
-        let wait = Wait {
-            lock: &self.layout.lock(&transfer.announced.blob),
-            incomplete: &transfer.incomplete,
-            file: transfer.file,
-            stall: self.client.limits().stall,
-        };
-        let _lock = lock::acquire(&wait, patience)?;
-        // Whoever held the lock may have brought it.
-        if is_whole() {
-            return Ok(());
-        }
-        let folder = self.layout.blob("");
-        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-        transfer.run(patience)
-    }
-
-    fn explain(&self, file: &str, failure: Failure) -> Error {
-        let model = self.repository.id().to_string();
-        let endpoint = self.client.endpoint().to_string();
-        match failure {
-            Failure::Local(error) => error,
-            Failure::Unreachable(reason) | Failure::Broken(reason) => self.unreachable(reason),
-            Failure::Lasting(reason)
-            | Failure::ThrownAway(reason)
-            | Failure::Passing { reason, .. } => self.failed(file, &reason),
-            Failure::Interrupted => Error::Interrupted {
-                model,
-                file: file.to_string(),
-            },
-            Failure::Missing(reason) => Error::NotOnHub {
-                model,
-                endpoint,
-                revision: self.repository.revision().to_string(),
-                file: file.to_string(),
-                reason: reason.to_string(),
-            },
-            Failure::Refused(status) => Error::Refused {
-                model,
-                endpoint,
-                status,
-                token: if self.client.has_token() {
-                    "with a token"
-                } else {
-                    "without a token"
-                },
-            },
-        }
-    }
-
-    fn failed(&self, file: &str, reason: &str) -> Error {
-        Error::Download {
+    fn refused(&self, reason: String) -> Error {
+        Error::HubRequest {
             model: self.repository.id().to_string(),
-            file: shown(file),
-            reason: reason.to_string(),
-        }
-    }
-
-    fn unreachable(&self, reason: String) -> Error {
-        Error::Unreachable {
-            model: self.repository.id().to_string(),
-            endpoint: self.client.endpoint().to_string(),
             reason,
         }
     }
@@ -221,7 +133,7 @@ impl<'a> Download<'a> {
 
 /// The folder of one commit, being filled.
 struct Snapshot<'a> {
-    download: &'a Download<'a>,
+    source: &'a Source<'a>,
     commit: String,
     folder: PathBuf,
 }
@@ -231,7 +143,7 @@ impl Snapshot<'_> {
         if is_file_name(file) && self.folder.join(file).exists() {
             return Ok(());
         }
-        self.download.fetch(&self.commit, file).map(|_| ())
+        self.source.fetch(&self.commit, file).map(|_| ())
     }
 
     /// Whether the repository has the file.
@@ -258,7 +170,7 @@ impl Snapshot<'_> {
             let reason = format!(
                 "the hub has neither this file nor `{INDEX}`; only safetensors weights are read"
             );
-            return Err(self.download.failed(WEIGHTS, &reason));
+            return Err(self.source.failed(WEIGHTS, &reason));
         }
         // The index is checked here as well: a shard named `../x` would be written outside the cache.
         let shards = shard_files(&self.folder.join(INDEX))?;

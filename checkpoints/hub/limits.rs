@@ -43,7 +43,7 @@ impl Default for HubLimits {
             attempts: 5,
             pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(300),
-            stall: Duration::from_secs(900),
+            stall: Duration::from_secs(1800),
             largest_text: 512 << 20,
             largest: 1 << 40,
         }

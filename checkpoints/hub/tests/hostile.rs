@@ -309,6 +309,24 @@ fn a_hub_that_does_not_say_how_long_a_file_is_is_refused() {
 }
 
 #[test]
+fn contents_in_another_form_than_asked_for_are_refused() {
+    let hub = with_weights(|asked, bytes| {
+        let length = bytes.len().to_string();
+        let headers = [
+            ("x-repo-commit", COMMIT),
+            ("etag", "\"opaque\""),
+            ("content-length", &length),
+            ("content-encoding", "zstd"),
+        ];
+        Some(answer(asked, "200 OK", &headers, bytes))
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let text = error(&hub, cache.path());
+    assert!(text.contains("`zstd`"), "{text}");
+    assert_no_weights(cache.path());
+}
+
+#[test]
 fn a_file_larger_than_any_is_refused_before_it_is_written() {
     let hub = with_weights(|asked, _| {
         let headers = [

@@ -462,6 +462,13 @@ fn offline_nothing_is_asked_and_what_is_here_is_used() {
     let asked = hub.asked().len();
     assert_eq!(fetch_in(&offline, None, &options).unwrap(), folder);
     assert_eq!(hub.asked().len(), asked);
+    // Nobody is asked, so it does not matter how.
+    let nowhere = HubOptions {
+        endpoint: Some("nowhere".to_string()),
+        token: Some("\u{1}".to_string()),
+        ..options
+    };
+    assert_eq!(fetch_in(&[], None, &nowhere).unwrap(), folder);
 }
 
 #[test]
