@@ -14,17 +14,34 @@ use super::failure::{Failure, Outcome, Patience};
 
 const USER_AGENT: &str = concat!("spectrain/", env!("CARGO_PKG_VERSION"));
 
-/// The headers with the token, which is not printed with them.
-pub(super) struct Authorization(HeaderValue);
+/// Characters from which on a token is looked for in texts; a shorter one would be found in any.
+const SHORTEST_TOKEN: usize = 8;
+
+/// The token as a header, which is not printed with others.
+pub(super) struct Authorization {
+    header: HeaderValue,
+    token: String,
+}
 
 impl Authorization {
     pub(super) fn bearer(token: &str) -> Result<Self, String> {
-        let value = HeaderValue::from_str(&format!("Bearer {token}"));
+        let header = HeaderValue::from_str(&format!("Bearer {token}"));
         // The reason is not passed on: it might one day repeat the token.
-        let mut value =
-            value.map_err(|_| "the access token has characters that no token has".to_string())?;
-        value.set_sensitive(true);
-        Ok(Authorization(value))
+        let mut header =
+            header.map_err(|_| "the access token has characters that no token has".to_string())?;
+        header.set_sensitive(true);
+        Ok(Authorization {
+            header,
+            token: token.to_string(),
+        })
+    }
+
+    /// A text without the token, which a server may send back.
+    fn hide(&self, text: &str) -> String {
+        if self.token.len() < SHORTEST_TOKEN {
+            return text.to_string();
+        }
+        text.replace(&self.token, "…")
     }
 }
 
@@ -74,6 +91,14 @@ impl Client {
 
     pub(super) fn has_token(&self) -> bool {
         self.authorization.is_some()
+    }
+
+    /// A text of a server, or about one, without the token.
+    pub(super) fn hide(&self, text: &str) -> String {
+        match &self.authorization {
+            Some(authorization) => authorization.hide(text),
+            None => text.to_string(),
+        }
     }
 
     /// What the hub itself says of an address: a redirect to another host is its answer.
@@ -135,7 +160,7 @@ impl Client {
         if let Some(authorization) = &self.authorization
             && self.endpoint.owns(url)
         {
-            request = request.header(AUTHORIZATION, &authorization.0);
+            request = request.header(AUTHORIZATION, &authorization.header);
         }
         let request = request
             .body(())
@@ -154,7 +179,7 @@ impl Client {
     fn accept(&self, response: Response<Body>, first: u64) -> Outcome<Response<Body>> {
         let headers = response.headers();
         let said = match text(headers, "x-error-message") {
-            Some(message) => format!(": {}", shown(message)),
+            Some(message) => format!(": {}", shown(&self.hide(message))),
             None => String::new(),
         };
         let code = response.status().as_u16();
@@ -197,6 +222,8 @@ mod tests {
         let reason = Authorization::bearer("hf_secret\nx").err().unwrap();
         assert!(!reason.contains("secret"), "{reason}");
         let authorization = Authorization::bearer("hf_secret").unwrap();
-        assert!(!format!("{:?}", authorization.0).contains("secret"));
+        assert!(!format!("{:?}", authorization.header).contains("secret"));
+        assert_eq!(authorization.hide("got `hf_secret`"), "got `…`");
+        assert_eq!(Authorization::bearer("x").unwrap().hide("xyz"), "xyz");
     }
 }

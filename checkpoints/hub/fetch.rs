@@ -105,7 +105,7 @@ impl<'a> Source<'a> {
         let endpoint = self.client.endpoint().to_string();
         match failure {
             Failure::Local(error) => error,
-            Failure::Unreachable(reason) | Failure::Broken(reason) => self.unreachable(reason),
+            Failure::Unreachable(reason) | Failure::Broken(reason) => self.unreachable(&reason),
             Failure::Lasting(reason)
             | Failure::ThrownAway(reason)
             | Failure::Passing { reason, .. } => self.failed(file, &reason),
@@ -137,15 +137,15 @@ impl<'a> Source<'a> {
         Error::Download {
             model: self.repository.id().to_string(),
             file: shown(file),
-            reason: reason.to_string(),
+            reason: self.client.hide(reason),
         }
     }
 
-    fn unreachable(&self, reason: String) -> Error {
+    fn unreachable(&self, reason: &str) -> Error {
         Error::Unreachable {
             model: self.repository.id().to_string(),
             endpoint: self.client.endpoint().to_string(),
-            reason,
+            reason: self.client.hide(reason),
         }
     }
 }

@@ -20,6 +20,15 @@ fn pieces_of_the_token_are_found_in_text_and_in_dumps() {
     assert!(tells("a yKjPq b") && tells("794b 6a50 71") && !tells("hf_Q yKjP"));
 }
 
+/// A hub that sends the token back in a header.
+fn echo(line: &'static str, header: &'static str) -> Hub {
+    Hub::answering(move |asked| {
+        let token = asked.headers["authorization"].replace("Bearer ", "");
+        let value = format!("{token}://{token}");
+        answer(asked, line, &[(header, value.as_str())], b"")
+    })
+}
+
 /// Requests that succeed, are refused, redirected, broken off and refused by the client.
 #[test]
 fn no_log_at_any_level_and_no_error_has_the_token() {
@@ -38,12 +47,11 @@ fn no_log_at_any_level_and_no_error_has_the_token() {
         Hub::with_files_but(model(), |asked, bytes| {
             Some(tagged_answer(asked, &bytes[1..], "\"x\""))
         }),
-        // What is sent is sent back.
-        Hub::answering(|asked| {
-            let echo = asked.headers["authorization"].replace("Bearer ", "");
-            let echo = [("x-other", echo.as_str())];
-            answer(asked, "418 Teapot", &echo, b"")
-        }),
+        echo("418 Teapot", "x-error-message"),
+        echo("503 Service Unavailable", "x-error-message"),
+        echo("429 Too Many Requests\r\nretry-after: 0", "x-error-message"),
+        echo("200 OK", "x-repo-commit"),
+        echo("302 Found", "location"),
     ];
     for hub in &hubs {
         let cache = tempfile::tempdir().unwrap();
