@@ -199,6 +199,24 @@ pub enum Error {
         /// Whether a token was sent.
         token: &'static str,
     },
+    /// What is asked of the hub, or how, makes no sense.
+    #[error("cannot ask the hub for `{model}`: {reason}")]
+    HubRequest {
+        /// What was asked for.
+        model: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A download was asked to stop.
+    #[error(
+        "interrupted while downloading `{file}` of `{model}`; the same command goes on from there"
+    )]
+    Interrupted {
+        /// What was asked for.
+        model: String,
+        /// The file.
+        file: String,
+    },
     /// A download failed for another reason.
     #[error("cannot download `{file}` of `{model}`: {reason}")]
     Download {

@@ -10,6 +10,7 @@ use anyhow::Result;
 use burn::prelude::{Device, Tensor};
 use burn::tensor::Distribution;
 use serde_json::Value;
+use spectrain_checkpoints::{HubOptions, hub};
 use spectrain_data::features::disk_bytes;
 use spectrain_data::tokens::TokenIndex;
 use spectrain_models::{RopeConfig, RopeScaling, TargetSpec, TransformerConfig};
@@ -130,7 +131,7 @@ pub(crate) fn known_sizes(model: &str, revision: Option<&str>) -> Option<(Target
 fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
     let folder = match Path::new(model).is_dir() {
         true => Some(PathBuf::from(model)),
-        false => cached(model, revision),
+        false => hub::cached(model, revision, &HubOptions::default()),
     };
     if let Some(path) = folder.map(|folder| folder.join("config.json"))
         && let Ok(config) = target::read_json(&path)
@@ -150,19 +151,6 @@ fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
             "sizes of `{model}` from this program's list, as it is not on this machine yet"
         ),
     })
-}
-
-/// The snapshot of a hub id that an earlier download left; the hub is not asked.
-fn cached(model: &str, revision: Option<&str>) -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let hub = variable("HF_HUB_CACHE")
-        .or_else(|| Some(variable("HF_HOME")?.join("hub")))
-        .or_else(|| Some(variable("HOME")?.join(".cache/huggingface/hub")))?;
-    let folder = hub.join(format!("models--{}", model.replace('/', "--")));
-    let revision = revision.unwrap_or("main");
-    let commit = std::fs::read_to_string(folder.join("refs").join(revision));
-    let commit = commit.map_or_else(|_| revision.to_owned(), |commit| commit.trim().to_owned());
-    Some(folder.join("snapshots").join(commit)).filter(|snapshot| snapshot.is_dir())
 }
 
 /// Parameters of a target, its embedding included.

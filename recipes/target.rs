@@ -11,14 +11,15 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{TargetSpec, TransformerConfig};
 
 use crate::hashes::HashMemory;
+use crate::stages::interrupted;
 
 /// The folder of a hub id or of a folder; downloads what is missing.
 pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
     let options = HubOptions {
-        revision: revision.map(str::to_owned),
+        stop: Some(interrupted),
         ..HubOptions::default()
     };
-    spectrain_checkpoints::resolve(model, &options)
+    spectrain_checkpoints::resolve(model, revision, &options)
         .with_context(|| format!("cannot open the target `{model}`"))
 }
 

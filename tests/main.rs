@@ -20,6 +20,7 @@ mod golden;
 mod heads_decode;
 mod heads_parity;
 mod hostile_folders;
+mod hub;
 mod language_models;
 mod language_models_parity;
 mod learning;
