@@ -303,10 +303,7 @@ mod tests {
     ) -> ChiSquare {
         let target = ToyTarget::default();
         let capture = Capture::default();
-        let decoder = Decoder {
-            target: &target,
-            capture: &capture,
-        };
+        let decoder = Decoder::new(&target, &capture);
         let settings = SamplingTest {
             draws,
             gram: 2,

@@ -33,10 +33,7 @@ fn settings() -> EvaluateSettings {
 fn evaluated(style: Style, settings: &EvaluateSettings) -> Result<Evaluation> {
     let target = ToyTarget::default();
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let mut seen = Vec::new();
     let mut drafter = ToyDrafter::new(style);
     let evaluation = evaluate(&decoder, &mut drafter, &sets(), settings, &mut |progress| {
