@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
-use super::evaluate::spread;
+use super::evaluate::{record_again, spread};
 use super::train::EXPORTED_STEP;
 use super::{EXPORTED, StageContext, prepare, trained};
 use crate::judge::Judge;
@@ -76,6 +76,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
         }
         exported.push((folder, after.tau(), lines));
     }
+    let written: Vec<String> = exported.iter().map(|(folder, ..)| folder.clone()).collect();
+    record_again(context, &written)?;
     let (first, further) = exported.split_first().context("nothing was exported")?;
     let mut summary = json!({
         "folder": first.0,
