@@ -88,6 +88,12 @@ fn a_finished_training_goes_on_to_more_steps() {
         manifest["history"]
     );
 
+    let config = workspace.json("runs/run/export/drafter/config.json");
+    assert_eq!(
+        config["spectrain"]["provenance"]["training"]["history"],
+        manifest["history"]
+    );
+
     let whole = [&with(&longer)[..], &["--runs", "whole"]].concat();
     workspace.run(&whole).succeeded();
     assert_eq!(
@@ -367,6 +373,35 @@ fn wherever_the_disk_is_full_a_run_fails_with_one_error_and_goes_on_when_there_i
     assert!(failed >= 8, "{failed}");
     workspace.run(&RUN).succeeded();
     assert!(results(&workspace)[..3] == expected[..3]);
+}
+
+#[test]
+fn curves_that_a_full_disk_does_not_take_are_worth_one_warning() {
+    let workspace = Workspace::new();
+    let changes = [
+        "train.steps=600",
+        "train.log_every=1",
+        "train.validate_every=600",
+        "train.save_every=600",
+    ];
+    // More than any other file has, and less than so many steps write.
+    let kib = 168;
+    let outcome = workspace
+        .run_with_file_limit(kib, &with(&changes))
+        .succeeded();
+    let told = outcome
+        .stderr
+        .matches("training goes on without its curves");
+    assert_eq!(told.count(), 1, "{outcome:#?}");
+    assert!(!outcome.stderr.contains("panicked"), "{outcome:#?}");
+    let events = workspace.files("runs/run/train/events");
+    let lengths: Vec<usize> = events.values().map(Vec::len).collect();
+    let most = kib * 1024;
+    let is_full = |length: &usize| (most - 4096..=most).contains(length);
+    assert!(
+        lengths.len() == 1 && lengths.iter().all(is_full),
+        "{lengths:?}"
+    );
 }
 
 #[test]

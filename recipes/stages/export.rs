@@ -108,9 +108,15 @@ pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
 
 /// What the last training stage says of the weights it kept.
 fn training(context: &StageContext) -> Result<Value> {
-    let manifest = context.run.manifest(context.recipe.last_trained())?;
-    let summary = manifest.map_or(Value::Null, |manifest| manifest.summary);
-    Ok(json!({"step": summary[EXPORTED_STEP], "best": summary["fit"]["best"]}))
+    let Some(manifest) = context.run.manifest(context.recipe.last_trained())? else {
+        return Ok(Value::Null);
+    };
+    let summary = &manifest.summary;
+    let mut training = json!({"step": summary[EXPORTED_STEP], "best": summary["fit"]["best"]});
+    if !manifest.history.is_empty() {
+        training["history"] = json!(manifest.history);
+    }
+    Ok(training)
 }
 
 fn draft_length(context: &StageContext) -> usize {
