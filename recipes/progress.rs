@@ -126,7 +126,7 @@ impl Progress {
         self.position = position;
         if let Some(bar) = &self.bar {
             bar.set_position(position);
-            bar.set_message(message.to_string());
+            bar.set_message(printable(&message.to_string()).into_owned());
         }
         if self.output == Output::Lines && self.shown.elapsed() >= LINE_EVERY {
             self.shown = Instant::now();

@@ -13,6 +13,7 @@ use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierC
 use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
 use crate::cli::{DeviceArgument, Misuse, draft};
+use crate::progress::tell;
 use crate::registry::open_drafter;
 use crate::stages::interrupted;
 use crate::tables::{EvaluateTable, TargetType};
@@ -108,7 +109,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     };
     let pieces = pieces(&tokenizer, &generation)?;
     println!("{}", show(&pieces, std::io::stdout().is_terminal()));
-    eprintln!("{}", summary(&generation, drafter.is_some()));
+    tell(summary(&generation, drafter.is_some()));
     Ok(())
 }
 

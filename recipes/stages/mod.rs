@@ -3,29 +3,31 @@
 pub mod evaluate;
 pub mod export;
 pub mod features;
+mod in_order;
+mod interruption;
 pub mod prepare;
 pub mod synthetic;
 #[cfg(test)]
 mod tests;
 pub mod train;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use burn::prelude::Device;
 use serde_json::{Map, Value};
-use spectrain_checkpoints::{DType, state};
+use spectrain_checkpoints::DType;
 use spectrain_train::Effect;
 
 use crate::cli::Misuse;
 use crate::progress::{Output, Progress};
 use crate::recipe::ResolvedRecipe;
-use crate::run_folder::{Damage, Earlier, Inputs, RunFolder, StageState, Start, Wanted};
+use crate::run_folder::{Inputs, RunFolder, StageState, Wanted};
 use crate::tables::FeatureMode;
 use crate::target;
+
+pub use in_order::run;
+pub use interruption::{Interrupted, check_interrupted, interrupt, interrupted, or_interrupted};
 
 /// A step of a run.
 #[derive(Clone, Copy)]
@@ -371,189 +373,4 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> 
         }
     }
     Ok(stages)
-}
-
-/// Runs the stages of a recipe that are not done, or of these only the ones named.
-pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
-    let stages = selected(context.recipe, only)?;
-    let is_selected = |stage: &Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
-    let last = stages.iter().rposition(is_selected);
-    for stage in &stages[..last.map_or(0, |last| last + 1)] {
-        check_interrupted().map_err(|_| Interrupted::Run)?;
-        match is_selected(stage) {
-            true => run_stage(context, stage).with_context(|| format!("stage `{}`", stage.name))?,
-            false => require_done(context, stage)?,
-        }
-    }
-    Ok(())
-}
-
-fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
-    let name = stage.name;
-    let advice = format!("run it with `--stage {name}` too");
-    // What an unfinished stage reads may not be there either; that it is unfinished says more.
-    if context.run.manifest(name)?.is_none() {
-        bail!("stage `{name}` comes before and has not run; {advice}");
-    }
-    match context.state(stage)? {
-        StageState::Done(_) => Ok(()),
-        StageState::Missing | StageState::Interrupted => {
-            bail!("stage `{name}` comes before and is not finished; {advice}")
-        }
-        StageState::Damaged(what) => bail!(
-            "stage `{name}` comes before, and of what it left {}; {advice}",
-            listed(&what)
-        ),
-        StageState::Longer { what, .. } => bail!(
-            "stage `{name}` comes before and is to go on: {}; {advice}",
-            what.join(", ")
-        ),
-        StageState::Changed(what) => bail!(
-            "stage `{name}` comes before and is out of date: {}; {advice}",
-            what.join(", ")
-        ),
-    }
-}
-
-fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
-    let name = stage.name;
-    let say = |message: String| context.output.say(format!("{name}: {message}"));
-    let mut longer = None;
-    match context.state(stage)? {
-        StageState::Done(_) => {
-            say("done before".into());
-            return Ok(());
-        }
-        StageState::Missing => {}
-        StageState::Interrupted if stage.resumes => say("goes on where it was interrupted".into()),
-        StageState::Interrupted => context.run.clear(name)?,
-        StageState::Longer { steps, what } => {
-            say(format!("goes on from step {steps}: {}", what.join(", ")));
-            longer = Some(steps);
-        }
-        StageState::Damaged(what) => make_anew(context, stage, &what)?,
-        StageState::Changed(what) => start_over(context, stage, &what)?,
-    }
-    let started = Instant::now();
-    let start = Start {
-        seed: context.recipe.seed,
-        settings: settings(context.recipe, stage)?,
-        inputs: context.inputs(stage)?,
-        history: history(context, name, longer)?,
-    };
-    let manifest = context.run.start(name, start)?;
-    let done = (stage.run)(context, name);
-    let summary = done.map_err(|error| or_interrupted(error, Interrupted::Run))?;
-    context
-        .run
-        .finish(manifest, started.elapsed().as_secs_f64(), summary)
-}
-
-/// What a stage did before under other settings; `longer` is the step from which it goes on under new ones.
-fn history(context: &StageContext, stage: &str, longer: Option<u64>) -> Result<Vec<Earlier>> {
-    let Some(manifest) = context.run.manifest(stage)? else {
-        return Ok(Vec::new());
-    };
-    let mut history = manifest.history;
-    history.extend(longer.map(|steps| Earlier {
-        steps,
-        settings: manifest.settings,
-    }));
-    Ok(history)
-}
-
-fn listed(damage: &[Damage]) -> String {
-    let parts: Vec<String> = damage.iter().map(ToString::to_string).collect();
-    parts.join(", ")
-}
-
-/// Makes room for what a finished stage has to make again. What was changed is kept aside: it may have been on purpose.
-fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result<()> {
-    let name = stage.name;
-    let mut message = format!("{name}: runs again: {}", listed(damage));
-    // Of a folder in a stage all or nothing is written.
-    let tops = damage.iter().filter_map(|damage| match damage {
-        Damage::Changed(file) => file.split(['/', '\\']).next(),
-        Damage::Missing(_) => None,
-    });
-    let changed: BTreeSet<PathBuf> = match stage.resumes {
-        true => tops.map(|top| Path::new(name).join(top)).collect(),
-        false => tops.map(|_| PathBuf::from(name)).collect(),
-    };
-    for path in &changed {
-        let aside = context.run.set_aside(path)?;
-        message.push_str(&format!("; what is there is kept as `{}`", aside.display()));
-    }
-    if !stage.resumes {
-        context.run.clear(name)?;
-    }
-    context.output.warn(message);
-    Ok(())
-}
-
-/// Makes room for a stage that was made from other settings or inputs. Trained weights are kept aside.
-fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
-    let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
-    let trains = context.recipe.method.stages().contains(&stage.name);
-    if trains && holds_weights(context, stage.name)? {
-        let aside = context.run.set_aside(stage.name)?;
-        message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
-    } else {
-        context.run.clear(stage.name)?;
-    }
-    context.output.say(message);
-    Ok(())
-}
-
-/// Whether training has left anything: a stage that failed before its first saved state has not.
-fn holds_weights(context: &StageContext, stage: &str) -> Result<bool> {
-    let trained = context.run.path().join(trained(stage)).exists();
-    Ok(trained || !state::list(&context.folder(stage))?.is_empty())
-}
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Asks long stages to stop at the next point from which they can go on.
-pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// Whether the user asked to stop.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-/// The user asked to stop.
-#[derive(Debug, thiserror::Error)]
-pub enum Interrupted {
-    /// A command that starts anew the next time.
-    #[error("interrupted")]
-    Command,
-    /// What goes on the next time.
-    #[error("interrupted; the same command goes on from here")]
-    Run,
-}
-
-/// Fails if the user asked to stop.
-pub fn check_interrupted() -> Result<()> {
-    match interrupted() {
-        true => Err(Interrupted::Command.into()),
-        false => Ok(()),
-    }
-}
-
-/// The error itself, or, where it says no more than that the user asked to stop, `said`.
-pub fn or_interrupted(error: anyhow::Error, said: Interrupted) -> anyhow::Error {
-    use spectrain_eval::Error as Decoding;
-    use spectrain_train::Error as Training;
-    let asked_to_stop = error.chain().any(|cause| {
-        let decoding = cause.downcast_ref::<Decoding>();
-        cause.is::<Interrupted>()
-            || decoding.is_some_and(Decoding::is_interruption)
-            || matches!(cause.downcast_ref(), Some(Training::Interrupted))
-    });
-    match asked_to_stop {
-        true => said.into(),
-        false => error,
-    }
 }

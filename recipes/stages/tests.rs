@@ -18,7 +18,7 @@ use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 use super::*;
 use crate::recipe;
 use crate::registry::Shipped as _;
-use crate::run_folder::{Existing, RunName, Status};
+use crate::run_folder::{Existing, RunName, Start, Status};
 use crate::self_check;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
