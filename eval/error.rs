@@ -56,6 +56,9 @@ pub enum Error {
         /// The row of the pass.
         row: usize,
     },
+    /// Whoever asked for it asked to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The device failed, which is noticed when a result is read from it.
     #[error("reading from the device: {0}")]
     Device(String),
@@ -79,6 +82,15 @@ impl Error {
             dataset: dataset.into(),
             prompt,
             source: Box::new(self),
+        }
+    }
+
+    /// Whether it says no more than that whoever asked for it asked to stop.
+    pub fn is_interruption(&self) -> bool {
+        match self {
+            Self::Interrupted => true,
+            Self::At { source, .. } => source.is_interruption(),
+            _ => false,
         }
     }
 }

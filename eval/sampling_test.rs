@@ -330,10 +330,7 @@ mod tests {
         fn run(self, seed: u64) -> SamplingReport {
             let target = ToyTarget::default();
             let capture = Capture::default();
-            let decoder = Decoder {
-                target: &target,
-                capture: &capture,
-            };
+            let decoder = Decoder::new(&target, &capture);
             let settings = |shadow| DecodeSettings {
                 max_new_tokens: 40,
                 draft: self.draft.clone(),

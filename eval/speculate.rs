@@ -110,13 +110,33 @@ pub struct Decoder<'a> {
     pub target: &'a dyn Target,
     /// The hidden states the drafter reads.
     pub capture: &'a Capture,
+    /// Whether to stop before the next pass.
+    interrupted: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    /// One that decodes to the end.
+    pub fn new(target: &'a dyn Target, capture: &'a Capture) -> Self {
+        Self {
+            target,
+            capture,
+            interrupted: &|| false,
+        }
+    }
+
+    /// One that fails with [`Error::Interrupted`] once `interrupted` says so, before the next pass of the target.
+    pub fn unless(self, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Self {
+            interrupted,
+            ..self
+        }
+    }
+
     /// Continues `prompt` with drafts of `proposer`.
     ///
     /// # Errors
-    /// The prompt is empty or fills the target's context, the verifier refuses a draft, or the device fails.
+    /// The prompt is empty or fills the target's context, the verifier refuses a draft, the device fails, or it is
+    /// interrupted.
     pub fn generate(
         &self,
         proposer: &mut dyn Proposer,
@@ -140,6 +160,7 @@ impl Decoder<'_> {
         }
         let prompt_seconds = clock.elapsed().as_secs_f64();
         while sequence.room() > 0 {
+            self.check_interrupted()?;
             let mut clock = Stopwatch::default();
             let steps = settings.draft.length().min(sequence.room() - 1);
             let shadow = match &mut chance {
@@ -206,6 +227,7 @@ impl Decoder<'_> {
         let prompt_seconds = clock.elapsed().as_secs_f64();
         let mut passes = Vec::new();
         while sequence.room() > 0 {
+            self.check_interrupted()?;
             let mut clock = Stopwatch::default();
             let token = clock.verify(|| {
                 let pass = Pass {
@@ -239,6 +261,7 @@ impl Decoder<'_> {
         capture: &Capture,
         rng: &mut StdRng,
     ) -> Result<(Sequence, Features)> {
+        self.check_interrupted()?;
         let spec = self.target.spec();
         let longest = spec.max_positions.saturating_sub(1);
         if prompt.is_empty() || prompt.len() > longest {
@@ -289,6 +312,14 @@ impl Decoder<'_> {
             logits: LogitRows::All,
         };
         self.target.decode(pass, &mut sequence.caches, self.capture)
+    }
+
+    /// Fails if it is to stop here.
+    pub(crate) fn check_interrupted(&self) -> Result<()> {
+        match (self.interrupted)() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Waits for the device, so that the prompt's work is not counted as the first draft's.

@@ -18,6 +18,7 @@ use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, 
 
 use crate::progress::Output;
 use crate::registry::{Trained, open_drafter};
+use crate::stages::interrupted;
 use crate::tables::EvaluateTable;
 use crate::target;
 
@@ -257,10 +258,7 @@ impl Judge {
 
     /// The decoder.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder {
-            target: &self.target,
-            capture: &self.capture,
-        }
+        Decoder::new(&self.target, &self.capture).unless(&interrupted)
     }
 
     /// Texts that the target itself makes up, one from each of some tokens of its vocabulary.

@@ -18,7 +18,7 @@ use spectrain_models::{RopeConfig, RopeScaling, TargetSpec, TransformerConfig};
 use crate::device;
 use crate::recipe::ResolvedRecipe;
 use crate::registry::Footprint;
-use crate::run_folder::{Inputs, StageState, Status, manifest_in, stage_state};
+use crate::run_folder::{Inputs, StageState, Status, Wanted, manifest_in, stage_state};
 use crate::stages::{self, settings};
 use crate::tables::FeatureMode;
 use crate::{known_targets, target};
@@ -62,7 +62,12 @@ fn stages(recipe: &ResolvedRecipe, run: &Path) -> Result<Vec<(&'static str, Stri
         let inputs = manifest
             .as_ref()
             .map_or_else(Inputs::new, |manifest| manifest.inputs.clone());
-        let state = stage_state(run, stage.name, &settings(recipe, &stage)?, &inputs)?;
+        let wanted = Wanted {
+            settings: &settings(recipe, &stage)?,
+            inputs: &inputs,
+            effect: stages::effect,
+        };
+        let state = stage_state(run, stage.name, wanted)?;
         let text = match (&state, after) {
             (StageState::Done(_), None) => {
                 let seconds = manifest
@@ -78,6 +83,10 @@ fn stages(recipe: &ResolvedRecipe, run: &Path) -> Result<Vec<(&'static str, Stri
                 "goes on where it was interrupted".into()
             }
             (StageState::Interrupted, _) => "starts over after an interruption".into(),
+            (StageState::Longer { steps, what }, _) => {
+                format!("goes on from step {steps}: {}", what.join(", "))
+            }
+            (StageState::Damaged(_), _) => "runs again".into(),
             (StageState::Changed(what), _) => format!("starts over: {}", what.join(", ")),
         };
         if after.is_none() && !matches!(state, StageState::Done(_)) {

@@ -276,10 +276,7 @@ fn learns(context: Context) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: 32,
         draft: DraftShape::Chain { length: LENGTH },
@@ -347,10 +344,7 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let tree = DraftShape::Dynamic {
         depth: 4,
         top_k: 4,

@@ -274,10 +274,7 @@ fn decodes_greedily(config: &DFlashConfig, draft: DraftShape) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = DFlash::capture(config, target.spec()).unwrap();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: 60,
         draft,

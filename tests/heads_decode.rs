@@ -209,10 +209,7 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: NEW_TOKENS,
         draft: DraftShape::Chain { length: HEADS },

@@ -29,10 +29,7 @@ where
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: NEW_TOKENS,
         draft: DraftShape::Chain { length: LENGTH },

@@ -30,6 +30,7 @@ mod published;
 mod recipes;
 mod regenerate;
 mod resume;
+mod runs;
 mod several_targets;
 mod target_parity;
 mod tiny;

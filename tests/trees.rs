@@ -70,10 +70,7 @@ fn settings(draft: DraftShape, sampling: Sampling, max_new_tokens: usize) -> Dec
 /// Greedy decoding of random prompts, with drafts of this shape and without, over ten thousand tokens.
 fn ten_thousand_tokens(draft: DraftShape) {
     let pair = pair();
-    let decoder = Decoder {
-        target: &pair.target,
-        capture: &pair.capture,
-    };
+    let decoder = Decoder::new(&pair.target, &pair.capture);
     let settings = settings(draft, Sampling::GREEDY, 250);
     let verifier = VerifierChoice::Exact.at(&settings.sampling);
     let mut session = Session::new(pair.drafter);
@@ -233,10 +230,7 @@ fn decoding_with_caches_is_decoding_without_them() {
     ] {
         let settings = settings(draft, sampling, 60);
         let decode = |target: &dyn Target, proposer: &mut dyn Proposer| -> Generation {
-            let decoder = Decoder {
-                target,
-                capture: &pair.capture,
-            };
+            let decoder = Decoder::new(target, &pair.capture);
             let verifier = VerifierChoice::Exact.at(&sampling);
             let mut rng = StdRng::seed_from_u64(9);
             let prompt = [5, 40, 3];

@@ -1,6 +1,6 @@
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::batch::Rows;
 use crate::optimizer::Gradients;
@@ -95,7 +95,7 @@ pub struct LossReport {
 }
 
 /// Sums over the judged positions of a draft step.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Positions.
     pub count: usize,

@@ -16,7 +16,7 @@ use arrow::ipc::root_as_footer;
 use memmap2::Mmap;
 
 use super::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
-use crate::durable::{self, Written};
+use crate::durable;
 use crate::error::{Error, Result};
 use crate::tokens::fields_line;
 
@@ -53,13 +53,7 @@ impl FeatureShards {
         let mut samples = Vec::new();
         for shard in &index.shards {
             let path = folder.join(&shard.file);
-            durable::verify(
-                &path,
-                &Written {
-                    sha256: shard.sha256.clone(),
-                    bytes: shard.bytes,
-                },
-            )?;
+            durable::verify(&path, &shard.written())?;
             let (before, mut tokens) = (samples.len(), 0);
             for sample in map_shard(&path, &index.header, shard.first)? {
                 tokens += sample.tokens.len() as u64;

@@ -31,10 +31,7 @@ fn settings() -> EvaluateSettings {
 fn evaluated(style: Style, settings: &EvaluateSettings) -> Result<Evaluation> {
     let target = ToyTarget::default();
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let mut seen = Vec::new();
     let mut drafter = ToyDrafter::new(style);
     let evaluation = evaluate(&decoder, &mut drafter, &sets(), settings, &mut |progress| {
@@ -146,10 +143,7 @@ fn prompts_of_neighbouring_seeds_have_streams_of_their_own() {
         };
         let target = ToyTarget::default();
         let capture = Capture::default();
-        let decoder = Decoder {
-            target: &target,
-            capture: &capture,
-        };
+        let decoder = Decoder::new(&target, &capture);
         let same = vec![PromptSet {
             name: "same".into(),
             prompts: vec![vec![1, 2]; 4],
@@ -170,10 +164,7 @@ fn prompts_of_neighbouring_seeds_have_streams_of_their_own() {
 fn a_target_without_finite_logits_is_not_judged() {
     let target = ToyTarget::broken();
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     for temperature in [0.0, 1.0] {
         let settings = EvaluateSettings {
             samplings: vec![Sampling::at(temperature)],

@@ -13,7 +13,9 @@ use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierC
 use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
 use crate::cli::{DeviceArgument, Misuse, draft};
+use crate::progress::tell;
 use crate::registry::open_drafter;
+use crate::stages::interrupted;
 use crate::tables::{EvaluateTable, TargetType};
 use crate::{device, target};
 
@@ -57,7 +59,8 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         max_new_tokens: arguments.max_new_tokens,
         ..EvaluateTable::default()
     }
-    .check()?;
+    .check()
+    .map_err(Misuse::from)?;
     let draft = shape(arguments)?;
     let name = &arguments.device.device;
     let device = device::device(name)?;
@@ -91,10 +94,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         Some(drafter) => drafter.capture()?,
         None => Capture::default(),
     };
-    let decoder = Decoder {
-        target: &loaded,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&loaded, &capture).unless(&interrupted);
     let generation = match &drafter {
         None => decoder.plain(&prompt, &settings, &mut rng)?,
         Some(drafter) => {
@@ -110,7 +110,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     };
     let pieces = pieces(&tokenizer, &generation)?;
     println!("{}", show(&pieces, std::io::stdout().is_terminal()));
-    eprintln!("{}", summary(&generation, drafter.is_some()));
+    tell(summary(&generation, drafter.is_some()));
     Ok(())
 }
 

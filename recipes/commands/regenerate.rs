@@ -11,7 +11,7 @@ use spectrain_data::regenerate::{Answers, Existing, Job, Retry, Truncated, Wante
 use crate::cli::{DeviceArgument, Misuse};
 use crate::commands::data::word;
 use crate::progress::Output;
-use crate::stages;
+use crate::stages::{self, Interrupted};
 
 pub mod decoder;
 pub mod server;
@@ -161,7 +161,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     };
     let Some(report) = job.run(answers.as_ref(), &work, &mut shown)? else {
         drop(progress);
-        bail!("interrupted; the same command goes on from here");
+        return Err(Interrupted::Run.into());
     };
     let out = arguments.out.display();
     progress.finish(format!("`{out}`"));

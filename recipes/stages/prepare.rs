@@ -45,7 +45,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 
     let problems = text.lint(context)?;
     for problem in &problems {
-        context.output.say(format!("warning: {problem}"));
+        context.output.warn(problem);
     }
     let mut summary = json!({
         "train": train,
@@ -54,8 +54,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "warnings": problems,
     });
     if prompts.too_long > 0 {
-        context.output.say(format!(
-            "warning: {} prompts are longer than `data.max_length` and are left out",
+        context.output.warn(format!(
+            "{} prompts are longer than `data.max_length` and are left out",
             prompts.too_long
         ));
         summary["prompts_too_long"] = json!(prompts.too_long);
@@ -162,6 +162,7 @@ impl Text {
             too_long: 0,
         };
         for row in read_rows(data)? {
+            check_interrupted()?;
             let (location, row) = row?;
             let tokens = match (&row, &self.template) {
                 (Row::Tokens(sample), _) => sample.prompt().to_vec(),
@@ -209,14 +210,17 @@ impl Text {
             draft_vocabularies: &sizes,
             shown: 2,
         };
-        let some = |path: &Path| -> Result<std::iter::Take<Rows>> {
-            Ok(read_rows(path)?.take(LINTED_ROWS))
+        let some = |path: &Path| -> Result<_> {
+            let rows: Rows = read_rows(path)?;
+            Ok(rows.take(LINTED_ROWS).take_while(|_| !interrupted()))
         };
         let report = lint(
             some(&context.train_data())?,
             some(&context.eval_data())?,
             &linter,
-        )?;
+        );
+        check_interrupted()?;
+        let report = report?;
         let folder = context.folder("prepare");
         write(
             &folder.join("lint.json"),

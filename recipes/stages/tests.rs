@@ -18,7 +18,7 @@ use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 use super::*;
 use crate::recipe;
 use crate::registry::Shipped as _;
-use crate::run_folder::{Existing, RunName, Status};
+use crate::run_folder::{Existing, RunName, Start, Status};
 use crate::self_check;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -152,12 +152,15 @@ fn an_interrupted_stage_that_cannot_go_on_starts_with_an_empty_folder() {
     let root = fixture();
     prepare(root.path(), &[]).unwrap();
     let folder = root.path().join("runs/a/prepare");
-    let manifest = fs::read_to_string(folder.join("manifest.json")).unwrap();
-    fs::write(
-        folder.join("manifest.json"),
-        manifest.replace("\"done\"", "\"started\""),
-    )
-    .unwrap();
+    with_context(root.path(), &[], |context| {
+        let done = context.run.manifest("prepare").unwrap().unwrap();
+        let start = Start {
+            settings: done.settings,
+            inputs: done.inputs,
+            ..Start::default()
+        };
+        context.run.start("prepare", start).unwrap();
+    });
     fs::write(folder.join("half"), "").unwrap();
     prepare(root.path(), &[]).unwrap();
     assert!(!folder.join("half").exists());
@@ -309,11 +312,12 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
             &device,
         );
         let train = STAGES.iter().find(|stage| stage.name == "train").unwrap();
-        let inputs = context.inputs(train).unwrap();
-        let manifest = context
-            .run
-            .start("train", 0, settings(context.recipe, train).unwrap(), inputs)
-            .unwrap();
+        let start = Start {
+            settings: settings(context.recipe, train).unwrap(),
+            inputs: context.inputs(train).unwrap(),
+            ..Start::default()
+        };
+        let manifest = context.run.start("train", start).unwrap();
         drafter
             .unwrap()
             .write(

@@ -14,6 +14,7 @@ use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
 
 use super::RegenerateArguments;
+use crate::stages::interrupted;
 use crate::tables::TargetType;
 use crate::{device, target};
 
@@ -90,10 +91,8 @@ impl TargetAnswers {
         let prompt = self.tokenizer.encode(&text)?.ids;
         let mut rng = StdRng::seed_from_u64(request.seed(self.seed));
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        let decoder = Decoder {
-            target: &*target,
-            capture: &Capture::default(),
-        };
+        let capture = Capture::default();
+        let decoder = Decoder::new(&*target, &capture).unless(&interrupted);
         let mut tokens = decoder.plain(&prompt, &self.decode, &mut rng)?.tokens;
         let stopped = tokens
             .last()
