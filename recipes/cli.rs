@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
+use spectrain_checkpoints::shown::shown_lines;
 use spectrain_eval::DraftChoice;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -133,7 +134,7 @@ pub fn main() -> ExitCode {
     match install_interrupt().and_then(|()| arguments.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", explain(&error));
+            eprintln!("error: {}", shown_lines(&explain(&error)));
             match error.is::<Misuse>() {
                 true => ExitCode::from(2),
                 false => ExitCode::FAILURE,

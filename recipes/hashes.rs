@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context as _, Result};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hash::{sha256_bytes, sha256_file};
+use spectrain_checkpoints::regular::check_link;
 use spectrain_checkpoints::seal;
 
 use crate::run_folder::{entries, write_json};
@@ -36,6 +37,7 @@ impl HashMemory {
 
     /// The hash of a file, or of every file of a folder.
     pub(crate) fn of(&mut self, path: &Path) -> Result<String> {
+        check_link(path)?;
         let data =
             fs::metadata(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         if data.is_dir() {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 mod allocation;
 mod bad_input;
+mod broken_folders;
 mod checkpointing;
 mod cli;
 mod deer;
@@ -32,6 +33,7 @@ mod several_targets;
 mod target_parity;
 mod tiny;
 mod train_decode;
+mod trainers;
 mod training_stages;
 mod trees;
 mod vocab_loss;

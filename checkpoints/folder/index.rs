@@ -45,7 +45,8 @@ pub(crate) fn shard_files(path: &Path) -> Result<BTreeSet<String>> {
 pub(super) fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let one = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
-    one && parts.next().is_none() && !name.contains(['/', '\\', ':', '\0'])
+    let plain = !name.contains(['/', '\\', ':']) && !name.contains(char::is_control);
+    one && parts.next().is_none() && plain
 }
 
 #[cfg(test)]
@@ -56,7 +57,18 @@ mod tests {
     fn only_plain_names_stay_in_the_folder() {
         assert!(is_plain_name("model-00001-of-00002.safetensors"));
         for name in [
-            "", ".", "..", "../x", "/x", "a/b", "a/", "./a", "a\\b", "c:x", "a\0",
+            "",
+            ".",
+            "..",
+            "../x",
+            "/x",
+            "a/b",
+            "a/",
+            "./a",
+            "a\\b",
+            "c:x",
+            "a\0",
+            "a\u{1b}[2J",
         ] {
             assert!(!is_plain_name(name), "{name:?}");
         }
