@@ -48,6 +48,11 @@ pub enum Error {
         /// Steps drafted.
         got: usize,
     },
+    /// A drafter whose logits are no distribution.
+    #[error(
+        "logits of the drafter: expected finite values, got not-a-number or infinity: its weights are broken, or too large"
+    )]
+    DraftLogits,
     /// Logits that are no distribution.
     #[error(
         "logits of row {row} of a target pass: expected finite values, got not-a-number or infinity"

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_models::{
-    Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposer,
-    Sampling, Target, TargetOutput, chain, depths,
+    Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposal,
+    Proposer, Sampling, Target, TargetOutput, chain, depths,
 };
 
 use crate::verify::{Verifier, choose};
@@ -376,6 +376,9 @@ fn propose(
         sampling: settings.sampling,
     };
     let draft = proposer.propose(&request, rng);
+    if matches!(draft.proposal, Proposal::Broken) {
+        return Err(Error::DraftLogits);
+    }
     match depth(&draft) {
         got if got > steps => Err(Error::DraftLength {
             requested: steps,

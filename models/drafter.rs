@@ -78,6 +78,8 @@ pub enum Proposal {
     /// Each node was drawn from the distribution at its index, over the target's vocabulary. Where siblings differ by
     /// construction, that of a node has no mass on the siblings before it.
     Sampled(Vec<Distribution>),
+    /// Not at all, as the drafter's logits were infinite or no numbers: there are no nodes.
+    Broken,
 }
 
 impl Draft {

@@ -48,10 +48,22 @@ impl UnrolledCache {
     /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0
     /// - output: `[batch, heads, seq, d_head]`
     pub fn attend(&mut self, projected: Projected, mask: &Mask) -> Tensor<4> {
+        self.attend_within(projected, mask, None)
+    }
+
+    /// The same where a query sees at most `window` positions back, the own one counted; `mask` says so for step 0.
+    pub fn attend_within(
+        &mut self,
+        projected: Projected,
+        mask: &Mask,
+        window: Option<usize>,
+    ) -> Tensor<4> {
         let Projected { query, key, value } = projected;
         self.steps.push((key, value));
         let seq = query.dims()[2];
-        let columns: Vec<(Tensor<4>, Tensor<4>)> = self.steps[1..]
+        // A step stands one position behind the step before it.
+        let first = window.map_or(1, |window| self.steps.len().saturating_sub(window).max(1));
+        let columns: Vec<(Tensor<4>, Tensor<4>)> = self.steps[first..]
             .iter()
             .map(|(key, value)| (diagonal(query.clone(), key.clone()), value.clone()))
             .collect(); // scores [batch, heads, seq, 1], values [batch, kv_heads, seq, d_head]

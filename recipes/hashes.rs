@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hash::{sha256_bytes, sha256_file};
+use spectrain_checkpoints::regular::check_link;
 use spectrain_checkpoints::seal;
 
 use crate::run_folder::{entries, write_json};
@@ -93,6 +94,7 @@ impl HashMemory {
 
     /// The hash of a file, or of every file of a folder.
     pub(crate) fn of(&mut self, path: &Path) -> Result<String> {
+        check_link(path)?;
         let data =
             fs::metadata(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         if data.is_dir() {

@@ -1,12 +1,12 @@
 //! Progress of a stage: a bar on a terminal, lines elsewhere.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use spectrain_checkpoints::printable_lines;
 
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Output {
 /// Writes a line to standard error. Where that cannot be written to there is nobody to tell, and no reason to stop.
 pub fn tell(message: impl Display) {
     let message = message.to_string();
-    let _ = writeln!(std::io::stderr(), "{}", printable(&message));
+    let _ = writeln!(std::io::stderr(), "{}", printable_lines(&message));
 }
 
 /// Writes results to standard output. A reader who has seen enough is no error.
@@ -73,19 +73,6 @@ pub fn print(text: impl Display) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// A text with escapes in the place of control characters, which may come from a file and act on a terminal.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    let acts = |c: char| c.is_control() && !"\n\t".contains(c);
-    if !text.contains(acts) {
-        return text.into();
-    }
-    let escaped = |c: char| match acts(c) {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(escaped).collect::<String>().into()
 }
 
 fn bar(what: &str, total: u64) -> ProgressBar {
@@ -137,7 +124,7 @@ impl Progress {
         self.position = position;
         if let Some(bar) = &self.bar {
             bar.set_position(position);
-            bar.set_message(printable(&message.to_string()).into_owned());
+            bar.set_message(printable_lines(&message.to_string()));
         }
         if self.output == Output::Lines && self.shown.elapsed() >= LINE_EVERY {
             self.shown = Instant::now();
@@ -175,19 +162,5 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_are_shown_and_do_not_act() {
-        assert_eq!(printable("τ 2.5\nα 0.7"), "τ 2.5\nα 0.7");
-        assert_eq!(
-            printable("a\u{1b}[2Jb\rc\u{9b}e\u{7f}"),
-            "a\\u{1b}[2Jb\\rc\\u{9b}e\\u{7f}"
-        );
     }
 }

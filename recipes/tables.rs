@@ -212,6 +212,18 @@ impl Engine {
             Self::TensorrtLlm => "TensorRT-LLM",
         }
     }
+
+    /// What recipes and the command line call it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Sglang => "sglang",
+            Self::Vllm => "vllm",
+            Self::Hf => "hf",
+            Self::Speculators => "speculators",
+            Self::LlamaCpp => "llama-cpp",
+            Self::TensorrtLlm => "tensorrt-llm",
+        }
+    }
 }
 
 /// Type of the exported weights.

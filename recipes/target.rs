@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use spectrain_checkpoints::printable;
 use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
@@ -52,7 +53,7 @@ pub struct TrainedFor {
 /// What a drafter's folder says of its target.
 pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
     let target = &seal::provenance(drafter.config())?["target"];
-    let text = |key: &str| target[key].as_str().map(str::to_owned);
+    let text = |key: &str| target[key].as_str().map(printable);
     Some(TrainedFor {
         model: text("model")?,
         sha256: text("sha256")?,
@@ -141,7 +142,7 @@ pub fn text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Option
 
 /// A token that is another one in another tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("token {id}: expected `{expected}`, as in `{like}`, found `{found}`", like = like.display())]
+#[error("token {id}: expected `{}`, as in `{}`, found `{}`", printable(.expected), .like.display(), printable(.found))]
 pub struct OtherToken {
     /// Its id.
     pub id: u32,

@@ -3,6 +3,7 @@
 mod accumulation;
 mod allocation;
 mod bad_input;
+mod broken_folders;
 mod checkpointing;
 mod cli;
 mod deer;
@@ -35,6 +36,7 @@ mod several_targets;
 mod target_parity;
 mod tiny;
 mod train_decode;
+mod trainers;
 mod training_rows;
 mod training_stages;
 mod trees;

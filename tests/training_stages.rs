@@ -81,11 +81,13 @@ fn each_stage_leaves_a_drafter_that_can_be_judged_and_the_last_one_is_exported()
             "{judged:#?}"
         );
     }
-    let out = ["export", "run", "--to", "vllm", "--out", "out"];
-    let out = workspace.run(&out).succeeded();
-    assert!(out.stdout.contains("no serving engine"), "{out:#?}");
-    let architecture = &workspace.json("out/config.json")["architectures"];
+    let architecture = &config["architectures"];
     assert_eq!(architecture[0], "MaskedDiffusionDrafter");
+    let out = ["export", "run", "--to", "vllm", "--out", "out"];
+    workspace
+        .run(&out)
+        .failed(&["no serving engine loads masked_language_model drafters"]);
+    assert!(!workspace.path("out").exists());
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter.target(), batch);
+        let steps = Steps::new(drafter.target(), batch, drafter.window());
         let mut cache = UnrolledCache::default();
         let mut hidden = drafter.fuse(batch.features().captured.clone()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.steps);
@@ -226,7 +226,7 @@ pub(crate) fn run(
     cache: &mut UnrolledCache,
 ) -> Tensor<3> {
     let (embedded, rotation) = steps.inputs(step, hidden.dtype());
-    drafter.unrolled_step(embedded, hidden, &rotation, steps.mask(), cache)
+    drafter.unrolled_step(embedded, hidden, &rotation, &steps.mask(step), cache)
 }
 
 /// `[batch, seq, d_model]` to `[batch * seq, d_model]`.

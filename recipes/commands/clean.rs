@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use indicatif::HumanBytes;
+use spectrain_checkpoints::printable;
 
-use crate::progress::{print, printable};
+use crate::progress::print;
 use crate::run_folder::{RunFolder, aside};
 
 /// Arguments of `spectrain clean`.
