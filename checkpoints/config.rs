@@ -182,6 +182,33 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// The width of a head. Positions turn its halves, so it is even.
+    pub(crate) fn head_dim(&self, hidden_size: usize, heads: usize) -> Result<usize> {
+        let key = "head_dim";
+        if self.get(key).is_none() && !hidden_size.is_multiple_of(heads) {
+            let expected = format!("a number, as `{heads}` heads do not share out `{hidden_size}`");
+            return Err(self.wrong(key, expected));
+        }
+        let width = self.size(key, Some((hidden_size / heads).max(1)))?;
+        match width.is_multiple_of(2) {
+            true => Ok(width),
+            false if self.get(key).is_some() => Err(self.wrong(key, "an even number")),
+            false => Err(self.wrong(
+                key,
+                format!("an even number: `{hidden_size}` for `{heads}` heads give `{width}` each"),
+            )),
+        }
+    }
+
+    /// What keeps a norm from dividing by zero.
+    pub(crate) fn epsilon(&self, key: &str, default: f64) -> Result<f64> {
+        let epsilon = self.number(key, default)?;
+        match (epsilon as f32).is_normal() && epsilon < 1.0 {
+            true => Ok(epsilon),
+            false => Err(self.wrong(key, "a number above 0 and below 1")),
+        }
+    }
+
     pub(crate) fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
         let wrong = || self.wrong(key, format!("a whole number from 1 to {MAX_SIZE}"));
         let size = match (self.get(key), default) {
@@ -211,8 +238,8 @@ impl<'a> Config<'a> {
         };
         value
             .as_f64()
-            .filter(|number| *number > 0.0)
-            .ok_or_else(|| self.wrong(key, "a number above 0"))
+            .filter(|number| *number > 0.0 && (*number as f32).is_finite())
+            .ok_or_else(|| self.wrong(key, "a number above 0 that 32 bits hold"))
     }
 
     pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool> {

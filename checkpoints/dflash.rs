@@ -366,6 +366,11 @@ fn from_json(
         let key = format!("{}conv_group_size", keys.parts);
         return Err(config.wrong(&key, format!("a divisor of {hidden_size}")));
     }
+    let vocab_size = config.size("vocab_size", target.map(|target| target.vocab))?;
+    if config.size("draft_vocab_size", Some(vocab_size))? != vocab_size {
+        let expected = format!("`{vocab_size}`: a block drafter here drafts every token");
+        return Err(config.wrong("draft_vocab_size", expected));
+    }
     let (ids, mask) = (
         config.one_key(keys.layer_ids)?,
         config.one_key(keys.mask_token)?,
@@ -384,8 +389,8 @@ fn from_json(
         layers,
         heads,
         kv_heads,
-        head_dim: config.size("head_dim", Some(hidden_size / heads))?,
-        vocab_size: config.size("vocab_size", target.map(|target| target.vocab))?,
+        head_dim: config.head_dim(hidden_size, heads)?,
+        vocab_size,
         target_layers: config.size("num_target_layers", target.map(|target| target.layers))?,
         captured_layers: captured.into_iter().map(|id| id as usize).collect(),
         block_size: config.size(config.one_key(variants::BLOCK_SIZE)?, None)?,
@@ -395,7 +400,7 @@ fn from_json(
             _ => config.size(config.one_key(variants::WINDOW)?, keys.window)? + keys.window_less,
         },
         causal: causal(folder, &config, sliding)?,
-        rms_norm_eps: config.number("rms_norm_eps", keys.rms_norm_eps)?,
+        rms_norm_eps: config.epsilon("rms_norm_eps", keys.rms_norm_eps)?,
         parts,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,
         rope: match keys.rope_theta {
@@ -411,9 +416,10 @@ fn from_json(
 fn samples_from_anchor(folder: &ModelFolder, config: &Config) -> Result<bool> {
     let names = folder.config()["architectures"].as_array();
     let names = names.into_iter().flatten().filter_map(Value::as_str);
-    let is_dspark = names
-        .map(Family::named)
-        .any(|found| found == Some(Family::DSpark));
+    let is_dspark = variants::names_dspark(config)
+        || names
+            .map(Family::named)
+            .any(|found| found == Some(Family::DSpark));
     let by_authors = is_dspark && !speculators::recognises(folder.config());
     Ok(by_authors && !config.flag("dspark_bonus_anchor", false)?)
 }

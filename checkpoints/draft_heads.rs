@@ -18,9 +18,44 @@ pub(crate) struct Contents {
     pub(crate) required: Vec<TensorSpec>,
     /// Size of the target's vocabulary.
     pub(crate) vocab_size: usize,
+    /// Tokens that are drafted.
+    pub(crate) draft_vocab_size: usize,
+    /// The type of the weights.
+    pub(crate) dtype: DType,
 }
 
 impl Contents {
+    /// Fails for a layout that would be read as another one.
+    pub(crate) fn check_layout(&self, dialect: &'static str, heads: usize) -> Result<()> {
+        let wrong = |field, expected: String, got: String| {
+            Err(Error::Layout {
+                dialect,
+                field,
+                expected,
+                got,
+            })
+        };
+        if heads == 0 {
+            return wrong("heads", "at least 1".to_string(), "0".to_string());
+        }
+        if self.draft_vocab_size > self.vocab_size {
+            let expected = format!("at most {}", self.vocab_size);
+            return wrong(
+                "draft_vocab_size",
+                expected,
+                self.draft_vocab_size.to_string(),
+            );
+        }
+        match self.dtype.is_float() {
+            true => Ok(()),
+            false => wrong(
+                "dtype",
+                "F32, F16 or BF16".to_string(),
+                self.dtype.to_string(),
+            ),
+        }
+    }
+
     /// Writes a folder, whole or not at all; `provenance` is kept beside the weights unless it is null.
     pub(crate) fn write(
         self,

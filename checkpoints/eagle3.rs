@@ -62,6 +62,8 @@ pub struct Eagle3Layout {
     pub fc_norm: bool,
     /// Whether the normed output is fed back to the next step (EAGLE-3.1).
     pub norm_output: bool,
+    /// How many positions back a layer sees, the own one counted; 0 for all.
+    pub window: usize,
     /// The epsilon of every RMSNorm.
     pub rms_norm_eps: f64,
     /// Longest sequence; the target's, so that engines do not cap it.

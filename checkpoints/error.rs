@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::printable::printable;
 use crate::tensors::DType;
 
 /// The result of this crate's functions.
@@ -21,8 +22,16 @@ pub enum Error {
         /// The operating system's reason.
         cause: io::Error,
     },
+    /// A link to a file that is not there.
+    #[error("`{}` -> `{}`: the file it points to does not exist", .path.display(), printable(&.leads_to.to_string_lossy()))]
+    Link {
+        /// The link.
+        path: PathBuf,
+        /// What it points to.
+        leads_to: PathBuf,
+    },
     /// A JSON file does not parse.
-    #[error("`{}` is not valid JSON: {cause}", .path.display())]
+    #[error("`{}` is not valid JSON: {}", .path.display(), printable(&.cause.to_string()))]
     Json {
         /// The file.
         path: PathBuf,
@@ -30,7 +39,7 @@ pub enum Error {
         cause: serde_json::Error,
     },
     /// A folder lacks a file it must have, or holds something else under its name.
-    #[error("`{}`: {reason}", .path.display())]
+    #[error("`{}`: {}", .path.display(), printable(.reason))]
     Folder {
         /// The folder or file.
         path: PathBuf,
@@ -38,7 +47,7 @@ pub enum Error {
         reason: String,
     },
     /// A safetensors file is truncated or malformed.
-    #[error("`{}` is not a valid safetensors file: {reason}", .path.display())]
+    #[error("`{}` is not a valid safetensors file: {}", .path.display(), printable(.reason))]
     Safetensors {
         /// The file.
         path: PathBuf,
@@ -46,7 +55,7 @@ pub enum Error {
         reason: String,
     },
     /// The shard index names files or tensors that cannot be used.
-    #[error("shard index `{}`: {reason}", .path.display())]
+    #[error("shard index `{}`: {}", .path.display(), printable(.reason))]
     Index {
         /// The index file.
         path: PathBuf,
@@ -54,7 +63,7 @@ pub enum Error {
         reason: String,
     },
     /// A tensor is stored twice.
-    #[error("tensor `{name}` is in both `{}` and `{}`", .first.display(), .second.display())]
+    #[error("tensor `{}` is in both `{}` and `{}`", printable(.name), .first.display(), .second.display())]
     Duplicate {
         /// The tensor.
         name: String,
@@ -64,7 +73,7 @@ pub enum Error {
         second: PathBuf,
     },
     /// A tensor was asked for that is not there.
-    #[error("tensor `{name}` is not in `{}`", .path.display())]
+    #[error("tensor `{}` is not in `{}`", printable(.name), .path.display())]
     NoTensor {
         /// The tensor.
         name: String,
@@ -82,7 +91,7 @@ pub enum Error {
         unexpected: Vec<String>,
     },
     /// A tensor has another shape than expected.
-    #[error("tensor `{name}` in `{}`: expected {expected:?}, got {got:?}", .path.display())]
+    #[error("tensor `{}` in `{}`: expected {expected:?}, got {got:?}", printable(.name), .path.display())]
     Shape {
         /// The tensor.
         name: String,
@@ -94,7 +103,7 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// A tensor has another element type than expected.
-    #[error("tensor `{name}` in `{}`: expected {expected}, got {got}", .path.display())]
+    #[error("tensor `{}` in `{}`: expected {expected}, got {got}", printable(.name), .path.display())]
     ElementType {
         /// The tensor.
         name: String,
@@ -106,7 +115,7 @@ pub enum Error {
         got: DType,
     },
     /// A tensor's values cannot be what they are meant to be.
-    #[error("tensor `{name}` in `{}`: {reason}", .path.display())]
+    #[error("tensor `{}` in `{}`: {}", printable(.name), .path.display(), printable(.reason))]
     Values {
         /// The tensor.
         name: String,
@@ -116,7 +125,7 @@ pub enum Error {
         reason: String,
     },
     /// A tensor in memory is inconsistent or cannot be converted.
-    #[error("tensor `{name}`: {reason}")]
+    #[error("tensor `{}`: {}", printable(.name), printable(.reason))]
     Tensor {
         /// The tensor.
         name: String,
@@ -124,7 +133,7 @@ pub enum Error {
         reason: String,
     },
     /// A key of a JSON file has a value that cannot be used.
-    #[error("`{}`: key `{key}`: expected {expected}, got {got}", .path.display())]
+    #[error("`{}`: key `{key}`: expected {expected}, got {}", .path.display(), printable(.got))]
     Key {
         /// The file.
         path: PathBuf,
@@ -199,6 +208,24 @@ pub enum Error {
         /// Whether a token was sent.
         token: &'static str,
     },
+    /// What is asked of the hub, or how, makes no sense.
+    #[error("cannot ask the hub for `{model}`: {reason}")]
+    HubRequest {
+        /// What was asked for.
+        model: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A download was asked to stop.
+    #[error(
+        "interrupted while downloading `{file}` of `{model}`; the same command goes on from there"
+    )]
+    Interrupted {
+        /// What was asked for.
+        model: String,
+        /// The file.
+        file: String,
+    },
     /// A download failed for another reason.
     #[error("cannot download `{file}` of `{model}`: {reason}")]
     Download {
@@ -239,7 +266,7 @@ fn listed(names: &[String]) -> String {
     let quoted: Vec<_> = names
         .iter()
         .take(LISTED)
-        .map(|name| format!("`{name}`"))
+        .map(|name| format!("`{}`", printable(name)))
         .collect();
     let list = quoted.join(", ");
     match names.len().saturating_sub(LISTED) {
@@ -264,6 +291,38 @@ mod tests {
             error.to_string(),
             "tensor `fc.weight` in `a/model.safetensors`: expected [4096, 12288], got [4096, 8192]"
         );
+    }
+
+    #[test]
+    fn names_out_of_files_do_not_steer_the_terminal() {
+        let name = || "a\u{1b}[2J\r".to_string();
+        let path = || PathBuf::from("f");
+        let errors = [
+            Error::NoTensor {
+                name: name(),
+                path: path(),
+            },
+            Error::Names {
+                path: path(),
+                missing: Vec::new(),
+                unexpected: vec![name()],
+            },
+            Error::Safetensors {
+                path: path(),
+                reason: format!("tensor `{}`", name()),
+            },
+            Error::Key {
+                path: path(),
+                key: "model_type".into(),
+                expected: "`\"llama\"`".into(),
+                got: name(),
+            },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(r"a\u{1b}[2J\r"), "{text:?}");
+            assert!(!text.contains(char::is_control), "{text:?}");
+        }
     }
 
     #[test]

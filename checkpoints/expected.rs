@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::tensors::{DType, NamedTensor};
+use crate::tensors::{DType, NamedTensor, first_not_finite};
 use crate::{Error, Result};
 
 /// Name, shape and type of a tensor.
@@ -78,13 +78,19 @@ pub(crate) fn check_tensors(
 
 /// Weights that must be loaded start as NaN: none may have been left so.
 pub(crate) fn check_finite(file: &Path, tensor: &NamedTensor) -> Result<()> {
-    if !tensor.dtype.is_float() {
-        return Ok(());
-    }
-    match tensor.to_f32()?.iter().position(|value| !value.is_finite()) {
+    check_finite_bytes(file, &tensor.name, (tensor.dtype, &tensor.bytes))
+}
+
+/// The same for the elements of a tensor `name`.
+pub(crate) fn check_finite_bytes(
+    file: &Path,
+    name: &str,
+    (dtype, bytes): (DType, &[u8]),
+) -> Result<()> {
+    match first_not_finite(dtype, bytes) {
         None => Ok(()),
         Some(position) => Err(Error::Values {
-            name: tensor.name.clone(),
+            name: name.to_string(),
             path: file.to_path_buf(),
             reason: format!("element {position} is not a finite number"),
         }),

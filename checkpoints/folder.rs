@@ -1,5 +1,6 @@
 //! A model as a folder: `config.json` and safetensors weights, in one file or in shards.
 
+mod generation;
 mod index;
 mod weights;
 mod write;
@@ -10,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::expected::check_finite_bytes;
 use crate::tensors::{DType, NamedTensor, floats};
-use crate::{Error, Result, hash, json};
+use crate::{Error, Result, hash, json, regular};
 
 pub(crate) use index::shard_files;
 use weights::WeightFile;
@@ -55,6 +57,7 @@ impl ModelFolder {
     /// Opens a folder. Nothing of the weights but their headers is read yet.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        regular::check_link(path)?;
         if !path.is_dir() {
             let reason = "no such model folder".to_string();
             return Err(Error::Folder {
@@ -72,8 +75,8 @@ impl ModelFolder {
             tensors: BTreeMap::new(),
         };
         let generation_config = path.join(GENERATION_CONFIG);
-        if generation_config.exists() {
-            folder.generation_config = Some(json::read(&generation_config)?);
+        if regular::is_there(&generation_config) {
+            folder.generation_config = Some(generation::read(&generation_config)?);
         }
         folder.open_weights()?;
         Ok(folder)
@@ -82,10 +85,10 @@ impl ModelFolder {
     fn open_weights(&mut self) -> Result<()> {
         let single = self.path.join(WEIGHTS);
         let index = self.path.join(INDEX);
-        if single.exists() {
+        if regular::is_there(&single) {
             return self.add_file(&single);
         }
-        if !index.exists() {
+        if !regular::is_there(&index) {
             return Err(Error::Folder {
                 path: self.path.clone(),
                 reason: no_weights(&self.path),
@@ -95,7 +98,7 @@ impl ModelFolder {
         let shards: BTreeSet<&String> = weight_map.values().collect();
         for shard in shards {
             let file = self.path.join(shard);
-            if !file.exists() {
+            if !regular::is_there(&file) {
                 let reason = format!("shard `{shard}` is not in the folder");
                 return Err(Error::Index {
                     path: index,
@@ -166,26 +169,29 @@ impl ModelFolder {
     }
 
     /// Reads a tensor as it is stored.
+    ///
+    /// # Errors
+    /// There is none of this name, or an element of it is infinite or no number.
     pub fn read(&self, name: &str) -> Result<NamedTensor> {
         let info = self.info(name)?;
         Ok(NamedTensor {
             name: name.to_string(),
             shape: info.shape.clone(),
             dtype: info.dtype,
-            bytes: self.bytes(info).to_vec(),
+            bytes: self.checked(info)?.to_vec(),
         })
     }
 
-    /// Reads a tensor of the shape `expected`.
+    /// Reads a tensor of the shape `expected`; see [`read`](Self::read).
     pub fn read_bytes(&self, name: &str, expected: &[usize]) -> Result<(DType, Vec<u8>)> {
         let info = self.info_of_shape(name, expected)?;
-        Ok((info.dtype, self.bytes(info).to_vec()))
+        Ok((info.dtype, self.checked(info)?.to_vec()))
     }
 
     /// Reads a float tensor of the shape `expected` as 32-bit floats.
     pub fn read_f32(&self, name: &str, expected: &[usize]) -> Result<Vec<f32>> {
         let info = self.info_of_shape(name, expected)?;
-        floats(info.dtype, self.bytes(info)).ok_or_else(|| Error::ElementType {
+        floats(info.dtype, self.checked(info)?).ok_or_else(|| Error::ElementType {
             name: name.to_string(),
             path: info.file.clone(),
             expected: "F32, F16 or BF16".to_string(),
@@ -206,8 +212,11 @@ impl ModelFolder {
         })
     }
 
-    fn bytes(&self, info: &TensorInfo) -> &[u8] {
-        self.files[&info.file].bytes(info.range.clone())
+    /// The elements of a tensor, all finite.
+    fn checked(&self, info: &TensorInfo) -> Result<&[u8]> {
+        let bytes = self.files[&info.file].bytes(info.range.clone());
+        check_finite_bytes(&info.file, &info.name, (info.dtype, bytes))?;
+        Ok(bytes)
     }
 
     /// Checks that every required tensor is there, and no other than the required and the optional ones.

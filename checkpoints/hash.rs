@@ -1,18 +1,17 @@
 //! SHA-256 of files and bytes, in lower-case hexadecimal.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result};
+use crate::{Error, Result, regular};
 
 const CHUNK: usize = 1 << 20;
 
 /// The digest of a file's contents, read in chunks.
 pub fn sha256_file(path: &Path) -> Result<String> {
-    let mut file = File::open(path).map_err(Error::io("open", path))?;
+    let mut file = regular::open(path)?;
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
     loop {

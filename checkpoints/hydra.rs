@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, Rope, torch_dtype};
+use crate::config::{Config, DEFAULT_EPSILON, Rope, check_decoder, torch_dtype};
 use crate::draft_heads::{Contents, TOKEN_MAP};
 use crate::folder::ModelFolder;
 use crate::launch::Launch;
@@ -16,6 +16,7 @@ use crate::{Result, TensorSpec};
 pub(crate) mod tests;
 
 const ARCHITECTURE: &str = "HydraModel";
+const DIALECT: &str = "Hydra";
 
 /// Sizes of Hydra heads.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,6 +120,11 @@ pub fn write(
     tensors: &[NamedTensor],
     provenance: &Value,
 ) -> Result<()> {
+    contents(layout).check_layout(DIALECT, layout.heads)?;
+    if let Some(prefix) = &layout.prefix {
+        let heads = [prefix.heads, prefix.kv_heads];
+        check_decoder(DIALECT, heads, layout.dtype, &prefix.rope)?;
+    }
     contents(layout).write(dir, &to_json(layout), tensors, provenance)
 }
 
@@ -146,6 +152,8 @@ fn contents(layout: &HydraLayout) -> Contents {
     Contents {
         required: required(layout),
         vocab_size: layout.vocab_size,
+        draft_vocab_size: layout.draft_vocab_size,
+        dtype: layout.dtype,
     }
 }
 
@@ -185,6 +193,8 @@ fn from_json(folder: &ModelFolder) -> Result<HydraLayout> {
     if !recognises(folder.config()) {
         return Err(config.wrong("architectures", format!("`{ARCHITECTURE}`")));
     }
+    config.check_unquantised()?;
+    let hidden_size = config.size("hidden_size", None)?;
     let vocab_size = config.size("vocab_size", None)?;
     let draft_vocab_size = config.size("truncated_vocab_size", Some(vocab_size))?;
     if draft_vocab_size > vocab_size {
@@ -193,11 +203,11 @@ fn from_json(folder: &ModelFolder) -> Result<HydraLayout> {
     }
     let prefix = match config.flag("hydra_prefix_layer", false)? {
         false => None,
-        true => Some(prefix_from_json(&config)?),
+        true => Some(prefix_from_json(&config, hidden_size)?),
     };
     let first_float = folder.tensors().find(|tensor| tensor.dtype.is_float());
     Ok(HydraLayout {
-        hidden_size: config.size("hidden_size", None)?,
+        hidden_size,
         vocab_size,
         draft_vocab_size,
         heads: config.count("hydra_num_heads", None)?,
@@ -208,13 +218,14 @@ fn from_json(folder: &ModelFolder) -> Result<HydraLayout> {
     })
 }
 
-fn prefix_from_json(config: &Config) -> Result<PrefixLayout> {
+fn prefix_from_json(config: &Config, hidden_size: usize) -> Result<PrefixLayout> {
+    let (heads, kv_heads) = config.heads()?;
     Ok(PrefixLayout {
         intermediate_size: config.size("intermediate_size", None)?,
-        heads: config.size("num_attention_heads", None)?,
-        kv_heads: config.size("num_key_value_heads", None)?,
-        head_dim: config.size("head_dim", None)?,
-        rms_norm_eps: config.number("rms_norm_eps", 1e-6)?,
+        heads,
+        kv_heads,
+        head_dim: config.head_dim(hidden_size, heads)?,
+        rms_norm_eps: config.epsilon("rms_norm_eps", DEFAULT_EPSILON)?,
         max_position_embeddings: config.size("max_position_embeddings", None)?,
         rope: config.rope()?,
     })

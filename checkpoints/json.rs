@@ -1,28 +1,20 @@
 //! JSON files of bounded size.
 
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::{Error, Result, regular};
 
 /// Far above any configuration or shard index in use; a file above it is not one of them.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The bytes of a JSON file.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    // Opening a pipe would wait for a writer.
-    if fs::metadata(path).is_ok_and(|data| !data.is_file()) {
-        return Err(Error::Folder {
-            path: path.to_path_buf(),
-            reason: "not a regular file".to_string(),
-        });
-    }
-    let file = fs::File::open(path).map_err(Error::io("open", path))?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1)
+    regular::open(path)?
+        .take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(Error::io("read", path))?;
     if bytes.len() as u64 > MAX_BYTES {

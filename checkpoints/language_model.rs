@@ -10,7 +10,7 @@ use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::launch::{self, Launch};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json as files, seal};
+use crate::{Error, Result, json as files, regular, seal};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -116,7 +116,7 @@ impl LanguageModelFolder<'_> {
             }
             for name in TEXT_FILES {
                 let path = target.join(name);
-                if path.exists() {
+                if regular::is_there(&path) {
                     extra.push((name, files::read_bytes(&path)?));
                 }
             }

@@ -56,7 +56,7 @@ impl fmt::Display for Launch {
 
 /// vLLM's, with its name of the method.
 pub(crate) fn vllm(dir: &Path, method: &'static str, target: &str, draft_tokens: usize) -> Launch {
-    let drafter = dir.display().to_string();
+    let drafter = place(dir);
     let speculative =
         json!({"method": method, "model": drafter, "num_speculative_tokens": draft_tokens});
     vllm_command(method, target, &speculative)
@@ -64,7 +64,7 @@ pub(crate) fn vllm(dir: &Path, method: &'static str, target: &str, draft_tokens:
 
 /// vLLM's for a language model that drafts in one pass.
 pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
-    let drafter = dir.display().to_string();
+    let drafter = place(dir);
     let speculative = json!({
         "method": "draft_model",
         "model": drafter,
@@ -82,9 +82,9 @@ pub(crate) fn llama_cpp(
     draft_tokens: usize,
     with_target: bool,
 ) -> Launch {
-    let drafter = dir.display().to_string();
+    let drafter = place(dir);
     let of_target = match with_target {
-        true => format!(" --target-model-dir {}", quote(target)),
+        true => format!(" --target-model-dir {}", quote(&named(target))),
         false => String::new(),
     };
     let converted = |model: &str| quote(&format!("{}.gguf", model.trim_end_matches('/')));
@@ -93,7 +93,7 @@ pub(crate) fn llama_cpp(
          --spec-draft-n-max {draft_tokens}",
         quote(&drafter),
         converted(&drafter),
-        converted(target),
+        converted(&named(target)),
         converted(&drafter),
     );
     Launch::by(Server::LlamaCpp, text)
@@ -101,7 +101,7 @@ pub(crate) fn llama_cpp(
 
 /// A line of TensorRT-LLM's settings; `more` are further keys.
 pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) -> Launch {
-    let drafter = json!(dir.display().to_string());
+    let drafter = json!(place(dir));
     let text = format!(
         "speculative_config: {{decoding_type: {kind}, max_draft_len: {draft_tokens}, speculative_model: {drafter}{more}}}"
     );
@@ -110,14 +110,14 @@ pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) 
 
 /// vLLM's for a folder of the speculators library, which names its target.
 pub fn vllm_of_speculators(dir: &Path) -> Launch {
-    let text = format!("vllm serve {}", quote(&dir.display().to_string()));
+    let text = format!("vllm serve {}", quote(&place(dir)));
     Launch::by(Server::Speculators, text)
 }
 
 fn vllm_command(method: &'static str, target: &str, speculative: &Value) -> Launch {
     let text = format!(
         "vllm serve {} --speculative-config {}",
-        quote(target),
+        quote(&named(target)),
         quote(&speculative.to_string())
     );
     Launch::by(Server::Vllm(method), text)
@@ -129,8 +129,8 @@ pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: us
         "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
          --speculative-draft-model-path {} --speculative-num-steps {draft_tokens} --speculative-eagle-topk 1 \
          --speculative-num-draft-tokens {}",
-        quote(target),
-        quote(&dir.display().to_string()),
+        quote(&named(target)),
+        quote(&place(dir)),
         draft_tokens + 1
     );
     Launch::by(Server::Sglang, text)
@@ -146,8 +146,8 @@ pub(crate) fn sglang_block(
     let text = format!(
         "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
          --speculative-draft-model-path {} --speculative-num-draft-tokens {}",
-        quote(target),
-        quote(&dir.display().to_string()),
+        quote(&named(target)),
+        quote(&place(dir)),
         draft_tokens + 1
     );
     Launch::by(Server::Sglang, text)
@@ -158,15 +158,15 @@ pub(crate) fn sglang_dspark(dir: &Path, target: &str, draft_tokens: usize) -> La
     let text = format!(
         "python -m sglang.launch_server --model-path {} --speculative-algorithm DSPARK \
          --speculative-draft-model-path {} --speculative-dspark-block-size {draft_tokens}",
-        quote(target),
-        quote(&dir.display().to_string()),
+        quote(&named(target)),
+        quote(&place(dir)),
     );
     Launch::by(Server::Sglang, text)
 }
 
 /// One of `transformers`, whose assisted generation takes any language model as a drafter.
 pub(crate) fn transformers(dir: &Path, target: &str) -> Launch {
-    let (drafter, target) = (json!(dir.display().to_string()), json!(target));
+    let (drafter, target) = (json!(place(dir)), json!(named(target)));
     let program = format!(
         "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; t = T.from_pretrained({target}); \
          m = M.from_pretrained({target}); print(t.decode(m.generate(**t('Hello', return_tensors='pt'), \
@@ -178,7 +178,7 @@ pub(crate) fn transformers(dir: &Path, target: &str) -> Launch {
 
 /// The same for a DFlash drafter.
 pub fn transformers_dflash(dir: &Path, target: &str) -> Launch {
-    let (drafter, target) = (json!(dir.display().to_string()), json!(target));
+    let (drafter, target) = (json!(place(dir)), json!(named(target)));
     let program = format!(
         "from transformers import AutoModel as A, AutoModelForCausalLM as M, AutoTokenizer as T; t = T.from_pretrained({target}); \
          m = M.from_pretrained({target}); print(t.decode(m.generate(**t('Hello', return_tensors='pt'), \
@@ -186,6 +186,19 @@ pub fn transformers_dflash(dir: &Path, target: &str) -> Launch {
     );
     let text = format!("python -c {}", quote(&program));
     Launch::by(Server::Transformers, text)
+}
+
+/// A folder as programs take it, which would read a name that begins with `-` as an option.
+fn place(dir: &Path) -> String {
+    named(&dir.display().to_string())
+}
+
+/// The same for a hub id or a folder.
+fn named(model: &str) -> String {
+    match model.starts_with('-') {
+        true => format!("./{model}"),
+        false => model.to_string(),
+    }
 }
 
 /// A word for a POSIX shell.
@@ -204,5 +217,31 @@ mod tests {
     #[test]
     fn quotes_are_escaped() {
         assert_eq!(quote("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn a_folder_is_never_taken_for_an_option() {
+        let (dir, target) = (Path::new("-out"), "-t");
+        let lines = [
+            vllm(dir, "eagle3", target, 3),
+            vllm_parallel(dir, target, 3),
+            vllm_of_speculators(dir),
+            sglang(dir, "EAGLE3", target, 3),
+            sglang_block(dir, "DFLASH", target, 3),
+            sglang_dspark(dir, target, 3),
+            llama_cpp(dir, "draft-simple", target, 3, true),
+            tensorrt(dir, "Eagle3", 3, ""),
+            transformers(dir, target),
+            transformers_dflash(dir, target),
+        ];
+        for line in lines {
+            let text = line.text;
+            assert!(text.contains("./-out"), "{text}");
+            assert!(
+                !text.contains(" -out") && !text.contains("\"-out"),
+                "{text}"
+            );
+            assert!(!text.contains(" -t ") && !text.contains("\"-t"), "{text}");
+        }
     }
 }

@@ -76,6 +76,7 @@ pub fn write(
     tensors: &[NamedTensor],
     provenance: &Value,
 ) -> Result<()> {
+    contents(layout).check_layout("Medusa", layout.heads)?;
     contents(layout).write(dir, &to_json(layout), tensors, provenance)
 }
 
@@ -123,6 +124,8 @@ fn contents(layout: &MedusaLayout) -> Contents {
     Contents {
         required: required(layout),
         vocab_size: layout.vocab_size,
+        draft_vocab_size: layout.draft_vocab_size,
+        dtype: layout.dtype,
     }
 }
 
@@ -173,6 +176,20 @@ fn keys(config: &Config) -> Keys {
     others.into_iter().find(used).unwrap_or(VLLM)
 }
 
+/// Fails where two programs' keys for one number are there and differ.
+fn check_counts(config: &Config) -> Result<()> {
+    let all = [AUTHORS, MODELOPT, VLLM];
+    let used = all.iter().filter(|keys| config.get(keys.heads).is_some());
+    let used: Vec<&Keys> = used.collect();
+    if used.is_empty() {
+        return Ok(());
+    }
+    config.one_key(&used.iter().map(|keys| keys.heads).collect::<Vec<_>>())?;
+    // In a folder without vLLM's number of heads its other key is the target's.
+    config.one_key(&used.iter().map(|keys| keys.layers).collect::<Vec<_>>())?;
+    Ok(())
+}
+
 fn layers(config: &Config) -> Result<usize> {
     config.count(keys(config).layers, Some(1))
 }
@@ -187,9 +204,11 @@ fn from_json<'a>(
     if !recognises(folder.config()) {
         return Err(config.wrong("architectures", format!("`{ARCHITECTURE}`")));
     }
+    config.check_unquantised()?;
     if config.number("logit_scale", 1.0)? != 1.0 {
         return Err(config.wrong("logit_scale", "`1.0`"));
     }
+    check_counts(&config)?;
     let heads = config.count(keys(&config).heads, None)?;
     let shared_head = config.flag("original_lm_head", false)?;
     let head = match shared_head {

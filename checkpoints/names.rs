@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::expected::check_finite;
 use crate::folder::{ModelFolder, TensorInfo};
 use crate::tensors::NamedTensor;
 use crate::{Error, Result};
@@ -52,11 +51,9 @@ pub(crate) fn read_named(
     names: &BTreeMap<String, String>,
 ) -> Result<Vec<NamedTensor>> {
     let read = |(name, stored): (&String, &String)| {
-        let stored = folder.read(stored)?;
-        check_finite(&folder.info(&stored.name)?.file, &stored)?;
         Ok(NamedTensor {
             name: name.clone(),
-            ..stored
+            ..folder.read(stored)?
         })
     };
     names.iter().map(read).collect()

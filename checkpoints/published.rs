@@ -13,6 +13,7 @@ use crate::hydra::{self, HydraLayout};
 use crate::language_model::{self, LanguageModelFolder};
 use crate::masked_language_model;
 use crate::medusa::{self, MedusaLayout};
+use crate::speculators::{self, MODEL_TYPE};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result};
 
@@ -70,23 +71,75 @@ const SIGNS: [Sign; 8] = [
     (language_model::recognises, Family::LanguageModel),
 ];
 
+/// Names of drafters that other libraries have and this program has not, as their classes or the keys of their layouts
+/// have them, in lower case.
+const OTHERS: [(&str, &str); 5] = [
+    ("peagle", "P-EAGLE"),
+    ("mtp", "MTP"),
+    ("xpress", "XPress"),
+    ("domino", "Domino"),
+    ("mlpspeculator", "MLP speculator"),
+];
+
 impl Family {
     /// The family of a folder.
     pub fn of(folder: &ModelFolder) -> Result<Self> {
         let config = folder.config();
+        refuse_others(folder)?;
         let mut found = SIGNS.iter().filter(|(sign, _)| sign(config));
         match found.next() {
             // The layer of a language model has a norm that an EAGLE-1 drafter lacks.
             Some((_, Self::Eagle1)) if is_language_model(folder) => Ok(Self::LanguageModel),
             Some((_, family)) => Ok(*family),
-            None => Err(Error::Key {
-                path: folder.path().join(CONFIG),
-                key: "architectures".to_string(),
-                expected: "a drafter of EAGLE-1, EAGLE-3, Medusa, Hydra, DFlash, DEER or PARD, or a language model"
-                    .to_string(),
-                got: format!("`{}`", config["architectures"]),
-            }),
+            None => Err(unknown(folder, "architectures", "")),
         }
+    }
+}
+
+/// Fails for a drafter of another kind by its name, and for a kind of the speculators library that is not known here.
+fn refuse_others(folder: &ModelFolder) -> Result<()> {
+    let config = folder.config();
+    let names = config["architectures"].as_array().into_iter().flatten();
+    let kind = speculators::kind(config).map(|kind| (MODEL_TYPE, kind));
+    let projector = config["dflash_config"]["projector_type"].as_str();
+    let named = names
+        .filter_map(|name| Some(("architectures", name.as_str()?)))
+        .chain(kind)
+        .chain(projector.map(|name| ("dflash_config.projector_type", name)));
+    for (key, name) in named {
+        let lower = name.to_lowercase();
+        let other = OTHERS.iter().find(|(sign, _)| lower.contains(sign));
+        if let Some((_, kind)) = other {
+            return Err(unknown(
+                folder,
+                key,
+                &format!("; {kind} drafters are not supported"),
+            ));
+        }
+    }
+    match kind {
+        Some((key, kind))
+            if kind != "eagle3"
+                && !dflash::speculators::KINDS
+                    .iter()
+                    .any(|[known, _]| *known == kind) =>
+        {
+            Err(unknown(folder, key, ""))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unknown(folder: &ModelFolder, key: &str, remark: &str) -> Error {
+    let got = key
+        .split('.')
+        .fold(folder.config(), |value, part| &value[part]);
+    Error::Key {
+        path: folder.path().join(CONFIG),
+        key: key.to_string(),
+        expected: "a drafter of EAGLE-1, EAGLE-3, Medusa, Hydra, DFlash, DEER or PARD, or a language model"
+            .to_string(),
+        got: format!("`{got}`{remark}"),
     }
 }
 

@@ -102,6 +102,15 @@ pub fn sha256_of_config(config: &Value) -> String {
     of_config(&config)
 }
 
+/// The digest of a sealed configuration and of the digests in it, the same before and after [`add_report`]. None without a
+/// seal, or where the configuration is not the one that was sealed.
+pub fn sha256_of_sealed(config: &Value) -> Option<String> {
+    let mut digests = config.get(SEAL)?.get(DIGESTS)?.clone();
+    let stated = digests.as_object_mut()?.shift_remove("config")?;
+    let parts = format!("{} {}", sha256_of_config(config), ordered(&digests));
+    (stated == of_config(config)).then(|| hash::sha256_bytes(parts.as_bytes()))
+}
+
 /// Fails if a folder was changed after this program wrote it. Says whether there was a seal to compare with.
 pub fn check(folder: &ModelFolder) -> Result<bool> {
     let Some(seal) = folder.config().get(SEAL) else {
@@ -286,10 +295,19 @@ mod tests {
                 sha256_of_config(folder.config()),
                 sha256_of_config(&config())
             );
+            assert_eq!(
+                sha256_of_sealed(folder.config()),
+                sha256_of_sealed(&config())
+            );
         }
+        assert!(sha256_of_sealed(&config()).is_some());
+        let mut forged = config();
+        forged[SEAL][DIGESTS]["tensors"]["a"] = json!("other");
+        assert_ne!(sha256_of_sealed(&forged), sha256_of_sealed(&config()));
         let changed = root.path().join("changed");
         let mut other = config();
         other["ids"][1] = json!(4);
+        assert_eq!(sha256_of_sealed(&other), None);
         write_folder(&changed, &other, &tensors(), &[]).unwrap();
         let error = add_report(&changed, &json!([])).unwrap_err().to_string();
         assert!(

@@ -9,6 +9,12 @@ pub(crate) const LAYER_CONFIG: &str = "transformer_layer_config";
 /// The version of the library whose keys are written.
 pub(crate) const VERSION: &str = "0.9.0";
 
+/// What the library calls the kind of a folder's drafter; nothing for folders of other layouts. Its class, which
+/// `architectures` names, is another one in each version.
+pub(crate) fn kind(config: &Value) -> Option<&str> {
+    config[MODEL_TYPE].as_str()
+}
+
 /// The target that a folder of this layout names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verifier {

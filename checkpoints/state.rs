@@ -2,7 +2,8 @@
 //!
 //! `step-00000100/` holds `state.json` and one safetensors file per group of tensors (`weights`, `optimizer`). It is filled
 //! under another name and renamed when it is complete and on the disk, and removed in the same way, so that a folder with
-//! a step's name is a whole checkpoint whenever the process may be killed.
+//! a step's name is a whole checkpoint whenever the process may be killed. `state.json` has the digests of the other files
+//! and its own, so that nothing in the folder can change unnoticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,13 +12,15 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::folder::read_safetensors;
-use crate::hash::sha256_file;
+use crate::hash::{sha256_bytes, sha256_file};
 use crate::tensors::{NamedTensor, write_safetensors};
 use crate::{Error, Result, atomic, json as json_file};
 
 const STATE: &str = "state.json";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const PREFIX: &str = "step-";
+/// The digest of `state.json` itself, without this key.
+const DIGEST: &str = "sha256";
 
 /// A complete checkpoint on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +42,15 @@ pub struct RunState {
     pub tensors: BTreeMap<String, Vec<NamedTensor>>,
 }
 
-/// Saves a checkpoint in the folder `dir` of a run. Each group of tensors becomes one file, named after the group.
+/// Makes the folder of a run's checkpoints. In one that is there, what a killed writer left, from which no run can go on, is
+/// removed, and a checkpoint that was being replaced gets its name back.
+pub fn begin(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
+    clean(dir)
+}
+
+/// Saves a checkpoint in the folder `dir` of a run, which must be there: one that has vanished is not made anew without all
+/// else that was in it. Each group of tensors becomes one file, named after the group.
 ///
 /// Leftovers of a writer that was killed are removed first.
 pub fn save_state(
@@ -48,7 +59,11 @@ pub fn save_state(
     state: &Value,
     tensors: &[(&str, &[NamedTensor])],
 ) -> Result<PathBuf> {
-    fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
+    if !dir.is_dir() {
+        let reason = "the folder of the run is not there any more".to_string();
+        let path = dir.to_path_buf();
+        return Err(Error::Folder { path, reason });
+    }
     clean(dir)?;
     let folder = dir.join(format!("{PREFIX}{step:08}"));
     let partial = atomic::start_dir(&folder)?;
@@ -74,8 +89,13 @@ fn fill(
         write_safetensors(&path, tensors, &BTreeMap::new())?;
         files.insert(*group, sha256_file(&path)?);
     }
-    let contents = json!({"version": VERSION, "step": step, "files": files, "state": state});
+    let mut contents = json!({"version": VERSION, "step": step, "files": files, "state": state});
+    contents[DIGEST] = digest(&contents).into();
     atomic::write_file(&partial.join(STATE), &json_file::to_bytes(&contents))
+}
+
+fn digest(contents: &Value) -> String {
+    sha256_bytes(&json_file::to_bytes(contents))
 }
 
 /// Groups are words, so that no name in a damaged `state.json` leads out of the folder.
@@ -111,10 +131,18 @@ pub fn latest(dir: &Path) -> Result<Option<SavedState>> {
     Ok(list(dir)?.pop())
 }
 
-/// Reads a checkpoint, and checks that its files are the ones that were saved.
+/// Reads a checkpoint, and checks that its files are the ones that were saved, and that it is of the step that its folder
+/// is named after.
 pub fn load(folder: &Path) -> Result<RunState> {
     let path = folder.join(STATE);
     let mut contents = json_file::read(&path)?;
+    let changed = |path: &Path| Error::Folder {
+        path: path.to_path_buf(),
+        reason: "its contents changed after it was saved".to_string(),
+    };
+    let stated = contents
+        .as_object_mut()
+        .and_then(|contents| contents.shift_remove(DIGEST));
     let expect = |key: &str, expected: &str| Error::Key {
         path: path.clone(),
         key: key.to_string(),
@@ -126,9 +154,16 @@ pub fn load(folder: &Path) -> Result<RunState> {
     if contents["version"] != VERSION {
         return Err(expect("version", &format!("`{VERSION}`")));
     }
+    if stated.is_none_or(|stated| stated != digest(&contents)) {
+        return Err(changed(&path));
+    }
     let step = contents["step"]
         .as_u64()
         .ok_or_else(|| expect("step", "a step"))?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    if step_of(&name) != Some(step) {
+        return Err(expect("step", &format!("that of the folder, `{name}`")));
+    }
     let files = contents["files"]
         .as_object()
         .ok_or_else(|| expect("files", "a table of digests"))?;
@@ -136,8 +171,7 @@ pub fn load(folder: &Path) -> Result<RunState> {
     for (group, digest) in files {
         let file = group_file(folder, group)?;
         if *digest != sha256_file(&file)? {
-            let reason = "its contents changed after it was saved".to_string();
-            return Err(Error::Folder { path: file, reason });
+            return Err(changed(&file));
         }
         tensors.insert(group.clone(), read_safetensors(&file)?);
     }
@@ -167,7 +201,6 @@ pub fn prune(dir: &Path, keep_last: usize, keep: &[u64]) -> Result<Vec<u64>> {
     Ok(removed)
 }
 
-/// Removes what a killed writer left, and gives a checkpoint its name back that was being replaced.
 fn clean(dir: &Path) -> Result<()> {
     for (name, path) in entries(dir)? {
         let Some((stem, suffix)) = name.rsplit_once('.') else {
@@ -277,6 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_has_vanished_is_not_made_anew_by_a_save() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("train");
+        begin(&dir).unwrap();
+        save(&dir, 100);
+        fs::rename(&dir, folder.path().join("away")).unwrap();
+        let error = save_state(&dir, 200, &json!({}), &[]).unwrap_err();
+        assert!(error.to_string().contains("not there any more"), "{error}");
+        assert!(!dir.exists());
+    }
+
+    #[test]
     fn a_save_cut_off_while_replacing_keeps_the_old_checkpoint() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
@@ -318,23 +363,68 @@ mod tests {
         );
     }
 
+    /// Replaces `state.json` by one that has the digest of what it says.
+    fn forge(path: &Path, mut contents: Value) {
+        contents[DIGEST] = digest(&contents).into();
+        fs::write(path.join(STATE), json_file::to_bytes(&contents)).unwrap();
+    }
+
     #[test]
     fn a_state_file_cannot_lead_out_of_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = save(folder.path(), 100);
-        fs::write(
-            path.join(STATE),
-            r#"{"version":1,"step":1,"files":{"../x":""},"state":{}}"#,
-        )
-        .unwrap();
+        forge(
+            &path,
+            json!({"version": 2, "step": 100, "files": {"../x": ""}, "state": {}}),
+        );
         assert!(load(&path).unwrap_err().to_string().contains("`../x`"));
-        fs::write(path.join(STATE), r#"{"version":2}"#).unwrap();
+        forge(&path, json!({"version": 3}));
         assert!(
             load(&path)
                 .unwrap_err()
                 .to_string()
-                .contains("key `version`: expected `1`, got `2`")
+                .contains("key `version`: expected `2`, got `3`")
         );
+    }
+
+    #[test]
+    fn no_byte_of_a_state_file_can_change_unnoticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), 100);
+        let file = path.join(STATE);
+        let whole = fs::read(&file).unwrap();
+        let saved = load(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            fs::write(&file, &bytes).unwrap();
+            let error = load(&path).map(|state| state.step).unwrap_err().to_string();
+            assert!(error.contains("state.json"), "byte {at}: {error}");
+        }
+        fs::write(&file, &whole).unwrap();
+        assert_eq!(load(&path).unwrap().state, saved.state);
+    }
+
+    #[test]
+    fn a_checkpoint_under_the_name_of_another_step_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), 100);
+        for name in ["step-00000200", "step-9007199254740992", "step-100", "kept"] {
+            let other = folder.path().join(name);
+            fs::rename(&path, &other).unwrap();
+            let error = load(&other).unwrap_err().to_string();
+            assert!(
+                error.contains("key `step`") && error.contains(name) && error.contains("`100`"),
+                "{error}"
+            );
+            fs::rename(&other, &path).unwrap();
+        }
+        forge(
+            &path,
+            json!({"version": 2, "step": 300, "files": {}, "state": {}}),
+        );
+        let error = load(&path).unwrap_err().to_string();
+        assert!(error.contains("`300`"), "{error}");
     }
 
     #[test]

@@ -247,6 +247,37 @@ pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
+/// Elements that are looked at together: few enough for the caches, enough for the processor to take many at once.
+const TOGETHER: usize = 4096;
+
+/// The first element of a float type that is infinite or no number; nothing for other types.
+pub(crate) fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
+    /// All bits of an exponent set: infinite, or no number.
+    fn position<const N: usize>(bytes: &[u8], is: impl Fn([u8; N]) -> bool) -> Option<usize> {
+        let (elements, _) = bytes.as_chunks::<N>();
+        // Without an early end in the middle, so that the loop runs on vectors.
+        let holds_one = |chunk: &&[[u8; N]]| chunk.iter().fold(false, |any, &raw| any | is(raw));
+        let before = elements
+            .chunks(TOGETHER)
+            .take_while(|chunk| !holds_one(chunk));
+        let start = before.map(<[_]>::len).sum();
+        let within = elements[start..].iter().position(|&raw| is(raw))?;
+        Some(start + within)
+    }
+    match dtype {
+        DType::F64 => position(bytes, |raw| {
+            let exponent = 0x7ff0_0000_0000_0000;
+            u64::from_le_bytes(raw) & exponent == exponent
+        }),
+        DType::F32 => position(bytes, |raw| {
+            u32::from_le_bytes(raw) & 0x7f80_0000 == 0x7f80_0000
+        }),
+        DType::F16 => position(bytes, |raw| u16::from_le_bytes(raw) & 0x7c00 == 0x7c00),
+        DType::BF16 => position(bytes, |raw| u16::from_le_bytes(raw) & 0x7f80 == 0x7f80),
+        _ => None,
+    }
+}
+
 fn encode<const N: usize>(count: usize, elements: impl Iterator<Item = [u8; N]>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * N);
     elements.for_each(|element| bytes.extend_from_slice(&element));
@@ -412,6 +443,35 @@ mod tests {
                 .contains("does not fit F16")
         );
         assert!(tensor.cast(DType::I64).is_err());
+    }
+
+    #[test]
+    fn the_first_number_that_is_not_finite_is_found_wherever_it_is() {
+        for count in [1, 5, TOGETHER, 3 * TOGETHER + 7] {
+            for at in [0, count / 2, count - 1] {
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut values = vec![f32::MAX; count];
+                    values[count - 1] = bad;
+                    values[at] = bad;
+                    let expected = Some(at);
+                    let single = NamedTensor::from_f32("w", [count], values.clone());
+                    assert_eq!(first_not_finite(DType::F32, &single.bytes), expected);
+                    let halves = values.iter().map(|&value| f16::from_f32(value.min(6e4)));
+                    let bytes: Vec<u8> = halves.flat_map(f16::to_le_bytes).collect();
+                    // The least of a number and infinity is the number.
+                    let found = first_not_finite(DType::F16, &bytes);
+                    let hidden = bad == f32::INFINITY || bad.is_nan();
+                    assert_eq!(found, expected.filter(|_| !hidden));
+                    let brains = values.iter().map(|&value| bf16::from_f32(value / 2.0));
+                    let bytes: Vec<u8> = brains.flat_map(bf16::to_le_bytes).collect();
+                    assert_eq!(first_not_finite(DType::BF16, &bytes), expected);
+                }
+            }
+        }
+        let finite = [0.0, -0.0, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45];
+        let finite = NamedTensor::from_f32("w", [6], finite.to_vec());
+        assert_eq!(first_not_finite(DType::F32, &finite.bytes), None);
+        assert_eq!(first_not_finite(DType::I64, &[0xff; 16]), None);
     }
 
     #[test]

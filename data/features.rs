@@ -158,6 +158,15 @@ struct FeatureShard {
     sha256: String,
 }
 
+impl FeatureShard {
+    fn written(&self) -> Written {
+        Written {
+            sha256: self.sha256.clone(),
+            bytes: self.bytes,
+        }
+    }
+}
+
 /// `features.json`: the finished shards, and whether they are all there is.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -239,7 +248,8 @@ pub struct FeatureWriter {
 }
 
 impl FeatureWriter {
-    /// Starts or goes on in a folder; one begun under another header is refused.
+    /// Starts or goes on in a folder; one begun under another header is refused, and so is a shard that is not as it was
+    /// written. Shards from the first one on that is not there any more are computed again.
     pub fn open(
         folder: impl AsRef<Path>,
         header: FeatureHeader,
@@ -248,8 +258,14 @@ impl FeatureWriter {
         let folder = folder.as_ref().to_owned();
         fs::create_dir_all(&folder).map_err(|source| Error::write(&folder, source))?;
         let index = if folder.join(INDEX).exists() {
-            let index = FeatureIndex::read(&folder)?;
+            let mut index = FeatureIndex::read(&folder)?;
             header.require(&index.header, &folder.join(INDEX))?;
+            let there = |shard: &FeatureShard| folder.join(&shard.file).exists();
+            let kept = index.shards.iter().take_while(|shard| there(shard)).count();
+            if kept < index.shards.len() {
+                index.shards.truncate(kept);
+                index.complete = false;
+            }
             index
         } else {
             FeatureIndex {
@@ -260,13 +276,7 @@ impl FeatureWriter {
             }
         };
         for shard in &index.shards {
-            let path = folder.join(&shard.file);
-            let found = fs::metadata(&path)
-                .map_err(|source| Error::read(&path, source))?
-                .len();
-            if found != shard.bytes {
-                return Err(Error::altered(&path, "bytes", shard.bytes, found));
-            }
+            durable::verify(&folder.join(&shard.file), &shard.written())?;
         }
         // A shard that was renamed but not yet entered is computed again.
         durable::remove_files(&folder, |name| {
@@ -324,8 +334,8 @@ impl FeatureWriter {
         }
     }
 
-    /// Closes the last shard and marks the folder complete.
-    pub fn finish(mut self) -> Result<()> {
+    /// Closes the last shard and marks the folder complete. Returns the name and the SHA-256 of each shard.
+    pub fn finish(mut self) -> Result<Vec<(String, String)>> {
         if let Some(open) = self.open.take() {
             self.close_shard(open)?;
         }
@@ -335,7 +345,9 @@ impl FeatureWriter {
             });
         }
         self.index.complete = true;
-        self.index.write(&self.folder)
+        self.index.write(&self.folder)?;
+        let shards = self.index.shards.into_iter();
+        Ok(shards.map(|shard| (shard.file, shard.sha256)).collect())
     }
 
     fn shard_path(&self) -> PathBuf {

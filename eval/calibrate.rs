@@ -151,6 +151,7 @@ pub fn measure(
         let mut observed = 0;
         // `last` is the token that a decoder would draft after.
         for last in prompt.len()..read.len() {
+            decoder.check_interrupted()?;
             let positions: Vec<usize> = (observed..last).collect();
             proposer.observe(&text[observed + 1..=last], &features.select(&positions));
             observed = last;

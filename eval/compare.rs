@@ -1,8 +1,8 @@
 //! Several reports side by side.
 use std::fmt::Write;
 
-use crate::report::{FIGURES, figures, greedy_line, with_interval};
-use crate::{Report, SettingReport, TargetReport};
+use crate::report::{FIGURES, figures, with_interval};
+use crate::{LosslessReport, Report, SettingReport, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
 const SHARED: [&str; 10] = [
@@ -61,13 +61,20 @@ pub fn compare(reports: &[(String, Report)]) -> String {
             );
         }
     }
-    let mismatches: u64 = (reports.iter())
-        .map(|(_, report)| report.lossless.greedy_mismatches)
-        .sum();
-    let compared: u64 = (reports.iter())
-        .map(|(_, report)| report.lossless.greedy_tokens)
-        .sum();
-    text.push_str(&greedy_line(mismatches, compared));
+    let sum = |count: fn(&LosslessReport) -> u64| -> u64 {
+        reports
+            .iter()
+            .map(|(_, report)| count(&report.lossless))
+            .sum()
+    };
+    let lossless = LosslessReport {
+        greedy_outputs: sum(|found| found.greedy_outputs),
+        greedy_mismatches: sum(|found| found.greedy_mismatches),
+        greedy_ties: sum(|found| found.greedy_ties),
+        greedy_tokens: sum(|found| found.greedy_tokens),
+        ..LosslessReport::default()
+    };
+    text.push_str(&lossless.greedy_lines());
     let lossy = |(_, report): &(String, Report)| report.settings.iter().any(|s| s.lossy);
     if reports.iter().any(lossy) {
         _ = write!(text, "\n{}\n", crate::report::LOSSY);
@@ -189,7 +196,11 @@ mod tests {
             top_p: None,
             verifier: "exact".into(),
             lossy: false,
-            draft: DraftReport::Chain { length: 2 },
+            draft: DraftReport::Chain {
+                length: 2,
+                tokens: None,
+            },
+            sampling: None,
             datasets: vec![overall.clone()],
             overall: overall.clone(),
         };

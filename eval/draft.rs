@@ -2,7 +2,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use spectrain_models::{Children, DraftShape, Proposer, StaticTree};
+use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
 use crate::{Error, Result};
 
@@ -14,6 +14,9 @@ pub enum DraftChoice {
     Chain {
         /// Tokens in a draft.
         length: usize,
+        /// How they are chosen above temperature 0. Default: `both`, each as a setting of its own.
+        #[serde(default)]
+        tokens: ChainTokens,
     },
     /// See [`DraftShape::Static`].
     Static {
@@ -54,6 +57,29 @@ pub enum DraftChoice {
     Calibrated(Calibration),
 }
 
+/// How the tokens of a chain are chosen above temperature 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainTokens {
+    /// Once in each of the two ways.
+    #[default]
+    Both,
+    /// From the drafter's distribution, as vLLM does with `draft_sample_method` at `probabilistic`.
+    Drawn,
+    /// The drafter's most likely ones, as engines do unless they are told otherwise.
+    Likeliest,
+}
+
+impl fmt::Display for ChainTokens {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Both => "both",
+            Self::Drawn => "drawn",
+            Self::Likeliest => "likeliest",
+        })
+    }
+}
+
 /// What a calibrated tree is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,10 +114,49 @@ fn ten() -> usize {
 }
 
 impl DraftChoice {
+    /// A chain of `length` tokens.
+    pub fn chain(length: usize) -> Self {
+        Self::Chain {
+            length,
+            tokens: ChainTokens::Both,
+        }
+    }
+
+    /// What it stands for at `sampling`: a chain for both ways to choose its tokens, where these differ.
+    pub(crate) fn at(&self, sampling: &Sampling) -> Vec<Self> {
+        match *self {
+            Self::Chain {
+                length,
+                tokens: ChainTokens::Both,
+            } if !sampling.is_greedy() => [ChainTokens::Drawn, ChainTokens::Likeliest]
+                .map(|tokens| Self::Chain { length, tokens })
+                .to_vec(),
+            _ => vec![self.clone()],
+        }
+    }
+
+    /// What a report says of it at `sampling`, unless it has to be measured first.
+    pub(crate) fn report(&self, sampling: &Sampling) -> Option<DraftReport> {
+        match self {
+            Self::Chain { length, tokens } => Some(DraftReport::Chain {
+                length: *length,
+                tokens: (!sampling.is_greedy()).then_some(*tokens),
+            }),
+            _ => self.shape().as_ref().map(DraftReport::of),
+        }
+    }
+
     /// The shape, unless it has to be measured first.
     pub fn shape(&self) -> Option<DraftShape> {
         Some(match self {
-            &Self::Chain { length } => DraftShape::Chain { length },
+            &Self::Chain {
+                length,
+                tokens: ChainTokens::Likeliest,
+            } => DraftShape::Static {
+                tree: StaticTree::chain(length),
+                children: Children::Top,
+            },
+            &Self::Chain { length, .. } => DraftShape::Chain { length },
             Self::Static { tree, children } => DraftShape::Static {
                 tree: tree.clone(),
                 children: *children,
@@ -151,7 +216,7 @@ impl DraftChoice {
     /// One is not, and is named.
     pub fn check(&self) -> Result<()> {
         let sizes = match self {
-            Self::Chain { length } => vec![("length", *length)],
+            Self::Chain { length, .. } => vec![("length", *length)],
             Self::Static { .. } => vec![],
             Self::Dynamic {
                 depth,
@@ -198,6 +263,9 @@ pub enum DraftReport {
     Chain {
         /// Tokens in a draft.
         length: usize,
+        /// How they were chosen; absent at temperature 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokens: Option<ChainTokens>,
     },
     /// The same tree at every pass.
     Static {
@@ -263,7 +331,10 @@ impl DraftReport {
     /// Of a shape that was asked for as it is.
     pub(crate) fn of(shape: &DraftShape) -> Self {
         match shape {
-            &DraftShape::Chain { length } => Self::Chain { length },
+            &DraftShape::Chain { length } => Self::Chain {
+                length,
+                tokens: None,
+            },
             DraftShape::Static { tree, children } => Self::Static {
                 tree: tree.clone(),
                 nodes: tree.len(),
@@ -293,7 +364,14 @@ impl DraftReport {
 impl fmt::Display for DraftReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Self::Chain { length } => write!(f, "chain {length}"),
+            Self::Chain {
+                length,
+                tokens: None,
+            } => write!(f, "chain {length}"),
+            Self::Chain {
+                length,
+                tokens: Some(tokens),
+            } => write!(f, "chain {length} {tokens}"),
             Self::Static {
                 tree,
                 nodes,

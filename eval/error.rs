@@ -48,6 +48,11 @@ pub enum Error {
         /// Steps drafted.
         got: usize,
     },
+    /// A drafter whose logits are no distribution.
+    #[error(
+        "logits of the drafter: expected finite values, got not-a-number or infinity: its weights are broken, or too large"
+    )]
+    DraftLogits,
     /// Logits that are no distribution.
     #[error(
         "logits of row {row} of a target pass: expected finite values, got not-a-number or infinity"
@@ -56,6 +61,9 @@ pub enum Error {
         /// The row of the pass.
         row: usize,
     },
+    /// Whoever asked for it asked to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The device failed, which is noticed when a result is read from it.
     #[error("reading from the device: {0}")]
     Device(String),
@@ -70,6 +78,26 @@ pub enum Error {
         /// The one found.
         got: u32,
     },
+}
+
+impl Error {
+    /// The same error, of a prompt of a dataset.
+    pub(crate) fn at(self, dataset: &str, prompt: usize) -> Self {
+        Self::At {
+            dataset: dataset.into(),
+            prompt,
+            source: Box::new(self),
+        }
+    }
+
+    /// Whether it says no more than that whoever asked for it asked to stop.
+    pub fn is_interruption(&self) -> bool {
+        match self {
+            Self::Interrupted => true,
+            Self::At { source, .. } => source.is_interruption(),
+            _ => false,
+        }
+    }
 }
 
 /// A result with this crate's error.

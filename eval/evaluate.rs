@@ -1,11 +1,14 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
-use rand::{SeedableRng, rngs::StdRng};
+use rand::{Rng as _, SeedableRng, rngs::StdRng};
+use spectrain_data::seed::mix;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 
+use crate::greedy_test::Place;
+use crate::sampling_test::SamplingTest;
 use crate::{
     Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, DraftChoice, DraftReport,
-    Error, Generation, MeasuredOn, Result, Seconds, SecondsReport, SettingReport, Speedup,
-    VerifierChoice, bootstrap, cost::Cost, measure as measure_ranks,
+    Error, Generation, MeasuredOn, Result, SamplingReport, Seconds, SecondsReport, SettingReport,
+    Speedup, VerifierChoice, bootstrap, cost::Cost, measure as measure_ranks,
 };
 
 #[cfg(test)]
@@ -13,6 +16,10 @@ mod tests;
 
 /// Tokens decoded before anything is measured, in which a device compiles and tunes its kernels.
 const WARM_UP: usize = 16;
+/// Tokens that the test of sampled output wants, and how often it continues each prompt for them at most. With so many it finds
+/// a shift of three hundredths of the probability.
+const TESTED_TOKENS: usize = 2000;
+const MOST_ROUNDS: usize = 4;
 
 /// Prompts of one dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,9 +45,10 @@ pub struct EvaluateSettings {
     pub stop: Vec<u32>,
     /// What decides.
     pub verifier: VerifierChoice,
-    /// Whether the prompts are also continued without a drafter, for the speed-up and the greedy comparison.
+    /// Whether the prompts are also continued without a drafter, for the speed-up and the greedy comparison, and sampled
+    /// outputs are tested against the target's distribution.
     pub baseline: bool,
-    /// Seed of sampling and of the intervals. Each prompt has a generator of its own.
+    /// Seed of sampling and of the intervals. Each prompt of each setting has a generator of its own.
     pub seed: u64,
 }
 
@@ -56,12 +64,14 @@ pub struct CalibrationPrompts {
 /// How far an evaluation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// Outputs finished.
+    /// Outputs decoded, and outputs tested.
     pub done: usize,
-    /// Outputs in all.
+    /// All of them as far as is known: a test that needs more outputs adds to it.
     pub total: usize,
     /// The dataset of the last one.
     pub dataset: &'a str,
+    /// What is done beside decoding; empty while decoding.
+    pub what: &'a str,
 }
 
 /// What an evaluation found.
@@ -92,14 +102,14 @@ pub fn evaluate(
     for choice in &settings.drafts {
         choice.suits(proposer)?;
     }
-    let prompts: usize = sets.iter().map(|set| set.prompts.len()).sum();
-    let rounds = settings.drafts.len() + usize::from(settings.baseline);
-    let mut advance = Advance {
+    let mut rounds = Rounds {
+        sets,
+        settings,
+        seeds: 0,
         done: 0,
-        total: prompts * rounds * settings.samplings.len(),
+        total: settings.rounds() * sets.iter().map(|set| set.prompts.len()).sum::<usize>(),
         progress,
     };
-    let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
     let mut evaluation = Evaluation {
         settings: Vec::new(),
         shapes: Vec::new(),
@@ -107,35 +117,44 @@ pub fn evaluate(
         greedy: Comparison::default(),
     };
     for sampling in &settings.samplings {
-        let plain = match settings.baseline {
-            true => Some(run(
-                sets,
-                settings.seed,
-                &mut advance,
-                &mut |prompt, rng, warm| {
-                    let draft = &DraftShape::Chain { length: 0 };
-                    decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
-                },
-            )?),
-            false => None,
-        };
-        for choice in &settings.drafts {
-            let (shape, draft) = settle(decoder, proposer, choice, settings, sampling)?;
+        let plain = settings.baseline.then(|| {
+            rounds.run(&mut |prompt, rng, warm| {
+                let draft = &DraftShape::Chain { length: 0 };
+                decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
+            })
+        });
+        let plain = plain.transpose()?;
+        for choice in settings.drafts.iter().flat_map(|draft| draft.at(sampling)) {
+            let (shape, draft) = settle(decoder, proposer, &choice, settings, sampling)?;
             let verifier = settings.verifier.at(sampling);
-            let outputs = run(
-                sets,
-                settings.seed,
-                &mut advance,
-                &mut |prompt, rng, warm| {
-                    let decode = settings.decode(sampling, &shape, warm);
-                    decoder.generate(proposer, verifier, prompt, &decode, rng)
-                },
-            )?;
+            let mut generate = |prompt: &[u32], rng: &mut StdRng, warm| {
+                let decode = settings.decode(sampling, &shape, warm);
+                decoder.generate(proposer, verifier, prompt, &decode, rng)
+            };
+            let outputs = rounds.run(&mut generate)?;
+            let tested = settings.baseline && !sampling.is_greedy() && !verifier.is_lossy();
+            let tested = tested.then(|| {
+                let mut test = SamplingTest::new(*sampling, shape.length(), settings.seed);
+                rounds.test(&mut test, &mut |prompt, rng, test| {
+                    let decode = DecodeSettings {
+                        shadow: Some(rng.random()),
+                        ..settings.decode(sampling, &shape, Warm::Already)
+                    };
+                    let output = decoder.generate(proposer, verifier, prompt, &decode, rng)?;
+                    // Where a verifier looks ahead, which draft a token belongs to is not settled before it is drawn.
+                    let shadows = if verifier.decides_in_order() {
+                        &output.shadows[..]
+                    } else {
+                        &[]
+                    };
+                    test.add(decoder.target, prompt, &output.tokens, shadows)
+                })
+            });
+            let tested = tested.transpose()?;
             if let (Some(plain), true) = (&plain, sampling.is_greedy()) {
-                for (output, plain) in outputs.iter().flatten().zip(plain.iter().flatten()) {
-                    evaluation.greedy.add(&output.tokens, &plain.tokens);
-                }
+                compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
             }
+            let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
             let measured = measure(sets, &outputs, plain.as_deref());
             evaluation.settings.push(SettingReport {
                 target: None,
@@ -147,6 +166,7 @@ pub fn evaluate(
                 draft,
                 datasets: by_dataset(&measured, share, settings.seed),
                 overall: overall(&measured, share, settings.seed),
+                sampling: tested,
             });
             evaluation.shapes.push(shape);
             evaluation.outputs.push(outputs);
@@ -155,7 +175,36 @@ pub fn evaluate(
     Ok(evaluation)
 }
 
+/// Compares greedy outputs with those of plain decoding.
+fn compare(
+    greedy: &mut Comparison,
+    decoder: &Decoder,
+    sets: &[PromptSet],
+    [outputs, plain]: [&[Vec<Generation>]; 2],
+) -> Result<()> {
+    for (set, (outputs, plain)) in sets.iter().zip(outputs.iter().zip(plain)) {
+        for (index, (output, plain)) in outputs.iter().zip(plain).enumerate() {
+            let place = Place {
+                dataset: &set.name,
+                prompt: index,
+            };
+            let pair = [&output.tokens[..], &plain.tokens[..]];
+            greedy.add(decoder.target, place, &set.prompts[index], pair)?;
+        }
+    }
+    Ok(())
+}
+
 impl EvaluateSettings {
+    /// How many times all prompts are continued.
+    fn rounds(&self) -> usize {
+        let of = |sampling: &Sampling| {
+            let drafts = self.drafts.iter().map(|draft| draft.at(sampling).len());
+            drafts.sum::<usize>() + usize::from(self.baseline)
+        };
+        self.samplings.iter().map(of).sum()
+    }
+
     fn decode(&self, sampling: &Sampling, draft: &DraftShape, warm: Warm) -> DecodeSettings {
         DecodeSettings {
             max_new_tokens: match warm {
@@ -165,6 +214,7 @@ impl EvaluateSettings {
             draft: draft.clone(),
             sampling: *sampling,
             stop: self.stop.clone(),
+            shadow: None,
         }
     }
 }
@@ -177,13 +227,11 @@ fn settle(
     settings: &EvaluateSettings,
     sampling: &Sampling,
 ) -> Result<(DraftShape, DraftReport)> {
-    let calibration = match (choice, choice.shape()) {
-        (DraftChoice::Calibrated(calibration), _) => calibration,
-        (_, Some(shape)) => {
-            let report = DraftReport::of(&shape);
-            return Ok((shape, report));
-        }
-        (_, None) => unreachable!("only a calibrated tree has no shape"),
+    if let Some(found) = choice.shape().zip(choice.report(sampling)) {
+        return Ok(found);
+    }
+    let DraftChoice::Calibrated(calibration) = choice else {
+        unreachable!("only a calibrated tree has no shape");
     };
     let CalibrationPrompts {
         prompts,
@@ -236,13 +284,6 @@ fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
     Ok(())
 }
 
-/// Counts finished outputs for the caller.
-struct Advance<'a> {
-    done: usize,
-    total: usize,
-    progress: &'a mut dyn FnMut(Progress),
-}
-
 /// Whether the device has seen this kind of work before.
 #[derive(Debug, Clone, Copy)]
 enum Warm {
@@ -253,39 +294,85 @@ enum Warm {
 /// Continues one prompt.
 type Generate<'a> = dyn FnMut(&[u32], &mut StdRng, Warm) -> Result<Generation> + 'a;
 
-/// Every prompt once, after one that is not kept.
-fn run(
-    sets: &[PromptSet],
-    seed: u64,
-    advance: &mut Advance,
-    generate: &mut Generate,
-) -> Result<Vec<Vec<Generation>>> {
-    let mut seeds = seed..;
-    let mut next_rng = || StdRng::seed_from_u64(seeds.next().unwrap_or(seed));
-    let mut cold = true;
-    let mut outputs = Vec::with_capacity(sets.len());
-    for set in sets {
-        let mut of_set = Vec::with_capacity(set.prompts.len());
-        for (index, prompt) in set.prompts.iter().enumerate() {
-            let at = |source| Error::At {
-                dataset: set.name.clone(),
-                prompt: index,
-                source: Box::new(source),
-            };
-            if std::mem::take(&mut cold) {
-                generate(prompt, &mut StdRng::seed_from_u64(seed), Warm::Up).map_err(at)?;
-            }
-            of_set.push(generate(prompt, &mut next_rng(), Warm::Already).map_err(at)?);
-            advance.done += 1;
-            (advance.progress)(Progress {
-                done: advance.done,
-                total: advance.total,
-                dataset: &set.name,
-            });
+/// Continues one prompt, and adds the output to a test.
+type Draw<'a> = dyn FnMut(&[u32], &mut StdRng, &mut SamplingTest) -> Result<()> + 'a;
+
+/// Continues all prompts, one round after the other, and tells the caller how far that is.
+struct Rounds<'a> {
+    sets: &'a [PromptSet],
+    settings: &'a EvaluateSettings,
+    /// Rounds that have drawn: each has generators of its own, so that what they find is independent.
+    seeds: u64,
+    done: usize,
+    total: usize,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Rounds<'_> {
+    /// Every prompt once, after one that is not kept.
+    fn run(&mut self, generate: &mut Generate) -> Result<Vec<Vec<Generation>>> {
+        if let Some((set, prompt)) =
+            (self.sets.iter()).find_map(|set| Some((set, set.prompts.first()?)))
+        {
+            let mut rng = StdRng::seed_from_u64(self.settings.seed);
+            generate(prompt, &mut rng, Warm::Up).map_err(|error| error.at(&set.name, 0))?;
         }
-        outputs.push(of_set);
+        let seed = mix(self.settings.seed, self.seeds);
+        self.seeds += 1;
+        let sets = self.sets;
+        let mut outputs = Vec::with_capacity(sets.len());
+        let mut index = 0;
+        for set in sets {
+            let mut of_set = Vec::with_capacity(set.prompts.len());
+            for (place, prompt) in set.prompts.iter().enumerate() {
+                let mut rng = StdRng::seed_from_u64(mix(seed, index));
+                index += 1;
+                let output = generate(prompt, &mut rng, Warm::Already);
+                of_set.push(output.map_err(|error| error.at(&set.name, place))?);
+                self.advance(&set.name, "");
+            }
+            outputs.push(of_set);
+        }
+        Ok(outputs)
     }
-    Ok(outputs)
+
+    fn advance(&mut self, dataset: &str, what: &str) {
+        self.done += 1;
+        self.total = self.total.max(self.done);
+        (self.progress)(Progress {
+            done: self.done,
+            total: self.total,
+            dataset,
+            what,
+        });
+    }
+
+    /// Whether sampled outputs, which `draw` draws anew, follow the target's distribution: of as many prompts as it takes for
+    /// enough tokens that the target is unsure of.
+    fn test(&mut self, test: &mut SamplingTest, draw: &mut Draw) -> Result<SamplingReport> {
+        let sets = self.sets;
+        let prompts = |set: &'_ PromptSet| set.prompts.len();
+        let most = MOST_ROUNDS * sets.iter().map(prompts).sum::<usize>();
+        let seed = mix(self.settings.seed, self.seeds);
+        self.seeds += 1;
+        let places = sets
+            .iter()
+            .flat_map(|set| set.prompts.iter().enumerate().map(move |at| (set, at)));
+        for (number, (set, (place, prompt))) in places.cycle().take(most).enumerate() {
+            let mut rng = StdRng::seed_from_u64(mix(seed, number as u64));
+            draw(prompt, &mut rng, test).map_err(|error| error.at(&set.name, place))?;
+            let found = test.tokens();
+            self.total += 1;
+            self.advance(
+                &set.name,
+                &format!("testing the distribution: {found} of {TESTED_TOKENS} tokens"),
+            );
+            if found >= TESTED_TOKENS {
+                break;
+            }
+        }
+        Ok(test.report())
+    }
 }
 
 /// One prompt's counts and times.

@@ -2,13 +2,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod bootstrap;
 mod calibrate;
+mod chi_square;
 mod compare;
 mod cost;
 mod draft;
 mod error;
 mod evaluate;
-mod lossless;
+mod greedy_test;
 mod report;
+mod sampling_test;
 mod speculate;
 mod statistics;
 #[cfg(test)]
@@ -17,17 +19,19 @@ mod verify;
 
 pub use bootstrap::bootstrap;
 pub use calibrate::{RankTable, measure};
+pub use chi_square::ChiSquare;
 pub use compare::compare;
-pub use draft::{Calibration, DraftChoice, DraftReport, MeasuredOn};
+pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
 pub use evaluate::{
     CalibrationPrompts, EvaluateSettings, Evaluation, Progress, PromptSet, evaluate,
 };
-pub use lossless::{ChiSquare, Comparison, SamplingTest, chi_square, sampling_test};
+pub use greedy_test::{Comparison, Difference};
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,
 };
+pub use sampling_test::{SamplingReport, TupleReport};
 pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use statistics::{Acceptance, expected_emitted, macro_tau};
 pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

@@ -7,10 +7,13 @@ use serde_json::{Map, Value};
 
 use spectrain_models::Sampling;
 
-use crate::{ChiSquare, Comparison, DraftReport, Error, Result};
+use crate::{Comparison, Difference, DraftReport, Error, Result, SamplingReport};
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
+
+/// Differences of greedy outputs that a table names.
+const SHOWN_DIFFERENCES: usize = 5;
 
 /// What stands below a table with settings that are not exact.
 pub(crate) const LOSSY: &str = "Lossy settings change what the target says: their τ and speed-up are no speculative decoding's.";
@@ -96,6 +99,9 @@ pub struct SettingReport {
     pub datasets: Vec<DatasetReport>,
     /// All prompts pooled.
     pub overall: DatasetReport,
+    /// Whether sampled outputs follow the target's distribution, where that was tested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingReport>,
 }
 
 /// Acceptance and speed over some prompts. What no event tells is left out.
@@ -169,24 +175,60 @@ pub struct SecondsReport {
 }
 
 /// Whether the output is the target's own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LosslessReport {
+    /// Greedy outputs compared with plain decoding.
+    #[serde(default)]
+    pub greedy_outputs: u64,
     /// Greedy outputs that differ from plain decoding.
     pub greedy_mismatches: u64,
+    /// Of these, the ones that differ first where the target's own arithmetic cannot tell two tokens apart.
+    #[serde(default)]
+    pub greedy_ties: u64,
     /// Tokens compared, in each output up to the first difference; 0 when nothing was compared.
     pub greedy_tokens: u64,
-    /// Sampled outputs against plain sampling.
+    /// Each of the differences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Difference>,
+    /// Sampled outputs against the target's distribution, over all settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sampling: Option<ChiSquare>,
+    pub sampling: Option<SamplingReport>,
 }
 
-impl From<Comparison> for LosslessReport {
-    fn from(greedy: Comparison) -> Self {
+impl LosslessReport {
+    /// What greedy outputs and the settings' sampled outputs show.
+    pub fn new(greedy: Comparison, settings: &[SettingReport]) -> Self {
+        let ties = greedy.differences.iter().filter(|found| found.is_tie());
         Self {
-            greedy_mismatches: greedy.mismatches,
+            greedy_outputs: greedy.outputs,
+            greedy_mismatches: greedy.differences.len() as u64,
+            greedy_ties: ties.count() as u64,
             greedy_tokens: greedy.tokens,
-            sampling: None,
+            differences: greedy.differences,
+            sampling: SamplingReport::pooled(settings.iter().filter_map(|s| s.sampling.as_ref())),
         }
+    }
+
+    /// How many greedy outputs were not the target's own, where any were compared, and where the first of them differ.
+    pub(crate) fn greedy_lines(&self) -> String {
+        if self.greedy_tokens == 0 {
+            return String::new();
+        }
+        let ties = match self.greedy_ties {
+            0 => String::new(),
+            ties => format!(
+                ", {ties} of them first where the target's own arithmetic cannot tell two tokens apart"
+            ),
+        };
+        let mut text = format!(
+            "\nGreedy output: {} of {} outputs differ from plain decoding ({} tokens compared){ties}.\n",
+            self.greedy_mismatches, self.greedy_outputs, self.greedy_tokens
+        );
+        let real = self.differences.iter().filter(|found| !found.is_tie());
+        for found in real.take(SHOWN_DIFFERENCES) {
+            _ = writeln!(text, "- {found}");
+        }
+        text
     }
 }
 
@@ -308,27 +350,9 @@ impl Report {
         if self.settings.iter().any(|setting| setting.lossy) {
             _ = write!(text, "\n{LOSSY}\n");
         }
-        let lossless = &self.lossless;
-        text.push_str(&greedy_line(
-            lossless.greedy_mismatches,
-            lossless.greedy_tokens,
-        ));
-        if let Some(ChiSquare {
-            statistic,
-            dof,
-            p_value,
-        }) = lossless.sampling
-        {
-            _ = match dof {
-                0 => write!(
-                    text,
-                    "\nSampled output: not compared; the draws are too few for so flat a distribution.\n"
-                ),
-                _ => write!(
-                    text,
-                    "\nSampled output: χ² = {statistic:.1}, {dof} degrees of freedom, p = {p_value:.3}.\n"
-                ),
-            };
+        text.push_str(&self.lossless.greedy_lines());
+        if let Some(sampling) = &self.lossless.sampling {
+            _ = write!(text, "\n{sampling}\n");
         }
         text
     }
@@ -371,14 +395,6 @@ pub(crate) fn figures(dataset: &DatasetReport) -> String {
     cells.join(" | ")
 }
 
-/// How many greedy outputs were not the target's own, where any were compared.
-pub(crate) fn greedy_line(mismatches: u64, tokens: u64) -> String {
-    match tokens {
-        0 => String::new(),
-        _ => format!("\nGreedy output: {mismatches} mismatches in {tokens} tokens.\n"),
-    }
-}
-
 pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
     match (value, interval) {
         (Some(value), Some([low, high])) => format!("{value:.2} [{low:.2}, {high:.2}]"),
@@ -390,6 +406,7 @@ pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ChainTokens, ChiSquare};
 
     fn report() -> Report {
         let dataset = DatasetReport {
@@ -433,9 +450,13 @@ mod tests {
             top_p: Some(0.95),
             verifier: "rejection".into(),
             lossy: false,
-            draft: DraftReport::Chain { length: 2 },
+            draft: DraftReport::Chain {
+                length: 2,
+                tokens: Some(ChainTokens::Drawn),
+            },
             datasets: vec![dataset, empty],
             overall,
+            sampling: None,
         };
         let target = TargetReport {
             model: "Qwen/Qwen3-0.6B".into(),
@@ -449,13 +470,20 @@ mod tests {
         };
         let mut report = Report::new(target, drafter, vec![setting]);
         report.lossless = LosslessReport {
-            greedy_mismatches: 0,
+            greedy_outputs: 4,
             greedy_tokens: 512,
-            sampling: Some(ChiSquare {
-                statistic: 162.5,
-                dof: 200,
-                p_value: 0.976,
+            sampling: Some(SamplingReport {
+                tokens: 2100,
+                each: ChiSquare {
+                    statistic: 16.25,
+                    dof: 19,
+                    p_value: 0.64,
+                },
+                tuples: None,
+                detectable_shift: Some(0.0275),
+                largest_entropy: 2.5,
             }),
+            ..LosslessReport::default()
         };
         report.seeds.insert("sampling".into(), 3);
         report
@@ -492,7 +520,7 @@ mod tests {
         );
         assert_eq!(
             setting["draft"],
-            serde_json::json!({"shape": "chain", "length": 2})
+            serde_json::json!({"shape": "chain", "length": 2, "tokens": "drawn"})
         );
         assert_eq!(
             keys(&setting["datasets"][0]),
@@ -528,12 +556,50 @@ mod tests {
         let heading = "for `Qwen/Qwen3-0.6B`, `Qwen/Qwen3-8B`\n\n| target | setting |";
         assert!(table.contains(heading), "{table}");
         for target in ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"] {
-            let row = format!("| {target} | T=0.6 top-p=0.95, rejection, chain 2 | gsm8k |");
+            let row = format!("| {target} | T=0.6 top-p=0.95, rejection, chain 2 drawn | gsm8k |");
             assert!(table.contains(&row), "{table}");
         }
         let columns = |line: &str| line.matches('|').count();
         let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();
         assert!(lines.iter().all(|line| columns(line) == 12), "{table}");
+    }
+
+    #[test]
+    fn differences_of_greedy_outputs_are_told_from_ties() {
+        let difference = |margin| Difference {
+            dataset: "gsm8k".into(),
+            prompt: 3,
+            token: 17,
+            plain: Some(88),
+            speculative: Some(512),
+            margin: Some(margin),
+            tolerance: 0.25,
+        };
+        let greedy = Comparison {
+            outputs: 40,
+            tokens: 2418,
+            differences: vec![difference(0.125), difference(1.3125)],
+        };
+        let lines = LosslessReport::new(greedy, &[]).greedy_lines();
+        let expected = "
+Greedy output: 2 of 40 outputs differ from plain decoding (2418 tokens compared), 1 of them first where the target's own \
+arithmetic cannot tell two tokens apart.
+- gsm8k, prompt 3, token 17: 512 in place of 88, whose logits are 1.312 apart
+";
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn reports_of_earlier_versions_are_read() {
+        let text = report().to_json().unwrap();
+        let mut json: Value = serde_json::from_str(&text).unwrap();
+        json["lossless"] = serde_json::json!({
+            "greedy_mismatches": 0,
+            "greedy_tokens": 64,
+            "sampling": {"statistic": 2.5, "dof": 2, "p_value": 0.3},
+        });
+        let read = Report::from_json(&json.to_string()).unwrap();
+        assert_eq!(read.lossless.sampling.unwrap().each.dof, 2);
     }
 
     #[test]
@@ -553,13 +619,14 @@ eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
 
 | setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |
 |---|---|--:|--:|---|---|---|---|--:|--:|
-| T=0.6 top-p=0.95, rejection, chain 2 | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
-| T=0.6 top-p=0.95, rejection, chain 2 | mt-bench | 0 | 0 | – | – |  | – | – | – |
-| T=0.6 top-p=0.95, rejection, chain 2 | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
+| T=0.6 top-p=0.95, rejection, chain 2 drawn | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
+| T=0.6 top-p=0.95, rejection, chain 2 drawn | mt-bench | 0 | 0 | – | – |  | – | – | – |
+| T=0.6 top-p=0.95, rejection, chain 2 drawn | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
 
-Greedy output: 0 mismatches in 512 tokens.
+Greedy output: 0 of 4 outputs differ from plain decoding (512 tokens compared).
 
-Sampled output: χ² = 162.5, 200 degrees of freedom, p = 0.976.
+Sampled output: 2100 tokens of which the target was unsure were tested against its distribution: χ² = 16.2, 19 degrees of \
+freedom, p = 0.640. A shift of 2.8 % of the probability would be found 9 times in 10.
 ";
         assert_eq!(report().to_markdown(), expected);
     }

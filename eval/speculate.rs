@@ -4,10 +4,10 @@
 //! of its logits judges the first drafted tokens, and row `1 + i` what follows node `i`.
 use std::time::Instant;
 
-use rand::rngs::StdRng;
+use rand::{SeedableRng, rngs::StdRng};
 use spectrain_models::{
-    Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposer,
-    Sampling, Target, TargetOutput, chain, depths,
+    Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposal,
+    Proposer, Sampling, Target, TargetOutput, chain, depths,
 };
 
 use crate::verify::{Verifier, choose};
@@ -27,6 +27,9 @@ pub struct DecodeSettings {
     pub sampling: Sampling,
     /// Tokens that end it; the one found is kept.
     pub stop: Vec<u32>,
+    /// Seed of a second draft before each pass, which decides nothing and is only kept. It shows what the drafter prefers,
+    /// settled before the target's tokens are drawn.
+    pub shadow: Option<u64>,
 }
 
 /// Where the time went, in seconds.
@@ -76,6 +79,8 @@ pub struct Generation {
     pub tokens: Vec<u32>,
     /// Decoding passes of the target; the prompt's is not among them.
     pub passes: Vec<PassRecord>,
+    /// What a second draft, which decided nothing, had at the place of each token; shorter where there was none.
+    pub shadows: Vec<Vec<u32>>,
     /// Seconds for the prompt, up to its first token and the drafter's taking it in.
     pub prompt_seconds: f64,
 }
@@ -105,13 +110,33 @@ pub struct Decoder<'a> {
     pub target: &'a dyn Target,
     /// The hidden states the drafter reads.
     pub capture: &'a Capture,
+    /// Whether to stop before the next pass.
+    interrupted: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    /// One that decodes to the end.
+    pub fn new(target: &'a dyn Target, capture: &'a Capture) -> Self {
+        Self {
+            target,
+            capture,
+            interrupted: &|| false,
+        }
+    }
+
+    /// One that fails with [`Error::Interrupted`] once `interrupted` says so, before the next pass of the target.
+    pub fn unless(self, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Self {
+            interrupted,
+            ..self
+        }
+    }
+
     /// Continues `prompt` with drafts of `proposer`.
     ///
     /// # Errors
-    /// The prompt is empty or fills the target's context, the verifier refuses a draft, or the device fails.
+    /// The prompt is empty or fills the target's context, the verifier refuses a draft, the device fails, or it is
+    /// interrupted.
     pub fn generate(
         &self,
         proposer: &mut dyn Proposer,
@@ -123,6 +148,9 @@ impl Decoder<'_> {
         let clock = Instant::now();
         let (mut sequence, features) = self.start(prompt, settings, self.capture, rng)?;
         let mut passes = Vec::new();
+        // The first token comes from the prompt's pass.
+        let mut shadows = vec![Vec::new()];
+        let mut chance = settings.shadow.map(StdRng::seed_from_u64);
         if sequence.room() > 0 {
             let capacity = sequence.limit + settings.draft.nodes();
             proposer.start(capacity, sequence.text[0]);
@@ -132,8 +160,13 @@ impl Decoder<'_> {
         }
         let prompt_seconds = clock.elapsed().as_secs_f64();
         while sequence.room() > 0 {
+            self.check_interrupted()?;
             let mut clock = Stopwatch::default();
             let steps = settings.draft.length().min(sequence.room() - 1);
+            let shadow = match &mut chance {
+                Some(rng) => Some(propose(proposer, steps, settings, rng)?),
+                None => None,
+            };
             let draft = clock.draft(|| propose(proposer, steps, settings, rng))?;
             let held = sequence.caches.len;
             let (accepted, bonus, features) = clock.verify(|| {
@@ -165,10 +198,15 @@ impl Decoder<'_> {
                 emitted: committed,
                 seconds: clock.read(),
             });
+            if let Some(shadow) = shadow {
+                shadows.extend(shadow.along(&emitted[..committed]));
+                shadows.resize(sequence.text.len() - prompt.len(), Vec::new());
+            }
         }
         Ok(Generation {
             tokens: sequence.text.split_off(prompt.len()),
             passes,
+            shadows,
             prompt_seconds,
         })
     }
@@ -189,6 +227,7 @@ impl Decoder<'_> {
         let prompt_seconds = clock.elapsed().as_secs_f64();
         let mut passes = Vec::new();
         while sequence.room() > 0 {
+            self.check_interrupted()?;
             let mut clock = Stopwatch::default();
             let token = clock.verify(|| {
                 let pass = Pass {
@@ -209,6 +248,7 @@ impl Decoder<'_> {
         Ok(Generation {
             tokens: sequence.text.split_off(prompt.len()),
             passes,
+            shadows: Vec::new(),
             prompt_seconds,
         })
     }
@@ -221,6 +261,7 @@ impl Decoder<'_> {
         capture: &Capture,
         rng: &mut StdRng,
     ) -> Result<(Sequence, Features)> {
+        self.check_interrupted()?;
         let spec = self.target.spec();
         let longest = spec.max_positions.saturating_sub(1);
         if prompt.is_empty() || prompt.len() > longest {
@@ -271,6 +312,14 @@ impl Decoder<'_> {
             logits: LogitRows::All,
         };
         self.target.decode(pass, &mut sequence.caches, self.capture)
+    }
+
+    /// Fails if it is to stop here.
+    pub(crate) fn check_interrupted(&self) -> Result<()> {
+        match (self.interrupted)() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Waits for the device, so that the prompt's work is not counted as the first draft's.
@@ -327,6 +376,9 @@ fn propose(
         sampling: settings.sampling,
     };
     let draft = proposer.propose(&request, rng);
+    if matches!(draft.proposal, Proposal::Broken) {
+        return Err(Error::DraftLogits);
+    }
     match depth(&draft) {
         got if got > steps => Err(Error::DraftLength {
             requested: steps,

@@ -1,5 +1,6 @@
 //! A target whose logits are a hash of everything before, kept in a real cache, and drafters that know it.
 use burn::prelude::*;
+use burn::tensor::DType;
 use rand::{Rng, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
@@ -18,6 +19,8 @@ pub(crate) const DRAFTER_PARAMETERS: u64 = 20;
 pub(crate) struct ToyTarget {
     spec: TargetSpec,
     device: Device,
+    /// Its logits are no numbers.
+    broken: bool,
 }
 
 impl Default for ToyTarget {
@@ -46,6 +49,15 @@ impl ToyTarget {
         Self {
             spec,
             device: Device::flex(),
+            broken: false,
+        }
+    }
+
+    /// One whose logits are no numbers.
+    pub(crate) fn broken() -> Self {
+        Self {
+            broken: true,
+            ..Self::default()
         }
     }
 }
@@ -80,6 +92,10 @@ impl Target for ToyTarget {
         TARGET_PARAMETERS
     }
 
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+
     /// Features are `[token, position]`.
     fn decode(&self, pass: Pass, caches: &mut Caches, _: &Capture) -> TargetOutput {
         let count = pass.tokens.len();
@@ -109,7 +125,12 @@ impl Target for ToyTarget {
             assert!(path.len() <= self.spec.max_positions, "past the context");
             features.extend([pass.tokens[node] as f32, (path.len() - 1) as f32]);
             if pass.logits == LogitRows::All || node + 1 == count {
-                all.extend(logits(&path, TARGET));
+                let mut row = logits(&path, TARGET);
+                if self.broken {
+                    // Of a row a single entry is none: the likeliest token seems to be another.
+                    row[VOCAB - 1] = f32::NAN;
+                }
+                all.extend(row);
             }
         }
         let rows = all.len() / VOCAB;

@@ -38,6 +38,9 @@ pub trait Verifier {
     /// Whether the output may stray from the target's distribution.
     fn is_lossy(&self) -> bool;
 
+    /// Whether what it decides of a node hangs on nothing behind that node.
+    fn decides_in_order(&self) -> bool;
+
     /// Walks `draft` from the root down. `target` holds logits, `sampling` makes distributions of them.
     ///
     /// # Shapes
@@ -98,6 +101,10 @@ impl Verifier for Greedy {
         false
     }
 
+    fn decides_in_order(&self) -> bool {
+        true
+    }
+
     fn verify(
         &self,
         draft: &Draft,
@@ -116,8 +123,9 @@ impl Verifier for Greedy {
         let best = most_likely(target)?;
         let mut accepted = Vec::new();
         let mut bonus = best[0];
-        while let Some(child) =
-            children(draft, accepted.last().copied()).find(|&node| draft.tokens[node] == bonus)
+        while let Some(child) = draft
+            .children(accepted.last().copied())
+            .find(|&node| draft.tokens[node] == bonus)
         {
             accepted.push(child);
             bonus = best[1 + child];
@@ -140,6 +148,10 @@ impl Verifier for Rejection {
 
     fn is_lossy(&self) -> bool {
         false
+    }
+
+    fn decides_in_order(&self) -> bool {
+        true
     }
 
     fn verify(
@@ -237,7 +249,7 @@ fn walk(
     let mut accepted = Vec::new();
     let mut p = row(0)?;
     'levels: loop {
-        for child in children(draft, accepted.last().copied()) {
+        for child in draft.children(accepted.last().copied()) {
             let token = draft.tokens[child] as usize;
             if chance.happens(acceptance(&p, &laws[child], token)) {
                 accepted.push(child);
@@ -249,10 +261,6 @@ fn walk(
         let bonus = chance.draw(&p) as u32;
         return Ok(Verdict { accepted, bonus });
     }
-}
-
-fn children(draft: &Draft, parent: Option<usize>) -> impl Iterator<Item = usize> {
-    (0..draft.len()).filter(move |&node| draft.parents[node] == parent)
 }
 
 fn laws<'a>(verifier: &'static str, draft: &'a Draft, vocab: usize) -> Result<Vec<Law<'a>>> {
@@ -329,24 +337,49 @@ fn check_tree(verifier: &'static str, draft: &Draft, target: &Tensor<2>) -> Resu
     Ok(())
 }
 
-/// The first largest entry of each row; only the indices leave the device.
+/// The first largest entry of each row; of a row only its index, largest entry and sum leave the device.
+///
+/// # Errors
+/// A row is not finite. A broken target would otherwise be judged by whatever comes first.
 pub(crate) fn most_likely(logits: Tensor<2>) -> Result<Vec<u32>> {
-    let indices = logits.argmax(1).try_into_data();
+    let best = logits.clone().argmax(1);
+    // A sum is no number where an entry is none, and infinity where one is.
+    let sums = logits.clone().sum_dim(1);
+    let largest = logits.gather(1, best.clone());
+    let checked = host_rows(Tensor::cat(vec![largest, sums], 1))?;
+    for (row, &[largest, sum]) in checked.as_chunks::<2>().0.iter().enumerate() {
+        if !largest.is_finite() || sum.is_nan() || sum == f32::INFINITY {
+            return Err(Error::Logits { row });
+        }
+    }
+    let indices = best.try_into_data();
     let indices = indices.map_err(|error| Error::Device(error.to_string()))?;
     Ok(indices.iter::<i64>().map(|index| index as u32).collect())
 }
 
+/// The entries of `logits` on the host, row by row.
+pub(crate) fn host_rows(logits: Tensor<2>) -> Result<Vec<f32>> {
+    let host = logits.try_into_data();
+    let host = host.map_err(|error| Error::Device(error.to_string()))?;
+    Ok(host.iter::<f32>().collect())
+}
+
 /// The processed distribution of one row of logits, summing to 1 in f64.
 fn probabilities(logits: &Tensor<2>, row: usize, sampling: &Sampling) -> Result<Vec<f64>> {
-    let host = logits.clone().narrow(0, row, 1).try_into_data();
-    let host = host.map_err(|error| Error::Device(error.to_string()))?;
-    let values: Vec<f32> = host.iter::<f32>().collect();
+    processed(&host_rows(logits.clone().narrow(0, row, 1))?, row, sampling)
+}
+
+/// The processed distribution of the logits of `row`, summing to 1 in f64.
+///
+/// # Errors
+/// They are none: see [`Error::Logits`].
+pub(crate) fn processed(logits: &[f32], row: usize, sampling: &Sampling) -> Result<Vec<f64>> {
     // Minus infinity marks a token as impossible, and is meant.
-    let bad = |value: &f32| value.is_nan() || *value == f32::INFINITY;
-    if values.iter().any(bad) || values.iter().all(|value| !value.is_finite()) {
+    let bad = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+    if logits.iter().any(bad) || logits.iter().all(|logit| !logit.is_finite()) {
         return Err(Error::Logits { row });
     }
-    let kept = sampling.distribution(&values).probabilities;
+    let kept = sampling.distribution(logits).probabilities;
     Ok(normalised(kept.into_iter().map(f64::from).collect()))
 }
 

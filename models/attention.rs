@@ -3,7 +3,7 @@ use burn::tensor::DType;
 use burn::tensor::activation::softmax;
 
 use crate::unrolled::UnrolledCache;
-use crate::{Bias, KvCache, Linear, Result, RmsNorm, Rotation, Scope};
+use crate::{Bias, KvCache, Linear, Mask, Result, RmsNorm, Rotation, Scope};
 
 /// Sizes and options of an [`Attention`] layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,7 +154,7 @@ impl Attention {
         &self,
         x: Tensor<3>,
         rotation: &Rotation,
-        mask: Option<&Tensor<4>>,
+        mask: Option<&Mask>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
         let in_graph = x.is_autodiff();
@@ -177,18 +177,18 @@ impl Attention {
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
 /// - key, value: `[batch, kv_heads, total, d_head]`
-/// - mask: `[batch or 1, 1, seq, total]`, 0 where a query may look and minus infinity where it may not
+/// - mask: `[batch or 1, 1, seq, total]`
 /// - output: `[batch, heads, seq, d_head]`
 pub fn attend(
     query: Tensor<4>,
     key: Tensor<4>,
     value: Tensor<4>,
-    mask: Option<&Tensor<4>>,
+    mask: Option<&Mask>,
 ) -> Tensor<4> {
     let dtype = query.dtype();
     let mut scores = scores(query, key);
     if let Some(mask) = mask {
-        scores = scores + mask.clone();
+        scores = scores + mask.entries().clone();
     }
     weigh(softmax(scores, 3).cast(dtype), value)
 }

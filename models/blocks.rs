@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Projected, scores, weigh};
+use crate::{Mask, Projected, scores, weigh};
 
 /// Where blocks stand and what they see.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ impl BlockLayout {
         causal: bool,
         window: Option<usize>,
         device: &Device,
-    ) -> Option<Tensor<4>> {
+    ) -> Option<Mask> {
         if !causal && window.is_none() {
             return None;
         }
@@ -103,7 +103,8 @@ impl BlockLayout {
                 }
             }
         }
-        Some(Tensor::<1>::from_floats(mask.as_slice(), device).reshape([1, 1, size, total]))
+        let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
+        Some(Mask::of(mask.reshape([1, 1, size, total])))
     }
 
     pub(crate) fn context_positions(&self) -> Tensor<2, Int> {

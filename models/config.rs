@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use burn::prelude::*;
 use serde_json::{Value, json};
+use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
 
 use crate::weights::FolderWeights;
@@ -12,6 +13,8 @@ use crate::{
 
 /// More layers than any model has.
 const MAX_COUNT: usize = 4096;
+/// Sizes above this are not sizes; below it, products of two fit a `usize`.
+const MAX_SIZE: u64 = i32::MAX as u64;
 const SUPPORTED: &str = "llama, mistral, qwen2, qwen3";
 
 /// Loads the target of a folder in the Hugging Face layout.
@@ -52,7 +55,7 @@ impl Keys<'_> {
             expected: expected.into(),
             got: match self.value.get(key) {
                 None => "nothing".into(),
-                Some(value) => format!("`{value}`"),
+                Some(value) => format!("`{}`", printable(&value.to_string())),
             },
         }
     }
@@ -63,9 +66,9 @@ impl Keys<'_> {
 
     fn size(&self, key: &str) -> Result<usize> {
         let size = self.value.get(key).and_then(Value::as_u64);
-        size.filter(|&size| size > 0)
+        size.filter(|size| (1..=MAX_SIZE).contains(size))
             .map(|size| size as usize)
-            .ok_or_else(|| self.problem(key, "a positive integer"))
+            .ok_or_else(|| self.problem(key, &format!("a whole number from 1 to {MAX_SIZE}")))
     }
 
     /// A number of modules: what a file claims must not decide how much memory is asked for.
@@ -86,6 +89,31 @@ impl Keys<'_> {
     fn number(&self, key: &str) -> Result<f64> {
         let number = self.value.get(key).and_then(Value::as_f64);
         number.ok_or_else(|| self.problem(key, "a number"))
+    }
+
+    /// What keeps a norm from dividing by zero.
+    fn epsilon(&self, key: &str, default: f64) -> Result<f64> {
+        let Some(value) = self.present(key) else {
+            return Ok(default);
+        };
+        // Norms are computed in 32 bits.
+        let sensible =
+            |epsilon: &f64| *epsilon > 0.0 && *epsilon < 1.0 && (*epsilon as f32).is_normal();
+        let epsilon = value.as_f64().filter(sensible);
+        epsilon.ok_or_else(|| self.problem(key, "a number above 0 and below 1"))
+    }
+
+    /// The width of a head. Positions turn its halves, so it is even.
+    fn head_dim(&self, d_model: usize, heads: usize) -> Result<usize> {
+        let key = "head_dim";
+        if self.present(key).is_none() && !d_model.is_multiple_of(heads) {
+            let expected = format!("a number, as {heads} heads do not share out {d_model}");
+            return Err(self.problem(key, &expected));
+        }
+        match self.size_or(key, d_model / heads)? {
+            width if width.is_multiple_of(2) => Ok(width),
+            width => Err(self.problem(key, &format!("an even number, not {width}"))),
+        }
     }
 
     fn flag(&self, key: &str, default: bool) -> Result<bool> {
@@ -115,7 +143,7 @@ impl TransformerConfig {
         if !["llama", "mistral", "qwen2", "qwen3"].contains(&kind) {
             return Err(Error::Architecture {
                 file: file.to_owned(),
-                got: kind.into(),
+                got: printable(kind),
                 supported: SUPPORTED.into(),
             });
         }
@@ -208,6 +236,7 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
     if heads % kv_heads != 0 {
         return Err(keys.problem("num_key_value_heads", &format!("a divisor of {heads}")));
     }
+    let d_head = keys.head_dim(d_model, heads)?;
     let max_positions = keys.size_or("max_position_embeddings", 2048)?;
     Ok(TargetSpec {
         layers: keys.count("num_hidden_layers")?,
@@ -215,19 +244,16 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
         d_ff: keys.size("intermediate_size")?,
         heads,
         kv_heads,
-        d_head: keys.size_or("head_dim", d_model / heads)?,
+        d_head,
         vocab: keys.size("vocab_size")?,
-        norm_epsilon: match keys.present("rms_norm_eps") {
-            None => 1e-6,
-            Some(_) => keys.number("rms_norm_eps")?,
-        },
-        rope: rope(keys, max_positions)?,
+        norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
+        rope: rope(keys, max_positions, d_head)?,
         max_positions,
     })
 }
 
 /// `rope_parameters` (transformers 5) wins over `rope_theta` and `rope_scaling`.
-fn rope(keys: &Keys, max_positions: usize) -> Result<RopeConfig> {
+fn rope(keys: &Keys, max_positions: usize, d_head: usize) -> Result<RopeConfig> {
     let partial = "partial_rotary_factor";
     let tables = [
         Some(keys.value),
@@ -256,12 +282,14 @@ fn rope(keys: &Keys, max_positions: usize) -> Result<RopeConfig> {
     let Value::Object(mut table) = table else {
         return Err(keys.problem(key, "a table"));
     };
-    let theta = match table.get("rope_theta").and_then(Value::as_f64) {
-        Some(theta) => theta,
-        None => match keys.present("rope_theta") {
-            None => 10_000.0,
-            Some(_) => keys.number("rope_theta")?,
-        },
+    let of_table = table.remove("rope_theta").filter(|theta| !theta.is_null());
+    let theta = match (of_table, keys.present("rope_theta")) {
+        (Some(theta), _) => {
+            let expected = "a number under `rope_theta`";
+            theta.as_f64().ok_or_else(|| keys.problem(key, expected))?
+        }
+        (None, None) => 10_000.0,
+        (None, Some(_)) => keys.number("rope_theta")?,
     };
     let kind = table
         .remove("type")
@@ -281,15 +309,20 @@ fn rope(keys: &Keys, max_positions: usize) -> Result<RopeConfig> {
             &format!("rotary scaling default, linear, llama3 or yarn ({error})"),
         )
     })?;
-    scaling
-        .check()
-        .map_err(|problem| keys.problem(key, &problem))?;
+    let rope = RopeConfig { theta, scaling };
+    rope.check(d_head).map_err(|problem| {
+        let of = match keys.present(key) {
+            Some(_) => key,
+            None => "rope_theta",
+        };
+        keys.problem(of, &problem)
+    })?;
     if let Some(other) = keys.present("rope_theta")
         && other.as_f64() != Some(theta)
     {
         return Err(keys.problem("rope_theta", &format!("{theta}, as in `{key}`")));
     }
-    Ok(RopeConfig { theta, scaling })
+    Ok(rope)
 }
 
 fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> {
@@ -320,4 +353,123 @@ fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>>
         _ => Err(keys.problem("layer_types", &expected)),
     };
     types.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Value {
+        json!({
+            "model_type": "qwen3",
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_hidden_layers": 2,
+            "head_dim": 8,
+            "vocab_size": 100,
+            "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 256,
+            "rope_theta": 10000.0,
+        })
+    }
+
+    fn refused(change: impl FnOnce(&mut Value)) -> String {
+        let mut config = config();
+        change(&mut config);
+        let read = TransformerConfig::read(&config, Path::new("config.json"));
+        read.map(|read| read.spec).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn numbers_that_no_model_has_are_refused_by_key() {
+        TransformerConfig::read(&config(), Path::new("config.json")).unwrap();
+        for (key, value) in [
+            ("rms_norm_eps", json!(-1e-6)),
+            ("rms_norm_eps", json!(0)),
+            ("rms_norm_eps", json!(1.0)),
+            ("rms_norm_eps", json!(1e-300)),
+            ("rms_norm_eps", json!("1e-6")),
+            ("rope_theta", json!(0)),
+            ("rope_theta", json!(-10000.0)),
+            ("rope_theta", json!(1e-300)),
+            ("rope_theta", json!("10000")),
+            ("hidden_size", json!(0)),
+            ("hidden_size", json!(1u64 << 40)),
+            ("intermediate_size", json!(-1)),
+            ("num_attention_heads", json!(0)),
+            ("num_key_value_heads", json!(3)),
+            ("num_hidden_layers", json!(1 << 20)),
+            ("head_dim", json!(0)),
+            ("head_dim", json!(7)),
+            ("vocab_size", json!(0)),
+            ("max_position_embeddings", json!(0)),
+        ] {
+            let error = refused(|config| config[key] = value.clone());
+            assert!(
+                error.contains(&format!("key `{key}`")),
+                "{key} = {value}: {error}"
+            );
+        }
+        let odd = refused(|config| {
+            config["num_attention_heads"] = json!(3);
+            config["num_key_value_heads"] = json!(3);
+            config["head_dim"] = Value::Null;
+        });
+        assert!(
+            odd.contains("key `head_dim`") && odd.contains("3 heads"),
+            "{odd}"
+        );
+    }
+
+    #[test]
+    fn rotary_scaling_out_of_range_is_refused_by_its_parameter() {
+        let yarn = |more: Value| {
+            let mut table =
+                json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+            let (Some(table), Value::Object(more)) = (table.as_object_mut(), more) else {
+                unreachable!()
+            };
+            table.extend(more);
+            json!(table)
+        };
+        for (table, part) in [
+            (json!({"rope_type": "linear", "factor": 0.0}), "`factor`"),
+            (json!({"rope_type": "linear", "factor": -2.0}), "`factor`"),
+            (json!({"rope_theta": 0.0}), "`rope_theta`"),
+            (json!({"rope_theta": "1e4"}), "`rope_theta`"),
+            (yarn(json!({"attention_factor": 0.0})), "`attention_factor`"),
+            (
+                yarn(json!({"attention_factor": -1.0})),
+                "`attention_factor`",
+            ),
+            (yarn(json!({"beta_fast": 0.5})), "`beta_fast`"),
+            (
+                yarn(json!({"original_max_position_embeddings": 0})),
+                "`original_max",
+            ),
+            (yarn(json!({"rope_theta": 1.0})), "`rope_theta`"),
+        ] {
+            let error = refused(|config| {
+                config["rope_theta"] = Value::Null;
+                config["rope_parameters"] = table.clone();
+            });
+            assert!(error.contains("key `rope_parameters`"), "{table}: {error}");
+            assert!(error.contains(part), "{table}: {error}");
+        }
+        let error = refused(|config| config["rope_scaling"] = json!({"rope_type": "dynamic"}));
+        assert!(
+            error.contains("key `rope_scaling`") && error.contains("linear, llama3 or yarn"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_name_that_steers_the_terminal_is_escaped() {
+        let error = refused(|config| config["model_type"] = json!("x\u{1b}[2J\u{9b}31m"));
+        assert!(error.contains(r"`x\u{1b}[2J\u{9b}31m`"), "{error:?}");
+        let error = refused(|config| config["hidden_act"] = json!("x\u{202e}y"));
+        assert!(!error.contains('\u{202e}'), "{error:?}");
+    }
 }

@@ -2,8 +2,8 @@ use burn::prelude::*;
 use burn::tensor::activation::silu;
 
 use crate::{
-    Attention, AttentionConfig, Bias, KvCache, Linear, LocalConvolution, Result, RmsNorm, Rotation,
-    Scope, tangent,
+    Attention, AttentionConfig, Bias, KvCache, Linear, LocalConvolution, Mask, Result, RmsNorm,
+    Rotation, Scope, tangent,
 };
 
 /// Sizes of a [`DecoderLayer`].
@@ -132,7 +132,7 @@ impl DecoderLayer {
         &self,
         x: Tensor<3>,
         rotation: &Rotation,
-        mask: Option<&Tensor<4>>,
+        mask: Option<&Mask>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
         self.forward_with(x, |attention, x| {

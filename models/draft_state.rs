@@ -2,7 +2,7 @@
 use burn::prelude::*;
 
 use crate::mask::{draft_mask, draft_positions, tree_mask, tree_positions};
-use crate::{KvCache, Tree, chain};
+use crate::{KvCache, Mask, Tree, chain};
 
 /// Keys, values and outputs of one sequence: of what was observed, made from true features only, and after it of draft
 /// nodes.
@@ -13,6 +13,8 @@ pub struct DraftState {
     outputs: Option<Tensor<3>>,
     /// Nodes that were run, in the order of their rows.
     drafted: Vec<usize>,
+    /// How many positions back a token sees, the own one counted.
+    window: Option<usize>,
 }
 
 /// Where the tokens of one pass stand.
@@ -20,7 +22,7 @@ pub struct DraftPass<'a> {
     /// `[1, tokens]`
     pub positions: Tensor<2, Int>,
     /// See [`attend`](crate::attend).
-    pub mask: Option<Tensor<4>>,
+    pub mask: Option<Mask>,
     /// Takes the pass's keys and values.
     pub cache: &'a mut KvCache,
 }
@@ -32,7 +34,13 @@ impl DraftState {
             cache: KvCache::new(capacity),
             outputs: None,
             drafted: Vec::new(),
+            window: None,
         }
+    }
+
+    /// The same where a token sees at most `window` positions back, the own one counted.
+    pub fn within(self, window: Option<usize>) -> Self {
+        Self { window, ..self }
     }
 
     /// Takes in `tokens` committed tokens, whose outputs `run` computes.
@@ -48,7 +56,7 @@ impl DraftState {
         let (parents, cached) = (chain(tokens), self.cache.len());
         let outputs = run(DraftPass {
             positions: tree_positions(&parents, cached, device),
-            mask: tree_mask(&parents, cached, None, device),
+            mask: tree_mask(&parents, cached, self.window, device),
             cache: &mut self.cache,
         });
         self.outputs = Some(outputs.narrow(1, tokens - 1, 1));
@@ -69,10 +77,10 @@ impl DraftState {
     ) -> Tensor<3> {
         let parents = self.parent_outputs(tree, nodes);
         let device = parents.device();
-        let committed = self.committed();
+        let (committed, window) = (self.committed(), self.window);
         let pass = DraftPass {
             positions: draft_positions(tree, nodes, committed, &device),
-            mask: draft_mask(tree, &self.drafted, nodes, committed, None, &device),
+            mask: draft_mask(tree, &self.drafted, nodes, committed, window, &device),
             cache: &mut self.cache,
         };
         let outputs = run(parents, pass);

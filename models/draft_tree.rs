@@ -214,7 +214,9 @@ impl Builder<'_> {
                     break;
                 }
             }
-            let logits = self.source.logits(&self.tree, &inner);
+            let Some(logits) = self.logits(&inner) else {
+                return broken();
+            };
             let (mut next, mut next_places) = (Vec::new(), Vec::new());
             for (at, (row, &place)) in logits.iter().zip(&places).enumerate() {
                 let children = shape.children(place);
@@ -242,6 +244,17 @@ impl Builder<'_> {
                 _ => Proposal::Sampled(laws),
             },
         }
+    }
+
+    /// The logits of what follows `nodes`; nothing where some are no numbers, and where none can be chosen. Minus infinity
+    /// marks a token that is no candidate.
+    fn logits(&mut self, nodes: &[usize]) -> Option<Vec<Vec<f32>>> {
+        let rows = self.source.logits(&self.tree, nodes);
+        let is_sound = |row: &Vec<f32>| {
+            let bad = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+            !row.iter().any(bad) && row.iter().any(|logit| logit.is_finite())
+        };
+        rows.iter().all(is_sound).then_some(rows)
     }
 
     /// At most `count` tokens of the target's vocabulary, and what each was drawn from.
@@ -295,7 +308,9 @@ impl Builder<'_> {
         while self.tree.len() < nodes {
             if let Some((node, so_far, length)) = next.take().filter(|(.., length)| *length < depth)
             {
-                let logits = self.source.logits(&self.tree, node.as_slice());
+                let Some(logits) = self.logits(node.as_slice()) else {
+                    return broken();
+                };
                 let row = &logits[0];
                 let total = log_sum_exp(row);
                 // More children than are still wanted are never chosen.
@@ -333,7 +348,9 @@ impl Builder<'_> {
             if step > 0 && frontier.is_empty() {
                 break;
             }
-            let logits = self.source.logits(&self.tree, &frontier);
+            let Some(logits) = self.logits(&frontier) else {
+                return broken();
+            };
             let found = self.tree.len();
             for (at, row) in logits.iter().enumerate() {
                 let parent = frontier.get(at).copied();
@@ -360,6 +377,13 @@ impl Builder<'_> {
             parents,
             proposal: Proposal::Deterministic,
         }
+    }
+}
+
+fn broken() -> Draft {
+    Draft {
+        proposal: Proposal::Broken,
+        ..Draft::default()
     }
 }
 

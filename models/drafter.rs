@@ -78,6 +78,8 @@ pub enum Proposal {
     /// Each node was drawn from the distribution at its index, over the target's vocabulary. Where siblings differ by
     /// construction, that of a node has no mass on the siblings before it.
     Sampled(Vec<Distribution>),
+    /// Not at all, as the drafter's logits were infinite or no numbers: there are no nodes.
+    Broken,
 }
 
 impl Draft {
@@ -99,6 +101,30 @@ impl Draft {
     /// Whether nothing was drafted.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// The nodes that follow `parent`, or the last committed token, in their order.
+    pub fn children(&self, parent: Option<usize>) -> impl Iterator<Item = usize> {
+        (0..self.len()).filter(move |&node| self.parents[node] == parent)
+    }
+
+    /// What was drafted for the place of each of `tokens` behind those before it, each once, up to where that was not drafted.
+    pub fn along(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
+        let mut drafted = Vec::new();
+        let mut parent = Some(None);
+        for token in tokens {
+            let Some(at) = parent else { break };
+            let mut here: Vec<u32> = Vec::new();
+            for node in self.children(at) {
+                if !here.contains(&self.tokens[node]) {
+                    here.push(self.tokens[node]);
+                }
+            }
+            drafted.push(here);
+            let follow = |&node: &usize| self.tokens[node] == *token;
+            parent = self.children(at).find(follow).map(Some);
+        }
+        drafted
     }
 }
 

@@ -9,7 +9,7 @@ use crate::draft_state::{DraftPass, DraftState};
 use crate::mask::token_ids;
 use crate::unrolled::UnrolledCache;
 use crate::{
-    Attention, AttentionConfig, Bias, Capture, Drafter, Features, Linear, Mlp, RandomWeights,
+    Attention, AttentionConfig, Bias, Capture, Drafter, Features, Linear, Mask, Mlp, RandomWeights,
     Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights, weights::lift,
 };
 
@@ -67,7 +67,7 @@ impl Eagle1 {
         embedded: Tensor<3>,
         features: Tensor<3>,
         rotation: &Rotation,
-        mask: &Tensor<4>,
+        mask: &Mask,
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
         self.layer(embedded, features, |attention, x| {

@@ -11,8 +11,8 @@ use crate::unrolled::UnrolledCache;
 use crate::untrained::Untrained;
 use crate::{
     Attention, AttentionConfig, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
-    Linear, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree,
-    Weights, weights::lift,
+    Linear, Mask, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec,
+    Tree, Weights, weights::lift,
 };
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -39,6 +39,8 @@ pub struct Eagle3Config {
     pub fc_norm: bool,
     /// Whether the next step is fed the output after the final norm (EAGLE-3.1) and not before it (the paper).
     pub norm_output: bool,
+    /// How many positions back the layer sees, the own one counted, in tokens. Left out or 0: all.
+    pub window: usize,
 }
 
 /// Where the drafter's head comes from.
@@ -66,6 +68,7 @@ impl Default for Eagle3Config {
             norm_before_residual: false,
             fc_norm: false,
             norm_output: false,
+            window: 0,
         }
     }
 }
@@ -126,18 +129,19 @@ impl Eagle3 {
     /// # Shapes
     /// - embedded: `[batch, seq, d_model]`, of the token after each hidden state
     /// - hidden: `[batch, seq, d_model]`, fused features at step 0, [`Self::feedback`] after
-    /// - mask: `[batch, 1, seq, seq]`
+    /// - mask: `[batch, 1, seq, seq]`, what this step sees of the keys of step 0
     /// - output: `[batch, seq, d_model]`, before the final norm
     pub fn unrolled_step(
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
         rotation: &Rotation,
-        mask: &Tensor<4>,
+        mask: &Mask,
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
         self.layer(embedded, hidden, |attention, x| {
-            attention.output(cache.attend(attention.project(x, rotation), mask))
+            let projected = attention.project(x, rotation);
+            attention.output(cache.attend_within(projected, mask, self.window()))
         })
     }
 
@@ -176,6 +180,12 @@ impl Eagle3 {
     /// Its settings.
     pub fn config(&self) -> &Eagle3Config {
         &self.frozen.config
+    }
+
+    /// How many positions back the layer sees, the own one counted; none for all.
+    pub fn window(&self) -> Option<usize> {
+        let window = self.frozen.config.window;
+        (window > 0).then_some(window)
     }
 
     /// The target's frozen pieces.
@@ -315,7 +325,7 @@ impl Drafter for Eagle3 {
     }
 
     fn start(&self, capacity: usize, _: u32) -> DraftState {
-        DraftState::new(capacity)
+        DraftState::new(capacity).within(self.window())
     }
 
     fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {

@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
 
-use crate::{Caches, Capture, Sampling, Target as _, Transformer, sample, weights::host_f32};
+use crate::{Caches, Capture, Mask, Sampling, Target as _, Transformer, sample, weights::host_f32};
 
 /// How texts are continued.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +116,7 @@ fn padded_mask(
     before: usize,
     window: Option<usize>,
     device: &Device,
-) -> Tensor<4> {
+) -> Mask {
     let total = before + new;
     let window = window.unwrap_or(usize::MAX);
     let mut mask = vec![f32::NEG_INFINITY; padding.len() * new * total];
@@ -125,5 +125,6 @@ fn padded_mask(
         let first = start.max((column + 1).saturating_sub(window)).min(column);
         seen[first..=column].fill(0.0);
     }
-    Tensor::<1>::from_floats(mask.as_slice(), device).reshape([padding.len(), 1, new, total])
+    let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
+    Mask::of(mask.reshape([padding.len(), 1, new, total]))
 }

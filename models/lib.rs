@@ -47,7 +47,7 @@ pub use drafter::{Capture, Draft, DraftRequest, Drafter, Proposal, Proposer, Ses
 pub use error::{Error, Result};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;
-pub use mask::Layout;
+pub use mask::{Layout, Mask};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use sampling::{Distribution, Sampling, argmax, sample};

@@ -1,7 +1,65 @@
-//! Which position sees which, as a matrix added to attention scores: 0 where it may look, minus infinity elsewhere.
+//! Which position sees which.
 use burn::prelude::*;
 
 use crate::{Tree, target::depths};
+
+/// A matrix added to attention scores: 0 where a query may look, minus infinity where it may not.
+///
+/// # Shapes
+/// `[batch or 1, 1, seq, total]`
+#[derive(Debug, Clone)]
+pub struct Mask {
+    entries: Tensor<4>,
+    reach: Reach,
+}
+
+/// Which keys a query may see, whatever the entries of its mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Those up to its own index.
+    Back,
+    /// All.
+    Everywhere,
+}
+
+impl Mask {
+    /// A mask that hides every key behind a query's own index, so that attention need not compute it.
+    pub fn causal(entries: Tensor<4>) -> Self {
+        Self {
+            entries,
+            reach: Reach::Back,
+        }
+    }
+
+    /// A mask of any form.
+    pub fn of(entries: Tensor<4>) -> Self {
+        Self {
+            entries,
+            reach: Reach::Everywhere,
+        }
+    }
+
+    /// `[batch or 1, 1, seq, total]`
+    pub fn entries(&self) -> &Tensor<4> {
+        &self.entries
+    }
+
+    /// The same mask in no graph.
+    pub fn without_autodiff(&self) -> Self {
+        Self {
+            entries: self.entries.clone().without_autodiff(),
+            reach: self.reach,
+        }
+    }
+
+    /// How many keys, from the first on, the queries before `end` may see.
+    pub(crate) fn keys_before(&self, end: usize) -> usize {
+        match self.reach {
+            Reach::Back => end,
+            Reach::Everywhere => self.entries.dims()[3],
+        }
+    }
+}
 
 /// The documents and positions of packed rows.
 #[derive(Debug, Clone)]
@@ -17,7 +75,7 @@ impl Layout {
     ///
     /// # Shapes
     /// - output: `[batch, 1, seq, seq]`
-    pub fn mask(&self, window: Option<usize>) -> Tensor<4> {
+    pub fn mask(&self, window: Option<usize>) -> Mask {
         let [batch, seq] = self.documents.dims();
         let device = self.documents.device();
         let rows = self.documents.clone().reshape([batch, seq, 1]);
@@ -32,9 +90,9 @@ impl Layout {
             hidden = hidden.bool_or(back.greater_equal_scalar(window as i64));
         }
         let hidden = other_document.bool_or(hidden.expand([batch, seq, seq]));
-        Tensor::<3>::zeros([batch, seq, seq], (&device, burn::tensor::DType::F32))
-            .mask_fill(hidden, f32::NEG_INFINITY)
-            .reshape([batch, 1, seq, seq])
+        let entries = Tensor::<3>::zeros([batch, seq, seq], (&device, burn::tensor::DType::F32))
+            .mask_fill(hidden, f32::NEG_INFINITY);
+        Mask::causal(entries.reshape([batch, 1, seq, seq]))
     }
 }
 
@@ -48,7 +106,7 @@ pub fn tree_mask(
     cached: usize,
     window: Option<usize>,
     device: &Device,
-) -> Option<Tensor<4>> {
+) -> Option<Mask> {
     let nodes = parents.len();
     let total = cached + nodes;
     let far = |span: usize| window.is_some_and(|window| span >= window);
@@ -73,7 +131,8 @@ pub fn tree_mask(
             ancestor = parents[at];
         }
     }
-    Some(Tensor::<1>::from_floats(mask.as_slice(), device).reshape([1, 1, nodes, total]))
+    let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
+    Some(Mask::of(mask.reshape([1, 1, nodes, total])))
 }
 
 /// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
@@ -89,7 +148,7 @@ pub fn draft_mask(
     committed: usize,
     window: Option<usize>,
     device: &Device,
-) -> Option<Tensor<4>> {
+) -> Option<Mask> {
     let total = committed + before.len() + nodes.len();
     let mut row_of = vec![None; tree.len()];
     for (row, &node) in before.iter().chain(nodes).enumerate() {
@@ -115,7 +174,7 @@ pub fn draft_mask(
         return None;
     }
     let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
-    Some(mask.reshape([1, 1, nodes.len(), total]))
+    Some(Mask::of(mask.reshape([1, 1, nodes.len(), total])))
 }
 
 /// Position of some nodes of a draft tree after `committed` positions, `[1, nodes]`.
@@ -178,7 +237,7 @@ mod tests {
             0.0, 0.0, NO, 0.0, NO, //
             0.0, 0.0, NO, 0.0, 0.0,
         ];
-        assert_eq!(host_f32(mask), expected);
+        assert_eq!(host_f32(mask.entries), expected);
     }
 
     #[test]
@@ -190,12 +249,12 @@ mod tests {
             parents: vec![None, None, Some(1), Some(0), Some(2)],
         };
         let mask = draft_mask(&tree, &[1, 0, 2], &[4], 2, None, &device).unwrap();
-        assert_eq!(host_f32(mask), [0.0, 0.0, 0.0, NO, 0.0, 0.0]);
+        assert_eq!(host_f32(mask.entries), [0.0, 0.0, 0.0, NO, 0.0, 0.0]);
         let windowed = draft_mask(&tree, &[1, 0, 2], &[4], 2, Some(2), &device).unwrap();
-        assert_eq!(host_f32(windowed), [NO, NO, NO, NO, 0.0, 0.0]);
+        assert_eq!(host_f32(windowed.entries), [NO, NO, NO, NO, 0.0, 0.0]);
         let mask = draft_mask(&tree, &[1, 0], &[2, 3], 1, None, &device).unwrap();
         let expected = [0.0, 0.0, NO, 0.0, NO, 0.0, NO, 0.0, NO, 0.0];
-        assert_eq!(host_f32(mask), expected);
+        assert_eq!(host_f32(mask.entries), expected);
         assert!(draft_mask(&tree, &[1], &[2], 1, None, &device).is_none());
         let positions = draft_positions(&tree, &[2, 3], 7, &device).into_data();
         assert_eq!(positions.iter::<i64>().collect::<Vec<_>>(), [8, 8]);
@@ -214,8 +273,8 @@ mod tests {
             NO, NO, 0.0, NO, //
             NO, NO, NO, 0.0,
         ];
-        assert_eq!(host_f32(layout.mask(None)), expected);
-        let windowed = host_f32(layout.mask(Some(1)));
+        assert_eq!(host_f32(layout.mask(None).entries), expected);
+        let windowed = host_f32(layout.mask(Some(1)).entries);
         assert_eq!(windowed[4..8], [NO, 0.0, NO, NO]);
     }
 }

@@ -14,7 +14,7 @@ use crate::lora::{self, LoraConfig};
 use crate::start::{FreshConfig, Start};
 use crate::weights::lift;
 use crate::{
-    Bias, Caches, Capture, Drafter, Error, Features, Linear, RandomWeights, Result, Scope,
+    Bias, Caches, Capture, Drafter, Error, Features, Linear, Mask, RandomWeights, Result, Scope,
     TargetParts, TargetSpec, Transformer, TransformerConfig, Tree, Weights,
 };
 
@@ -206,7 +206,7 @@ impl Pard {
         tokens: Tensor<2, Int>,
         positions: Tensor<2, Int>,
         added: Option<Tensor<3>>,
-        mask: &dyn Fn(Option<usize>) -> Option<Tensor<4>>,
+        mask: &dyn Fn(Option<usize>) -> Option<Mask>,
         dtype: DType,
     ) -> Tensor<3> {
         let mut inputs = self.model.embed_known(tokens).cast(dtype);

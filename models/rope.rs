@@ -55,6 +55,36 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeConfig {
+    /// Says what makes no sense of heads of `d_head`.
+    pub fn check(&self, d_head: usize) -> std::result::Result<(), String> {
+        let theta = self.theta;
+        if !(theta > 0.0 && theta.is_finite()) {
+            return Err(format!(
+                "`rope_theta`: expected a number above 0, found {theta}"
+            ));
+        }
+        // YaRN looks for the dimension that turns so many times, by the logarithm of the base.
+        if matches!(self.scaling, RopeScaling::Yarn { .. }) && theta <= 1.0 {
+            return Err(format!(
+                "`rope_theta`: expected a number above 1, found {theta}"
+            ));
+        }
+        self.scaling.check()?;
+        let factor = self.attention_factor();
+        if !(factor > 0.0 && (factor as f32).is_finite()) {
+            return Err(format!(
+                "`attention_factor`: expected a number above 0, found {factor}"
+            ));
+        }
+        let frequencies = self.inverse_frequencies(d_head);
+        match frequencies.iter().all(|frequency| frequency.is_finite()) {
+            true => Ok(()),
+            false => Err("expected frequencies that 32 bits hold, found larger ones".to_string()),
+        }
+    }
+}
+
 impl RopeScaling {
     /// Says which parameter makes no sense.
     pub fn check(&self) -> std::result::Result<(), String> {

@@ -165,7 +165,7 @@ impl Start<'_> {
 
     fn folder(&self, target: &TargetParts) -> Result<ModelFolder> {
         if !self.model.is_empty() {
-            let folder = spectrain_checkpoints::resolve(self.model, &HubOptions::default())?;
+            let folder = spectrain_checkpoints::resolve(self.model, None, &HubOptions::default())?;
             return Ok(ModelFolder::open(folder)?);
         }
         match &target.folder {

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use burn::nn::Embedding;
 use burn::prelude::*;
+use burn::tensor::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::weights::lift;
@@ -169,6 +170,9 @@ pub trait Target {
 
     /// Its parameters, all of which one pass reads.
     fn parameters(&self) -> u64;
+
+    /// The type of its weights and activations.
+    fn dtype(&self) -> DType;
 
     /// Runs `pass` after what `caches` holds, adds its keys and values to it, and keeps what `capture` asks for.
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput;

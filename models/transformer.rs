@@ -9,8 +9,8 @@ use burn::tensor::DType;
 use crate::mask::{token_ids, tree_mask, tree_positions};
 use crate::{
     AttentionConfig, Bias, Caches, Capture, DecoderLayer, DecoderLayerConfig, Features, Init,
-    Layout, Linear, LogitRows, Pass, Result, RmsNorm, Scope, Target, TargetOutput, TargetParts,
-    TargetSpec,
+    Layout, Linear, LogitRows, Mask, Pass, Result, RmsNorm, Scope, Target, TargetOutput,
+    TargetParts, TargetSpec,
 };
 
 /// What `config.json` says of a dense decoder.
@@ -168,7 +168,7 @@ impl Transformer {
         &self,
         inputs: Tensor<3>,
         positions: Tensor<2, Int>,
-        mask: &dyn Fn(Option<usize>) -> Option<Tensor<4>>,
+        mask: &dyn Fn(Option<usize>) -> Option<Mask>,
         caches: Option<&mut Caches>,
         capture: &Capture,
     ) -> Features {
@@ -235,6 +235,10 @@ impl Target for Transformer {
         self.num_params() as u64
     }
 
+    fn dtype(&self) -> DType {
+        self.embed_tokens.weight.val().dtype()
+    }
+
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
         let device = self.device();
         let cached = caches.len;
@@ -256,13 +260,13 @@ impl Target for Transformer {
 
 /// The masks of a pass: one for each window among the layers.
 struct Masks {
-    masks: Vec<(Option<usize>, Option<Tensor<4>>)>,
+    masks: Vec<(Option<usize>, Option<Mask>)>,
     of: Vec<usize>,
 }
 
 impl Masks {
-    fn new(windows: &[Option<usize>], make: &dyn Fn(Option<usize>) -> Option<Tensor<4>>) -> Self {
-        let mut masks: Vec<(Option<usize>, Option<Tensor<4>>)> = Vec::new();
+    fn new(windows: &[Option<usize>], make: &dyn Fn(Option<usize>) -> Option<Mask>) -> Self {
+        let mut masks: Vec<(Option<usize>, Option<Mask>)> = Vec::new();
         let mut of = Vec::with_capacity(windows.len());
         for &window in windows {
             let known = masks.iter().position(|(known, _)| *known == window);
@@ -274,7 +278,7 @@ impl Masks {
         Self { masks, of }
     }
 
-    fn of(&self, layer: usize) -> Option<&Tensor<4>> {
+    fn of(&self, layer: usize) -> Option<&Mask> {
         self.masks[self.of[layer]].1.as_ref()
     }
 }

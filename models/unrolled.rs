@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Projected, scores, tangent, weigh};
+use crate::{Mask, Projected, scores, tangent, weigh};
 
 /// Keys and values of the steps so far.
 #[derive(Debug, Clone, Default)]
@@ -42,16 +42,28 @@ impl UnrolledCache {
     ///
     /// Scores are `[seq, seq]` for step 0 and one column for each later step. The softmax is taken over both without
     /// joining them: weights stay unnormalised and the sum divides the `[seq, d_head]` result. Queries are taken in
-    /// blocks, each with the keys up to its end only: what the mask hides behind them is not computed.
+    /// blocks; those of a causal mask with the keys up to the block's end only, as it hides the others.
     ///
     /// # Shapes
-    /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0, none of which may be visible before its own index
+    /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0
     /// - output: `[batch, heads, seq, d_head]`
-    pub fn attend(&mut self, projected: Projected, mask: &Tensor<4>) -> Tensor<4> {
+    pub fn attend(&mut self, projected: Projected, mask: &Mask) -> Tensor<4> {
+        self.attend_within(projected, mask, None)
+    }
+
+    /// The same where a query sees at most `window` positions back, the own one counted; `mask` says so for step 0.
+    pub fn attend_within(
+        &mut self,
+        projected: Projected,
+        mask: &Mask,
+        window: Option<usize>,
+    ) -> Tensor<4> {
         let Projected { query, key, value } = projected;
         self.steps.push((key, value));
         let seq = query.dims()[2];
-        let columns: Vec<(Tensor<4>, Tensor<4>)> = self.steps[1..]
+        // A step stands one position behind the step before it.
+        let first = window.map_or(1, |window| self.steps.len().saturating_sub(window).max(1));
+        let columns: Vec<(Tensor<4>, Tensor<4>)> = self.steps[first..]
             .iter()
             .map(|(key, value)| (diagonal(query.clone(), key.clone()), value.clone()))
             .collect(); // scores [batch, heads, seq, 1], values [batch, kv_heads, seq, d_head]
@@ -63,8 +75,8 @@ impl UnrolledCache {
                 .iter()
                 .map(|(scores, values)| (of_block(scores), of_block(values)))
                 .collect();
-            let seen = start + rows;
-            let mask = of_block(mask).narrow(3, 0, seen);
+            let seen = mask.keys_before(start + rows);
+            let mask = of_block(mask.entries()).narrow(3, 0, seen);
             self.attend_block(of_block(&query), seen, columns, mask)
         });
         Tensor::cat(blocks.collect(), 2)

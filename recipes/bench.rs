@@ -25,6 +25,7 @@ use spectrain_train::{
 };
 
 use crate::device;
+use crate::stages::check_interrupted;
 
 /// Positions of a batch.
 const LENGTH: usize = 512;
@@ -56,6 +57,9 @@ pub struct BenchArguments {
     /// `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// Print the line of one case and no more.
+    #[arg(long, hide = true, requires_all = ["size", "task"])]
+    case: bool,
 }
 
 /// What is timed.
@@ -84,7 +88,7 @@ enum Size {
 
 /// Runs the command.
 pub fn run(arguments: &BenchArguments) -> Result<()> {
-    if let (Some(size), Some(task)) = (arguments.size, arguments.task) {
+    if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
         return case(size, task, arguments);
     }
     let program = std::env::current_exe().context("cannot find this program")?;
@@ -98,7 +102,14 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
             .filter(|&&size| arguments.size.is_none_or(|s| s == size))
         {
             let status = std::process::Command::new(&program)
-                .args(["bench", "--size", &name(size), "--task", &name(task)])
+                .args([
+                    "bench",
+                    "--case",
+                    "--size",
+                    &name(size),
+                    "--task",
+                    &name(task),
+                ])
                 .args([
                     "--repeat",
                     &arguments.repeat.to_string(),
@@ -113,6 +124,7 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
                 .args(arguments.keep_activations.then_some("--keep-activations"))
                 .status()
                 .context("cannot start a case")?;
+            check_interrupted()?;
             if !status.success() {
                 bail!("the case {} {} failed: {status}", name(task), name(size));
             }
@@ -146,6 +158,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
     work()?;
     let started = Instant::now();
     for _ in 0..repeat {
+        check_interrupted()?;
         work()?;
     }
     let seconds = started.elapsed().as_secs_f64() / repeat.max(1) as f64;
@@ -287,7 +300,7 @@ fn train(
         last: random(spec.d_model),
     });
     Ok(Box::new(move || {
-        let loss = trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        let loss = trainee.accumulate(&batch, Statistics::Loss);
         trainee.update(settings.learning_rate, settings.clip);
         let loss = loss.report().total;
         anyhow::ensure!(loss.is_finite(), "the loss is {loss}");
@@ -338,23 +351,17 @@ fn decode(
         draft: DraftShape::Chain { length: DRAFT },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     Ok(Box::new(move || {
         let none = Capture::default();
         let mut rng = StdRng::seed_from_u64(0);
         match drafting {
             Drafting::Off => {
-                Decoder {
-                    target: &target,
-                    capture: &none,
-                }
-                .plain(&prompt, &settings, &mut rng)?;
+                Decoder::new(&target, &none).plain(&prompt, &settings, &mut rng)?;
             }
             Drafting::On => {
-                let decoder = Decoder {
-                    target: &target,
-                    capture: &capture,
-                };
+                let decoder = Decoder::new(&target, &capture);
                 decoder.generate(&mut session, &Greedy, &prompt, &settings, &mut rng)?;
             }
         }

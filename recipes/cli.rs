@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -16,16 +15,18 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::bench::BenchArguments;
 use crate::commands::check::CheckArguments;
+use crate::commands::clean::CleanArguments;
 use crate::commands::data::DataCommand;
 use crate::commands::evaluate::EvaluateArguments;
 use crate::commands::export::ExportArguments;
 use crate::commands::generate::GenerateArguments;
 use crate::commands::import::ImportArguments;
 use crate::commands::report::ReportArguments;
-use crate::progress::Output;
-use crate::registry::RECIPES;
+use crate::progress::{Output, print, tell};
+use crate::registry::{RECIPES, Recipe};
 use crate::run_folder::{Existing, RunFolder, RunName};
-use crate::stages::{self, StageContext};
+use crate::stages::{self, Interrupted, StageContext, or_interrupted};
+use crate::tables::Problem;
 use crate::{bench, commands, device, plan, recipe, target};
 
 /// Train the drafters of speculative decoding, export them, and judge them.
@@ -55,6 +56,8 @@ enum Command {
     /// Prepare, check or regenerate a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
+    /// Remove what runs of this name have set aside
+    Clean(CleanArguments),
     /// Compare the reports of several runs in one table
     Report(ReportArguments),
     /// Measure the speed of training steps
@@ -83,7 +86,7 @@ pub struct RecipeArguments {
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
-    /// Show no progress
+    /// Show no progress, only warnings and errors
     #[arg(long)]
     quiet: bool,
 }
@@ -133,10 +136,13 @@ fn template_variable(given: &str) -> Result<(String, Value), String> {
     }
 }
 
-/// A request that makes no sense, whatever is on the disk: the program ends with 2, as for an unknown argument.
+/// A request that makes no sense, whatever else is on the disk: the program ends with 2, as for an unknown argument.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Misuse(pub String);
+
+/// How the program ends when the user stops it, as shells say that Ctrl-C ended a command.
+const INTERRUPTED: u8 = 130;
 
 /// Reads the shape of a draft, a table as in a recipe.
 pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
@@ -156,10 +162,16 @@ fn key_value(given: &str) -> Result<String, String> {
     }
 }
 
-/// Reads the command line, runs the command and says how it ended: 0 done, 1 failed, 2 misuse.
+/// Reads the command line, runs the command and says how it ended: 0 done, 1 failed, 2 misuse, 130 interrupted.
 pub fn main() -> ExitCode {
+    // Misuse ends here, with 2.
+    let arguments = Arguments::parse();
+    let level = match &arguments.command {
+        Command::Recipe(recipe) if recipe.quiet => LevelFilter::WARN,
+        _ => LevelFilter::INFO,
+    };
     let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
+        .with_default_directive(level.into())
         .from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -167,16 +179,17 @@ pub fn main() -> ExitCode {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
         .without_time()
+        // A log that cannot be written must not end what it is about.
+        .log_internal_errors(false)
         .init();
-    // Misuse ends here, with 2.
-    let arguments = Arguments::parse();
     match install_interrupt().and_then(|()| arguments.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", explain(&error));
-            match error.is::<Misuse>() {
-                true => ExitCode::from(2),
-                false => ExitCode::FAILURE,
+            tell(format!("error: {}", explain(&error)));
+            match (error.is::<Interrupted>(), error.is::<Misuse>()) {
+                (true, _) => ExitCode::from(INTERRUPTED),
+                (_, true) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
             }
         }
     }
@@ -200,12 +213,18 @@ fn explain(error: &anyhow::Error) -> String {
 fn install_interrupt() -> Result<()> {
     ctrlc::set_handler(|| {
         if stages::interrupted() {
-            std::process::exit(130);
+            std::process::exit(INTERRUPTED.into());
         }
         stages::interrupt();
-        eprintln!("stopping at the next safe point; once more to stop at once");
+        tell("stopping at the next safe point; once more to stop at once");
     })
     .context("cannot listen for Ctrl-C")
+}
+
+impl From<Problem> for Misuse {
+    fn from(problem: Problem) -> Self {
+        Self(problem.to_string())
+    }
 }
 
 impl Arguments {
@@ -218,21 +237,25 @@ impl Arguments {
                     .map(|recipe| recipe.name.len())
                     .max()
                     .unwrap_or(0);
-                for recipe in RECIPES {
-                    println!("{:width$}  {}", recipe.name, recipe.about);
-                }
-                Ok(())
+                let line = |recipe: &Recipe| format!("{:width$}  {}\n", recipe.name, recipe.about);
+                print(RECIPES.iter().map(line).collect::<String>())
             }
-            Command::Evaluate(arguments) => commands::evaluate::run(&arguments),
-            Command::Generate(arguments) => commands::generate::run(&arguments),
-            Command::Export(arguments) => commands::export::run(&arguments),
-            Command::Import(arguments) => commands::import::run(&arguments),
+            Command::Evaluate(arguments) => stoppable(commands::evaluate::run(&arguments)),
+            Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
+            Command::Export(arguments) => stoppable(commands::export::run(&arguments)),
+            Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
             Command::Check(arguments) => commands::check::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
+            Command::Clean(arguments) => commands::clean::run(&arguments),
             Command::Report(arguments) => commands::report::run(&arguments),
             Command::Bench(arguments) => bench::run(&arguments),
         }
     }
+}
+
+/// Of a command that may be stopped between two passes of a model: what it was at then is of no interest.
+fn stoppable(done: Result<()>) -> Result<()> {
+    done.map_err(|error| or_interrupted(error, Interrupted::Command))
 }
 
 fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
@@ -241,8 +264,7 @@ fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
     stages::selected(&recipe, &arguments.stages)?;
     recipe.check_start()?;
     if arguments.plan {
-        print!("{}", plan::plan(&recipe, &arguments.runs, name)?);
-        return Ok(());
+        return print(plan::plan(&recipe, &arguments.runs, name)?);
     }
     let device = device::device(name)?;
     let existing = match arguments.fresh {
@@ -273,7 +295,7 @@ fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
         started.elapsed().as_secs_f64()
     ));
     if arguments.stages.is_empty() || arguments.stages.iter().any(|stage| stage == "evaluate") {
-        print!("{}", stages::evaluate::table(&run)?);
+        print(stages::evaluate::table(&run)?)?;
     }
     Ok(())
 }

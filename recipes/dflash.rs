@@ -27,6 +27,14 @@ use crate::tables::Engine;
 impl Shipped for DFlash {
     const KIND: &'static str = "dflash";
     const FAMILY: Family = Family::DFlash;
+    const ENGINES: &'static [Engine] = &[
+        Engine::Vllm,
+        Engine::Sglang,
+        Engine::LlamaCpp,
+        Engine::TensorrtLlm,
+        Engine::Speculators,
+        Engine::Hf,
+    ];
     const LAYOUTS: &'static [Layout<Self>] = &[
         Layout {
             engine: Engine::Speculators,
@@ -108,7 +116,8 @@ impl Shipped for DFlash {
         // A drafter's norms and positions may be other than its target's.
         let mut parts = target.clone();
         parts.spec.norm_epsilon = layout.rms_norm_eps;
-        parts.spec.rope = rope_config(&layout.rope, layout.max_position_embeddings)?;
+        let sizes = [layout.head_dim, layout.max_position_embeddings];
+        parts.spec.rope = rope_config(folder, &layout.rope, sizes)?;
         let vocabulary = DraftVocabulary::full(spec.vocab);
         let mut weights = TensorWeights::new(tensors, folder.display().to_string());
         Ok(Self::new(

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::DType as BurnType;
 use serde_json::json;
 use spectrain_checkpoints::eagle3::Rope;
+use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::names::wrapped;
+use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -54,8 +56,18 @@ pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
     })
 }
 
-/// Rotary positions of a layout, for sequences of at most `positions`.
-pub(crate) fn rope_config(rope: &Rope, positions: usize) -> Result<RopeConfig> {
+/// Rotary positions that a folder's layout has, for heads of `d_head` and sequences of at most `positions`.
+pub(crate) fn rope_config(
+    folder: &Path,
+    rope: &Rope,
+    [d_head, positions]: [usize; 2],
+) -> Result<RopeConfig> {
+    let place = || {
+        format!(
+            "`{}`: `rope_parameters` or `rope_scaling`",
+            folder.join(CONFIG).display()
+        )
+    };
     let scaling = match &rope.scaling {
         None => RopeScaling::Default,
         Some(scaling) => {
@@ -64,17 +76,26 @@ pub(crate) fn rope_config(rope: &Rope, positions: usize) -> Result<RopeConfig> {
             if scaling["original_max_position_embeddings"].is_null() {
                 scaling["original_max_position_embeddings"] = json!(positions);
             }
-            let scaling: RopeScaling =
-                serde_json::from_value(scaling).context("`rope_parameters` or `rope_scaling`")?;
-            let checked = scaling.check().map_err(anyhow::Error::msg);
-            checked.context("`rope_parameters` or `rope_scaling`")?;
-            scaling
+            let kind = scaling["rope_type"].to_string();
+            let scaling = serde_json::from_value::<RopeScaling>(scaling);
+            scaling.map_err(|error| {
+                let known = "default, linear, llama3 or yarn";
+                anyhow!(
+                    "{}: expected rotary scaling {known}, got `{}` ({})",
+                    place(),
+                    printable(&kind),
+                    printable(&error.to_string())
+                )
+            })?
         }
     };
-    Ok(RopeConfig {
+    let rope = RopeConfig {
         theta: rope.rope_theta,
         scaling,
-    })
+    };
+    let checked = rope.check(d_head).map_err(anyhow::Error::msg);
+    checked.with_context(place)?;
+    Ok(rope)
 }
 
 /// The target's head over the draft vocabulary, as files hold it.

@@ -17,10 +17,12 @@ use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 
 use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout, warn_of_own};
 use crate::registry::{Footprint, Layout, Shipped};
+use crate::tables::Engine;
 
 impl Shipped for Eagle1 {
     const KIND: &'static str = "eagle1";
     const FAMILY: Family = Family::Eagle1;
+    const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
@@ -46,7 +48,8 @@ impl Shipped for Eagle1 {
         // A drafter's norm and positions may be other than its target's.
         let mut parts = target.clone();
         parts.spec.norm_epsilon = layout.rms_norm_eps;
-        parts.spec.rope = rope_config(&layout.rope, layout.max_position_embeddings)?;
+        let sizes = [layout.head_dim, layout.max_position_embeddings];
+        parts.spec.rope = rope_config(folder, &layout.rope, sizes)?;
         let vocabulary = DraftVocabulary::full(spec.vocab);
         let mut weights = TensorWeights::new(tensors, folder.display().to_string());
         Ok(Self::new(

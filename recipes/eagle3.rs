@@ -31,6 +31,13 @@ const EMBEDDING: &str = "embed_tokens.weight";
 impl Shipped for Eagle3 {
     const KIND: &'static str = "eagle3";
     const FAMILY: Family = Family::Eagle3;
+    const ENGINES: &'static [Engine] = &[
+        Engine::Vllm,
+        Engine::Sglang,
+        Engine::TensorrtLlm,
+        Engine::LlamaCpp,
+        Engine::Speculators,
+    ];
     const LAYOUTS: &'static [Layout<Self>] = &[Layout {
         engine: Engine::Speculators,
         write: write_speculators,
@@ -85,11 +92,13 @@ impl Shipped for Eagle3 {
             norm_before_residual: layout.norm_before_residual,
             fc_norm: layout.fc_norm,
             norm_output: layout.norm_output,
+            window: layout.window,
         };
         // A drafter's norms and positions may be other than its target's.
         let mut parts = target.clone();
         parts.spec.norm_epsilon = layout.rms_norm_eps;
-        parts.spec.rope = rope_config(&layout.rope, layout.max_position_embeddings)?;
+        let sizes = [layout.head_dim, layout.max_position_embeddings];
+        parts.spec.rope = rope_config(folder, &layout.rope, sizes)?;
         let mut weights = TensorWeights::new(tensors, folder.display().to_string());
         Ok(Self::new(
             &config,
@@ -125,14 +134,17 @@ impl Shipped for Eagle3 {
         let drafter = Self::open(folder, target, device)?;
         // No tensor shows these.
         let found = drafter.config();
-        for (key, expected, found) in [
-            (
-                "norm_before_residual",
-                config.norm_before_residual,
-                found.norm_before_residual,
-            ),
-            ("norm_output", config.norm_output, found.norm_output),
-        ] {
+        let settings = |config: &Eagle3Config| {
+            [
+                (
+                    "norm_before_residual",
+                    config.norm_before_residual.to_string(),
+                ),
+                ("norm_output", config.norm_output.to_string()),
+                ("window", config.window.to_string()),
+            ]
+        };
+        for ((key, expected), (_, found)) in settings(config).into_iter().zip(settings(found)) {
             if expected != found {
                 bail!(
                     "the drafter `{}` has other settings than `[drafter]`: `{key}`: expected {expected}, found {found}",
@@ -232,6 +244,7 @@ fn layout(drafter: &Eagle3, dtype: DType) -> Result<Eagle3Layout> {
         norm_before_residual: config.norm_before_residual,
         fc_norm: config.fc_norm,
         norm_output: config.norm_output,
+        window: config.window,
         rms_norm_eps: spec.norm_epsilon,
         max_position_embeddings: spec.max_positions,
         rope: rope_layout(&spec.rope)?,

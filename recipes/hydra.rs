@@ -18,10 +18,12 @@ use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 use crate::draft_heads::{output_head, take_vocabulary, token_map};
 use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
 use crate::registry::{Footprint, Layout, Shipped};
+use crate::tables::Engine;
 
 impl Shipped for Hydra {
     const KIND: &'static str = "hydra";
     const FAMILY: Family = Family::Hydra;
+    const ENGINES: &'static [Engine] = &[];
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {
@@ -31,7 +33,7 @@ impl Shipped for Hydra {
     fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
         let (layout, mut tensors) = hydra::read(folder)?;
         let mut parts = target.clone();
-        fit(&layout, &mut parts.spec)
+        fit(folder, &layout, &mut parts.spec)
             .with_context(|| format!("the heads `{}` are not for this target", folder.display()))?;
         let vocabulary = take_vocabulary(&mut tensors, target.spec.vocab)?;
         let config = HydraConfig {
@@ -107,7 +109,7 @@ impl Shipped for Hydra {
 }
 
 /// Fails where the heads are not for this target; norms and positions of the prefix layer become those of the folder.
-fn fit(layout: &HydraLayout, spec: &mut TargetSpec) -> Result<()> {
+fn fit(folder: &Path, layout: &HydraLayout, spec: &mut TargetSpec) -> Result<()> {
     check_sizes(&[
         ("hidden size", layout.hidden_size, spec.d_model),
         ("target vocabulary", layout.vocab_size, spec.vocab),
@@ -122,7 +124,8 @@ fn fit(layout: &HydraLayout, spec: &mut TargetSpec) -> Result<()> {
         ("width of a head", prefix.head_dim, spec.d_head),
     ])?;
     spec.norm_epsilon = prefix.rms_norm_eps;
-    spec.rope = rope_config(&prefix.rope, prefix.max_position_embeddings)?;
+    let sizes = [prefix.head_dim, prefix.max_position_embeddings];
+    spec.rope = rope_config(folder, &prefix.rope, sizes)?;
     Ok(())
 }
 

@@ -10,24 +10,20 @@ use serde_json::json;
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    CalibrationPrompts, ChiSquare, Comparison, DecodeSettings, Decoder, DrafterReport,
-    EvaluateSettings, Evaluation, LosslessReport, PassRecord, PromptSet, Report, SamplingTest,
-    SettingReport, TargetReport, evaluate, sampling_test,
+    CalibrationPrompts, Comparison, DecodeSettings, Decoder, DrafterReport, EvaluateSettings,
+    Evaluation, LosslessReport, PassRecord, PromptSet, Report, SettingReport, TargetReport,
+    evaluate,
 };
-use spectrain_models::{
-    Capture, DraftShape, Proposer, Sampling, Target as _, Transformer, load_target,
-};
+use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
 
 use crate::progress::Output;
 use crate::registry::{Trained, open_drafter};
+use crate::stages::interrupted;
 use crate::tables::EvaluateTable;
 use crate::target;
 
 /// Tokens of a prompt that the target makes up.
 const MADE_UP_TOKENS: usize = 24;
-/// Prompts and draws of the test that sampled output follows the target's distribution.
-const TESTED_PROMPTS: usize = 2;
-const TESTED_DRAWS: usize = 200;
 
 /// A target that judges.
 #[derive(Debug, Clone)]
@@ -77,7 +73,6 @@ struct Findings {
     drafter: DrafterReport,
     settings: Vec<SettingReport>,
     greedy: Comparison,
-    tests: Vec<ChiSquare>,
     /// Lines of the file of outputs.
     outputs: String,
 }
@@ -106,15 +101,13 @@ impl Trial<'_> {
         if let Some(path) = self.outputs {
             write_file(path, found.outputs.as_bytes())?;
         }
+        let lossless = LosslessReport::new(found.greedy, &found.settings);
         let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
+        report.lossless = lossless;
         if !others.is_empty() {
             let targets = self.targets.iter();
             report.targets = targets.map(|target| target.report.clone()).collect();
         }
-        report.lossless = LosslessReport {
-            sampling: ChiSquare::pooled(found.tests),
-            ..found.greedy.into()
-        };
         report.seeds = BTreeMap::from([("sampling".to_owned(), self.table.seed)]);
         Ok(report)
     }
@@ -147,17 +140,13 @@ impl Trial<'_> {
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
         let judge = self.open(target)?;
         let (sets, settings) = (self.sets, self.settings(&judge));
-        let outputs = sets.iter().map(|set| set.prompts.len()).sum::<usize>()
-            * settings.samplings.len()
-            * (settings.drafts.len() + usize::from(settings.baseline));
         let several = self.targets.len() > 1;
-        let mut progress = match several {
-            true => {
-                let what = format!("evaluate {}", target.report.model);
-                self.output.start(&what, outputs as u64)
-            }
-            false => self.output.start("evaluate", outputs as u64),
+        let what = if several {
+            format!("evaluate {}", target.report.model)
+        } else {
+            "evaluate".to_owned()
         };
+        let mut progress = self.output.start(&what, 1);
         let mut session = judge.drafter.session();
         let mut evaluation = evaluate(
             &judge.decoder(),
@@ -165,23 +154,13 @@ impl Trial<'_> {
             sets,
             &settings,
             &mut |step| {
-                progress.set(step.done as u64, step.dataset);
+                progress.extend_to(step.total as u64);
+                match step.what {
+                    "" => progress.set(step.done as u64, step.dataset),
+                    what => progress.set(step.done as u64, format!("{}, {what}", step.dataset)),
+                }
             },
         )?;
-        let drawn = evaluation.settings.iter().zip(&evaluation.shapes);
-        let sampled: Vec<_> = drawn
-            .filter(|(setting, _)| settings.baseline && setting.temperature > 0.0 && !setting.lossy)
-            .map(|(setting, shape)| (setting.sampling(), shape.clone()))
-            .collect();
-        for (at, (sampling, shape)) in sampled.into_iter().enumerate() {
-            // Other draws for each setting and target, so that the tests are independent and add up.
-            let seed = settings
-                .seed
-                .wrapping_add((found.settings.len() + at) as u64);
-            let test =
-                judge.test_sampling(session.as_mut(), sets, &settings, (sampling, shape), seed);
-            found.tests.extend(test?);
-        }
         if several {
             for setting in &mut evaluation.settings {
                 setting.target = Some(target.report.model.clone());
@@ -195,10 +174,15 @@ impl Trial<'_> {
             parameters: judge.drafter.parameters(),
             ..DrafterReport::default()
         };
+        let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
+        progress.finish(format!("{} outputs", outputs.sum::<usize>()));
         found.settings.extend(evaluation.settings);
-        found.greedy.mismatches += evaluation.greedy.mismatches;
+        found.greedy.outputs += evaluation.greedy.outputs;
         found.greedy.tokens += evaluation.greedy.tokens;
-        progress.finish(format!("{outputs} outputs"));
+        found
+            .greedy
+            .differences
+            .extend(evaluation.greedy.differences);
         Ok(())
     }
 
@@ -274,10 +258,7 @@ impl Judge {
 
     /// The decoder.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder {
-            target: &self.target,
-            capture: &self.capture,
-        }
+        Decoder::new(&self.target, &self.capture).unless(&interrupted)
     }
 
     /// Texts that the target itself makes up, one from each of some tokens of its vocabulary.
@@ -290,6 +271,7 @@ impl Judge {
             draft: DraftShape::Chain { length: 1 },
             sampling: Sampling::at(1.0),
             stop: Vec::new(),
+            shadow: None,
         };
         let first = |number: usize| (number * vocab / count.max(1)) as u32;
         let text = |number: usize| {
@@ -299,45 +281,5 @@ impl Judge {
             Ok(text)
         };
         (0..count).map(text).collect()
-    }
-
-    /// Compares sampled output with plain sampling, on the shortest prompts.
-    fn test_sampling(
-        &self,
-        proposer: &mut dyn Proposer,
-        sets: &[PromptSet],
-        settings: &EvaluateSettings,
-        (sampling, draft): (Sampling, DraftShape),
-        seed: u64,
-    ) -> Result<Option<ChiSquare>> {
-        let mut prompts: Vec<Vec<u32>> = sets
-            .iter()
-            .flat_map(|set| set.prompts.iter().cloned())
-            .collect();
-        prompts.sort_by_key(Vec::len);
-        let longest = self
-            .target
-            .spec()
-            .max_positions
-            .saturating_sub(2 + draft.length());
-        prompts.retain(|prompt| prompt.len() < longest);
-        prompts.truncate(TESTED_PROMPTS);
-        if prompts.is_empty() {
-            return Ok(None);
-        }
-        let test = SamplingTest {
-            draws: TESTED_DRAWS,
-            gram: 1,
-            draft,
-            sampling,
-            verifier: settings.verifier,
-            seed,
-        };
-        Ok(Some(sampling_test(
-            &self.decoder(),
-            proposer,
-            &prompts,
-            &test,
-        )?))
     }
 }

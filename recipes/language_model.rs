@@ -21,11 +21,19 @@ use spectrain_models::{
 use crate::drafter_folder::check_mask_token;
 use crate::plan::known_sizes;
 use crate::registry::{Footprint, Layout, Shipped};
+use crate::tables::Engine;
 use crate::target::other_token;
 
 impl Shipped for LanguageModel {
     const KIND: &'static str = "language_model";
     const FAMILY: Family = Family::LanguageModel;
+    const ENGINES: &'static [Engine] = &[
+        Engine::Vllm,
+        Engine::Sglang,
+        Engine::Hf,
+        Engine::TensorrtLlm,
+        Engine::LlamaCpp,
+    ];
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
@@ -79,6 +87,13 @@ impl Shipped for LanguageModel {
 impl Shipped for Pard {
     const KIND: &'static str = "pard";
     const FAMILY: Family = Family::Pard;
+    const ENGINES: &'static [Engine] = &[
+        Engine::Vllm,
+        Engine::Sglang,
+        Engine::Hf,
+        Engine::TensorrtLlm,
+        Engine::LlamaCpp,
+    ];
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {

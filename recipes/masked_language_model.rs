@@ -21,10 +21,12 @@ use spectrain_models::{
 use crate::drafter_folder::check_unheld;
 use crate::language_model::{Sizes, check_start, check_tokenizer, not_for_this, to_write};
 use crate::registry::{Footprint, Layout, Shipped};
+use crate::tables::Engine;
 
 impl Shipped for MaskedLanguageModel {
     const KIND: &'static str = "masked_language_model";
     const FAMILY: Family = Family::Deer;
+    const ENGINES: &'static [Engine] = &[];
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {

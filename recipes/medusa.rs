@@ -18,10 +18,12 @@ use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 use crate::draft_heads::{output_head, take_target_head, take_vocabulary, token_map};
 use crate::drafter_folder::{cast, check_sizes, target_head};
 use crate::registry::{Footprint, Layout, Shipped};
+use crate::tables::Engine;
 
 impl Shipped for Medusa {
     const KIND: &'static str = "medusa";
     const FAMILY: Family = Family::Medusa;
+    const ENGINES: &'static [Engine] = &[Engine::Vllm];
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(_: &Self::Config, _: &TargetParts, _: &TokenShards) -> Result<()> {

@@ -10,6 +10,7 @@ use anyhow::Result;
 use burn::prelude::{Device, Tensor};
 use burn::tensor::Distribution;
 use serde_json::Value;
+use spectrain_checkpoints::{HubOptions, hub};
 use spectrain_data::features::disk_bytes;
 use spectrain_data::rows;
 use spectrain_data::sources::Source;
@@ -19,7 +20,7 @@ use spectrain_models::{RopeConfig, RopeScaling, TargetSpec, TransformerConfig};
 use crate::device;
 use crate::recipe::ResolvedRecipe;
 use crate::registry::Footprint;
-use crate::run_folder::{Inputs, StageState, Status, manifest_in, stage_state};
+use crate::run_folder::{Inputs, StageState, Status, Wanted, manifest_in, stage_state};
 use crate::stages::{self, settings};
 use crate::tables::FeatureMode;
 use crate::{known_targets, target};
@@ -63,7 +64,12 @@ fn stages(recipe: &ResolvedRecipe, run: &Path) -> Result<Vec<(&'static str, Stri
         let inputs = manifest
             .as_ref()
             .map_or_else(Inputs::new, |manifest| manifest.inputs.clone());
-        let state = stage_state(run, stage.name, &settings(recipe, &stage)?, &inputs)?;
+        let wanted = Wanted {
+            settings: &settings(recipe, &stage)?,
+            inputs: &inputs,
+            effect: stages::effect,
+        };
+        let state = stage_state(run, stage.name, wanted)?;
         let text = match (&state, after) {
             (StageState::Done(_), None) => {
                 let seconds = manifest
@@ -79,6 +85,10 @@ fn stages(recipe: &ResolvedRecipe, run: &Path) -> Result<Vec<(&'static str, Stri
                 "goes on where it was interrupted".into()
             }
             (StageState::Interrupted, _) => "starts over after an interruption".into(),
+            (StageState::Longer { steps, what }, _) => {
+                format!("goes on from step {steps}: {}", what.join(", "))
+            }
+            (StageState::Damaged(_), _) => "runs again".into(),
             (StageState::Changed(what), _) => format!("starts over: {}", what.join(", ")),
         };
         if after.is_none() && !matches!(state, StageState::Done(_)) {
@@ -132,7 +142,7 @@ pub(crate) fn known_sizes(model: &str, revision: Option<&str>) -> Option<(Target
 fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
     let folder = match Path::new(model).is_dir() {
         true => Some(PathBuf::from(model)),
-        false => cached(model, revision),
+        false => hub::cached(model, revision, &HubOptions::default()),
     };
     if let Some(path) = folder.map(|folder| folder.join("config.json"))
         && let Ok(config) = target::read_json(&path)
@@ -152,19 +162,6 @@ fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
             "sizes of `{model}` from this program's list, as it is not on this machine yet"
         ),
     })
-}
-
-/// The snapshot of a hub id that an earlier download left; the hub is not asked.
-fn cached(model: &str, revision: Option<&str>) -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let hub = variable("HF_HUB_CACHE")
-        .or_else(|| Some(variable("HF_HOME")?.join("hub")))
-        .or_else(|| Some(variable("HOME")?.join(".cache/huggingface/hub")))?;
-    let folder = hub.join(format!("models--{}", model.replace('/', "--")));
-    let revision = revision.unwrap_or("main");
-    let commit = std::fs::read_to_string(folder.join("refs").join(revision));
-    let commit = commit.map_or_else(|_| revision.to_owned(), |commit| commit.trim().to_owned());
-    Some(folder.join("snapshots").join(commit)).filter(|snapshot| snapshot.is_dir())
 }
 
 /// Parameters of a target, its embedding included.

@@ -1,10 +1,12 @@
 //! Progress of a stage: a bar on a terminal, lines elsewhere.
 
 use std::fmt::Display;
-use std::io::IsTerminal as _;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use spectrain_checkpoints::printable_lines;
 
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -46,8 +48,30 @@ impl Output {
     /// Says something between two bars.
     pub fn say(self, message: impl Display) {
         if self != Self::Quiet {
-            eprintln!("{message}");
+            tell(message);
         }
+    }
+
+    /// Says what the user should know in any case.
+    pub fn warn(self, message: impl Display) {
+        tell(format!("warning: {message}"));
+    }
+}
+
+/// Writes a line to standard error. Where that cannot be written to there is nobody to tell, and no reason to stop.
+pub fn tell(message: impl Display) {
+    let message = message.to_string();
+    let _ = writeln!(std::io::stderr(), "{}", printable_lines(&message));
+}
+
+/// Writes results to standard output. A reader who has seen enough is no error.
+pub fn print(text: impl Display) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -84,12 +108,23 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Sets how many units it takes, where more have come to light.
+    pub fn extend_to(&mut self, total: u64) {
+        if total == self.total {
+            return;
+        }
+        self.total = total;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+        }
+    }
+
     /// Sets how many units are done, and a short text: loss, rate.
     pub fn set(&mut self, position: u64, message: impl Display) {
         self.position = position;
         if let Some(bar) = &self.bar {
             bar.set_position(position);
-            bar.set_message(message.to_string());
+            bar.set_message(printable_lines(&message.to_string()));
         }
         if self.output == Output::Lines && self.shown.elapsed() >= LINE_EVERY {
             self.shown = Instant::now();
@@ -98,7 +133,10 @@ impl Progress {
                 total => format!("/{total}"),
             };
             let seconds = self.started.elapsed().as_secs();
-            eprintln!("{}: {position}{of}, {seconds} s, {message}", self.what);
+            tell(format!(
+                "{}: {position}{of}, {seconds} s, {message}",
+                self.what
+            ));
         }
     }
 

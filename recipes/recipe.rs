@@ -12,6 +12,7 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::published::Family;
 use spectrain_train::TrainConfig;
 
+use crate::cli::Misuse;
 use crate::registry::Method;
 use crate::run_folder::check_name;
 use crate::tables::{
@@ -124,7 +125,8 @@ impl fmt::Debug for ResolvedRecipe {
 pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the recipe `{}`", path.display()))?;
-    read(&text, overrides).with_context(|| format!("cannot read the recipe `{}`", path.display()))
+    let wrong = || Misuse(format!("cannot read the recipe `{}`", path.display()));
+    read(&text, overrides).with_context(wrong)
 }
 
 /// Reads the text of a recipe file.

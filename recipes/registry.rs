@@ -28,7 +28,7 @@ use spectrain_train::{
 use crate::drafter_folder::cast;
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
-use crate::tables::Engine;
+use crate::tables::{Engine, ExportTable};
 
 /// Every recipe there is. A new one is added here, and its folders, where they are of a new kind, to [`Family`].
 pub const RECIPES: &[Recipe] = &[
@@ -91,6 +91,9 @@ pub trait Shipped: Drafter + 'static {
 
     /// What a folder of this kind is known by.
     const FAMILY: Family;
+
+    /// The engines that load drafters of this kind, whatever their settings rule out.
+    const ENGINES: &'static [Engine];
 
     /// The folders that some engines load in the place of the usual one.
     const LAYOUTS: &'static [Layout<Self>];
@@ -169,6 +172,12 @@ pub(crate) fn check_start<D: Shipped>(
     D::new(config, target, drafter.vocabulary(), &mut weights, device).with_context(other)?;
     if let Some(name) = weights.left().first() {
         bail!("{}: tensor `{name}` is not one of them", other());
+    }
+    let asked = D::footprint(config, &target.spec)?.draft_vocab as usize;
+    let kept = drafter.vocabulary().len();
+    // Where no size is asked for, the one that is there is kept.
+    if asked != kept && asked != target.spec.vocab {
+        bail!("{}: `draft_vocab`: expected {asked}, found {kept}", other());
     }
     let (expected, found) = (D::capture(config, &target.spec)?, drafter.captured()?);
     if expected != found {
@@ -268,16 +277,26 @@ impl Recipe {
     }
 }
 
-/// Fails for an engine that wants a folder of its own, of which there is none for this drafter.
+/// Fails for an engine that loads no drafter of this kind. The two that are there unless a recipe says otherwise are
+/// remarked upon when the drafter is written: they are those of most kinds.
 fn check_export<D: Shipped>(engines: &[Engine]) -> spectrain_train::Result<()> {
-    let own = |engine| D::LAYOUTS.iter().any(|layout| layout.engine == engine);
-    match engines.contains(&Engine::Speculators) && !own(Engine::Speculators) {
-        false => Ok(()),
-        true => Err(spectrain_train::Error::Setting {
+    if engines == ExportTable::default().to {
+        return Ok(());
+    }
+    match engines.iter().find(|engine| !D::ENGINES.contains(engine)) {
+        None => Ok(()),
+        Some(other) => Err(spectrain_train::Error::Setting {
             table: "export",
             key: "to",
-            expected: format!("engines that load {} drafters", D::KIND),
-            got: "`\"speculators\"`".into(),
+            expected: match D::ENGINES {
+                [] => format!("nothing: no engine loads {} drafters", D::KIND),
+                known => {
+                    let names = known.iter().map(|engine| format!("`\"{}\"`", engine.key()));
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    format!("engines that load {} drafters: {names}", D::KIND)
+                }
+            },
+            got: format!("`\"{}\"`", other.key()),
         }),
     }
 }

@@ -115,10 +115,7 @@ where
     let graph = graph_device(&device, config);
     let fresh = D::fresh(drafter, &target.parts(), &vocabulary, 0, &graph)?;
     let mut trainee = Trainee::drafter(fresh, objective()?, config.optimizer());
-    let loss = trainee
-        .accumulate(&batch, 1.0, Statistics::All)
-        .report()
-        .total;
+    let loss = trainee.accumulate(&batch, Statistics::All).report().total;
     let norm = trainee.update(config.learning_rate, 0.0);
 
     let mut caches = Caches::new(target.spec().layers, LENGTH);

@@ -233,6 +233,18 @@ impl Engine {
             Self::TensorrtLlm => "TensorRT-LLM",
         }
     }
+
+    /// What recipes and the command line call it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Sglang => "sglang",
+            Self::Vllm => "vllm",
+            Self::Hf => "hf",
+            Self::Speculators => "speculators",
+            Self::LlamaCpp => "llama-cpp",
+            Self::TensorrtLlm => "tensorrt-llm",
+        }
+    }
 }
 
 /// Type of the exported weights.
@@ -323,7 +335,7 @@ impl EvaluateTable {
 
     /// All drafts to evaluate, the chains first.
     pub fn choices(&self) -> Vec<DraftChoice> {
-        let chain = |&length: &usize| DraftChoice::Chain { length };
+        let chain = |&length: &usize| DraftChoice::chain(length);
         let chains = self.draft_lengths.iter().map(chain);
         chains.chain(self.drafts.iter().cloned()).collect()
     }

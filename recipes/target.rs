@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
+use spectrain_checkpoints::printable;
 use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
@@ -11,6 +12,7 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{TargetSpec, TransformerConfig};
 
 use crate::hashes::HashMemory;
+use crate::stages::interrupted;
 
 /// The key of the variables of a chat template, in recipes and in what folders say of their origin.
 pub const TEMPLATE_VARIABLES: &str = "template_variables";
@@ -18,10 +20,10 @@ pub const TEMPLATE_VARIABLES: &str = "template_variables";
 /// The folder of a hub id or of a folder; downloads what is missing.
 pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
     let options = HubOptions {
-        revision: revision.map(str::to_owned),
+        stop: Some(interrupted),
         ..HubOptions::default()
     };
-    spectrain_checkpoints::resolve(model, &options)
+    spectrain_checkpoints::resolve(model, revision, &options)
         .with_context(|| format!("cannot open the target `{model}`"))
 }
 
@@ -54,7 +56,7 @@ pub struct TrainedFor {
 /// What a drafter's folder says of its target.
 pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
     let target = &seal::provenance(drafter.config())?["target"];
-    let text = |key: &str| target[key].as_str().map(str::to_owned);
+    let text = |key: &str| target[key].as_str().map(printable);
     Some(TrainedFor {
         model: text("model")?,
         sha256: text("sha256")?,
@@ -174,7 +176,7 @@ fn plain_text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Opti
 
 /// A token that is another one in another tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("token {id}: expected `{expected}`, as in `{like}`, found `{found}`", like = like.display())]
+#[error("token {id}: expected `{}`, as in `{}`, found `{}`", printable(.expected), .like.display(), printable(.found))]
 pub struct OtherToken {
     /// Its id.
     pub id: u32,

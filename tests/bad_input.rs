@@ -1,9 +1,9 @@
 //! What a user can get wrong: the program fails, says where, what was expected and what was found, and loses nothing.
-use std::process::Stdio;
-
 use spectrain_checkpoints::eagle3;
 
-use crate::workspace::{CONVERSATIONS, Outcome, RECIPE, VOCAB, Workspace, conversation, wait_for};
+use crate::workspace::{
+    CONVERSATIONS, ENDLESS, Outcome, RECIPE, VOCAB, Workspace, conversation, wait_for,
+};
 
 const RUN: [&str; 2] = ["recipe", "recipe.toml"];
 
@@ -48,7 +48,7 @@ fn a_wrong_recipe_is_refused_where_it_is_wrong() {
         workspace.write("recipe.toml", recipe);
         let words = overrides.iter().flat_map(|given| ["--set", *given]);
         let words: Vec<&str> = RUN.into_iter().chain(words).collect();
-        workspace.run(&words).failed(expected);
+        workspace.run(&words).misused(expected);
     };
     let edit = |from: &str, to: &str| {
         assert!(RECIPE.contains(from));
@@ -310,7 +310,7 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
     for (wrong, expected) in cases {
         workspace
             .run(&[&generate[..], &[wrong]].concat())
-            .failed(&expected);
+            .misused(&expected);
         let evaluate = [
             "evaluate",
             "--target",
@@ -322,7 +322,7 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
         ];
         workspace
             .run(&[&evaluate[..], &[wrong]].concat())
-            .failed(&expected);
+            .misused(&expected);
     }
     let calibrated = "--draft={ shape = \"calibrated\", nodes = 4 }";
     for (wrong, expected) in [
@@ -424,13 +424,9 @@ fn a_full_disk_fails_the_stage_and_the_run_goes_on_when_there_is_room() {
 #[test]
 fn two_processes_cannot_use_one_run() {
     let workspace = Workspace::new();
-    let words = [&RUN[..], &["--set", "train.steps=60"]].concat();
-    let mut first = workspace.command(&words);
-    let mut first = first
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let steps = format!("train.steps={ENDLESS}");
+    let words = [&RUN[..], &["--set", &steps]].concat();
+    let mut first = workspace.start(&words);
     wait_for(&mut first, || {
         workspace.path("runs/run/train/manifest.json").exists()
     });
@@ -440,8 +436,13 @@ fn two_processes_cannot_use_one_run() {
             "choose another `name`",
         ]);
     }
-    assert!(first.wait().unwrap().success());
-    assert_eq!(workspace.manifest("evaluate")["status"], "done");
+    assert!(!workspace.path("runs/run.old-1").exists());
+    assert_eq!(first.try_wait().unwrap(), None, "it was not disturbed");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    workspace
+        .run(&[&RUN[..], &["--fresh"]].concat())
+        .succeeded();
 }
 
 #[test]

@@ -15,6 +15,7 @@ Commands:
   import    Make a published drafter a run
   check     Check that a drafter's folder is as it was written, and for this target
   data      Prepare, check or regenerate a dataset by itself
+  clean     Remove what runs of this name have set aside
   report    Compare the reports of several runs in one table
   bench     Measure the speed of training steps
   help      Print this message or the help of the given subcommand(s)
@@ -39,7 +40,7 @@ Options:
       --device <DEVICE>  `cpu` or `cuda:N` [default: cpu]
       --fresh            Move an older run of this name aside and start anew
       --runs <DIR>       The folder of runs [default: runs]
-      --quiet            Show no progress
+      --quiet            Show no progress, only warnings and errors
   -h, --help             Print help
 ";
 
@@ -176,4 +177,20 @@ fn several_reports_stand_in_one_table_and_a_missing_one_is_named() {
         other.stderr.contains("`other.json` is not a report"),
         "{other:#?}"
     );
+}
+
+#[test]
+fn a_case_of_the_benchmark_alone_has_the_header_too() {
+    let workspace = Workspace::of("");
+    let words = [
+        "bench", "--size", "small", "--task", "plain", "--repeat", "1",
+    ];
+    let outcome = workspace.run(&words).succeeded();
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{outcome:#?}");
+    assert!(
+        lines[0].starts_with("task         size     tokens/s"),
+        "{outcome:#?}"
+    );
+    assert!(lines[1].starts_with("plain        small"), "{outcome:#?}");
 }

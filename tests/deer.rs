@@ -276,15 +276,13 @@ fn learns(context: Context) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: 32,
         draft: DraftShape::Chain { length: LENGTH },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let prompt = [1, 2, 3, 4];
     let mut rng = StdRng::seed_from_u64(0);
@@ -314,7 +312,7 @@ fn learns(context: Context) {
                 seed: Some(step),
                 ..batch.clone()
             };
-            trainee.accumulate(&batch, 1.0, Statistics::Loss);
+            trainee.accumulate(&batch, Statistics::Loss);
             trainee.update(5e-3, 1.0);
         }
         let weights = trainee.weights();
@@ -346,10 +344,7 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let tree = DraftShape::Dynamic {
         depth: 4,
         top_k: 4,
@@ -364,6 +359,7 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
                 draft,
                 sampling: Sampling::GREEDY,
                 stop: Vec::new(),
+                shadow: None,
             };
             let mut rng = StdRng::seed_from_u64(2);
             for prompt in [vec![1], vec![7, 8, 9], vec![5; 9]] {

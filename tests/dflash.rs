@@ -274,15 +274,13 @@ fn decodes_greedily(config: &DFlashConfig, draft: DraftShape) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = DFlash::capture(config, target.spec()).unwrap();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: 60,
         draft,
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let drafter: DFlash = shaken(tiny::fresh(config, &target, &device));
     let mut session = Session::new(drafter);
@@ -433,7 +431,7 @@ fn no_allocation_grows_with_slots_times_vocabulary() {
         );
         let mut slots = 0;
         let largest = largest_during(|| {
-            let loss = trainee.accumulate(&batch, 1.0, Statistics::All);
+            let loss = trainee.accumulate(&batch, Statistics::All);
             slots = loss.rows.len();
         });
         let all = slots * 40_000 * 4;

@@ -133,7 +133,7 @@ fn parity(file: &str, name: &str) {
     }
 
     let mut trainee = Trainee::drafter(model, objective, TrainConfig::default().optimizer());
-    let report = trainee.accumulate(&batch, 1.0, Statistics::All).report();
+    let report = trainee.accumulate(&batch, Statistics::All).report();
     let total = case["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-4 * total,

@@ -154,7 +154,7 @@ fn parity(name: &str) {
     assert!(compared >= 16, "{compared}");
 
     let mut trainee = Trainee::new(model, objective, TrainConfig::default().optimizer());
-    let report = trainee.accumulate(&batch, 1.0, Statistics::All).report();
+    let report = trainee.accumulate(&batch, Statistics::All).report();
     let total = case["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-5 * total,

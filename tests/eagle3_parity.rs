@@ -128,7 +128,7 @@ fn parity_of_one(case: &str, drafter: Eagle3Config, objective: TrainingTimeTestC
         ttt,
         spectrain_train::TrainConfig::default().optimizer(),
     );
-    let report = trainee.accumulate(&batch, 1.0, Statistics::All).report();
+    let report = trainee.accumulate(&batch, Statistics::All).report();
     let total = figures["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-4,

@@ -220,6 +220,7 @@ fn ours_without_first(
         draft: DraftShape::Chain { length: LENGTH },
         sampling: Sampling::at(0.0),
         stop: Vec::new(),
+        shadow: None,
     };
     let mut decoded = Decoded::default();
     for prompt in prompts {

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -36,6 +36,8 @@ struct Memory {
     faults: HashMap<String, Vec<Fault>>,
     /// How often each of the user's turns was answered.
     answered: BTreeMap<String, usize>,
+    /// How many answers are given before no more are, where it is so.
+    held_after: Option<usize>,
     /// Requests whose history is not what was answered before.
     stale: Vec<String>,
     /// When each turn was asked.
@@ -44,28 +46,52 @@ struct Memory {
     keys: Vec<String>,
 }
 
+#[derive(Default)]
+struct Shared {
+    memory: Mutex<Memory>,
+    /// Told when answers are held no more.
+    released: Condvar,
+}
+
 pub struct FaultServer {
     address: SocketAddr,
-    memory: Arc<Mutex<Memory>>,
+    shared: Arc<Shared>,
 }
 
 impl FaultServer {
-    pub fn start(faults: &[(&str, &[Fault])], delay: Duration) -> Self {
+    pub fn start(faults: &[(&str, &[Fault])]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let memory = Arc::new(Mutex::new(Memory::default()));
+        let server = Self {
+            address,
+            shared: Arc::default(),
+        };
         for (turn, faults) in faults {
             let faults = faults.iter().rev().copied().collect();
-            memory.lock().unwrap().faults.insert((*turn).into(), faults);
+            server.memory().faults.insert((*turn).into(), faults);
         }
-        let shared = memory.clone();
+        let shared = server.shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = shared.clone();
-                std::thread::spawn(move || serve(stream, &shared, delay));
+                std::thread::spawn(move || serve(stream, &shared));
             }
         });
-        Self { address, memory }
+        server
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.shared.memory.lock().unwrap()
+    }
+
+    /// Gives so many answers and then, until [`release`](Self::release), none.
+    pub fn hold_after(&self, answers: usize) {
+        self.memory().held_after = Some(answers);
+    }
+
+    pub fn release(&self) {
+        self.memory().held_after = None;
+        self.shared.released.notify_all();
     }
 
     pub fn url(&self) -> String {
@@ -74,7 +100,7 @@ impl FaultServer {
 
     /// How often each of the user's turns was answered.
     pub fn answered(&self) -> BTreeMap<String, usize> {
-        self.memory.lock().unwrap().answered.clone()
+        self.memory().answered.clone()
     }
 
     pub fn answers(&self) -> usize {
@@ -83,7 +109,7 @@ impl FaultServer {
 
     /// The times between the requests of a turn.
     pub fn pauses(&self, turn: &str) -> Vec<Duration> {
-        let memory = self.memory.lock().unwrap();
+        let memory = self.memory();
         memory.asked[turn]
             .windows(2)
             .map(|two| two[1] - two[0])
@@ -91,16 +117,16 @@ impl FaultServer {
     }
 
     pub fn bodies(&self) -> Vec<Value> {
-        self.memory.lock().unwrap().bodies.clone()
+        self.memory().bodies.clone()
     }
 
     /// What stood for the API key in each request.
     pub fn keys(&self) -> Vec<String> {
-        self.memory.lock().unwrap().keys.clone()
+        self.memory().keys.clone()
     }
 
     pub fn assert_no_stale_history(&self) {
-        let memory = self.memory.lock().unwrap();
+        let memory = self.memory();
         assert!(memory.stale.is_empty(), "{:?}", memory.stale);
     }
 }
@@ -111,7 +137,7 @@ pub fn answer_to(turn: &str) -> String {
 }
 
 /// Requests of one connection, until it ends or is to be cut.
-fn serve(stream: TcpStream, memory: &Mutex<Memory>, delay: Duration) -> Option<()> {
+fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut out = stream;
     loop {
@@ -127,7 +153,7 @@ fn serve(stream: TcpStream, memory: &Mutex<Memory>, delay: Duration) -> Option<(
             .unwrap()
             .to_owned();
         let fault = {
-            let mut memory = memory.lock().unwrap();
+            let mut memory = shared.memory.lock().unwrap();
             memory.bodies.push(body);
             memory.keys.push(key);
             memory
@@ -142,8 +168,12 @@ fn serve(stream: TcpStream, memory: &Mutex<Memory>, delay: Duration) -> Option<(
         let half = &whole[..whole.len() / 2];
         match fault {
             None => {
-                std::thread::sleep(delay);
-                let mut memory = memory.lock().unwrap();
+                let memory = shared.memory.lock().unwrap();
+                let is_held = |memory: &mut Memory| {
+                    let answers: usize = memory.answered.values().sum();
+                    memory.held_after.is_some_and(|most| answers >= most)
+                };
+                let mut memory = shared.released.wait_while(memory, is_held).unwrap();
                 if is_stale(&messages) {
                     memory.stale.push(json!(messages).to_string());
                 }

@@ -134,7 +134,7 @@ fn parity<D: DraftHeads, O: Objective<D>>(
 
     let objective = O::new(objective).unwrap();
     let mut trainee = Trainee::new(model, objective, TrainConfig::default().optimizer());
-    let report = trainee.accumulate(&batch, 1.0, Statistics::All).report();
+    let report = trainee.accumulate(&batch, Statistics::All).report();
     let total = figures["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-4 * total,

@@ -76,6 +76,7 @@ fn write_all(root: &Path) {
         norm_before_residual: false,
         fc_norm: true,
         norm_output: false,
+        window: 0,
         rms_norm_eps: 1e-5,
         max_position_embeddings: 64,
         rope: rope(),

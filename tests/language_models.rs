@@ -354,7 +354,7 @@ fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
     let before = export(&adapted.valid());
     let mut trainee = Trainee::drafter(adapted, objective, TrainConfig::default().optimizer());
     for _ in 0..2 {
-        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        trainee.accumulate(&batch, Statistics::Loss);
         let names: Vec<String> = trainee.gradients().to_host().into_keys().collect();
         assert!(
             !names.is_empty() && names.iter().all(|name| name.contains("lora")),

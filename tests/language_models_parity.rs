@@ -102,9 +102,7 @@ impl Case {
     pub fn expect_step<D: Drafter, O: Objective<D>>(&self, drafter: D, objective: O) {
         let name = self.name;
         let mut trainee = Trainee::new(drafter, objective, TrainConfig::default().optimizer());
-        let report = trainee
-            .accumulate(&self.batch, 1.0, Statistics::All)
-            .report();
+        let report = trainee.accumulate(&self.batch, Statistics::All).report();
         let close = |what: &str, got: f64, expected: &serde_json::Value| {
             let expected = expected.as_f64().unwrap();
             assert!(

@@ -29,15 +29,13 @@ where
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let settings = DecodeSettings {
         max_new_tokens: NEW_TOKENS,
         draft: DraftShape::Chain { length: LENGTH },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     };
     let prompt = [1, 2, 3, 4];
     let mut rng = StdRng::seed_from_u64(0);
@@ -59,7 +57,7 @@ where
     let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
     let first = trainee.measure(&batch);
     for _ in 0..150 {
-        trainee.accumulate(&batch, 1.0, Statistics::Loss);
+        trainee.accumulate(&batch, Statistics::Loss);
         trainee.update(5e-3, 1.0);
     }
     let last = trainee.measure(&batch);

@@ -1,7 +1,9 @@
 //! Parity with the reference implementations, losslessness, learning, resuming, and the program as a user sees it.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+mod accumulation;
 mod allocation;
 mod bad_input;
+mod broken_folders;
 mod checkpointing;
 mod cli;
 mod data_sources;
@@ -20,6 +22,7 @@ mod golden;
 mod heads_decode;
 mod heads_parity;
 mod hostile_folders;
+mod hub;
 mod language_models;
 mod language_models_parity;
 mod learning;
@@ -29,10 +32,13 @@ mod published;
 mod recipes;
 mod regenerate;
 mod resume;
+mod runs;
 mod several_targets;
 mod target_parity;
 mod tiny;
 mod train_decode;
+mod trainers;
+mod training_rows;
 mod training_stages;
 mod trees;
 mod vocab_loss;

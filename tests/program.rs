@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 
 use spectrain_checkpoints::{ModelFolder, eagle1, eagle3, state};
 
-use crate::workspace::{CONVERSATIONS, Outcome, RECIPE, Workspace, wait_for};
+use crate::workspace::{CONVERSATIONS, ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
 
 /// From nothing to a report in some seconds.
 pub const SYNTHETIC: &str = r#"recipe = "eagle3"
@@ -87,7 +87,7 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
     assert!(report["lossless"]["greedy_tokens"].as_u64().unwrap() > 0);
     let settings = report["settings"].as_array().unwrap();
-    assert_eq!(settings.len(), 6);
+    assert_eq!(settings.len(), 7);
     let calibrated = &settings[2]["draft"];
     assert_eq!(calibrated["measured_on"], "others");
     let paths = calibrated["tree"].as_array().unwrap().len();
@@ -107,7 +107,7 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
         "| T=0, greedy, chain 3 |",
         "| T=1, rejection, dynamic 3×2, 6 nodes |",
         "calibrated tree of",
-        "0 mismatches",
+        "Greedy output: 0 of ",
     ] {
         assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");
     }
@@ -329,16 +329,6 @@ fn stored_features_train_as_live_ones_do() {
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
 }
 
-/// Many short steps, each saved.
-const LONG: [&str; 6] = [
-    "recipe",
-    "recipe.toml",
-    "--set",
-    "train.steps=40",
-    "--set",
-    "train.validate_every=20",
-];
-
 /// The recipe of `Workspace::new` for heads; `drafter` and `objective` are the contents of those tables.
 fn heads(kind: &str, drafter: &str, objective: &str) -> Workspace {
     let workspace = Workspace::new();
@@ -393,13 +383,24 @@ fn heads_go_from_conversations_to_a_report() {
     }
 }
 
-fn long(runs: &'static str) -> Vec<&'static str> {
-    [&LONG[..], &["--runs", runs]].concat()
+/// Trains for so many short steps, each of which is saved. With a constant schedule the first ones are the same however many
+/// follow.
+fn long(workspace: &Workspace, runs: &str, steps: &str) -> Outcome {
+    Outcome::from(long_command(workspace, runs, steps).output().unwrap())
+}
+
+fn long_command(workspace: &Workspace, runs: &str, steps: &str) -> Command {
+    let steps = format!("train.steps={steps}");
+    let mut words = [&RUN[..], &["--runs", runs, "--set", &steps]].concat();
+    for given in ["train.schedule=constant", "train.validate_every=20"] {
+        words.extend(["--set", given]);
+    }
+    workspace.command(&words)
 }
 
 /// Runs until some steps of training are saved, and sends a signal.
-fn stop(workspace: &Workspace, signal: &str) -> Output {
-    let mut command = workspace.command(&long("stopped"));
+fn stop(workspace: &Workspace, sent: &str) -> Output {
+    let mut command = long_command(workspace, "stopped", ENDLESS);
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -410,44 +411,27 @@ fn stop(workspace: &Workspace, signal: &str) -> Output {
         let saved = state::latest(&train).ok().flatten();
         saved.is_some_and(|saved| saved.step >= 3)
     });
-    let sent = Command::new("kill")
-        .args([signal, &child.id().to_string()])
-        .status();
-    assert!(sent.unwrap().success());
+    signal(&child, sent);
     let output = child.wait_with_output().unwrap();
     let manifest = workspace.json("stopped/run/train/manifest.json");
-    assert_eq!(
-        manifest["status"], "started",
-        "it was to be stopped while it trains"
-    );
+    assert_eq!(manifest["status"], "started");
     assert!(!train.join("drafter").exists());
     output
 }
 
-/// Takes the run up again, which must give the bytes that a run gives that was never stopped.
+/// Takes the run up again, which must give the bytes and figures that a run gives that was never stopped.
 fn goes_on(workspace: &Workspace) {
-    let saved = state::latest(&workspace.path("stopped/run/train"))
-        .unwrap()
-        .unwrap()
-        .step;
-    assert!((3..40).contains(&saved), "{saved}");
-    let output = workspace
-        .command(&long("stopped"))
-        .env("RUST_LOG", "info")
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    assert!(
-        stderr.contains("train: goes on where it was interrupted"),
-        "{stderr}"
-    );
-    assert!(
-        stderr.contains(&format!("resumed at step {saved}")),
-        "{stderr}"
-    );
+    let saved = state::latest(&workspace.path("stopped/run/train"));
+    let saved = saved.unwrap().unwrap().step;
+    // Inside of a log interval of two steps or between two of them, as it was stopped.
+    let steps = (saved + 5).to_string();
+    let outcome = long(workspace, "stopped", &steps).succeeded();
+    let said = format!("train: goes on from step {saved}: `train.steps`: {ENDLESS} → {steps}");
+    assert!(outcome.stderr.contains(&said), "no `{said}`: {outcome:#?}");
+    let resumed = format!("resumed at step {saved}");
+    assert!(outcome.stderr.contains(&resumed), "{outcome:#?}");
 
-    workspace.run(&long("whole")).succeeded();
+    long(workspace, "whole", &steps).succeeded();
     for file in [
         "train/drafter/model.safetensors",
         "export/drafter/model.safetensors",
@@ -456,6 +440,13 @@ fn goes_on(workspace: &Workspace) {
             ["stopped", "whole"].map(|runs| workspace.bytes(&format!("{runs}/run/{file}")));
         assert!(stopped == whole, "`{file}` differs");
     }
+    let fit = |runs: &str| {
+        let manifest = workspace.json(&format!("{runs}/run/train/manifest.json"));
+        let mut fit = manifest["summary"]["fit"].clone();
+        fit.as_object_mut().unwrap().remove("seconds");
+        fit
+    };
+    assert_eq!(fit("stopped"), fit("whole"));
 }
 
 #[test]
@@ -469,17 +460,11 @@ fn a_run_that_is_killed_while_it_trains_ends_as_one_that_is_not() {
 #[test]
 fn a_run_that_is_interrupted_saves_and_ends_as_one_that_is_not() {
     let workspace = Workspace::new();
-    let output = stop(&workspace, "-INT");
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains("stopping at the next safe point"),
-        "{stderr}"
-    );
-    assert!(
-        stderr.contains("error: stage `train`: interrupted; the same command goes on"),
-        "{stderr}"
-    );
+    let outcome = Outcome::from(stop(&workspace, "-INT"));
+    let outcome =
+        outcome.interrupted(&["stage `train`: interrupted; the same command goes on from here"]);
+    let told = outcome.stderr.contains("stopping at the next safe point");
+    assert!(told, "{outcome:#?}");
     goes_on(&workspace);
 }
 

@@ -164,6 +164,11 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
             "`norm_output`: expected true, found false",
         ),
         (
+            "drafter.draft_vocab=200",
+            "`draft_vocab`: expected 200, found 256",
+        ),
+        ("drafter.window=7", "`window`: expected 7, found 0"),
+        (
             "drafter.captured_layers=[0, 1]",
             "captured layers: expected [0, 1]",
         ),
@@ -421,4 +426,41 @@ fn a_dflash_drafter_goes_to_every_layout_and_back() {
     workspace
         .run(&block)
         .failed(&["other settings than `[drafter]`", "block_size"]);
+}
+
+#[test]
+fn heads_that_no_engine_loads_are_exported_for_none() {
+    let recipe = RECIPE
+        .replace("\"eagle3\"", "\"hydra\"")
+        .replace("draft_vocab = 256", "heads = 2")
+        .replace("[objective]\nsteps = 2\n", "");
+    let workspace = Workspace::new();
+    // The two engines that are there unless a recipe says otherwise are remarked upon.
+    workspace.write("recipe.toml", &recipe);
+    workspace
+        .run(&["recipe", "recipe.toml", "--quiet"])
+        .succeeded();
+    for engine in ["vllm", "sglang", "hf", "llama-cpp", "tensorrt-llm"] {
+        let words = ["export", "run", "--to", engine, "--out", "out"];
+        workspace
+            .run(&words)
+            .failed(&["no serving engine loads hydra drafters"]);
+        let words = ["export", EXPORTED, "--to", engine, "--out", "out"];
+        workspace
+            .run(&words)
+            .failed(&["no serving engine loads hydra drafters"]);
+    }
+    assert!(!workspace.path("out").exists());
+    // One that a recipe names is meant.
+    workspace.write(
+        "recipe.toml",
+        format!("{recipe}\n[export]\nto = [\"vllm\"]\n"),
+    );
+    workspace
+        .run(&["recipe", "recipe.toml", "--plan"])
+        .misused(&[
+            "`export.to`",
+            "no engine loads hydra drafters",
+            "found `\"vllm\"`",
+        ]);
 }

@@ -1,4 +1,5 @@
 //! A run that is cut in half and taken up again ends bitwise where an uncut one does.
+use std::cell::Cell;
 use std::path::Path;
 
 use burn::prelude::*;
@@ -9,34 +10,82 @@ use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{Drafter, FreshConfig, Target as _};
 use spectrain_train::{
-    Distill, DistillConfig, FeatureRegression, FeatureRegressionConfig, Fit, FitSummary, Noise,
-    Objective, OnPolicy, OnPolicyConfig, PardLoss, PardLossConfig, Train, TrainConfig, Trainee,
-    TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
+    Decay, Distill, DistillConfig, Error, FeatureRegression, FeatureRegressionConfig, Fit,
+    FitSummary, Noise, Objective, OnPolicy, OnPolicyConfig, PardLoss, PardLossConfig, Train,
+    TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
 };
 
 use crate::tiny;
 
 type Trained = (FitSummary, Vec<NamedTensor>);
 
-fn eagle3(folder: &Path, stop_after: usize) -> Trained {
+/// One process of a run.
+struct Session {
+    settings: TrainConfig,
+    /// Steps after which it is interrupted.
+    stop_after: usize,
+    /// What happens when it validates, by the step.
+    in_validation: Box<dyn Fn(usize) -> Result<(), Error>>,
+    identity: &'static str,
+}
+
+impl Session {
+    /// That trains to the end.
+    fn whole() -> Self {
+        Self {
+            settings: TrainConfig {
+                steps: 10,
+                batch_tokens: 128,
+                accumulate: 2,
+                warmup: 2,
+                log_every: 2,
+                validate_every: 4,
+                save_every: 3,
+                ..TrainConfig::default()
+            },
+            stop_after: usize::MAX,
+            in_validation: Box::new(|_| Ok(())),
+            identity: "test",
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut TrainConfig)) -> Self {
+        let mut session = Self::whole();
+        change(&mut session.settings);
+        session
+    }
+
+    fn until(stop_after: usize) -> Self {
+        Self {
+            stop_after,
+            ..Self::whole()
+        }
+    }
+}
+
+fn eagle3(folder: &Path, session: &Session) -> Trained {
+    try_eagle3(folder, session).unwrap()
+}
+
+fn try_eagle3(folder: &Path, session: &Session) -> Result<Trained, Error> {
     let objective = TrainingTimeTestConfig {
         steps: 2,
         ..Default::default()
     };
     let config = Eagle3Config::default();
-    train::<Eagle3, TrainingTimeTest>(&config, &objective, folder, stop_after)
+    train::<Eagle3, TrainingTimeTest>(&config, &objective, folder, session)
 }
 
-fn noisy(noise: Noise, folder: &Path, stop_after: usize) -> Trained {
+fn noisy(noise: Noise, folder: &Path, session: &Session) -> Trained {
     let objective = FeatureRegressionConfig {
         noise,
         ..Default::default()
     };
     let config = Eagle1Config::default();
-    train::<Eagle1, FeatureRegression>(&config, &objective, folder, stop_after)
+    train::<Eagle1, FeatureRegression>(&config, &objective, folder, session).unwrap()
 }
 
-fn on_policy(fraction: f64, folder: &Path, stop_after: usize) -> Trained {
+fn on_policy(fraction: f64, folder: &Path, session: &Session) -> Trained {
     let config = LanguageModelConfig {
         fresh: Some(FreshConfig::default()),
         ..Default::default()
@@ -48,10 +97,10 @@ fn on_policy(fraction: f64, folder: &Path, stop_after: usize) -> Trained {
         },
         ..Default::default()
     };
-    train::<LanguageModel, Distill>(&config, &objective, folder, stop_after)
+    train::<LanguageModel, Distill>(&config, &objective, folder, session).unwrap()
 }
 
-fn dropped(folder: &Path, stop_after: usize) -> Trained {
+fn dropped(folder: &Path, session: &Session) -> Trained {
     let config = PardConfig {
         fresh: Some(FreshConfig::default()),
         mask_token: Some(47),
@@ -62,15 +111,15 @@ fn dropped(folder: &Path, stop_after: usize) -> Trained {
         feature_dropout: 0.5,
         ..Default::default()
     };
-    train::<Pard, PardLoss>(&config, &objective, folder, stop_after)
+    train::<Pard, PardLoss>(&config, &objective, folder, session).unwrap()
 }
 
 fn train<D, O>(
     config: &D::Config,
     objective: &O::Config,
     folder: &Path,
-    stop_after: usize,
-) -> Trained
+    session: &Session,
+) -> Result<Trained, Error>
 where
     D: Drafter + 'static,
     O: Objective<D>,
@@ -79,39 +128,35 @@ where
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
     let objective = O::new(objective).unwrap();
-    let drafter: D = tiny::fresh(config, &target, &device.clone().autodiff());
-    let settings = TrainConfig {
-        steps: 10,
-        batch_tokens: 128,
-        accumulate: 2,
-        warmup: 2,
-        log_every: 2,
-        validate_every: 4,
-        save_every: 3,
-        ..TrainConfig::default()
+    let settings = &session.settings;
+    let graph = match settings.gradient_checkpointing {
+        true => device.clone().autodiff().gradient_checkpointing(),
+        false => device.clone().autodiff(),
     };
+    let drafter: D = tiny::fresh(config, &target, &graph);
     let tokens = tempfile::tempdir().unwrap();
     let samples = tiny::samples(tokens.path(), &tiny::random_samples(9), 2);
     let mut trainee = Trainee::drafter(drafter, objective, settings.optimizer());
     let judge = tiny::live(samples.clone(), &target, capture.clone());
-    let done = std::cell::Cell::new(0);
+    let done = Cell::new(0);
     let summary = fit(
         &mut trainee,
         Fit {
-            config: &settings,
+            config: settings,
             source: Box::new(tiny::live(samples.clone(), &target, capture)),
             samples,
             folder: folder.to_owned(),
-            identity: "test".into(),
+            identity: session.identity.into(),
             interrupted: &|| {
                 done.set(done.get() + 1);
-                done.get() >= stop_after
+                done.get() >= session.stop_after
             },
             on_policy: Some(OnPolicy {
                 stop: &[5],
                 judge: &|rows| judge.judge(rows),
             }),
             validate: &mut |_, step| {
+                (session.in_validation)(step)?;
                 Ok(Validation {
                     loss: 1.0 / step as f64,
                     ..Validation::default()
@@ -119,26 +164,47 @@ where
             },
             memory: &|| None,
         },
-    )
-    .unwrap();
-    (summary, trainee.weights())
+    )?;
+    Ok((summary, trainee.weights()))
 }
 
-fn halves_equal_the_whole(train: impl Fn(&Path, usize) -> Trained) {
+fn steps(folder: &Path) -> Vec<u64> {
+    let saved = state::list(folder).unwrap();
+    saved.iter().map(|saved| saved.step).collect()
+}
+
+/// The weights that the state of a step holds.
+fn weights_at(folder: &Path, step: u64) -> Vec<NamedTensor> {
+    let saved = state::list(folder).unwrap();
+    let saved = saved.iter().find(|saved| saved.step == step).unwrap();
+    let mut state = state::load(&saved.path).unwrap();
+    state.tensors.remove("weights").unwrap()
+}
+
+/// All of a summary that time does not change.
+fn figures(summary: &FitSummary) -> (usize, u64, f64, &Option<(usize, Validation)>, bool) {
+    let FitSummary {
+        steps,
+        tokens,
+        loss,
+        best,
+        interrupted,
+        ..
+    } = summary;
+    (*steps, *tokens, *loss, best, *interrupted)
+}
+
+fn halves_equal_the_whole(train: impl Fn(&Path, &Session) -> Trained) {
     let whole = tempfile::tempdir().unwrap();
     let halves = tempfile::tempdir().unwrap();
-    let (summary, expected) = train(whole.path(), usize::MAX);
-    assert_eq!((summary.steps, summary.interrupted), (10, false));
-    let (summary, _) = train(halves.path(), 5);
+    let (expected, weights) = train(whole.path(), &Session::whole());
+    assert_eq!((expected.steps, expected.interrupted), (10, false));
+    let (summary, _) = train(halves.path(), &Session::until(5));
     assert_eq!((summary.steps, summary.interrupted), (5, true));
-    let (summary, got) = train(halves.path(), usize::MAX);
-    assert_eq!((summary.steps, summary.interrupted), (10, false));
-    assert_eq!(got, expected);
-    let saved: Vec<u64> = state::list(halves.path())
-        .unwrap()
-        .iter()
-        .map(|saved| saved.step)
-        .collect();
+    let (summary, got) = train(halves.path(), &Session::whole());
+    assert_eq!(figures(&summary), figures(&expected));
+    assert_eq!(got, weights);
+    let saved = steps(halves.path());
     assert!(saved.contains(&10) && saved.len() <= 3, "{saved:?}");
 }
 
@@ -149,12 +215,12 @@ fn half_a_run_and_its_other_half_equal_a_whole_one_bitwise() {
 
 #[test]
 fn half_a_run_with_noise_and_its_other_half_equal_a_whole_one_bitwise() {
-    halves_equal_the_whole(|folder, stop_after| noisy(Noise::default(), folder, stop_after));
+    halves_equal_the_whole(|folder, session| noisy(Noise::default(), folder, session));
 }
 
 #[test]
 fn half_a_run_on_texts_of_its_own_and_its_other_half_equal_a_whole_one_bitwise() {
-    halves_equal_the_whole(|folder, stop_after| on_policy(0.5, folder, stop_after));
+    halves_equal_the_whole(|folder, session| on_policy(0.5, folder, session));
 }
 
 #[test]
@@ -163,15 +229,69 @@ fn half_a_run_with_dropped_rows_and_its_other_half_equal_a_whole_one_bitwise() {
 }
 
 #[test]
+fn a_run_stopped_at_any_step_ends_with_the_loss_of_a_whole_one() {
+    let whole = tempfile::tempdir().unwrap();
+    // The last log interval has several steps, and one of them is behind the last saved state.
+    let session = || {
+        Session::with(|train| {
+            train.log_every = 5;
+            train.save_every = 4;
+        })
+    };
+    let (expected, _) = eagle3(whole.path(), &session());
+    for stop_after in 1..10 {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Session {
+            stop_after,
+            ..session()
+        };
+        let (stopped, _) = eagle3(folder.path(), &first);
+        assert_eq!((stopped.steps, stopped.interrupted), (stop_after, true));
+        let (summary, _) = eagle3(folder.path(), &session());
+        assert_eq!(figures(&summary), figures(&expected), "{stop_after}");
+    }
+}
+
+#[test]
+fn a_run_stopped_while_it_validates_validates_when_it_goes_on() {
+    let whole = tempfile::tempdir().unwrap();
+    let (expected, weights) = eagle3(whole.path(), &Session::whole());
+    for stop_at in [4, 8, 10] {
+        let folder = tempfile::tempdir().unwrap();
+        let stopped = Session {
+            in_validation: Box::new(move |step| match step == stop_at {
+                true => Err(Error::Interrupted),
+                false => Ok(()),
+            }),
+            ..Session::whole()
+        };
+        for _ in 0..2 {
+            let (summary, _) = eagle3(folder.path(), &stopped);
+            assert_eq!((summary.steps, summary.interrupted), (stop_at, true));
+        }
+        let (summary, got) = eagle3(folder.path(), &Session::whole());
+        assert_eq!(figures(&summary), figures(&expected), "{stop_at}");
+        assert_eq!(got, weights);
+        assert_eq!(weights_at(folder.path(), 10), weights_at(whole.path(), 10));
+    }
+}
+
+#[test]
 fn texts_of_its_own_change_what_is_learnt() {
-    let weights = |fraction| on_policy(fraction, tempfile::tempdir().unwrap().path(), usize::MAX).1;
+    let weights = |fraction| {
+        let folder = tempfile::tempdir().unwrap();
+        on_policy(fraction, folder.path(), &Session::whole()).1
+    };
     let (none, half, all) = (weights(0.0), weights(0.5), weights(1.0));
     assert!(none != half && half != all);
 }
 
 #[test]
 fn noise_changes_what_is_learnt() {
-    let weights = |noise| noisy(noise, tempfile::tempdir().unwrap().path(), usize::MAX).1;
+    let weights = |noise| {
+        let folder = tempfile::tempdir().unwrap();
+        noisy(noise, folder.path(), &Session::whole()).1
+    };
     let silent = Noise {
         std: 0.0,
         ..Noise::default()
@@ -182,17 +302,144 @@ fn noise_changes_what_is_learnt() {
 #[test]
 fn the_state_of_another_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    eagle3(folder.path(), 3);
-    let saved = state::latest(folder.path()).unwrap().unwrap();
-    let file = saved.path.join("state.json");
-    let text = std::fs::read_to_string(&file)
-        .unwrap()
-        .replace("\"identity\":\"test\"", "\"identity\":\"other\"");
-    let text = text.replace("\"identity\": \"test\"", "\"identity\": \"other\"");
-    std::fs::write(&file, text).unwrap();
-    let outcome = std::panic::catch_unwind(|| eagle3(folder.path(), usize::MAX));
+    eagle3(folder.path(), &Session::until(3));
+    let other = Session {
+        identity: "other",
+        ..Session::whole()
+    };
+    let error = try_eagle3(folder.path(), &other).unwrap_err();
+    assert!(matches!(error, Error::State { .. }), "{error}");
+    let shorter = Session::with(|train| train.steps = 2);
+    let error = try_eagle3(folder.path(), &shorter).unwrap_err().to_string();
+    assert!(error.contains("of at most 2, got step 3"), "{error}");
+}
+
+#[test]
+fn a_damaged_state_is_refused_with_the_step_from_which_to_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, weights) = eagle3(folder.path(), &Session::whole());
+    let [.., before, last] = &state::list(folder.path()).unwrap()[..] else {
+        panic!("expected two states");
+    };
+    let file = last.path.join("state.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let step = "\"step\": 10";
+    assert!(text.matches(step).count() >= 2, "{text}");
+    std::fs::write(&file, text.replace(step, "\"step\": 11")).unwrap();
+    let error = try_eagle3(folder.path(), &Session::whole())
+        .unwrap_err()
+        .to_string();
+    let advice = format!("goes on from step {}", before.step);
     assert!(
-        outcome.is_err(),
-        "a state with another identity must not be taken up"
+        error.contains("state.json") && error.contains(&advice),
+        "{error}"
     );
+    std::fs::remove_dir_all(&last.path).unwrap();
+    assert_eq!(eagle3(folder.path(), &Session::whole()).1, weights);
+}
+
+#[test]
+fn with_a_constant_schedule_a_longer_run_begins_as_a_shorter_one() {
+    let whole = tempfile::tempdir().unwrap();
+    let parts = tempfile::tempdir().unwrap();
+    let session = |steps, schedule| {
+        Session::with(|train| {
+            train.steps = steps;
+            train.schedule = schedule;
+        })
+    };
+    let (_, weights) = eagle3(whole.path(), &session(10, Decay::Constant));
+    eagle3(parts.path(), &session(6, Decay::Constant));
+    let (summary, got) = eagle3(parts.path(), &session(10, Decay::Constant));
+    assert_eq!((summary.steps, summary.interrupted), (10, false));
+    assert_eq!(got, weights);
+    // A schedule that falls to the end has fallen too early.
+    let parts = tempfile::tempdir().unwrap();
+    eagle3(parts.path(), &session(6, Decay::Cosine));
+    let (summary, got) = eagle3(parts.path(), &session(10, Decay::Cosine));
+    assert_eq!(summary.steps, 10);
+    assert_ne!(got, weights);
+}
+
+#[test]
+fn keys_without_an_effect_on_the_weights_change_no_bit_of_them() {
+    type Change = fn(&mut TrainConfig);
+    let trained = |change: Change| {
+        let folder = tempfile::tempdir().unwrap();
+        eagle3(folder.path(), &Session::with(change)).1
+    };
+    let weights = trained(|_| ());
+    let changes: [Change; 5] = [
+        |train| train.log_every = 3,
+        |train| train.save_every = 5,
+        |train| train.keep = 1,
+        |train| train.explosion = 2.0,
+        |train| train.gradient_checkpointing = true,
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        assert_eq!(trained(change), weights, "change {number}");
+        let mut settings = TrainConfig::default();
+        change(&mut settings);
+        assert_eq!(settings.identity(), TrainConfig::default().identity());
+    }
+}
+
+#[test]
+fn states_that_are_not_kept_and_leftovers_are_gone_when_a_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    eagle3(folder.path(), &Session::with(|train| train.keep = 9));
+    assert!(steps(folder.path()).len() > 3);
+    std::fs::create_dir(path("step-00000011.partial")).unwrap();
+    // Killed between the two renames of a replacement.
+    std::fs::rename(path("step-00000010"), path("step-00000010.old")).unwrap();
+    let (summary, _) = eagle3(folder.path(), &Session::with(|train| train.keep = 1));
+    assert_eq!(summary.steps, 10);
+    assert_eq!(steps(folder.path()), [10]);
+    assert!(!path("step-00000011.partial").exists());
+    assert!(!path("step-00000010.old").exists());
+}
+
+#[test]
+fn a_folder_that_vanishes_is_an_error_from_which_the_run_goes_on() {
+    let whole = tempfile::tempdir().unwrap();
+    let (expected, weights) = eagle3(whole.path(), &Session::whole());
+    let root = tempfile::tempdir().unwrap();
+    let (folder, away) = (root.path().join("train"), root.path().join("away"));
+    for blocked in [false, true] {
+        let (from, to) = (folder.clone(), away.clone());
+        let vanishing = Session {
+            in_validation: Box::new(move |step| {
+                if step == 8 {
+                    std::fs::rename(&from, &to).unwrap();
+                }
+                if step == 8 && blocked {
+                    std::fs::write(&from, "in the way").unwrap();
+                }
+                Ok(())
+            }),
+            ..Session::whole()
+        };
+        let error = try_eagle3(&folder, &vanishing).unwrap_err().to_string();
+        assert!(error.contains("not there any more"), "{error}");
+        if blocked {
+            std::fs::remove_file(&folder).unwrap();
+        }
+        std::fs::rename(&away, &folder).unwrap();
+        assert!(steps(&folder).last().is_some_and(|&step| step < 8));
+    }
+    let (summary, got) = eagle3(&folder, &Session::whole());
+    assert_eq!(figures(&summary), figures(&expected));
+    assert_eq!(got, weights);
+}
+
+#[test]
+fn training_goes_on_where_no_events_can_be_written() {
+    let whole = tempfile::tempdir().unwrap();
+    let (expected, weights) = eagle3(whole.path(), &Session::whole());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("events"), "in the way").unwrap();
+    let (summary, got) = eagle3(folder.path(), &Session::whole());
+    assert_eq!(figures(&summary), figures(&expected));
+    assert_eq!(got, weights);
 }

@@ -36,7 +36,7 @@ fn one_drafter_is_judged_by_two_targets_in_one_report() {
         "language_model drafter `drafter`",
         "for `small`, `large`\n",
         "| small | T=0, greedy, chain 2 | eval |",
-        "| large | T=1, rejection, chain 2 | eval |",
+        "| large | T=1, rejection, chain 2 drawn | eval |",
     ] {
         assert!(both.stdout.contains(part), "no `{part}`: {both:#?}");
     }
@@ -53,7 +53,7 @@ fn one_drafter_is_judged_by_two_targets_in_one_report() {
         assert!(alone.get("targets").is_none() && alone["settings"][0].get("target").is_none());
         assert_eq!(report["targets"][index], alone["target"]);
         for (at, setting) in alone["settings"].as_array().unwrap().iter().enumerate() {
-            let of_both = &settings[2 * index + at];
+            let of_both = &settings[3 * index + at];
             assert_eq!(of_both["target"], target);
             assert_eq!(acceptance(of_both), acceptance(setting));
             for key in ["model", "memory_bound"] {
@@ -62,7 +62,7 @@ fn one_drafter_is_judged_by_two_targets_in_one_report() {
         }
         greedy_tokens += alone["lossless"]["greedy_tokens"].as_u64().unwrap();
     }
-    assert_eq!(settings.len(), 4);
+    assert_eq!(settings.len(), 6);
     assert_eq!(report["lossless"]["greedy_tokens"], greedy_tokens);
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
     assert!(report["lossless"]["sampling"]["dof"].is_u64());

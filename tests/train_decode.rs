@@ -98,6 +98,17 @@ fn eagle3_1_training_logits_equal_decoding_logits() {
     });
 }
 
+/// Windows that reach behind the draft, to its first step, and not even there.
+#[test]
+fn sliding_eagle3_training_logits_equal_decoding_logits() {
+    for window in [6, 4, 2, 1] {
+        eagle3(Eagle3Config {
+            window,
+            ..Default::default()
+        });
+    }
+}
+
 /// HASS's passes too: the first of them is EAGLE-1's.
 #[test]
 fn eagle1_training_logits_equal_decoding_logits() {

@@ -1,8 +1,8 @@
 //! A folder for one test: a small target with random weights, conversations for it, a recipe, and the program run there.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
@@ -155,6 +155,23 @@ impl Workspace {
         Outcome::of(self.command(words))
     }
 
+    /// Starts the program, whose standard error is kept.
+    pub fn start(&self, words: &[&str]) -> Child {
+        let mut command = self.command(words);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Makes a finished stage of the run `run` one that was interrupted.
+    pub fn unfinish(&self, stage: &str) {
+        let mut manifest = self.manifest(stage);
+        manifest["status"] = "started".into();
+        // With it the manifest would be one that was changed.
+        manifest.as_object_mut().unwrap().remove("sha256");
+        let path = format!("runs/run/{stage}/manifest.json");
+        self.write(&path, manifest.to_string());
+    }
+
     /// Runs the program where no file may grow over `kib` KiB, as on a disk that is full. The signal that comes with
     /// that limit, but not with a full disk, is ignored.
     pub fn run_with_file_limit(&self, kib: usize, words: &[&str]) -> Outcome {
@@ -226,21 +243,30 @@ pub fn conversation(number: usize, answer: &str) -> String {
     json!({ "messages": messages }).to_string()
 }
 
-/// Waits until `found`, which must be before the program ends.
+/// More steps than any machine takes before the program is stopped: whatever the test waits for comes before the end.
+pub const ENDLESS: &str = "100000";
+
+/// Waits until `found`, however long that takes. The program must be one that does not end by itself before that.
 pub fn wait_for(child: &mut Child, found: impl Fn() -> bool) {
-    let started = Instant::now();
     while !found() {
         let ended = child.try_wait().unwrap();
         assert!(ended.is_none(), "it ended too early: {ended:?}");
-        let waited = started.elapsed();
-        assert!(waited < Duration::from_secs(60), "it takes too long");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
+/// Sends a signal, such as `-INT`.
+pub fn signal(child: &Child, signal: &str) {
+    let words = [signal, &child.id().to_string()];
+    assert!(Command::new("kill").args(words).status().unwrap().success());
+}
+
 impl Outcome {
     fn of(mut command: Command) -> Self {
-        let output = command.output().unwrap();
+        Self::from(command.output().unwrap())
+    }
+
+    pub fn from(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -255,7 +281,21 @@ impl Outcome {
 
     /// It ended with 1, and its one message of an error has all of `expected`.
     pub fn failed(self, expected: &[&str]) -> Self {
-        assert_eq!(self.code, Some(1), "{self:#?}");
+        self.ended(1, expected)
+    }
+
+    /// It ended with 2: what was asked for makes no sense.
+    pub fn misused(self, expected: &[&str]) -> Self {
+        self.ended(2, expected)
+    }
+
+    /// It ended with 130: it was interrupted.
+    pub fn interrupted(self, expected: &[&str]) -> Self {
+        self.ended(130, expected)
+    }
+
+    fn ended(self, code: i32, expected: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
         let errors = || {
             self.stderr
                 .lines()

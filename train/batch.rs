@@ -78,6 +78,13 @@ impl Rows {
             && documents[position] != 0
             && documents.get(to) == Some(&documents[position])
     }
+
+    /// Whether a decoder that has committed the token at `position` may draft the `by` tokens behind it: they and that token
+    /// are in the loss mask without a gap. Behind a gap, which is another turn, nothing is drafted from before it.
+    pub fn drafts(&self, position: usize, by: usize) -> bool {
+        let wanted = position..position + by + 1;
+        self.reaches(position, by) && self.loss_mask[wanted].iter().all(|&trained| trained)
+    }
 }
 
 /// A batch: packed rows and the target's features over them.

@@ -4,7 +4,7 @@
 //! Slot `k >= 0` of a block whose anchor is `x_a` has seen the features of `x_0..x_{a-1}` and `x_a` itself, and predicts
 //! `x_{a+1+k}`; that token judges it, or the target's distribution of row `a+k`. Its place in the block is `k + 1`, as the
 //! anchor's own predicts nothing, unless the drafter samples from it. An anchor may stand where it and the token after it are
-//! in the loss mask, as a decoder drafts after a token of the reply; a slot counts where its token is.
+//! in the loss mask, as a decoder drafts after a token of the reply; a slot counts where its token is and so are all before it.
 mod anchors;
 mod config;
 mod cover;
@@ -12,24 +12,22 @@ mod heads;
 mod slot_weights;
 mod staged;
 
-use std::collections::BTreeMap;
-
 use burn::prelude::*;
 use spectrain_data::seed::mix;
 use spectrain_models::Drafter as _;
 use spectrain_models::blocks::{BlockLayout, BlockPlaces};
 use spectrain_models::dflash::DFlash;
-use spectrain_models::weights::host_f32;
 
 use self::anchors::{Anchored, previous_tokens};
 pub use self::config::{Anchors, BlockLossConfig, SlotWeights};
 use self::cover::Cover;
 pub use self::cover::Masking;
 use self::heads::{Selection, be_sure, select};
-use self::slot_weights::{Preview, by_reach, until_first_error};
+use self::slot_weights::preview;
 pub use self::staged::StagedBlockLoss;
 use crate::batch::Rows;
-use crate::token_loss::{Judged, TokenLoss};
+use crate::token_loss::{Judged, TokenLoss, times};
+use crate::weighing::{Divisor, Weighing};
 use crate::{Batch, Head, HeadParameter, Loss, Objective, Result, Row, Statistics};
 
 /// See the module.
@@ -77,13 +75,14 @@ impl Objective<DFlash> for BlockLoss {
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
             batch,
+            temperature: 1.0,
         };
         let mut rows = self.rows(&batch.rows, &anchors, slots);
         rows.retain(|row| covers[row.position / slots].asks(row.position % slots));
-        let rows = self.weigh(rows, &judged, &read, slots, &|row| {
+        let block = |row: &Row| {
             let cover = &covers[row.position / slots];
             (cover.factor, cover.length - first)
-        });
+        };
         let confidence = match self.config.confidence_weight > 0.0 {
             true => drafter.confidence_logits(hidden.clone(), ids),
             false => None,
@@ -92,10 +91,30 @@ impl Objective<DFlash> for BlockLoss {
             Some(_) => Statistics::All,
             None => statistics,
         };
-        let mut loss = self.loss.of(&judged, read, rows.clone(), 1.0, wanted);
+        let mut loss = match self.by_drafter(slots) {
+            None => {
+                let counted = self.weigh(&mut rows, slots, &block);
+                let mut loss = self.loss.of(&judged, read, rows, None, wanted);
+                loss.counted = counted;
+                loss
+            }
+            Some(weigh) => {
+                let weighing = Weighing {
+                    group: &|row| row.position / slots,
+                    weigh: &|rows, found| {
+                        weigh(rows, found);
+                        rows.iter_mut().for_each(|row| row.weight *= block(row).0);
+                    },
+                    divisor: self.divisor(),
+                    factor: 1.0,
+                };
+                self.loss.of(&judged, read, rows, Some(weighing), wanted)
+            }
+        };
+        let rows = times(&loss.rows, (1.0 / self.loss.reported_weight()) as f32);
         if let (Some(logits), Some(measured)) = (confidence, loss.statistics()) {
             let alpha = measured.narrow(1, 0, 1).squeeze_dim(1);
-            let rows = self.sure_rows(&rows, &loss.rows, slots);
+            let rows = self.sure_rows(&rows, slots);
             let term = be_sure(logits.flatten(0, 1), &rows, alpha);
             let factor = self.config.confidence_weight;
             loss.add_scalar("confidence", term.surrogate * factor, term.value * factor);
@@ -205,9 +224,7 @@ impl BlockLoss {
             of_block.filter_map(move |slot| Some((block, slot, (*anchor)?.0)))
         });
         of_blocks
-            .filter(|&(_, slot, anchor)| {
-                rows.reaches(anchor, slot + 1) && rows.loss_mask[anchor + slot + 1]
-            })
+            .filter(|&(_, slot, anchor)| rows.drafts(anchor, slot + 1))
             .map(|(block, slot, anchor)| Row {
                 step: 0,
                 position: block * slots + slot,
@@ -217,42 +234,49 @@ impl BlockLoss {
             .collect()
     }
 
-    /// Gives each row its weight, where `block` knows the factor on its block and how many slots that has.
-    fn weigh(
-        &self,
-        mut rows: Vec<Row>,
-        judged: &Judged,
-        hidden: &Tensor<2>,
-        slots: usize,
-        block: &dyn Fn(&Row) -> (f32, usize),
-    ) -> Vec<Row> {
-        let count = rows.len().max(1) as f32;
+    /// How rows of whole blocks are weighed by what the drafter makes of them, where they are.
+    fn by_drafter(&self, slots: usize) -> Option<impl Fn(&mut [Row], &[[f32; 2]])> {
+        let certainty = self.config.certainty as f32;
+        let by_reach = match self.config.slot_weights {
+            SlotWeights::DPace => true,
+            SlotWeights::Auf => false,
+            _ => return None,
+        };
+        Some(move |rows: &mut [Row], found: &[[f32; 2]]| {
+            let seen = preview(rows, found);
+            if by_reach {
+                slot_weights::by_reach(rows, &seen, slots, certainty);
+            } else {
+                slot_weights::until_first_error(rows, &seen, slots);
+            }
+        })
+    }
+
+    /// Gives each row a weight that is known before anything is computed, where `block` knows the factor on its block and how
+    /// many slots that has. Returns what their sum was divided by.
+    fn weigh(&self, rows: &mut [Row], slots: usize, block: &dyn Fn(&Row) -> (f32, usize)) -> f64 {
         match self.config.slot_weights {
-            SlotWeights::Uniform => {}
-            SlotWeights::Exponential => self.decline(&mut rows, slots),
+            SlotWeights::Exponential => self.decline(rows, slots),
             SlotWeights::Rising => {
-                for row in &mut rows {
+                for row in rows.iter_mut() {
                     let behind = block(row).1 - 1 - row.position % slots;
                     row.weight = self.config.growth.powi(behind as i32) as f32;
                 }
             }
-            SlotWeights::DPace | SlotWeights::Auf => {
-                let seen = self.preview(&rows, judged, hidden);
-                match self.config.slot_weights {
-                    SlotWeights::Auf => until_first_error(&mut rows, &seen, slots),
-                    _ => by_reach(&mut rows, &seen, slots, self.config.certainty as f32),
-                }
-                rows.retain(|row| row.weight > 0.0);
-            }
+            SlotWeights::Uniform | SlotWeights::DPace | SlotWeights::Auf => {}
         }
         rows.iter_mut().for_each(|row| row.weight *= block(row).0);
-        let sum: f32 = match self.config.divide_by_count {
-            true => count,
-            false => rows.iter().map(|row| row.weight).sum(),
-        };
-        rows.iter_mut()
-            .for_each(|row| row.weight /= sum.max(f32::MIN_POSITIVE));
-        rows
+        let divisor = self.divisor().of(rows);
+        rows.iter_mut().for_each(|row| row.weight /= divisor as f32);
+        divisor
+    }
+
+    fn divisor(&self) -> Divisor {
+        if self.config.divide_by_count {
+            Divisor::Rows
+        } else {
+            Divisor::Weights
+        }
     }
 
     /// Exponential weights.
@@ -264,26 +288,16 @@ impl BlockLoss {
         }
     }
 
-    /// `judged`, which are some of `rows`, with the weights for the guess how likely a draft is kept: those of `rows`. Weights
-    /// that go by the drafter's own errors would teach it to guess only where it is right; there it has exponential ones
-    /// instead, as in speculators.
-    fn sure_rows(&self, rows: &[Row], judged: &[Row], slots: usize) -> Vec<Row> {
+    /// `rows` with the weights for the guess how likely a draft is kept. Weights that go by the drafter's own errors would
+    /// teach it to guess only where it is right; there it has exponential ones instead, as in speculators.
+    fn sure_rows(&self, rows: &[Row], slots: usize) -> Vec<Row> {
         let mut rows = rows.to_vec();
-        if matches!(
-            self.config.slot_weights,
-            SlotWeights::DPace | SlotWeights::Auf
-        ) {
+        if self.by_drafter(slots).is_some() {
             self.decline(&mut rows, slots);
             let sum: f32 = rows.iter().map(|row| row.weight).sum();
             rows.iter_mut().for_each(|row| row.weight /= sum);
         }
-        let weights: BTreeMap<usize, f32> =
-            rows.iter().map(|row| (row.position, row.weight)).collect();
-        let weighed = judged.iter().map(|row| Row {
-            weight: weights[&row.position],
-            ..*row
-        });
-        weighed.collect()
+        rows
     }
 
     fn decay(&self, slots: usize) -> f64 {
@@ -295,21 +309,5 @@ impl BlockLoss {
             },
             given => given,
         }
-    }
-
-    /// Of each position in `rows`, before anything is weighed: the drafter's probability of the right token, or its
-    /// acceptance rate where the target judges; and whether its most likely token is the right one.
-    fn preview(&self, rows: &[Row], judged: &Judged, hidden: &Tensor<2>) -> Preview {
-        let hidden = hidden.clone().without_autodiff();
-        let loss = self
-            .loss
-            .of(judged, hidden, rows.to_vec(), 1.0, Statistics::All);
-        let Some(statistics) = loss.statistics().map(host_f32) else {
-            return Default::default();
-        };
-        let pairs = loss.rows.iter().zip(statistics.as_chunks::<2>().0);
-        pairs
-            .map(|(row, [alpha, correct])| (row.position, (*alpha, *correct > 0.5)))
-            .collect()
     }
 }

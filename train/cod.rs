@@ -2,6 +2,7 @@
 //! (PARD, <https://arxiv.org/abs/2504.18583>, section 3.3).
 use burn::prelude::*;
 use spectrain_data::seed::mix;
+use spectrain_models::Mask;
 
 use crate::batch;
 use crate::on_policy::is_chosen;
@@ -157,7 +158,7 @@ impl Subset {
     ///
     /// # Shapes
     /// - output: `[batch, 1, width, width]`
-    pub fn mask(&self, window: Option<usize>, device: &Device) -> Tensor<4> {
+    pub fn mask(&self, window: Option<usize>, device: &Device) -> Mask {
         let (width, batch) = (self.width, self.places.len() / self.width.max(1));
         let window = window.unwrap_or(usize::MAX);
         let mut mask = vec![f32::NEG_INFINITY; self.places.len() * width];
@@ -195,7 +196,9 @@ impl Subset {
                 }
             }
         }
-        Tensor::<1>::from_floats(mask.as_slice(), device).reshape([batch, 1, width, width])
+        let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
+        // A chain stands behind the text, and each of its masks behind those before it.
+        Mask::causal(mask.reshape([batch, 1, width, width]))
     }
 }
 
@@ -259,7 +262,7 @@ mod tests {
             (2, 3),
         ];
         assert_eq!(kept, expected);
-        let mask = host_f32(subset.mask(None, &Device::flex()));
+        let mask = host_f32(subset.mask(None, &Device::flex()).entries().clone());
         let seen: Vec<u8> = mask.iter().map(|&entry| u8::from(entry == 0.0)).collect();
         let truth = [
             1, 0, 0, 0, 0, 0, 0, 0, 0, //
@@ -273,7 +276,7 @@ mod tests {
             1, 1, 0, 0, 0, 0, 1, 0, 1, // x_0 x_1 and masks at 2 and 3
         ];
         assert_eq!(seen, truth);
-        let windowed = host_f32(subset.mask(Some(2), &Device::flex()));
+        let windowed = host_f32(subset.mask(Some(2), &Device::flex()).entries().clone());
         assert_eq!(
             windowed[8 * 9..]
                 .iter()
@@ -300,7 +303,7 @@ mod tests {
                 );
             }
             // It must not panic, and nobody is left without anything to see.
-            let mask = host_f32(subset.mask(None, &Device::flex()));
+            let mask = host_f32(subset.mask(None, &Device::flex()).entries().clone());
             assert!(mask.chunks(subset.width()).all(|row| row.contains(&0.0)));
         }
     }

@@ -141,6 +141,7 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
             batch,
+            temperature: 1.0,
         };
         let row_of = |mask: &Mask| mask.row * places.width() + mask.column;
         let rows = sequences.masks.iter().map(|mask| Row {
@@ -150,7 +151,8 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             weight: mask.weight as f32,
         });
         let rows = rows.collect();
-        let mut loss = self.loss.of(&judged, hidden, rows, 1.0, statistics);
+        let mut loss = self.loss.of(&judged, hidden, rows, None, statistics);
+        loss.counted = sequences.whole;
         if self.drawing.stage == DeerStage::Refine {
             // A chain of drafts is known by the place of its first token, of which there is one in a batch.
             let chains: BTreeMap<usize, (usize, usize)> = sequences

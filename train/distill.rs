@@ -90,11 +90,13 @@ impl Objective<LanguageModel> for Distill {
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
             batch,
+            temperature: self.config.temperature,
         };
         let hidden: Tensor<2> = hidden.flatten(0, 1);
-        let rows = self.rows(&batch.rows);
-        self.loss
-            .of(&judged, hidden, rows, self.config.temperature, statistics)
+        let (rows, counted) = self.rows(&batch.rows);
+        let mut loss = self.loss.of(&judged, hidden, rows, None, statistics);
+        loss.counted = counted;
+        loss
     }
 
     fn on_policy_fraction(&self) -> f64 {
@@ -107,12 +109,15 @@ impl Objective<LanguageModel> for Distill {
 }
 
 impl Distill {
-    fn rows(&self, batch: &Rows) -> Vec<Row> {
-        let counts =
-            |&at: &usize| batch.reaches(at, 1) && batch.loss_mask[at] && batch.loss_mask[at + 1];
+    /// The positions that count, and what their sum is divided by.
+    fn rows(&self, batch: &Rows) -> (Vec<Row>, f64) {
+        let counts = |&at: &usize| batch.drafts(at, 1);
         let counted: Vec<usize> = (0..batch.len()).filter(counts).collect();
-        let weights = match self.config.average {
-            Average::Tokens => vec![1.0 / counted.len().max(1) as f32; counted.len()],
+        let (weights, divisor) = match self.config.average {
+            Average::Tokens => {
+                let share = 1.0 / counted.len().max(1) as f32;
+                (vec![share; counted.len()], counted.len())
+            }
             Average::Samples => by_sample(batch, &counted),
         };
         let row = |(position, weight)| Row {
@@ -121,12 +126,14 @@ impl Distill {
             teacher: position,
             weight,
         };
-        counted.into_iter().zip(weights).map(row).collect()
+        let rows = counted.into_iter().zip(weights).map(row).collect();
+        (rows, divisor as f64)
     }
 }
 
-/// A weight for each of `counted` so that those of every conversation have the same sum, and all have 1.
-fn by_sample(batch: &Rows, counted: &[usize]) -> Vec<f32> {
+/// A weight for each of `counted` so that those of every conversation have the same sum, and all have 1; and how many
+/// conversations there are.
+fn by_sample(batch: &Rows, counted: &[usize]) -> (Vec<f32>, usize) {
     let layout = &batch.layout;
     let sample = |at: usize| (at / layout.row_length, layout.documents[at]);
     let mut sizes = std::collections::BTreeMap::new();
@@ -135,5 +142,5 @@ fn by_sample(batch: &Rows, counted: &[usize]) -> Vec<f32> {
     }
     let samples = sizes.len() as f32;
     let weight = |&at: &usize| 1.0 / (samples * sizes[&sample(at)] as f32);
-    counted.iter().map(weight).collect()
+    (counted.iter().map(weight).collect(), sizes.len())
 }

@@ -2,8 +2,8 @@
 //! both, summed over the heads.
 //!
 //! Head `k` reads the target's last hidden state of `x_t` (Hydra's also `x_{t+1}..=x_{t+1+k}`) and predicts `x_{t+2+k}`;
-//! that token judges it, or the target's distribution of row `t+1+k`. A position counts where `x_{t+2+k}` is in the loss
-//! mask, and so is `x_{t+1}`, after which a decoder first drafts.
+//! that token judges it, or the target's distribution of row `t+1+k`. A position counts where all of `x_{t+1}..=x_{t+2+k}` is
+//! in the loss mask, as a decoder drafts from `x_{t+1}` on.
 use burn::prelude::*;
 use spectrain_models::draft_heads::DraftHeads;
 use spectrain_models::mask::shift_left;

@@ -44,6 +44,19 @@ pub enum Error {
         /// Samples in them.
         samples: usize,
     },
+    /// The user asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// The newest run state on disk cannot be read.
+    #[error("{source}; without `{path}` training goes on from {before}", path = path.display())]
+    Damaged {
+        /// Its folder.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        source: spectrain_checkpoints::Error,
+        /// The state before it.
+        before: String,
+    },
     /// The run state on disk is not of this training.
     #[error("`{path}`: expected {expected}, got {got}")]
     State {
@@ -57,14 +70,6 @@ pub enum Error {
     /// The process that makes features ended.
     #[error("the target's features could not be made: {0}")]
     Features(String),
-    /// A log file could not be written.
-    #[error("cannot write `{path}`: {source}")]
-    Log {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
     /// Device memory grows from interval to interval.
     #[error(
         "step {step}: device memory grew from {from_mib} to {to_mib} MiB over {intervals} log intervals; this looks like a leak"

@@ -152,7 +152,7 @@ impl FeatureRegression {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter.target(), batch);
+        let steps = Steps::new(drafter.target(), batch, None);
         let mut cache = UnrolledCache::default();
         let mut features = batch.features().last.clone(); // [batch, seq, d_model]
         if let Some(seed) = batch.seed {
@@ -162,8 +162,8 @@ impl FeatureRegression {
         let mut predicted = Vec::with_capacity(self.config.passes);
         for pass in 0..self.config.passes {
             let (embedded, rotation) = steps.inputs(pass, features.dtype());
-            let mask = steps.mask();
-            let output = drafter.unrolled_step(embedded, features, &rotation, mask, &mut cache);
+            let mask = steps.mask(0);
+            let output = drafter.unrolled_step(embedded, features, &rotation, &mask, &mut cache);
             predicted.push(output.clone().reshape([rows * seq, d_model]));
             features = match self.config.detach {
                 true => output.detach(),

@@ -1,5 +1,5 @@
 //! The loop: resume → batch → gradients → step → log → validate → save.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
@@ -95,7 +95,11 @@ struct Progress {
     seconds: f64,
     loss: f64,
     watch: Watch,
+    /// The steps since the last log line.
+    interval: Interval,
     best: Option<(usize, Validation)>,
+    /// Whether its validation is due but was interrupted.
+    unvalidated: bool,
 }
 
 /// Trains until the last step, an interruption or an error. A run state in the folder is taken up.
@@ -145,22 +149,22 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
                 }
             }
         });
+        let log = Log::new(config.steps, &folder);
         let mut run = Run {
             config,
             folder,
             on_policy,
             validate,
             memory,
-            log: Log::new(config.steps),
+            log,
             pending: Vec::new(),
         };
-        run.log.open(&run.folder)?;
         let outcome = run.steps(trainee, batches, &mut progress, interrupted);
         run.log.finish();
         outcome
     })?;
     Ok(FitSummary {
-        interrupted: progress.step < config.steps,
+        interrupted: progress.step < config.steps || progress.unvalidated,
         steps: progress.step,
         tokens: progress.tokens,
         seconds: progress.seconds,
@@ -178,12 +182,22 @@ fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
         seconds: 0.0,
         loss: f64::NAN,
         watch: Watch::default(),
+        interval: Interval::default(),
         best: None,
+        unvalidated: false,
     };
-    let Some(saved) = state::latest(&fit.folder)? else {
+    state::begin(&fit.folder)?;
+    let saved = state::list(&fit.folder)?;
+    let Some((saved, earlier)) = saved.split_last() else {
         return Ok(fresh);
     };
-    let mut found = state::load(&saved.path)?;
+    let mut found = state::load(&saved.path).map_err(|source| Error::Damaged {
+        path: saved.path.clone(),
+        source,
+        before: earlier.last().map_or("the start".into(), |earlier| {
+            format!("step {}", earlier.step)
+        }),
+    })?;
     let foreign = |expected: &str, got: String| Error::State {
         path: saved.path.clone(),
         expected: expected.into(),
@@ -195,10 +209,15 @@ fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
         let expected = format!("settings and data with digest {}", fit.identity);
         return Err(foreign(&expected, progress.identity));
     }
+    if progress.step as u64 != found.step || progress.step > fit.config.steps {
+        let expected = format!("step {}, of at most {}", found.step, fit.config.steps);
+        return Err(foreign(&expected, format!("step {}", progress.step)));
+    }
     let mut group = |name| found.tensors.remove(name).unwrap_or_default();
     let (weights, optimizer) = (group("weights"), group("optimizer"));
     let source = saved.path.display().to_string();
     trainee.restore(weights, (progress.updates, optimizer), &source)?;
+    prune(&fit.folder, fit.config, &progress)?;
     tracing::info!("resumed at step {} from `{source}`", progress.step);
     Ok(progress)
 }
@@ -232,6 +251,13 @@ impl Run<'_> {
         let schedule = self.config.schedule();
         let mut started = Instant::now();
         let mut tokens = 0u64;
+        if progress.unvalidated {
+            match self.validate(trainee, progress)? {
+                Verdict::Best => self.save(trainee, progress)?,
+                Verdict::NotBest => {}
+                Verdict::Interrupted => return Ok(()),
+            }
+        }
         while progress.step < self.config.steps {
             let last = progress.step + 1 == self.config.steps;
             let due = |every: usize| (progress.step + 1).is_multiple_of(every) || last;
@@ -249,25 +275,26 @@ impl Run<'_> {
             tokens += self.step(trainee, &batches, progress.step, learning_rate, statistics)?;
             progress.step += 1;
 
-            let stop = interrupted();
+            let mut stop = interrupted();
             if log || validate || save || stop {
                 let seconds = started.elapsed().as_secs_f64();
-                self.read(trainee, progress, tokens, seconds, learning_rate)?;
+                progress.interval.add_work(tokens, seconds);
                 progress.tokens += tokens;
                 progress.seconds += seconds;
+                let memory = self.read(trainee, progress)?;
+                if log {
+                    let interval = std::mem::take(&mut progress.interval);
+                    self.log
+                        .interval(progress.step, &interval, learning_rate, memory);
+                }
                 (started, tokens) = (Instant::now(), 0);
             }
+            let mut verdict = Verdict::NotBest;
             if validate {
-                let found = (self.validate)(trainee, progress.step)?;
-                self.log.validation(progress.step, &found);
-                let better = is_better(&found, progress.best.as_ref().map(|(_, best)| best));
-                if better {
-                    progress.best = Some((progress.step, found));
-                }
-                if save || stop || better {
-                    self.save(trainee, progress)?;
-                }
-            } else if save || stop {
+                verdict = self.validate(trainee, progress)?;
+                stop |= verdict == Verdict::Interrupted;
+            }
+            if save || stop || verdict == Verdict::Best {
                 self.save(trainee, progress)?;
             }
             if stop {
@@ -286,7 +313,6 @@ impl Run<'_> {
         learning_rate: f64,
         statistics: Statistics,
     ) -> Result<u64> {
-        let share = 1.0 / self.config.accumulate as f64;
         let mut pending = Pending {
             step,
             samples: Vec::new(),
@@ -308,9 +334,7 @@ impl Run<'_> {
             };
             tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
-            pending
-                .losses
-                .push(trainee.accumulate(&batch, share, statistics));
+            pending.losses.push(trainee.accumulate(&batch, statistics));
         }
         pending.norm = trainee.update(learning_rate, self.config.clip);
         self.pending.push(pending);
@@ -318,17 +342,25 @@ impl Run<'_> {
         Ok(tokens)
     }
 
-    /// Reads what the device has computed since the last time, checks it and logs it.
-    fn read(
-        &mut self,
-        trainee: &dyn Train,
-        progress: &mut Progress,
-        tokens: u64,
-        seconds: f64,
-        learning_rate: f64,
-    ) -> Result<()> {
-        let mut interval = Interval::default();
-        let (steps, mut counted, mut seen) = (self.pending.len(), 0, 0);
+    /// Validates; where that is interrupted, whoever takes the state up does it.
+    fn validate(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
+        let found = (self.validate)(trainee, progress.step);
+        progress.unvalidated = matches!(found, Err(Error::Interrupted));
+        if progress.unvalidated {
+            return Ok(Verdict::Interrupted);
+        }
+        let found = found?;
+        self.log.validation(progress.step, &found);
+        if is_better(&found, progress.best.as_ref().map(|(_, best)| best)) {
+            progress.best = Some((progress.step, found));
+            return Ok(Verdict::Best);
+        }
+        Ok(Verdict::NotBest)
+    }
+
+    /// Reads what the device has computed since the last time and checks it; returns the bytes in use there.
+    fn read(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Option<u64>> {
+        let (steps, mut judged, mut seen) = (self.pending.len(), 0, 0);
         for Pending {
             step,
             samples,
@@ -341,9 +373,10 @@ impl Run<'_> {
             if positions == 0 {
                 continue;
             }
-            counted += positions;
+            judged += positions;
             let reports: Vec<_> = losses.iter().map(Loss::report).collect();
-            let loss = reports.iter().map(|r| r.total).sum::<f64>() / reports.len() as f64;
+            let counted: f64 = reports.iter().map(|r| r.counted).sum();
+            let loss = reports.iter().map(|r| r.total * r.counted).sum::<f64>() / counted;
             let norm = norm.map_or(0.0, |norm| host_f32(norm)[0] as f64);
             let explosion = self.config.explosion;
             if let Some(what) = progress.watch.see(loss, norm, explosion) {
@@ -353,9 +386,9 @@ impl Run<'_> {
                     samples,
                 });
             }
-            interval.add(loss, norm, reports);
+            progress.interval.add(loss, norm, reports);
         }
-        if counted == 0 {
+        if judged == 0 {
             return Err(Error::NothingCounted {
                 step: progress.step,
                 steps,
@@ -371,16 +404,8 @@ impl Run<'_> {
         }
         let memory = (self.memory)();
         progress.watch.memory(memory, progress.step)?;
-        progress.loss = interval.loss();
-        self.log.interval(
-            progress.step,
-            &interval,
-            tokens,
-            seconds,
-            learning_rate,
-            memory,
-        );
-        Ok(())
+        progress.loss = progress.interval.loss();
+        Ok(memory)
     }
 
     fn save(&self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
@@ -394,10 +419,26 @@ impl Run<'_> {
             &json!(progress),
             &[("weights", &weights), ("optimizer", &optimizer)],
         )?;
-        let best: Vec<u64> = progress.best.iter().map(|(step, _)| *step as u64).collect();
-        state::prune(&self.folder, self.config.keep, &best)?;
-        Ok(())
+        prune(&self.folder, self.config, progress)
     }
+}
+
+/// What a validation says of the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// They are the best so far.
+    Best,
+    /// They are not.
+    NotBest,
+    /// Nothing yet.
+    Interrupted,
+}
+
+/// Removes the states that are not to be kept.
+fn prune(folder: &Path, config: &TrainConfig, progress: &Progress) -> Result<()> {
+    let best: Vec<u64> = progress.best.iter().map(|(step, _)| *step as u64).collect();
+    state::prune(folder, config.keep, &best)?;
+    Ok(())
 }
 
 /// By true τ; where nothing drafts, by loss.

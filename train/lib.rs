@@ -7,7 +7,9 @@ mod deer;
 mod distill;
 mod divergence;
 mod draft_heads;
+mod effect;
 mod error;
+mod events;
 mod feature_regression;
 mod fit;
 mod hydra;
@@ -31,6 +33,7 @@ mod trainee;
 mod training_time_test;
 mod vocab_loss;
 mod watch;
+mod weighing;
 
 pub use batch::{Batch, Rows};
 pub use block_diffusion::{
@@ -39,6 +42,7 @@ pub use block_diffusion::{
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Divergence, Judged, TeacherRows};
+pub use effect::Effect;
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
 pub use fit::{Fit, FitSummary, OnPolicy, Validation, fit};

@@ -4,17 +4,21 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tensorboard_rs::summary_writer::SummaryWriter;
+use serde::{Deserialize, Serialize};
 
-use crate::{Error, LossReport, Result, StepReport, Validation};
+use crate::events::Events;
+use crate::{LossReport, StepReport, Validation};
 
-/// The steps between two log lines.
-#[derive(Debug, Default)]
+/// The steps since the last log line. A saved state holds them, so that the next line says the same as without a stop.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Interval {
     losses: Vec<f64>,
     norms: Vec<f64>,
     /// The steps with statistics, by draft step.
     depths: Vec<StepReport>,
+    /// Tokens trained on, and the seconds that took.
+    tokens: u64,
+    seconds: f64,
 }
 
 impl Interval {
@@ -30,6 +34,11 @@ impl Interval {
                 sum.add(step);
             }
         }
+    }
+
+    pub(crate) fn add_work(&mut self, tokens: u64, seconds: f64) {
+        self.tokens += tokens;
+        self.seconds += seconds;
     }
 
     /// Mean loss.
@@ -50,15 +59,17 @@ fn mean(values: &[f64]) -> f64 {
 /// Where a run's figures go.
 pub(crate) struct Log {
     bar: Option<ProgressBar>,
-    events: Option<SummaryWriter>,
+    events: Events,
     steps: usize,
     /// Seconds per step of the last interval, for the time left.
     pace: f64,
 }
 
 impl Log {
-    pub(crate) fn new(steps: usize) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+    /// Of a training of so many steps; events go to `folder/events`.
+    pub(crate) fn new(steps: usize, folder: &Path) -> Self {
+        let wanted = tracing::enabled!(tracing::Level::INFO);
+        let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
             let style = "{bar:30} {pos}/{len} {per_sec} {msg} {eta} left";
             let bar = ProgressBar::new(steps as u64);
             if let Ok(style) = ProgressStyle::with_template(style) {
@@ -68,21 +79,10 @@ impl Log {
         });
         Self {
             bar,
-            events: None,
+            events: Events::start(&folder.join("events")),
             steps,
             pace: 0.0,
         }
-    }
-
-    /// Starts the events file in `folder/events`.
-    pub(crate) fn open(&mut self, folder: &Path) -> Result<()> {
-        let path = folder.join("events");
-        std::fs::create_dir_all(&path).map_err(|source| Error::Log {
-            path: path.clone(),
-            source,
-        })?;
-        self.events = Some(SummaryWriter::new(&path));
-        Ok(())
     }
 
     pub(crate) fn tick(&self, step: usize) {
@@ -95,12 +95,11 @@ impl Log {
         &mut self,
         step: usize,
         interval: &Interval,
-        tokens: u64,
-        seconds: f64,
         learning_rate: f64,
         memory: Option<u64>,
     ) {
-        let rate = tokens as f64 / seconds.max(1e-9);
+        let seconds = interval.seconds;
+        let rate = interval.tokens as f64 / seconds.max(1e-9);
         let (loss, norm) = (interval.loss(), mean(&interval.norms));
         let alphas = interval.alphas();
         self.pace = seconds / interval.losses.len().max(1) as f64;
@@ -123,7 +122,7 @@ impl Log {
         if let Some(bytes) = memory {
             self.scalar("device/memory_bytes", bytes as f64, step);
         }
-        self.flush();
+        self.events.flush();
     }
 
     pub(crate) fn validation(&mut self, step: usize, found: &Validation) {
@@ -159,26 +158,18 @@ impl Log {
         for (depth, alpha) in found.alpha.iter().enumerate() {
             self.scalar(&format!("validation/alpha_{}", depth + 1), *alpha, step);
         }
-        self.flush();
+        self.events.flush();
     }
 
     pub(crate) fn finish(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        self.flush();
+        self.events.flush();
     }
 
     fn scalar(&mut self, tag: &str, value: f64, step: usize) {
-        if let Some(events) = &mut self.events {
-            events.add_scalar(tag, value as f32, step);
-        }
-    }
-
-    fn flush(&mut self) {
-        if let Some(events) = &mut self.events {
-            events.flush();
-        }
+        self.events.scalar(tag, value, step);
     }
 }
 

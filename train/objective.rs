@@ -1,6 +1,6 @@
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::batch::Rows;
 use crate::optimizer::Gradients;
@@ -69,6 +69,9 @@ pub struct Loss {
     pub missed: Vec<(usize, usize)>,
     /// What the total counts beside the rows, `[1]` each, with its weight.
     pub terms: Vec<(&'static str, Tensor<1>)>,
+    /// How much the loss, which is a mean, counts beside those of other batches: what its sum was divided by. For one with a
+    /// mean for each draft step these are the positions of all steps.
+    pub counted: f64,
     /// `[rows, 1]`: distance at each.
     values: Tensor<2>,
     /// `[rows, 2]`: see [`VocabLoss::statistics`].
@@ -80,6 +83,8 @@ pub struct Loss {
 pub struct LossReport {
     /// What is minimised.
     pub total: f64,
+    /// See [`Loss::counted`].
+    pub counted: f64,
     /// One for each draft step.
     pub steps: Vec<StepReport>,
     /// 1 + Σ over steps of the share of positions where this step and all before it guess the target's most likely
@@ -90,7 +95,7 @@ pub struct LossReport {
 }
 
 /// Sums over the judged positions of a draft step.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Positions.
     pub count: usize,
@@ -124,6 +129,7 @@ impl From<VocabLoss> for Loss {
             surrogate: loss.surrogate,
             gradients: Gradients::default(),
             head_gradients: loss.head_gradient.into_iter().collect(),
+            counted: loss.divisor,
             rows: loss.rows,
             missed: Vec::new(),
             terms: Vec::new(),
@@ -140,6 +146,7 @@ impl FromIterator<VocabLoss> for Loss {
         let joined = parts.reduce(|mut sum, part| {
             sum.surrogate = sum.surrogate + part.surrogate;
             sum.head_gradients.extend(part.head_gradients);
+            sum.counted += part.counted;
             sum.rows.extend(part.rows);
             sum.values = Tensor::cat(vec![sum.values, part.values], 0);
             let both = sum.statistics.zip(part.statistics);
@@ -200,11 +207,17 @@ impl Loss {
         self.statistics.clone()
     }
 
+    /// Distance at each of [`rows`](Self::rows), without its weight, on the host.
+    pub fn distances(&self) -> Vec<f32> {
+        host_f32(self.values.clone())
+    }
+
     /// Reads the loss from the device.
     pub fn report(&self) -> LossReport {
         let depth = self.rows.iter().map(|row| row.step + 1).max().unwrap_or(0);
         let mut report = LossReport {
             total: 0.0,
+            counted: self.counted,
             steps: vec![StepReport::default(); depth],
             simulated_tau: 1.0,
             chains: 0,
@@ -291,6 +304,7 @@ mod tests {
             rows: judged.iter().map(row).collect(),
             missed: vec![(0, 1)],
             terms: vec![("more", Tensor::from_floats([0.5], &device))],
+            counted: 4.0,
             values: Tensor::ones([4, 1], &device),
             statistics: Some(
                 Tensor::<1>::from_floats(statistics.as_slice(), &device).reshape([4, 2]),

@@ -20,13 +20,14 @@ pub struct AdamWConfig {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub epsilon: f64,
-    /// Share of the learning rate by which weights shrink at each step.
+    /// Share of the learning rate by which matrices shrink at each step. Norms and biases do not: nothing pulls a gain
+    /// towards zero.
     pub weight_decay: f64,
     /// Size to which every element of the gradient is cut; 0 cuts nothing.
     pub clip_value: f64,
 }
 
-/// Summed gradients by parameter name, flat, f32.
+/// Gradients by parameter name, flat, f32.
 #[derive(Debug, Default)]
 pub struct Gradients(BTreeMap<String, Tensor<1>>);
 
@@ -60,13 +61,17 @@ impl Gradients {
         });
     }
 
-    /// Adds `share` times the others.
-    pub fn add_scaled(&mut self, others: Self, share: f64) {
+    /// Makes these the mean with `others`, which count `share` of it. What one side lacks is zero there.
+    pub fn average_in(&mut self, others: Self, share: f64) {
+        if share == 1.0 {
+            *self = others;
+            return;
+        }
+        for sum in self.0.values_mut() {
+            sum.inplace(|sum| sum * (1.0 - share));
+        }
         for (name, other) in others.0 {
-            let other = match share {
-                1.0 => other,
-                _ => other * share,
-            };
+            let other = other * share;
             let sum = match self.0.remove(&name) {
                 Some(before) => before + other,
                 None => other,
@@ -196,18 +201,18 @@ impl AdamW {
         })
     }
 
+    /// The weights of a parameter, of which a step at the learning rate `rate` takes the share `decay * rate` away.
     fn moved(
         &mut self,
         name: &str,
         weights: Tensor<1>,
         gradient: Tensor<1>,
-        rate: f64,
+        Pace { rate, decay }: Pace,
     ) -> Tensor<1> {
         let AdamWConfig {
             beta1,
             beta2,
             epsilon,
-            weight_decay,
             ..
         } = self.config;
         let Moments { first, second } = self.moments.remove(name).unwrap_or_else(|| Moments {
@@ -225,7 +230,7 @@ impl AdamW {
                 epsilon: epsilon as f32,
                 correct2: (1.0 / correct2) as f32,
                 rate: (rate / correct1) as f32,
-                shrink: (1.0 - rate * weight_decay) as f32,
+                shrink: (1.0 - rate * decay) as f32,
             };
             let gradient = host_f32(gradient);
             let (weights, (first, second)) = on_host(weights, |weights| {
@@ -244,7 +249,7 @@ impl AdamW {
             let root = (second.clone() / correct2).sqrt() + epsilon;
             let change = first.clone() / root * (rate / correct1);
             (
-                weights * (1.0 - rate * weight_decay) - change,
+                weights * (1.0 - rate * decay) - change,
                 Moments { first, second },
             )
         };
@@ -308,6 +313,15 @@ impl AdamW {
     }
 }
 
+/// How far a step goes.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// The learning rate.
+    rate: f64,
+    /// Share of it by which weights shrink.
+    decay: f64,
+}
+
 struct Step<'a> {
     path: Vec<String>,
     gradients: BTreeMap<String, Tensor<1>>,
@@ -334,9 +348,14 @@ impl ModuleMapper for Step<'_> {
         let shape = tensor.dims();
         let len = tensor.shape().num_elements();
         let flat = tensor.without_autodiff().reshape([len]);
-        let moved = self
-            .optimizer
-            .moved(&name, flat, gradient, self.learning_rate);
+        let pace = Pace {
+            rate: self.learning_rate,
+            decay: match D {
+                1 => 0.0,
+                _ => self.optimizer.config.weight_decay,
+            },
+        };
+        let moved = self.optimizer.moved(&name, flat, gradient, pace);
         let moved = lift(moved.reshape(shape), &device).require_grad();
         Param::from_mapped_value(id, moved, mapper)
     }
@@ -354,6 +373,13 @@ mod tests {
         clip_value: 0.0,
     };
 
+    fn pace(rate: f64) -> Pace {
+        Pace {
+            rate,
+            decay: CONFIG.weight_decay,
+        }
+    }
+
     #[test]
     fn two_steps_equal_the_formula_by_hand() {
         let device = Device::flex();
@@ -364,7 +390,7 @@ mod tests {
         for (step, gradient) in [0.5f64, -0.2].into_iter().enumerate() {
             optimizer.updates += 1;
             let g = Tensor::<1>::from_floats([gradient as f32], &device);
-            weight = optimizer.moved("w", weight, g, 0.01);
+            weight = optimizer.moved("w", weight, g, pace(0.01));
             m = 0.9 * m + 0.1 * gradient;
             v = 0.95 * v + 0.05 * gradient * gradient;
             let t = step as i32 + 1;
@@ -409,18 +435,43 @@ mod tests {
     }
 
     #[test]
+    fn matrices_decay_and_norms_and_biases_do_not() {
+        let device = Device::flex().autodiff();
+        let linear = burn::nn::LinearConfig::new(2, 2).init(&device);
+        let [weight, bias] = [
+            linear.weight.val().sum(),
+            linear.bias.clone().unwrap().val().sum(),
+        ];
+        let gradients = Gradients(
+            [("weight", 4), ("bias", 2)]
+                .map(|(name, count)| (name.to_owned(), Tensor::zeros([count], &Device::flex())))
+                .into(),
+        );
+        let config = AdamWConfig {
+            weight_decay: 0.5,
+            ..CONFIG
+        };
+        let moved = AdamW::new(config).update(linear, gradients, 0.1);
+        let value = |x: Tensor<1>| host_f32(x)[0];
+        let [moved_weight, moved_bias] =
+            [moved.weight.val().sum(), moved.bias.unwrap().val().sum()];
+        assert!((value(moved_weight) - 0.95 * value(weight)).abs() < 1e-6);
+        assert_eq!(value(moved_bias), value(bias));
+    }
+
+    #[test]
     fn restored_state_moves_as_the_original() {
         let device = Device::flex();
         let gradient = || Tensor::<1>::from_floats([0.3, -0.7], &device);
         let weight = || Tensor::<1>::from_floats([0.1, 0.2], &device);
         let mut original = AdamW::new(CONFIG);
         original.updates = 1;
-        original.moved("w", weight(), gradient(), 0.1);
+        original.moved("w", weight(), gradient(), pace(0.1));
         let (updates, tensors) = original.state();
         let mut restored = AdamW::new(CONFIG);
         restored.restore(updates, tensors, &device).unwrap();
-        let a = host_f32(original.moved("w", weight(), gradient(), 0.1));
-        let b = host_f32(restored.moved("w", weight(), gradient(), 0.1));
+        let a = host_f32(original.moved("w", weight(), gradient(), pace(0.1)));
+        let b = host_f32(restored.moved("w", weight(), gradient(), pace(0.1)));
         assert_eq!(a, b);
     }
 }

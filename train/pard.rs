@@ -1,8 +1,8 @@
 //! Parallel adaptation of a language model (PARD, <https://arxiv.org/abs/2504.18583>): it learns to predict through masks.
 //!
 //! Row `(b, p)` has seen `x_0..=x_{p-b}` and `b` masks, and predicts `x_{p+1}`; the target's distribution of row `p` judges
-//! it, or the text. Block 0 is the text itself. It counts where `x_{p+1}` is in the loss mask and so is `x_{p-b}`, after
-//! which a decoder drafts. The later a block, the fewer of its rows are kept (conditional drop); those that are kept see
+//! it, or the text. Block 0 is the text itself. It counts where all of `x_{p-b}..=x_{p+1}` is in the loss mask, as a decoder
+//! drafts from `x_{p-b}` on. The later a block, the fewer of its rows are kept (conditional drop); those that are kept see
 //! their whole chain of masks, so that what is dropped changes nothing for what is not.
 //!
 //! Two things of the reference are not followed: it trains on prompts too, and since it pads with the end token, it never
@@ -96,9 +96,11 @@ impl Objective<Pard> for PardLoss {
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
             batch,
+            temperature: 1.0,
         };
-        let rows = self.rows(drafter, batch, &subset);
-        let mut loss = self.loss.of(&judged, hidden, rows, 1.0, statistics);
+        let (rows, counted) = self.rows(drafter, batch, &subset);
+        let mut loss = self.loss.of(&judged, hidden, rows, None, statistics);
+        loss.counted = counted;
         // A chain of drafts is known by the position of the token it follows.
         loss.tell_chains(|row| {
             let (block, position) = subset.places()[row]?;
@@ -150,7 +152,8 @@ impl PardLoss {
         hidden.flatten(0, 1)
     }
 
-    fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> Vec<Row> {
+    /// The rows that count, and what their sum is divided by.
+    fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> (Vec<Row>, f64) {
         let counted: Vec<(usize, (usize, usize))> = subset
             .places()
             .iter()
@@ -169,17 +172,14 @@ impl PardLoss {
             teacher: position,
             weight: weight / sum.max(f32::MIN_POSITIVE),
         };
-        counted.iter().zip(weights).map(row).collect()
+        let rows = counted.iter().zip(weights).map(row).collect();
+        (rows, sum as f64)
     }
 }
 
 /// Whether row `(block, position)` is trained on.
 pub(crate) fn counts(rows: &crate::batch::Rows, block: usize, position: usize) -> bool {
-    rows.reaches(position, 1)
-        && rows.loss_mask[position + 1]
-        && position >= block
-        && rows.reaches(position - block, block)
-        && rows.loss_mask[position - block]
+    position >= block && rows.drafts(position - block, block + 1)
 }
 
 /// The product of the target's probabilities of the tokens under the masks of each row (PARD-2's confidence-adaptive

@@ -75,7 +75,7 @@ impl<'a> Unrolled<'a> {
     /// `[batch * seq, d_model]`, in no graph.
     pub(crate) fn new(drafter: &'a Eagle3, batch: &Batch, steps: usize) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
-        let inputs = Steps::new(drafter.target(), batch);
+        let inputs = Steps::new(drafter.target(), batch, drafter.window());
         let plain_inputs = inputs.without_autodiff();
         let mut unrolled = Self {
             inputs,

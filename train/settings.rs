@@ -30,7 +30,7 @@ pub struct TrainConfig {
     pub epochs: Option<f64>,
     /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096.
     pub batch_tokens: usize,
-    /// Batches whose gradients are averaged in one step. 1.
+    /// Batches whose gradients are averaged in one step, each counting by its positions that count. 1.
     pub accumulate: usize,
     /// Peak learning rate. 1e-4.
     pub learning_rate: f64,
@@ -44,7 +44,7 @@ pub struct TrainConfig {
     pub clip: f64,
     /// Size to which every element of the gradient is cut after that; 0 cuts nothing. 0.
     pub clip_value: f64,
-    /// AdamW's weight decay. 0.
+    /// AdamW's weight decay, of matrices; norms and biases do not decay. 0.
     pub weight_decay: f64,
     /// AdamW's decay of the first moment. 0.9.
     pub beta1: f64,

@@ -1,7 +1,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
-use spectrain_models::mask::shift_left;
-use spectrain_models::{Rotation, TargetParts};
+use spectrain_models::mask::{Layout, shift_left};
+use spectrain_models::{Mask, Rotation, TargetParts};
 
 use crate::Batch;
 
@@ -10,17 +10,21 @@ use crate::Batch;
 pub(crate) struct Steps<'a> {
     target: &'a TargetParts,
     tokens: Tensor<2, Int>,
-    positions: Tensor<2, Int>,
-    mask: Tensor<4>,
+    layout: Layout,
+    /// Of step 0.
+    mask: Mask,
+    /// How many positions back a query sees, the own one counted.
+    window: Option<usize>,
 }
 
 impl<'a> Steps<'a> {
-    pub(crate) fn new(target: &'a TargetParts, batch: &Batch) -> Self {
+    pub(crate) fn new(target: &'a TargetParts, batch: &Batch, window: Option<usize>) -> Self {
         Self {
             target,
             tokens: batch.tokens.clone(),
-            positions: batch.layout.positions.clone(),
-            mask: batch.layout.mask(None),
+            layout: batch.layout.clone(),
+            mask: batch.layout.mask(window),
+            window,
         }
     }
 
@@ -29,8 +33,12 @@ impl<'a> Steps<'a> {
         Self {
             target: self.target,
             tokens: self.tokens.clone().without_autodiff(),
-            positions: self.positions.clone().without_autodiff(),
-            mask: self.mask.clone().without_autodiff(),
+            layout: Layout {
+                documents: self.layout.documents.clone().without_autodiff(),
+                positions: self.layout.positions.clone().without_autodiff(),
+            },
+            mask: self.mask.without_autodiff(),
+            window: self.window,
         }
     }
 
@@ -39,9 +47,13 @@ impl<'a> Steps<'a> {
         self.tokens.device()
     }
 
-    /// The keys of step 0 that are seen, `[batch, 1, seq, seq]`.
-    pub(crate) fn mask(&self) -> &Tensor<4> {
-        &self.mask
+    /// The keys of step 0 that step `step` sees.
+    pub(crate) fn mask(&self, step: usize) -> Mask {
+        match self.window {
+            // At index `t` of step `j` stands position `t + j`.
+            Some(window) if step > 0 => self.layout.mask(Some(window.saturating_sub(step))),
+            _ => self.mask.clone(),
+        }
     }
 
     /// The embedded tokens of a step, `[batch, seq, d_model]`, and where they stand.
@@ -49,6 +61,9 @@ impl<'a> Steps<'a> {
         let tokens = shift_left(self.tokens.clone(), 1 + step);
         let embedded = self.target.embed(tokens, &self.device()).cast(dtype);
         let rope = self.target.spec.rotary(&self.device());
-        (embedded, rope.at(self.positions.clone() + step as i64))
+        (
+            embedded,
+            rope.at(self.layout.positions.clone() + step as i64),
+        )
     }
 }

@@ -2,9 +2,11 @@ use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{TargetParts, Transformer};
 
+use crate::vocab_loss::{JudgedRows, judged_loss};
+use crate::weighing::Weighing;
 use crate::{
     Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Result, Row, Statistics, Teacher,
-    vocab_loss,
+    VocabLoss,
 };
 
 /// Cross-entropy with the text, divergence from the target, or both.
@@ -51,10 +53,19 @@ impl TokenLoss {
         }
     }
 
-    /// The loss of a drafter over `rows`, each judged by the target's distribution of the position
-    /// [`Row::teacher`] and by the token after it. Where the target judges, what is reported is of its divergence, else of
-    /// the cross-entropy. Both distributions are those at `temperature`; the cross-entropy is not changed by it. Rows that
-    /// ask for a token which the model does not know are left out, and the others take their share of the weight.
+    /// The factor on the term whose rows are reported.
+    pub(crate) fn reported_weight(&self) -> f64 {
+        if self.teacher_weight > 0.0 {
+            self.teacher_weight
+        } else {
+            self.label_weight
+        }
+    }
+
+    /// The loss of a drafter over `rows`, each judged by the target's distribution of the position [`Row::teacher`] and by
+    /// the token after it. Where the target judges, what is reported is of its divergence, else of the cross-entropy. Rows
+    /// that ask for a token which the model does not know are left out, and the others take their share of the weight.
+    /// `weighing` sets the weights where they depend on the drafter.
     ///
     /// # Shapes
     /// - hidden: `[.., d_model]`, after the drafter's final norm
@@ -66,56 +77,103 @@ impl TokenLoss {
         judged: &Judged,
         hidden: Tensor<2>,
         rows: Vec<Row>,
-        temperature: f64,
+        weighing: Option<Weighing>,
         statistics: Statistics,
     ) -> Loss {
-        let sum = |rows: &[Row]| rows.iter().map(|row| row.weight).sum::<f32>();
-        let weigh = |kept: &[Row], factor: f64| -> Vec<Row> {
-            let share = sum(&rows) / sum(kept).max(f32::MIN_POSITIVE);
-            let weighed = kept.iter().map(|row| Row {
-                weight: row.weight * (share * factor as f32),
-                ..*row
-            });
-            weighed.collect()
-        };
-        let by_text = |statistics| {
-            let labels = judged.following();
-            let rows = rows.iter().filter(|row| judged.knows(labels[row.teacher]));
-            let rows: Vec<Row> = rows.copied().collect();
-            vocab_loss(
-                std::slice::from_ref(&hidden),
-                (judged.head)(),
-                weigh(&rows, self.label_weight),
-                Judge::Labels(&labels),
-                statistics,
-            )
-        };
         if self.teacher_weight == 0.0 {
-            return by_text(statistics).into();
+            let part = Part {
+                rows,
+                weighing,
+                statistics,
+            };
+            return self.by_text(judged, &hidden, part).into();
         }
+        let part = Part {
+            rows: rows.clone(),
+            weighing,
+            statistics,
+        };
+        let mut loss = self.by_target(judged, &hidden, part);
+        if self.label_weight > 0.0 {
+            let part = Part {
+                rows: match weighing {
+                    None => rows,
+                    Some(_) => times(&loss.rows, (1.0 / self.teacher_weight) as f32),
+                },
+                weighing: None,
+                statistics: Statistics::Loss,
+            };
+            loss.add_term("labels", self.by_text(judged, &hidden, part));
+        }
+        loss
+    }
+
+    /// The cross-entropy with the tokens of the text.
+    fn by_text(&self, judged: &Judged, hidden: &Tensor<2>, part: Part) -> VocabLoss {
+        let labels = judged.following();
+        let known = |row: &&Row| judged.knows(labels[row.teacher]);
+        let kept: Vec<Row> = part.rows.iter().filter(known).copied().collect();
+        let judge = Judge::Labels(&labels);
+        judged_loss(
+            std::slice::from_ref(hidden),
+            (judged.head)(),
+            part.kept(kept, self.label_weight, judge),
+        )
+    }
+
+    /// The divergence from the target's distributions.
+    fn by_target(&self, judged: &Judged, hidden: &Tensor<2>, part: Part) -> Loss {
         let last = judged.batch.features().last.clone().without_autodiff();
-        let mut teacher = Teacher::new(last / temperature, judged.target, judged.vocabulary);
-        teacher.find_proposable(rows.iter().map(|row| row.teacher));
-        let (met, missed): (Vec<Row>, Vec<Row>) =
-            rows.iter().partition(|row| teacher.can_be_met(row.teacher));
+        let last = last / judged.temperature;
+        let mut teacher = Teacher::new(last, judged.target, judged.vocabulary);
+        teacher.find_proposable(part.rows.iter().map(|row| row.teacher));
+        let met = |row: &Row| teacher.can_be_met(row.teacher);
+        let (kept, missed): (Vec<Row>, Vec<Row>) = part.rows.iter().partition(|row| met(row));
         let judge = Judge::Target {
             teacher: &teacher,
             divergence: self.divergence,
         };
-        let softened = hidden.clone() / temperature;
-        let mut loss = Loss::from(vocab_loss(
+        let softened = hidden.clone() / judged.temperature;
+        let mut loss = Loss::from(judged_loss(
             &[softened],
             (judged.head)(),
-            weigh(&met, self.teacher_weight),
-            judge,
-            statistics,
+            part.kept(kept, self.teacher_weight, judge),
         ));
         loss.missed = missed.iter().map(|row| (row.step, row.position)).collect();
-        if self.label_weight > 0.0 {
-            loss.add_term("labels", by_text(Statistics::Loss));
-        }
         loss
     }
+}
+
+/// The rows of one term of the loss.
+struct Part<'a> {
+    rows: Vec<Row>,
+    weighing: Option<Weighing<'a>>,
+    statistics: Statistics,
+}
+
+impl<'a> Part<'a> {
+    /// Those of the rows that are `kept`, with the weight of all of them, times `factor`.
+    fn kept(self, kept: Vec<Row>, factor: f64, judge: Judge<'a>) -> JudgedRows<'a> {
+        let sum = |rows: &[Row]| rows.iter().map(|row| row.weight).sum::<f32>();
+        let share = sum(&self.rows) / sum(&kept).max(f32::MIN_POSITIVE);
+        JudgedRows {
+            rows: times(&kept, share * factor as f32),
+            judge,
+            statistics: self.statistics,
+            weighing: self
+                .weighing
+                .map(|weighing| Weighing { factor, ..weighing }),
+        }
+    }
+}
+
+/// Rows with their weights times `factor`.
+pub(crate) fn times(rows: &[Row], factor: f32) -> Vec<Row> {
+    let weighed = rows.iter().map(|row| Row {
+        weight: row.weight * factor,
+        ..*row
+    });
+    weighed.collect()
 }
 
 /// A drafter over a batch, and the target it is judged by.
@@ -125,6 +183,8 @@ pub(crate) struct Judged<'a> {
     pub(crate) target: &'a TargetParts,
     pub(crate) vocabulary: &'a DraftVocabulary,
     pub(crate) batch: &'a Batch,
+    /// Of both distributions that a divergence compares; the cross-entropy is not changed by it.
+    pub(crate) temperature: f64,
 }
 
 impl Judged<'_> {

@@ -9,10 +9,11 @@ use crate::{Batch, Loss, LossReport, Objective, Result, Rows, Statistics};
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {
-    /// Adds the gradients of one batch, times `share`.
-    fn accumulate(&mut self, batch: &Batch, share: f64, statistics: Statistics) -> Loss;
+    /// Takes the gradients of one more batch into their mean over batches, each of which counts as much as its loss is a mean
+    /// over ([`Loss::counted`]).
+    fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss;
 
-    /// Moves the weights along the summed gradients, clipped to the global norm `clip` unless that is 0. Returns the
+    /// Moves the weights along that mean, clipped to the global norm `clip` unless that is 0. Returns the
     /// norm before clipping, `[1]`.
     fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>>;
 
@@ -57,6 +58,8 @@ pub struct Trainee<M: Module, O> {
     objective: O,
     optimizer: AdamW,
     gradients: Gradients,
+    /// What `gradients` are the mean over.
+    counted: f64,
     propose: fn(&M) -> Option<Box<dyn Proposer>>,
 }
 
@@ -68,6 +71,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
             objective,
             optimizer: AdamW::new(optimizer),
             gradients: Gradients::default(),
+            counted: 0.0,
             propose: |_| None,
         }
     }
@@ -77,7 +81,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
         self.held().valid()
     }
 
-    /// The gradients summed so far.
+    /// The mean of the gradients so far.
     pub fn gradients(&self) -> &Gradients {
         &self.gradients
     }
@@ -108,7 +112,7 @@ where
 }
 
 impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
-    fn accumulate(&mut self, batch: &Batch, share: f64, statistics: Statistics) -> Loss {
+    fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss {
         let batch = batch.lift(&self.device());
         let mut loss = self.objective.loss(self.held(), &batch, statistics);
         // A batch in which no position counts touches no parameter.
@@ -119,12 +123,17 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         let heads = std::mem::take(&mut loss.head_gradients);
         let mut gradients = std::mem::take(&mut loss.gradients);
         gradients.add(self.held(), graph, heads);
-        self.gradients.add_scaled(gradients, share);
+        if loss.counted > 0.0 {
+            self.counted += loss.counted;
+            self.gradients
+                .average_in(gradients, loss.counted / self.counted);
+        }
         loss
     }
 
     fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>> {
         let mut gradients = std::mem::take(&mut self.gradients);
+        self.counted = 0.0;
         let norm = gradients.norm();
         if let Some(norm) = norm.clone()
             && clip > 0.0

@@ -9,7 +9,7 @@ use spectrain_models::unrolled::UnrolledCache;
 use crate::batch::Rows;
 use crate::recomputed::Unrolled;
 use crate::steps::Steps;
-use crate::vocab_loss::{Wanted, vocab_gradients};
+use crate::vocab_loss::{JudgedRows, Wanted, vocab_gradients};
 use crate::{
     Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
     Teacher, vocab_loss,
@@ -39,7 +39,7 @@ pub struct TrainingTimeTestConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskAlign {
-    /// Where `x_{t+2+j}` is in the loss mask, and so is `x_{t+1}`, after which a decoder first drafts.
+    /// Where all of `x_{t+1}..=x_{t+2+j}` is in the loss mask: a decoder drafts from `x_{t+1}` on.
     Label,
     /// Where `x_{t+j}` is, as in the code of EAGLE and SpecForge: the first draft of a reply is not trained, and one
     /// after its end is.
@@ -72,9 +72,7 @@ impl MaskAlign {
     pub(crate) fn counts(self, batch: &Rows, position: usize, step: usize) -> bool {
         match self {
             Self::Label => {
-                batch.reaches(position, 2 + step)
-                    && batch.loss_mask[position + 1]
-                    && batch.loss_mask[position + 2 + step]
+                batch.reaches(position, 2 + step) && batch.drafts(position + 1, 1 + step)
             }
             Self::Feature => batch.reaches(position, 1 + step) && batch.loss_mask[position + step],
         }
@@ -138,8 +136,8 @@ impl Objective<Eagle3> for TrainingTimeTest {
         let mut loss = match self.config.recompute && batch.tokens.is_autodiff() {
             true => {
                 let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.steps);
-                let wanted = Wanted::Gradients;
-                let mut judged = vocab_gradients(hidden, head, rows, judge, statistics, wanted);
+                let rows = JudgedRows::new(rows, judge, statistics);
+                let mut judged = vocab_gradients(hidden, head, rows, Wanted::Gradients);
                 let gradients = std::mem::take(&mut judged.hidden_gradients);
                 let mut loss = Loss::from(judged);
                 if !gradients.is_empty() {
@@ -153,6 +151,9 @@ impl Objective<Eagle3> for TrainingTimeTest {
             }
         };
         loss.missed = missed;
+        if self.config.reduction == Reduction::All {
+            loss.counted = batch.rows.len() as f64;
+        }
         loss
     }
 }
@@ -164,7 +165,7 @@ impl TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter.target(), batch);
+        let steps = Steps::new(drafter.target(), batch, drafter.window());
         let mut cache = UnrolledCache::default();
         let mut hidden = drafter.fuse(batch.features().captured.clone()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.steps);
@@ -225,7 +226,7 @@ pub(crate) fn run(
     cache: &mut UnrolledCache,
 ) -> Tensor<3> {
     let (embedded, rotation) = steps.inputs(step, hidden.dtype());
-    drafter.unrolled_step(embedded, hidden, &rotation, steps.mask(), cache)
+    drafter.unrolled_step(embedded, hidden, &rotation, &steps.mask(step), cache)
 }
 
 /// `[batch, seq, d_model]` to `[batch * seq, d_model]`.

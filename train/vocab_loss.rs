@@ -15,6 +15,7 @@ use crate::Divergence;
 use crate::divergence::{Judged, TeacherRows, overlap};
 use crate::kernels::{self, TargetRow, TeacherPanel};
 use crate::teacher::{Teacher, chunk_rows, indices, is_cpu};
+use crate::weighing::Weighing;
 
 /// Positions whose distributions are made at a time on the CPU: the product behind them is too small alone.
 const PANEL_ROWS: usize = 96;
@@ -96,8 +97,10 @@ pub struct VocabLoss {
     pub bias_gradient: Option<Tensor<2>>,
     /// The gradient of the head's parameter, in that parameter's layout.
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
-    /// The rows, in the order of `values`.
+    /// The rows, in the order of `values`, with their weights.
     pub rows: Vec<Row>,
+    /// What the weights were divided by, where they were found beside the loss; else the number of rows.
+    pub divisor: f64,
     /// `[rows, 1]`: distance at each row, without its weight.
     pub values: Tensor<2>,
     /// `[rows, 2]`: acceptance rate, and 1 where the drafter's most likely token is the target's; when wanted.
@@ -126,6 +129,32 @@ pub fn vocab_loss(
     judge: Judge,
     statistics: Statistics,
 ) -> VocabLoss {
+    judged_loss(hidden, head, JudgedRows::new(rows, judge, statistics))
+}
+
+/// The rows of a vocabulary loss and what judges them.
+pub(crate) struct JudgedRows<'a> {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) judge: Judge<'a>,
+    pub(crate) statistics: Statistics,
+    /// Sets the weights of the rows, where they are not known before.
+    pub(crate) weighing: Option<Weighing<'a>>,
+}
+
+impl<'a> JudgedRows<'a> {
+    /// Rows with known weights.
+    pub(crate) fn new(rows: Vec<Row>, judge: Judge<'a>, statistics: Statistics) -> Self {
+        Self {
+            rows,
+            judge,
+            statistics,
+            weighing: None,
+        }
+    }
+}
+
+/// [`vocab_loss`] of rows whose weights may be found beside it.
+pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: Head, judged: JudgedRows) -> VocabLoss {
     let wanted = match hidden[0].is_autodiff() {
         false => Wanted::Loss,
         true if hidden.iter().any(|h| h.is_tracked()) => Wanted::Gradients,
@@ -133,7 +162,7 @@ pub fn vocab_loss(
     };
     let plain = hidden.iter().map(|h| h.clone().without_autodiff());
     let bias = head.bias.clone();
-    let mut loss = vocab_gradients(plain.collect(), head, rows, judge, statistics, wanted);
+    let mut loss = vocab_gradients(plain.collect(), head, judged, wanted);
     let gradients = std::mem::take(&mut loss.hidden_gradients);
     loss.surrogate = joined_surrogate(hidden, gradients);
     if let (Some(bias), Some(gradient)) = (bias, loss.bias_gradient.take()) {
@@ -149,13 +178,19 @@ pub fn vocab_loss(
 pub(crate) fn vocab_gradients(
     hidden: Vec<Tensor<2>>,
     head: Head,
-    mut rows: Vec<Row>,
-    judge: Judge,
-    statistics: Statistics,
+    judged: JudgedRows,
     wanted: Wanted,
 ) -> VocabLoss {
-    // Rows judged by the same position stand together, so that each chunk computes the target's side once.
-    rows.sort_by_key(|row| (row.teacher, row.step));
+    let JudgedRows {
+        mut rows,
+        judge,
+        statistics,
+        weighing,
+    } = judged;
+    if weighing.is_none() {
+        // Rows judged by the same position stand together, so that each chunk computes the target's side once.
+        rows.sort_by_key(|row| (row.teacher, row.step));
+    }
     let [positions, d_model] = hidden[0].dims();
     let plain_head = head.weight.without_autodiff();
     let steps = hidden.len();
@@ -183,24 +218,47 @@ pub(crate) fn vocab_gradients(
         bias: head.bias.map(|bias| bias.without_autodiff()),
         tracked: wanted == Wanted::Gradients,
         judge,
-        statistics,
-        positions: distinct(&rows).0,
+        // A weighing reads them.
+        statistics: match weighing {
+            None => statistics,
+            Some(_) => Statistics::All,
+        },
+        positions: positions_of(&rows),
         panel: None,
     };
     let (mut gradients, mut values, mut measured) = (Vec::new(), Vec::new(), Vec::new());
-    for chunk in rows.chunks(chunk_rows(vocab, &device)) {
+    let most = chunk_rows(vocab, &device);
+    let mut left = rows.as_mut_slice();
+    while !left.is_empty() {
+        let end = match &weighing {
+            None => most.min(left.len()),
+            Some(weighing) => weighing.chunk(left, most),
+        };
+        let (chunk, rest) = std::mem::take(&mut left).split_at_mut(end);
         let places: Vec<usize> = chunk.iter().map(place).collect();
-        let done = chunks.run(states.clone().select(0, indices(&places, &device)), chunk);
+        let hidden = states.clone().select(0, indices(&places, &device));
+        let done = chunks.run(hidden, chunk, weighing.as_ref());
         gradients.extend(done.gradient);
         values.push(done.values);
         measured.extend(done.statistics);
+        left = rest;
+    }
+    let (divisor, share) = match &weighing {
+        None => (rows.len() as f64, 1.0),
+        Some(weighing) => {
+            let divisor = weighing.divisor.of(&rows);
+            (divisor, weighing.factor / divisor)
+        }
+    };
+    if weighing.is_some() {
+        rows.iter_mut().for_each(|row| row.weight *= share as f32);
     }
 
     let places: Vec<usize> = rows.iter().map(place).collect();
     let hidden_gradients = match gradients.is_empty() {
         true => Vec::new(),
         false => {
-            let gradients = Tensor::cat(gradients, 0);
+            let gradients = scaled(Tensor::cat(gradients, 0), share);
             spread(gradients, indices(&places, &device), steps, positions)
         }
     };
@@ -211,16 +269,24 @@ pub(crate) fn vocab_gradients(
     VocabLoss {
         surrogate: Tensor::zeros([1], (&device, DType::F32)),
         hidden_gradients,
-        bias_gradient: chunks.bias_gradient,
+        bias_gradient: chunks.bias_gradient.map(|gradient| scaled(gradient, share)),
         head_gradient: chunks
             .head_gradient
             .into_tensor(trained_shape, &device)
+            .map(|gradient| scaled(gradient, share))
             .zip(head.trained)
             .map(to_parameter),
+        divisor,
         rows,
         values: joined(values, 1, &device),
-        statistics: (statistics == Statistics::All).then(|| joined(measured, 2, &device)),
+        statistics: (!measured.is_empty() || statistics == Statistics::All)
+            .then(|| joined(measured, 2, &device)),
     }
+}
+
+/// `x · factor`, with nothing done where that is 1.
+fn scaled(x: Tensor<2>, factor: f64) -> Tensor<2> {
+    if factor == 1.0 { x } else { x * factor }
 }
 
 /// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
@@ -296,9 +362,10 @@ fn panel<'a>(
     positions: &[usize],
     rows: &[Row],
 ) -> (&'a TeacherPanel, usize) {
-    let place =
-        |row: Option<&Row>| row.map_or(0, |row| positions.partition_point(|&p| p < row.teacher));
-    let (first, last) = (place(rows.first()), place(rows.last()));
+    let place = |position: usize| positions.partition_point(|&p| p < position);
+    let judging = || rows.iter().map(|row| row.teacher);
+    let (first, last) = (judging().min().map(place), judging().max().map(place));
+    let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
     let holds =
         |(start, panel): &(usize, TeacherPanel)| *start <= first && last < start + panel.best.len();
     if !cached.as_ref().is_some_and(holds) {
@@ -348,31 +415,69 @@ struct Chunk {
 }
 
 impl Chunks<'_> {
-    fn run(&mut self, hidden: Tensor<2>, rows: &[Row]) -> Chunk {
-        let dtype = hidden.dtype();
+    fn run(&mut self, hidden: Tensor<2>, rows: &mut [Row], weighing: Option<&Weighing>) -> Chunk {
+        if weighing.is_some() {
+            rows.iter_mut().for_each(|row| row.weight = 1.0);
+        }
+        let (judged, statistics) = self.judged(&hidden, rows);
+        let weights = weighing.zip(statistics.clone()).map(|(weighing, found)| {
+            (weighing.weigh)(rows, host_f32(found).as_chunks::<2>().0);
+            let weights: Vec<f32> = rows.iter().map(|row| row.weight).collect();
+            let weights = Tensor::<1>::from_floats(weights.as_slice(), &hidden.device());
+            weights.unsqueeze_dim::<2>(1)
+        });
+        Chunk {
+            gradient: self.pass_back(hidden, judged.gradient, weights),
+            values: judged.value,
+            statistics,
+        }
+    }
+
+    /// What the rows' logits are judged to be.
+    fn judged(&mut self, hidden: &Tensor<2>, rows: &[Row]) -> (Judged, Option<Tensor<2>>) {
         let mut logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
         if let Some(bias) = &self.bias {
             logits = logits + bias.clone().cast(DType::F32).unsqueeze();
         }
-        let (judged, statistics) = match is_cpu(&logits.device()) && self.has_kernel() {
-            true => self.judge_by_kernel(logits, rows),
-            false => self.judge(logits, rows),
-        };
-        let Judged { value, gradient } = judged;
+        if is_cpu(&logits.device()) && self.has_kernel() {
+            self.judge_by_kernel(logits, rows)
+        } else {
+            self.judge(logits, rows)
+        }
+    }
+
+    /// Adds to the gradients of head and bias, and gives that of the hidden states, where it is wanted. Weights are taken in
+    /// on the other side of the products with the vocabulary, where a row is small.
+    ///
+    /// # Shapes
+    /// - weights: `[rows, 1]`, f32
+    fn pass_back(
+        &mut self,
+        hidden: Tensor<2>,
+        gradient: Tensor<2>,
+        weights: Option<Tensor<2>>,
+    ) -> Option<Tensor<2>> {
+        let dtype = hidden.dtype();
         if let Some(sum) = &mut self.bias_gradient {
-            let more = gradient.clone().sum_dim(0);
+            let more = match &weights {
+                None => gradient.clone().sum_dim(0),
+                Some(weights) => weights.clone().transpose().matmul(gradient.clone()),
+            };
             sum.inplace(|sum| sum + more);
         }
         let gradient = gradient.cast(dtype);
-        let gradient = self.add_to_head(hidden, gradient);
+        let Some(weights) = weights.map(|weights| weights.cast(dtype)) else {
+            let gradient = self.add_to_head(hidden, gradient);
+            return self.to_hidden(gradient);
+        };
+        let gradient = self.add_to_head(hidden * weights.clone(), gradient);
+        self.to_hidden(gradient).map(|gradient| gradient * weights)
+    }
+
+    fn to_hidden(&self, gradient: Tensor<2>) -> Option<Tensor<2>> {
         // The smaller product is the one whose result is transposed.
-        let to_hidden =
-            |gradient: Tensor<2>| self.head.clone().matmul(gradient.transpose()).transpose();
-        Chunk {
-            gradient: self.tracked.then(|| to_hidden(gradient)),
-            values: value,
-            statistics,
-        }
+        let product = || self.head.clone().matmul(gradient.transpose()).transpose();
+        self.tracked.then(product)
     }
 
     /// Adds `hiddenᵀ · gradient` to the head's gradient, and returns `gradient`.
@@ -484,6 +589,14 @@ impl Chunks<'_> {
         judged.gradient = judged.gradient * weights;
         (judged, statistics)
     }
+}
+
+/// Every position of the teacher that judges some rows, ascending.
+fn positions_of(rows: &[Row]) -> Vec<usize> {
+    let mut positions: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
+    positions.sort_unstable();
+    positions.dedup();
+    positions
 }
 
 /// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same

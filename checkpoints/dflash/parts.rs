@@ -1,7 +1,7 @@
 //! What a DFlash drafter may have beside its layers: the parts of DFlash 2 and of DSpark.
 use serde_json::{Value, json};
 
-use super::variants::{MARKOV_RANK, MARKOV_TYPE};
+use super::variants::{CONFIDENCE, CONFIDENCE_WITH_MARKOV, MARKOV_RANK, MARKOV_TYPE};
 use crate::Result;
 use crate::config::Config;
 
@@ -236,12 +236,11 @@ impl DFlashParts {
                 kind: config.one_of(kind, &["vanilla", "gated", "rnn"])?,
             }),
         };
-        let confidence = config.flag("enable_confidence_head", defaults.confidence)?;
-        if confidence
-            && config.flag("confidence_head_with_markov", markov.is_some())? != markov.is_some()
-        {
+        let confidence = config.flag(config.one_key(CONFIDENCE)?, defaults.confidence)?;
+        let with_markov = config.one_key(CONFIDENCE_WITH_MARKOV)?;
+        if confidence && config.flag(with_markov, markov.is_some())? != markov.is_some() {
             let expected = format!("`{}`, as this program's heads are", markov.is_some());
-            return Err(config.wrong("confidence_head_with_markov", expected));
+            return Err(config.wrong(with_markov, expected));
         }
         let of_tokens = config.get("dflash_config.context");
         if of_tokens.is_some_and(|context| context != "tokens") {

@@ -16,7 +16,7 @@ use crate::{Error, Result, checked};
 pub(super) use crate::speculators::LAYER_CONFIG;
 
 /// What the library calls each kind, and the architecture of each.
-const KINDS: [[&str; 2]; 3] = [
+pub(crate) const KINDS: [[&str; 2]; 3] = [
     ["dflash", "DFlashSpeculator"],
     ["dflash2", "DFlash2DraftModel"],
     ["dspark", "DSparkSpeculator"],

@@ -9,7 +9,7 @@ use super::transformers;
 use crate::config::Config;
 use crate::folder::ModelFolder;
 use crate::names::unwrapped;
-use crate::{Error, Result};
+use crate::{Error, Result, regular};
 
 /// Where the length of a block may stand.
 pub(super) const BLOCK_SIZE: &[&str] = &[
@@ -32,12 +32,27 @@ pub(super) const MARKOV_TYPE: &[&str] = &[
 /// The same for the window of layers that slide.
 pub(super) const WINDOW: &[&str] = &["sliding_window", "dflash_config.swa_window_size"];
 
+/// The same for whether there is a head that guesses how likely a draft is kept.
+pub(super) const CONFIDENCE: &[&str] = &[
+    "enable_confidence_head",
+    "dflash_config.enable_confidence_head",
+    "dflash_config.use_confidence_head",
+];
+/// The same for whether it reads the code of the token before.
+pub(super) const CONFIDENCE_WITH_MARKOV: &[&str] = &[
+    "confidence_head_with_markov",
+    "dflash_config.confidence_head_with_markov",
+];
+/// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark, whatever the architecture says.
+const PARTS: &str = "dflash_config.projector_type";
+/// Whether a place of a block predicts the token behind its own, as these two write it.
+const SHIFTED: &str = "dflash_config.shift_label";
+
 /// Keys of what the drafters here do not compute, and what each must be if it is there.
-const NEUTRAL: [(&str, Value); 4] = [
+const NEUTRAL: [(&str, Value); 3] = [
     ("use_aux_hidden_state", Value::Bool(true)),
     ("attention_sink_bias", Value::Bool(false)),
     ("attention_value_scale", Value::Null),
-    ("projector_type", Value::Null),
 ];
 /// The same for keys that may stand outside of `dflash_config` too.
 const NEUTRAL_ANYWHERE: [(&str, f64); 4] = [
@@ -93,6 +108,16 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
     {
         return Err(config.wrong(bonus, format!("the opposite of `{anchor}`")));
     }
+    if config.get(PARTS).is_some_and(|parts| parts != "dspark") {
+        return Err(config.wrong(PARTS, "`\"dspark\"` or nothing"));
+    }
+    if config.get(SHIFTED).is_some()
+        && config.flag(SHIFTED, false)? != config.flag(anchor, names_dspark(config))?
+    {
+        let expected =
+            format!("`true` for DSpark, else `false`, as `{anchor}` where that is there");
+        return Err(config.wrong(SHIFTED, expected));
+    }
     let mut neutral: Vec<(String, Value)> = Vec::new();
     for (key, value) in NEUTRAL {
         neutral.push((format!("dflash_config.{key}"), value));
@@ -114,7 +139,7 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
             return Err(config.wrong(&key, format!("`{value}` or nothing")));
         }
     }
-    match folder.path().join(MASK_EMBEDDING).exists() {
+    match regular::is_there(&folder.path().join(MASK_EMBEDDING)) {
         false => Ok(()),
         true => Err(Error::Folder {
             path: folder.path().join(MASK_EMBEDDING),
@@ -137,6 +162,11 @@ pub(super) fn slides_from_the_first(config: &Config) -> Result<bool> {
         Some(first) if first >= layers => Ok(false),
         _ => Err(config.wrong("max_window_layers", format!("`0`, or at least `{layers}`"))),
     }
+}
+
+/// Whether a folder says that its parts are those of DSpark.
+pub(super) fn names_dspark(config: &Config) -> bool {
+    config.get(PARTS).is_some_and(|parts| parts == "dspark")
 }
 
 /// Whether there is a head that guesses how likely a draft is kept, for folders that do not say so.

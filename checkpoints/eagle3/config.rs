@@ -17,6 +17,9 @@ use crate::tensors::DType;
 pub(super) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 pub(super) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";
 pub(super) const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
+/// The types of a layer that sees some positions back, and of one that sees all.
+const SLIDING: &str = "sliding_attention";
+const FULL: &str = "full_attention";
 const ARCHITECTURE: &str = "LlamaForCausalLMEagle3";
 /// Architectures of llama layers behind `fc`, under the names engines accept.
 const ARCHITECTURES: [&str; 3] = [
@@ -79,6 +82,7 @@ pub(super) fn to_json(layout: &Eagle3Layout) -> Value {
         "torch_dtype": torch_dtype(layout.dtype),
     });
     layout.rope.write(&mut config);
+    write_window(layout, &mut config);
     for (key, value) in [
         ("fc_norm", layout.fc_norm),
         ("norm_output", layout.norm_output),
@@ -88,6 +92,14 @@ pub(super) fn to_json(layout: &Eagle3Layout) -> Value {
         }
     }
     config
+}
+
+/// Adds the window of the layers, which vLLM reads under their types.
+pub(super) fn write_window(layout: &Eagle3Layout, config: &mut Value) {
+    if layout.window > 0 {
+        config["layer_types"] = json!(vec![SLIDING; layout.layers]);
+        config["sliding_window"] = json!(layout.window);
+    }
 }
 
 /// The layout that a folder's configuration describes. `shared_head` and `dtype` are those of the weights, which say
@@ -109,7 +121,7 @@ pub(super) fn from_json(
         intermediate_size: config.size("intermediate_size", None)?,
         heads,
         kv_heads,
-        head_dim: config.size("head_dim", Some(hidden_size / heads))?,
+        head_dim: config.head_dim(hidden_size, heads)?,
         layers: config.count("num_hidden_layers", Some(1))?,
         vocab_size,
         draft_vocab_size: config.size("draft_vocab_size", Some(vocab_size))?,
@@ -124,7 +136,8 @@ pub(super) fn from_json(
         norm_before_residual: config.flag("norm_before_residual", reading.norm_before_residual)?,
         fc_norm: config.flag("fc_norm", false)?,
         norm_output: config.flag("norm_output", false)?,
-        rms_norm_eps: config.number("rms_norm_eps", DEFAULT_EPSILON)?,
+        window: config.window()?,
+        rms_norm_eps: config.epsilon("rms_norm_eps", DEFAULT_EPSILON)?,
         max_position_embeddings: config.size("max_position_embeddings", Some(DEFAULT_POSITIONS))?,
         rope: config.rope()?,
         shared_head,
@@ -149,7 +162,9 @@ impl Config<'_> {
             name.as_str()
                 .is_some_and(|name| ARCHITECTURES.contains(&name) || name == PUBLISHED.0)
         };
-        if !named.is_some_and(|names| names.iter().any(known)) {
+        // The library's name of the kind says more than the class, which it calls otherwise in each version.
+        let by_kind = self.get(MODEL_TYPE).is_some();
+        if !by_kind && !named.is_some_and(|names| names.iter().any(known)) {
             let known = ARCHITECTURES.map(|name| format!("`{name}`")).join(", ");
             return Err(self.wrong("architectures", format!("one of {known}")));
         }
@@ -160,13 +175,6 @@ impl Config<'_> {
             return Err(self.wrong(MODEL_TYPE, "`\"eagle3\"`"));
         }
         self.check_unquantised()?;
-        let sliding = |kinds: &Value| {
-            let kinds = kinds.as_array();
-            kinds.is_none_or(|kinds| kinds.iter().any(|kind| kind != "full_attention"))
-        };
-        if self.get("layer_types").is_some_and(sliding) {
-            return Err(self.wrong("layer_types", "layers of `full_attention`"));
-        }
         if self.get("hidden_act").is_some_and(|value| value != "silu") {
             return Err(self.wrong("hidden_act", "`\"silu\"`"));
         }
@@ -204,6 +212,27 @@ impl Config<'_> {
             return Err(self.wrong(steps, "`1`"));
         }
         Ok(())
+    }
+
+    /// How many positions back every layer sees, as their types say; 0 for all.
+    fn window(&self) -> Result<usize> {
+        let key = "layer_types";
+        let Some(value) = self.get(key) else {
+            return Ok(0);
+        };
+        let layers = self.count("num_hidden_layers", Some(1))?;
+        let types = value.as_array().filter(|types| types.len() == layers);
+        let all = |kind: &str| types.is_some_and(|types| types.iter().all(|found| *found == kind));
+        if all(FULL) {
+            Ok(0)
+        } else if all(SLIDING) {
+            self.size("sliding_window", None)
+        } else {
+            Err(self.wrong(
+                key,
+                format!("{layers} of `{FULL}`, or as many of `{SLIDING}`"),
+            ))
+        }
     }
 
     fn captured_layers(&self, target_layers: Option<usize>) -> Result<Vec<usize>> {

@@ -6,7 +6,7 @@ use super::Eagle3Layout;
 use crate::launch::{self, Launch};
 
 /// One command for each engine that can run the layout: vLLM; llama.cpp where there is one layer; SGLang and TensorRT-LLM
-/// unless `norm_before_residual` rules them out.
+/// unless `norm_before_residual` rules them out. Layers that slide are vLLM's alone: the others see all positions.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -16,6 +16,9 @@ pub fn launch_lines(
     draft_tokens: usize,
 ) -> Vec<Launch> {
     let mut lines = vec![launch::vllm(dir, "eagle3", target, draft_tokens)];
+    if layout.window > 0 {
+        return lines;
+    }
     if !layout.norm_before_residual {
         let captured = format!(", eagle3_layers_to_capture: {:?}", layout.captured_layers);
         lines.push(launch::sglang(dir, "EAGLE3", target, draft_tokens));
@@ -71,5 +74,14 @@ mod tests {
         let offered = |server| lines.iter().any(|line| line.server == Some(server));
         assert!(offered(Server::Vllm("eagle3")));
         assert!(!offered(Server::Sglang) && !offered(Server::TensorrtLlm));
+    }
+
+    #[test]
+    fn only_the_engine_that_knows_windows_is_offered_a_sliding_layer() {
+        let mut layout = layout();
+        layout.window = 16;
+        let lines = launch_lines(Path::new("d"), &layout, "t", 3);
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].server, Some(Server::Vllm("eagle3")));
     }
 }

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::config::{self, ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS};
 use super::{Reading, read};
-use crate::Result;
 use crate::config::Config;
 use crate::folder::ModelFolder;
 use crate::speculators::MODEL_TYPE;
 use crate::tensors::NamedTensor;
+use crate::{Error, Result};
 
 /// One way to understand a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +133,15 @@ fn of_ids(folder: &ModelFolder) -> Result<Vec<(bool, &'static str)>> {
     let Some(d2t) = named("d2t") else {
         return Ok(vec![(false, "")]);
     };
-    let values = folder.read(&d2t.name)?.to_i64()?;
+    let values = folder.read(&d2t.name)?.to_i64();
+    let values = values.map_err(|error| match error {
+        Error::Tensor { name, reason } => Error::Values {
+            name,
+            path: d2t.file.clone(),
+            reason,
+        },
+        other => other,
+    })?;
     let offsets: Vec<i64> = (0..)
         .zip(&values)
         .map(|(i, &value)| value.saturating_add(i))

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::config::LAYER_IDS;
+use super::config::{LAYER_IDS, write_window};
 use super::{Eagle3Layout, check_layout, check_norms, optional, required, vocabulary};
 use crate::config::torch_dtype;
 use crate::expected::{Expected, TensorSpec};
@@ -13,6 +13,7 @@ use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, Verifier};
 use crate::tensors::NamedTensor;
 use crate::{Error, Result, checked};
 
+/// What the library's configuration calls the architecture; what it saves names its own class of the model in its place.
 pub(super) const ARCHITECTURE: &str = "Eagle3Speculator";
 
 /// The tensors that a folder must hold.
@@ -99,6 +100,7 @@ fn to_json(layout: &Eagle3Layout, verifier: &Verifier) -> Value {
         "torch_dtype": torch_dtype(layout.dtype),
     });
     layout.rope.write(&mut layer);
+    write_window(layout, &mut layer);
     let layers_run: Vec<usize> = layout
         .captured_layers
         .iter()

@@ -26,6 +26,7 @@ pub(crate) fn layout() -> Eagle3Layout {
         norm_before_residual: false,
         fc_norm: false,
         norm_output: false,
+        window: 0,
         rms_norm_eps: 1e-5,
         max_position_embeddings: 4096,
         rope: Rope {
@@ -174,6 +175,10 @@ fn every_variant_of_the_layout_is_read_back() {
         },
         Eagle3Layout {
             captured_layers: vec![0],
+            ..layout()
+        },
+        Eagle3Layout {
+            window: 2048,
             ..layout()
         },
     ];
@@ -466,7 +471,12 @@ fn configurations_of_another_computation_are_refused_by_key() {
     let changes = [
         ("architectures", json!(["PEagleDraftModel"])),
         ("num_hidden_layers", json!(1 << 20)),
-        ("layer_types", json!(["sliding_attention"])),
+        ("layer_types", json!(["chunked_attention"])),
+        ("layer_types", json!(["full_attention", "full_attention"])),
+        ("head_dim", json!(5)),
+        ("rms_norm_eps", json!(1.0)),
+        ("rms_norm_eps", json!(1e-300)),
+        ("rope_theta", json!(1e300)),
         ("model_type", json!("qwen3")),
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!(true)),

@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 
 use serde_json::Value;
 
+use crate::printable::printable;
 use crate::{Error, Result, json};
 
 /// Which shard holds which tensor. Every shard is a plain file name: nothing outside the folder can be named.
@@ -23,12 +24,16 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {
     for (name, shard) in map {
         let Some(shard) = shard.as_str() else {
             return Err(invalid(format!(
-                "tensor `{name}`: expected a file name, got `{shard}`"
+                "tensor `{}`: expected a file name, got `{}`",
+                printable(name),
+                printable(&shard.to_string())
             )));
         };
         if !is_plain_name(shard) || !shard.ends_with(".safetensors") {
             return Err(invalid(format!(
-                "tensor `{name}`: expected the name of a .safetensors file in the same folder, got `{shard}`"
+                "tensor `{}`: expected the name of a .safetensors file in the same folder, got `{}`",
+                printable(name),
+                printable(shard)
             )));
         }
         shards.insert(name.clone(), shard.to_string());
@@ -41,11 +46,11 @@ pub(crate) fn shard_files(path: &Path) -> Result<BTreeSet<String>> {
     Ok(read(path)?.into_values().collect())
 }
 
-/// Whether a name stays in the folder it is joined to.
+/// Whether a name stays in the folder it is joined to, and can be printed as it is.
 pub(super) fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let one = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
-    one && parts.next().is_none() && !name.contains(['/', '\\', ':', '\0'])
+    one && parts.next().is_none() && !name.contains(['/', '\\', ':']) && printable(name) == name
 }
 
 #[cfg(test)]
@@ -56,7 +61,18 @@ mod tests {
     fn only_plain_names_stay_in_the_folder() {
         assert!(is_plain_name("model-00001-of-00002.safetensors"));
         for name in [
-            "", ".", "..", "../x", "/x", "a/b", "a/", "./a", "a\\b", "c:x", "a\0",
+            "",
+            ".",
+            "..",
+            "../x",
+            "/x",
+            "a/b",
+            "a/",
+            "./a",
+            "a\\b",
+            "c:x",
+            "a\0",
+            "a\u{1b}[2J",
         ] {
             assert!(!is_plain_name(name), "{name:?}");
         }

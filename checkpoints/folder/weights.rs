@@ -1,6 +1,5 @@
 //! One safetensors file, mapped into memory.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use safetensors::tensor::Metadata;
 
 use super::TensorInfo;
 use crate::tensors::DType;
-use crate::{Error, Result};
+use crate::{Error, Result, regular};
 
 /// Bytes of the field that holds the header's length.
 const LENGTH: usize = 8;
@@ -72,16 +71,7 @@ impl WeightFile {
 }
 
 fn map(path: &Path) -> Result<Mmap> {
-    // Before it is opened: a pipe would wait for a writer.
-    let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
-    let file = File::open(path).map_err(Error::io("open", path))?;
-    if !metadata.is_file() {
-        let reason = "not a regular file".to_string();
-        return Err(Error::Safetensors {
-            path: path.to_path_buf(),
-            reason,
-        });
-    }
+    let file = regular::open(path)?;
     #[expect(
         unsafe_code,
         reason = "weights are larger than memory allows to copy; this program replaces files, it never rewrites them"

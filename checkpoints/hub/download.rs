@@ -1,15 +1,17 @@
-//! Downloading the files of one model.
+//! Which files of a repository are downloaded, and in which order.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
-use hf_hub::api::Progress;
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo, RepoType};
-use indicatif::{ProgressBar, ProgressStyle};
+use hf_hub::Cache;
 
-use super::{HubOptions, variable};
+use super::address::Endpoint;
+use super::client::{Authorization, NO_REPOSITORY, NO_REVISION};
+use super::environment::Environment;
+use super::fetch::Source;
+use super::layout::Layout;
+use super::repository::{Repository, is_file_name};
+use super::{Files, HubOptions};
 use crate::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, shard_files};
 use crate::{Error, Result};
 
@@ -21,194 +23,109 @@ const COMPANIONS: [&str; 4] = [
     "tokenizer_config.json",
     "chat_template.jinja",
 ];
-/// A connection that breaks during a download is taken up again where it broke.
-const ATTEMPTS: usize = 5;
-const PAUSE: Duration = Duration::from_millis(500);
 
-/// One model at one revision, and how to reach it.
-pub(super) struct Download {
-    model: String,
-    revision: String,
-    endpoint: String,
+/// One repository at one revision, and where its files are or come from.
+pub(super) struct Download<'a> {
+    repository: &'a Repository,
+    options: &'a HubOptions,
+    environment: &'a Environment,
     cache: Cache,
-    api: Api,
-    has_token: bool,
+    layout: Layout,
 }
 
-impl Download {
-    pub(super) fn new(model: &str, options: &HubOptions) -> Result<Self> {
-        let revision = options
-            .revision
-            .clone()
-            .unwrap_or_else(|| "main".to_string());
-        let endpoint = options.endpoint();
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-        if revision.is_empty()
-            || revision.contains("..")
-            || revision.starts_with('/')
-            || !revision.bytes().all(allowed)
-        {
-            let reason =
-                format!("expected a branch, tag or commit as the revision, got `{revision}`");
-            return Err(Error::Download {
-                model: model.to_string(),
-                file: CONFIG.to_string(),
-                reason,
-            });
-        }
-        let cache = options.cache();
-        let token = options.token(&cache);
-        let has_token = token.is_some();
-        let api = ApiBuilder::from_cache(cache.clone())
-            .with_endpoint(endpoint.clone())
-            .with_token(token)
-            .build()
-            .map_err(|error| Error::Download {
-                model: model.to_string(),
-                file: CONFIG.to_string(),
-                reason: error.to_string(),
+impl<'a> Download<'a> {
+    pub(super) fn new(
+        repository: &'a Repository,
+        options: &'a HubOptions,
+        environment: &'a Environment,
+    ) -> Result<Self> {
+        let cache = environment
+            .cache(options)
+            .ok_or_else(|| Error::HubRequest {
+                model: repository.id().to_string(),
+                reason: "no home folder to keep it in: expected one, or `HF_HOME` to be set"
+                    .to_string(),
             })?;
         Ok(Download {
-            model: model.to_string(),
-            revision,
-            endpoint,
+            repository,
+            options,
+            environment,
+            layout: Layout::new(&cache, repository),
             cache,
-            api,
-            has_token,
         })
     }
 
-    /// The snapshot's folder, complete.
-    pub(super) fn run(&self) -> Result<PathBuf> {
-        let cached = self.cached().filter(|folder| has_weights(folder));
+    /// The snapshot's folder, with all of `files`.
+    pub(super) fn run(&self, files: Files<'_>) -> Result<PathBuf> {
+        let cached = self.layout.cached(self.repository.revision());
+        let cached = cached.filter(|folder| suffices(folder, files));
         if let Some(folder) = &cached
-            && folder.join(TOKENIZER).exists()
+            && is_all_there_may_be(folder, files)
         {
             return Ok(folder.clone());
         }
-        let downloaded = if variable("HF_HUB_OFFLINE").is_some_and(|value| value != "0") {
-            Err(self.unreachable("`HF_HUB_OFFLINE` is set".to_string()))
-        } else {
-            self.download()
-        };
-        match (downloaded, cached) {
+        match (self.download(files), cached) {
             // Not every model has a tokenizer: what is here may well be all there is.
             (Err(Error::Unreachable { .. }), Some(folder)) => Ok(folder),
             (downloaded, _) => downloaded,
         }
     }
 
-    /// The snapshot that an earlier download left, which may be incomplete.
-    fn cached(&self) -> Option<PathBuf> {
-        let repo = self.repo(&self.revision);
-        let by_commit = self
-            .cache
-            .path()
-            .join(repo.folder_name())
-            .join("snapshots")
-            .join(&self.revision);
-        if by_commit.join(CONFIG).exists() {
-            return Some(by_commit);
-        }
-        let config = self.cache.repo(repo).get(CONFIG)?;
-        config.parent().map(Path::to_path_buf)
-    }
-
-    fn download(&self) -> Result<PathBuf> {
-        let config = self.fetch(&self.api.repo(self.repo(&self.revision)), CONFIG)?;
-        let folder = config.parent().unwrap_or(Path::new(".")).to_path_buf();
-        let commit = folder
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or(&self.revision);
+    fn download(&self, files: Files<'_>) -> Result<PathBuf> {
+        let (first, rest) = match files {
+            Files::Model => (CONFIG, &[][..]),
+            Files::Named([]) => return Err(self.refused("no file of it is named".to_string())),
+            Files::Named([first, rest @ ..]) => (*first, rest),
+        };
+        let source = self.source()?;
+        let revision = self.repository.revision();
+        let commit = source.fetch(revision, first)?;
+        self.layout.refer(revision, &commit)?;
         // From here on by commit: files of two commits must not meet when the branch moves during a download.
         let snapshot = Snapshot {
-            download: self,
-            repo: self.api.repo(self.repo(commit)),
-            folder,
+            folder: self.layout.snapshot(&commit),
+            commit,
+            source: &source,
         };
-        for file in COMPANIONS {
-            snapshot.fetch_if_present(file)?;
-        }
-        if !snapshot.fetch_if_present(WEIGHTS)? {
-            snapshot.fetch_shards()?;
+        rest.iter().try_for_each(|file| snapshot.fetch(file))?;
+        if let Files::Model = files {
+            snapshot.fetch_model()?;
         }
         Ok(snapshot.folder)
     }
 
-    fn repo(&self, revision: &str) -> Repo {
-        Repo::with_revision(self.model.clone(), RepoType::Model, revision.to_string())
-    }
-
-    fn fetch(&self, repo: &ApiRepo, file: &str) -> Result<PathBuf> {
-        let mut attempt = 1;
-        loop {
-            match repo.download_with_progress(file, Bar::default()) {
-                Ok(path) => return Ok(path),
-                Err(error) if attempt < ATTEMPTS && is_broken_connection(&error) => {
-                    thread::sleep(PAUSE);
-                    attempt += 1;
-                }
-                Err(error) => return Err(self.explain(file, error)),
-            }
+    /// The hub, unless nothing may be asked of it.
+    fn source(&self) -> Result<Source<'_>> {
+        let endpoint = self.environment.endpoint(self.options);
+        let endpoint = Endpoint::parse(&endpoint).map_err(|reason| self.refused(reason))?;
+        if self.environment.is_offline() {
+            return Err(Error::Unreachable {
+                model: self.repository.id().to_string(),
+                endpoint: endpoint.to_string(),
+                reason: "`HF_HUB_OFFLINE` is set".to_string(),
+            });
         }
+        let token = self.environment.token(self.options, &self.cache);
+        let authorization = token.as_deref().map(Authorization::bearer).transpose();
+        let authorization = authorization.map_err(|reason| self.refused(reason))?;
+        let Download {
+            repository,
+            layout,
+            options,
+            ..
+        } = self;
+        Ok(Source::new(
+            repository,
+            layout,
+            endpoint,
+            authorization,
+            options,
+        ))
     }
 
-    fn explain(&self, file: &str, error: ApiError) -> Error {
-        let (model, file) = (self.model.clone(), file.to_string());
-        let text = error.to_string();
-        let ApiError::RequestError(error) = error else {
-            return Error::Download {
-                model,
-                file,
-                reason: text,
-            };
-        };
-        let Some(response) = error.into_response() else {
-            return self.unreachable(text);
-        };
-        let endpoint = self.endpoint.clone();
-        match response.status() {
-            status @ (401 | 403) => {
-                let token = if self.has_token {
-                    "with a token"
-                } else {
-                    "without a token"
-                };
-                Error::Refused {
-                    model,
-                    endpoint,
-                    status,
-                    token,
-                }
-            }
-            404 => {
-                let reason = match response.header("x-error-code") {
-                    Some("RepoNotFound") => "no such model",
-                    Some("RevisionNotFound") => "no such revision",
-                    _ => "not found (http 404)",
-                };
-                let (revision, reason) = (self.revision.clone(), reason.to_string());
-                Error::NotOnHub {
-                    model,
-                    endpoint,
-                    revision,
-                    file,
-                    reason,
-                }
-            }
-            _ => Error::Download {
-                model,
-                file,
-                reason: text,
-            },
-        }
-    }
-
-    fn unreachable(&self, reason: String) -> Error {
-        Error::Unreachable {
-            model: self.model.clone(),
-            endpoint: self.endpoint.clone(),
+    fn refused(&self, reason: String) -> Error {
+        Error::HubRequest {
+            model: self.repository.id().to_string(),
             reason,
         }
     }
@@ -216,90 +133,71 @@ impl Download {
 
 /// The folder of one commit, being filled.
 struct Snapshot<'a> {
-    download: &'a Download,
-    repo: ApiRepo,
+    source: &'a Source<'a>,
+    commit: String,
     folder: PathBuf,
 }
 
 impl Snapshot<'_> {
     fn fetch(&self, file: &str) -> Result<()> {
-        if self.folder.join(file).exists() {
+        if is_file_name(file) && self.folder.join(file).exists() {
             return Ok(());
         }
-        self.download.fetch(&self.repo, file).map(|_| ())
+        self.source.fetch(&self.commit, file).map(|_| ())
     }
 
-    /// Whether the model has the file.
+    /// Whether the repository has the file.
     fn fetch_if_present(&self, file: &str) -> Result<bool> {
         match self.fetch(file) {
-            Err(Error::NotOnHub { .. }) => Ok(false),
+            Err(Error::NotOnHub { reason, .. })
+                if reason != NO_REPOSITORY && reason != NO_REVISION =>
+            {
+                Ok(false)
+            }
             other => other.map(|()| true),
         }
     }
 
-    fn fetch_shards(&self) -> Result<()> {
+    /// What a model has beside its configuration.
+    fn fetch_model(&self) -> Result<()> {
+        for file in COMPANIONS {
+            self.fetch_if_present(file)?;
+        }
+        if self.fetch_if_present(WEIGHTS)? {
+            return Ok(());
+        }
         if !self.fetch_if_present(INDEX)? {
-            return Err(Error::Download {
-                model: self.download.model.clone(),
-                file: WEIGHTS.to_string(),
-                reason: format!(
-                    "the hub has neither this file nor `{INDEX}`; only safetensors weights are read"
-                ),
-            });
+            let reason = format!(
+                "the hub has neither this file nor `{INDEX}`; only safetensors weights are read"
+            );
+            return Err(self.source.failed(WEIGHTS, &reason));
         }
         // The index is checked here as well: a shard named `../x` would be written outside the cache.
-        shard_files(&self.folder.join(INDEX))?
-            .iter()
-            .try_for_each(|shard| self.fetch(shard))
+        let shards = shard_files(&self.folder.join(INDEX))?;
+        shards.iter().try_for_each(|shard| self.fetch(shard))
+    }
+}
+
+/// Whether a folder has what cannot be done without.
+fn suffices(folder: &Path, files: Files<'_>) -> bool {
+    match files {
+        Files::Model => folder.join(CONFIG).exists() && has_weights(folder),
+        Files::Named(names) => {
+            let is_here = |name: &&str| is_file_name(name) && folder.join(name).exists();
+            !names.is_empty() && names.iter().all(is_here)
+        }
+    }
+}
+
+/// Whether the hub could have nothing to add to a folder that suffices.
+fn is_all_there_may_be(folder: &Path, files: Files<'_>) -> bool {
+    match files {
+        Files::Model => folder.join(TOKENIZER).exists(),
+        Files::Named(_) => true,
     }
 }
 
 fn has_weights(folder: &Path) -> bool {
-    let all_shards = |files: std::collections::BTreeSet<String>| {
-        files.iter().all(|file| folder.join(file).exists())
-    };
+    let all_shards = |files: BTreeSet<String>| files.iter().all(|file| folder.join(file).exists());
     folder.join(WEIGHTS).exists() || shard_files(&folder.join(INDEX)).is_ok_and(all_shards)
-}
-
-fn is_broken_connection(error: &ApiError) -> bool {
-    use std::io::ErrorKind::{
-        ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof,
-    };
-    let kinds = [
-        ConnectionAborted,
-        ConnectionReset,
-        Interrupted,
-        TimedOut,
-        UnexpectedEof,
-    ];
-    matches!(error, ApiError::IoError(error) if kinds.contains(&error.kind()))
-}
-
-/// A progress bar on standard error, for as long as the file takes.
-#[derive(Default)]
-struct Bar(Option<ProgressBar>);
-
-impl Progress for Bar {
-    fn init(&mut self, size: usize, filename: &str) {
-        let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-        let bar = self.0.get_or_insert_with(|| ProgressBar::new(0));
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        bar.set_message(filename.to_string());
-        bar.set_length(size as u64);
-        bar.set_position(0);
-    }
-
-    fn update(&mut self, size: usize) {
-        if let Some(bar) = &self.0 {
-            bar.inc(size as u64);
-        }
-    }
-
-    fn finish(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
 }

@@ -81,3 +81,61 @@ fn engines_cannot_take_the_folder_for_one_of_eagle3() {
     let config = to_json(&layout(true));
     assert!(config.get("draft_vocab_size").is_none(), "{config}");
 }
+
+#[test]
+fn a_layout_that_would_be_read_as_another_is_not_written() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("d");
+    let with_prefix = |change: fn(&mut PrefixLayout)| {
+        let mut layout = layout(true);
+        layout.prefix.iter_mut().for_each(change);
+        layout
+    };
+    for (wrong, field) in [
+        (
+            HydraLayout {
+                heads: 0,
+                ..layout(false)
+            },
+            "heads",
+        ),
+        (
+            HydraLayout {
+                draft_vocab_size: 21,
+                ..layout(false)
+            },
+            "draft_vocab_size",
+        ),
+        (with_prefix(|prefix| prefix.kv_heads = 3), "kv_heads"),
+        (
+            with_prefix(|prefix| prefix.rope.scaling = Some(json!({"factor": 2.0}))),
+            "rope.scaling",
+        ),
+    ] {
+        let error = write(&dir, &wrong, &[], &Value::Null).unwrap_err();
+        assert!(
+            matches!(&error, crate::Error::Layout { field: found, .. } if *found == field),
+            "{error}"
+        );
+    }
+    assert!(!dir.exists());
+}
+
+#[test]
+fn a_folder_with_numbers_that_no_layer_has_is_not_read() {
+    for (key, value) in [
+        ("rms_norm_eps", json!(0)),
+        ("rope_theta", json!(-1)),
+        ("num_key_value_heads", json!(3)),
+        ("head_dim", json!(5)),
+        ("quantization_config", json!({})),
+    ] {
+        let parent = tempfile::tempdir().unwrap();
+        let mut config = to_json(&layout(true));
+        config[key] = value;
+        let dir = parent.path().join("d");
+        crate::write_folder(&dir, &config, &tensors(&layout(true)), &[]).unwrap();
+        let error = read(&dir).unwrap_err().to_string();
+        assert!(error.contains(&format!("key `{key}`")), "{error}");
+    }
+}

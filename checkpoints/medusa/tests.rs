@@ -146,3 +146,92 @@ fn the_chain_is_no_longer_than_there_are_heads() {
         r#"vllm serve org/name --speculative-config '{"method":"medusa","model":"runs/d","num_speculative_tokens":3}'"#
     );
 }
+
+/// The configuration of a written folder with keys that other programs use.
+fn read_with(more: &[(&str, Value)]) -> Result<(MedusaLayout, Vec<NamedTensor>)> {
+    let parent = tempfile::tempdir().unwrap();
+    let mut config = to_json(&layout());
+    for (key, value) in more {
+        config[*key] = value.clone();
+    }
+    let dir = parent.path().join("d");
+    write_folder(&dir, &config, &tensors(&layout()), &[]).unwrap();
+    read(&dir)
+}
+
+#[test]
+fn counts_that_contradict_each_other_are_refused() {
+    let agreeing = [
+        ("medusa_num_heads", json!(3)),
+        ("medusa_num_layers", json!(2)),
+    ];
+    assert_eq!(read_with(&agreeing).unwrap().0, layout());
+    for (key, value) in [
+        ("medusa_num_heads", json!(4)),
+        (
+            "medusa",
+            json!({"num_medusa_heads": 2, "num_medusa_layers": 2}),
+        ),
+        (
+            "medusa",
+            json!({"num_medusa_heads": 3, "num_medusa_layers": 1}),
+        ),
+    ] {
+        let error = read_with(&[(key, value)]).unwrap_err().to_string();
+        assert!(error.contains("expected the same as in"), "{error}");
+    }
+    // Of a folder that holds the target's configuration too this is the target's.
+    let parent = tempfile::tempdir().unwrap();
+    let mut config = to_json(&layout());
+    let keys = config.as_object_mut().unwrap();
+    keys.remove("num_heads");
+    keys.insert("num_hidden_layers".into(), json!(32));
+    keys.insert(
+        "medusa".into(),
+        json!({"num_medusa_heads": 3, "num_medusa_layers": 2}),
+    );
+    let dir = parent.path().join("d");
+    write_folder(&dir, &config, &tensors(&layout()), &[]).unwrap();
+    assert_eq!(read(&dir).unwrap().0.layers, 2);
+}
+
+#[test]
+fn a_layout_that_would_be_read_as_another_is_not_written() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("d");
+    for (wrong, field) in [
+        (
+            MedusaLayout {
+                heads: 0,
+                ..layout()
+            },
+            "heads",
+        ),
+        (
+            MedusaLayout {
+                draft_vocab_size: 21,
+                ..layout()
+            },
+            "draft_vocab_size",
+        ),
+        (
+            MedusaLayout {
+                dtype: DType::I64,
+                ..layout()
+            },
+            "dtype",
+        ),
+    ] {
+        let error = write(&dir, &wrong, &[], &Value::Null).unwrap_err();
+        assert!(
+            matches!(&error, Error::Layout { field: found, .. } if *found == field),
+            "{error}"
+        );
+    }
+    assert!(!dir.exists());
+    let error = read_with(&[("quantization_config", json!({}))]).unwrap_err();
+    assert!(
+        error.to_string().contains("`quantization_config`"),
+        "{error}"
+    );
+}

@@ -17,7 +17,7 @@ use memmap2::Mmap;
 
 use super::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
 use crate::contained::contained;
-use crate::durable::{self, Written};
+use crate::durable;
 use crate::error::{Error, Result};
 use crate::tokens::fields_line;
 
@@ -62,13 +62,7 @@ impl FeatureShards {
         let mut samples = Vec::new();
         for shard in &index.shards {
             let path = folder.join(&shard.file);
-            durable::verify(
-                &path,
-                &Written {
-                    sha256: shard.sha256.clone(),
-                    bytes: shard.bytes,
-                },
-            )?;
+            durable::verify(&path, &shard.written())?;
             let (before, mut tokens) = (samples.len(), 0);
             let mapped = contained(|| map_shard(&path, &index.header, shard.first))
                 .unwrap_or_else(|panicked| Err(Error::read(&path, panicked)))?;

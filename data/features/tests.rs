@@ -170,8 +170,31 @@ fn a_truncated_or_altered_shard_is_refused_by_name() {
         "{message}"
     );
 
+    let message = FeatureWriter::open(folder.path(), header(), 3)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(message.contains("sha256: expected"), "{message}");
+
     fs::remove_file(&path).unwrap();
     assert!(open_error(folder.path()).contains("features-00001.arrow"));
+}
+
+#[test]
+fn a_shard_that_is_gone_is_computed_again_with_those_behind_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = write(folder.path(), 0..8).finish().unwrap();
+    assert_eq!(written.len(), 3);
+    fs::remove_file(folder.path().join("features-00001.arrow")).unwrap();
+    let mut writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
+    assert_eq!(writer.next_sample(), 3);
+    assert!(!folder.path().join("features-00002.arrow").exists());
+    assert!(open_error(folder.path()).contains("unfinished"));
+    for number in 3..8 {
+        writer.push(&Owned::new(number).view()).unwrap();
+    }
+    assert_eq!(writer.finish().unwrap(), written);
+    assert_samples(folder.path(), 8);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The journal: a line for every conversation that is answered, in the order in which they were, synced as it is written.
 //!
-//! A line is whole or it does not count, so a journal cut off at any point holds what was finished before. Its first
-//! line says what the answers are of, and answers of anything else are not added to it.
+//! A line is whole or it does not count, so a journal cut off at any point holds what was finished before. Each ends in
+//! a digest of itself, so that an answer that was damaged on the disk is asked for again and never taken. The first line
+//! says what the answers are of, and answers of anything else are not added to it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
@@ -12,12 +13,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use sha2::{Digest, Sha256};
+
 use super::Answer;
-use crate::durable::sync_folder_of;
+use crate::durable::{hex, sync_folder_of};
 use crate::error::{Error, Result};
 
 /// The version of the journal's form.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+
+/// What stands before the digest of a line, its last key, and the length of the digest.
+const DIGEST: &str = ",\"sha256\":\"";
+const DIGITS: usize = 64;
 
 /// How often a lock is tried before another process is taken to hold it.
 const LOCK_TRIES: usize = 20;
@@ -104,8 +111,7 @@ impl Journal {
             if end == 0 && (whole || !line(header).starts_with(&bytes)) {
                 check_header(&self.path, header, &bytes)?;
             } else if whole {
-                let entry = serde_json::from_slice::<Entry>(&bytes).ok();
-                let row = entry.and_then(|entry| usize::try_from(entry.row).ok());
+                let row = read_entry(&bytes).and_then(|entry| usize::try_from(entry.row).ok());
                 let slot = row.and_then(|row| self.places.get_mut(row.checked_sub(1)?));
                 match slot {
                     Some(slot) => *slot = NonZeroU64::new(end),
@@ -170,8 +176,8 @@ impl Journal {
         let read = self.file.seek(SeekFrom::Start(place.get()));
         read.and_then(|_| BufReader::new(&self.file).read_until(b'\n', &mut text))
             .map_err(|source| Error::read(&self.path, source))?;
-        match serde_json::from_slice::<Entry>(&text) {
-            Ok(entry) if entry.row == row => Ok(Some(entry)),
+        match read_entry(&text) {
+            Some(entry) if entry.row == row => Ok(Some(entry)),
             _ => Err(Error::altered(
                 &self.path,
                 "a line",
@@ -195,12 +201,33 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     Err(Error::JournalInUse { path })
 }
 
-/// A value as a line of its own. JSON has no line breaks inside.
+/// A value, an object with some key, as a line of its own that ends in its digest. JSON has no line breaks inside.
 fn line(value: &impl Serialize) -> Vec<u8> {
     // Maps with keys of text and plain structs can always be written.
     let mut line = serde_json::to_vec(value).unwrap_or_default();
-    line.push(b'\n');
+    let digest = digest(&line);
+    line.pop();
+    line.extend_from_slice(DIGEST.as_bytes());
+    line.extend_from_slice(digest.as_bytes());
+    line.extend_from_slice(b"\"}\n");
     line
+}
+
+fn digest(object: &[u8]) -> String {
+    hex(&Sha256::digest(object))
+}
+
+/// What [`line`] made a line of: the object without its digest. None where the digest is another, or missing.
+fn unsealed(line: &[u8]) -> Option<Vec<u8>> {
+    let rest = line.strip_suffix(b"\"}\n")?;
+    let (rest, stated) = rest.split_at_checked(rest.len().checked_sub(DIGITS)?)?;
+    let mut object = rest.strip_suffix(DIGEST.as_bytes())?.to_vec();
+    object.push(b'}');
+    (digest(&object).as_bytes() == stated).then_some(object)
+}
+
+fn read_entry(line: &[u8]) -> Option<Entry> {
+    serde_json::from_slice(&unsealed(line)?).ok()
 }
 
 /// Refuses a first line that is not the one expected, and names the first key that differs.
@@ -214,9 +241,16 @@ fn check_header(path: &Path, expected: &Map<String, Value>, found: &[u8]) -> Res
             found: show(found),
         }
     };
-    let Ok(found) = serde_json::from_slice::<Map<String, Value>>(found) else {
+    let line = found;
+    let Ok(found) = serde_json::from_slice::<Map<String, Value>>(line) else {
         return Err(other("journal", expected.get("journal"), None));
     };
+    // The journal of another version has its digests elsewhere, or none.
+    let ours = ["journal", "version"].map(|key| found.get(key) == expected.get(key));
+    if ours == [true; 2] && unsealed(line).is_none() {
+        let what = ("a first line as it was written", "one that was changed");
+        return Err(Error::altered(path, "sha256", what.0, what.1));
+    }
     for (key, value) in expected {
         if found.get(key) == Some(value) {
             continue;
@@ -325,12 +359,55 @@ mod tests {
         journal.append(&[entry(1, "one"), entry(2, "two")]).unwrap();
         drop(journal);
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, text.replace("\"row\":1", "\u{0}\u{0}row\":1")).unwrap();
-        let journal = Journal::open(&path, &settings(0.5), 3).unwrap();
-        assert_eq!(journal.unreadable, 1);
-        assert_eq!(
-            [1, 2, 3].map(|row| journal.holds(row)),
-            [false, true, false]
+        for damaged in ["\u{0}\u{0}row\":1", "\"row\":3", "\"row\":01"] {
+            std::fs::write(&path, text.replace("\"row\":1", damaged)).unwrap();
+            let journal = Journal::open(&path, &settings(0.5), 3).unwrap();
+            assert_eq!(journal.unreadable, 1);
+            assert_eq!(
+                [1, 2, 3].map(|row| journal.holds(row)),
+                [false, true, false]
+            );
+        }
+    }
+
+    #[test]
+    fn no_byte_of_an_answer_can_change_unnoticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut journal = Journal::open(&path, &settings(0.5), 3).unwrap();
+        let start = journal.end as usize;
+        journal.append(&[entry(2, "two")]).unwrap();
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        for at in start..whole.len() - 1 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+            let journal = Journal::open(&path, &settings(0.5), 3).unwrap();
+            assert_eq!((journal.unreadable, journal.holds(2)), (1, false), "{at}");
+        }
+        // What is damaged while the journal is open is found when it is read.
+        std::fs::write(&path, &whole).unwrap();
+        let mut journal = Journal::open(&path, &settings(0.5), 3).unwrap();
+        let text = String::from_utf8(whole).unwrap();
+        std::fs::write(&path, text.replace("two", "owt")).unwrap();
+        assert!(matches!(journal.entry(2), Err(Error::Altered { .. })));
+    }
+
+    #[test]
+    fn a_damaged_first_line_is_told_from_the_journal_of_something_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        drop(Journal::open(&path, &settings(0.5), 3).unwrap());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"rows\":3", "\"rows\":2")).unwrap();
+        let error = Journal::open(&path, &settings(0.5), 3).unwrap_err();
+        assert!(matches!(error, Error::Altered { .. }), "{error}");
+        std::fs::write(&path, text.replace("\"version\":2", "\"version\":1")).unwrap();
+        let error = Journal::open(&path, &settings(0.5), 3).unwrap_err();
+        assert!(
+            error.to_string().contains("`version`: expected 2, found 1"),
+            "{error}"
         );
     }
 

@@ -206,6 +206,8 @@ impl<'a> Shared<'a> {
                     )));
                 }
                 Ok(answer) => return Ok(answer),
+                // It may have failed because it was to stop.
+                Err(_) if self.stopped() => return Err(None),
                 Err(Failure::Lasting { reason }) => return Err(Some((tries, reason))),
                 Err(Failure::Passing { reason, .. }) if tries > self.work.retry.retries => {
                     return Err(Some((tries, reason)));

@@ -12,6 +12,7 @@ fn settings(max_new_tokens: usize, length: usize) -> DecodeSettings {
         draft: DraftShape::Chain { length },
         sampling: Sampling::GREEDY,
         stop: Vec::new(),
+        shadow: None,
     }
 }
 
@@ -41,10 +42,7 @@ struct Outcome {
 
 fn decode(target: &ToyTarget, style: Style, prompt: &[u32], settings: &DecodeSettings) -> Outcome {
     let capture = Capture::default();
-    let decoder = Decoder {
-        target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(target, &capture);
     let mut drafter = ToyDrafter::new(style);
     let mut rng = StdRng::seed_from_u64(4);
     let verifier = VerifierChoice::Exact.at(&settings.sampling);
@@ -108,10 +106,7 @@ fn greedy_decoding_with_trees_gives_the_tokens_of_plain_decoding() {
 fn rejection_at_temperature_zero_gives_the_tokens_of_greedy() {
     let target = ToyTarget::default();
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     for style in [Style::Own, Style::Tree] {
         let run = |verifier: &dyn Verifier| {
             let mut rng = StdRng::seed_from_u64(4);
@@ -248,10 +243,7 @@ fn decoding_ends_at_the_end_of_the_context() {
 fn what_cannot_be_decoded_is_an_error() {
     let target = ToyTarget::with_positions(4);
     let capture = Capture::default();
-    let decoder = Decoder {
-        target: &target,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&target, &capture);
     let message = |style, prompt: &[u32], settings: &DecodeSettings, verifier: &dyn Verifier| {
         let mut rng = StdRng::seed_from_u64(0);
         let generation = decoder.generate(
@@ -307,4 +299,33 @@ fn seconds_are_not_negative_and_sum_up() {
             .all(|s| s.draft >= 0.0 && s.verify > 0.0 && s.other >= 0.0)
     );
     assert!(generation.prompt_seconds > 0.0);
+}
+
+#[test]
+fn decoding_stops_before_the_next_pass_once_it_is_interrupted() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let target = ToyTarget::default();
+    let capture = Capture::default();
+    for passes in 0..4 {
+        let asked = AtomicUsize::new(0);
+        let interrupted = || asked.fetch_add(1, Ordering::Relaxed) == passes;
+        let decoder = Decoder::new(&target, &capture).unless(&interrupted);
+        let mut rng = StdRng::seed_from_u64(4);
+        let settings = settings(40, 3);
+        let mut drafter = ToyDrafter::new(Style::Own);
+        let speculative = decoder.generate(&mut drafter, &Greedy, &[1], &settings, &mut rng);
+        assert!(speculative.unwrap_err().is_interruption());
+        assert_eq!(asked.swap(0, Ordering::Relaxed), passes + 1);
+        let plain = decoder.plain(&[1], &settings, &mut rng);
+        assert!(plain.unwrap_err().is_interruption());
+        assert_eq!(asked.load(Ordering::Relaxed), passes + 1);
+    }
+    let error = Error::At {
+        dataset: "a".into(),
+        prompt: 3,
+        source: Box::new(Error::Interrupted),
+    };
+    assert!(error.is_interruption());
+    let other = Error::Device("gone".into());
+    assert!(!other.is_interruption());
 }

@@ -20,6 +20,10 @@ impl Verifier for Block {
         false
     }
 
+    fn decides_in_order(&self) -> bool {
+        false
+    }
+
     fn verify(
         &self,
         draft: &Draft,

@@ -32,6 +32,10 @@ impl Verifier for TypicalLossy {
         true
     }
 
+    fn decides_in_order(&self) -> bool {
+        true
+    }
+
     fn verify(
         &self,
         draft: &Draft,

@@ -211,6 +211,10 @@ impl DFlash {
         let [_, vocab] = shared.dims();
         if let Some(selector) = &self.candidate_selector {
             let shared = host_f32(shared);
+            if !shared.iter().any(|logit| logit.is_finite()) {
+                // There is nothing to choose from; who asked sees why.
+                return Tensor::full([count, vocab], f32::NAN, &self.fc.weight.device());
+            }
             let chosen: Vec<u32> = largest(&shared, selector.top_k())
                 .into_iter()
                 .map(|token| token as u32)

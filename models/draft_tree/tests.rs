@@ -388,3 +388,65 @@ fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound
         assert_eq!(draft.len(), 5);
     }
 }
+
+/// Logits of a drafter that breaks at some depth.
+struct Breaking {
+    depth: usize,
+    logit: f32,
+}
+
+impl Source for Breaking {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+        let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
+        let row = |_: &usize| match depth == self.depth {
+            true => vec![0.5, self.logit, 0.25, f32::NEG_INFINITY],
+            false => vec![0.5, 1.0, 0.25, f32::NEG_INFINITY],
+        };
+        let rows: Vec<_> = nodes.iter().map(row).collect();
+        if rows.is_empty() { vec![row(&0)] } else { rows }
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        weights.iter().position(|&weight| weight > 0.0).unwrap() as u32
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_break_the_draft_of_every_shape() {
+    let shapes = [
+        DraftShape::Chain { length: 3 },
+        DraftShape::Static {
+            tree: StaticTree::chain(3),
+            children: Children::WithReplacement,
+        },
+        DraftShape::Dynamic {
+            depth: 3,
+            top_k: 2,
+            nodes: 6,
+        },
+        DraftShape::BestFirst { depth: 3, nodes: 6 },
+    ];
+    for shape in shapes {
+        for sampling in [Sampling::GREEDY, Sampling::at(1.0)] {
+            for depth in 0..3 {
+                for (logit, is_broken) in [
+                    (f32::NAN, true),
+                    (f32::INFINITY, true),
+                    (f32::NEG_INFINITY, false),
+                    (1.0, false),
+                ] {
+                    let request = DraftRequest {
+                        shape: shape.clone(),
+                        length: 3,
+                        sampling,
+                    };
+                    let mut source = Breaking { depth, logit };
+                    let draft = build(&request, &DraftVocabulary::full(4), &mut source);
+                    let found = matches!(draft.proposal, Proposal::Broken);
+                    assert_eq!(found, is_broken, "{shape:?}, {logit} at depth {depth}");
+                    assert_eq!(draft.is_empty(), is_broken);
+                }
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use super::Context;
-use crate::Layout;
+use crate::{Layout, Mask};
 
 /// A place of a packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Places {
     ///
     /// # Shapes
     /// - output: `[batch, 1, width, width]`, added to scores
-    pub fn mask(&self, context: Context, window: Option<usize>) -> Tensor<4> {
+    pub fn mask(&self, context: Context, window: Option<usize>) -> Mask {
         let [batch, width] = self.tokens.dims();
         let square = [batch, width, width];
         let rows = |x: &Tensor<2, Int>| x.clone().reshape([batch, width, 1]).expand(square);
@@ -102,9 +102,9 @@ impl Places {
             let away = (rows(positions) - keys(positions)).abs();
             hidden = hidden.bool_or(away.greater_equal_scalar(window as i64));
         }
-        Tensor::<3>::zeros(square, (&self.tokens.device(), DType::F32))
-            .mask_fill(hidden, f32::NEG_INFINITY)
-            .reshape([batch, 1, width, width])
+        let entries = Tensor::<3>::zeros(square, (&self.tokens.device(), DType::F32))
+            .mask_fill(hidden, f32::NEG_INFINITY);
+        Mask::of(entries.reshape([batch, 1, width, width]))
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
         };
         let row = row.iter().map(place).collect();
         let places = Places::new(&[row], &Device::flex());
-        let mask = host_f32(places.mask(context, window));
+        let mask = host_f32(places.mask(context, window).entries().clone());
         mask.iter().map(|&entry| u8::from(entry == 0.0)).collect()
     }
 

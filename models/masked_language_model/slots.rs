@@ -4,7 +4,7 @@ use burn::prelude::*;
 use super::{Context, MaskedLanguageModel};
 use crate::language_model::slot_logits;
 use crate::mask::{token_ids, tree_positions};
-use crate::{Caches, Capture, Target as _, chain};
+use crate::{Caches, Capture, Mask, Target as _, chain};
 
 /// The sequence of a drafter that fills blocks of masks.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ fn mask(
     [cached, text, rows]: [usize; 3],
     window: Option<usize>,
     device: &Device,
-) -> Option<Tensor<4>> {
+) -> Option<Mask> {
     let total = cached + rows;
     let window = window.unwrap_or(usize::MAX);
     let sees = |row: usize, key: usize| {
@@ -116,5 +116,5 @@ fn mask(
         return None;
     }
     let mask = Tensor::<1>::from_floats(entries.as_slice(), device);
-    Some(mask.reshape([1, 1, rows, total]))
+    Some(Mask::of(mask.reshape([1, 1, rows, total])))
 }

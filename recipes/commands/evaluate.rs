@@ -95,7 +95,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         seed: arguments.seed,
         ..EvaluateTable::default()
     };
-    table.check()?;
+    table.check().map_err(Misuse::from)?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let resolved = |model: &String| {

@@ -13,7 +13,9 @@ use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierC
 use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
+use crate::progress::tell;
 use crate::registry::open_drafter;
+use crate::stages::interrupted;
 use crate::tables::{EvaluateTable, TargetType};
 use crate::{device, target};
 
@@ -59,7 +61,8 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         max_new_tokens: arguments.max_new_tokens,
         ..EvaluateTable::default()
     }
-    .check()?;
+    .check()
+    .map_err(Misuse::from)?;
     let draft = shape(arguments)?;
     let name = &arguments.device.device;
     let device = device::device(name)?;
@@ -88,6 +91,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         draft,
         sampling: Sampling::at(arguments.temperature),
         stop: target::stop_tokens(&model)?,
+        shadow: None,
     };
     let mut rng = StdRng::seed_from_u64(arguments.seed);
     let open = |path: &PathBuf| open_drafter(path, &loaded.parts(), &device);
@@ -96,10 +100,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         Some(drafter) => drafter.capture()?,
         None => Capture::default(),
     };
-    let decoder = Decoder {
-        target: &loaded,
-        capture: &capture,
-    };
+    let decoder = Decoder::new(&loaded, &capture).unless(&interrupted);
     let generation = match &drafter {
         None => decoder.plain(&prompt, &settings, &mut rng)?,
         Some(drafter) => {
@@ -115,7 +116,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     };
     let pieces = pieces(&tokenizer, &generation)?;
     println!("{}", show(&pieces, std::io::stdout().is_terminal()));
-    eprintln!("{}", summary(&generation, drafter.is_some()));
+    tell(summary(&generation, drafter.is_some()));
     Ok(())
 }
 
@@ -217,6 +218,7 @@ mod tests {
         let generation = Generation {
             tokens: vec![1, 2, 3, 4, 5, 6],
             passes: vec![pass(2, 3), pass(0, 1), pass(0, 1)],
+            shadows: Vec::new(),
             prompt_seconds: 0.0,
         };
         assert_eq!(

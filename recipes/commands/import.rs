@@ -15,7 +15,7 @@ use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
 use crate::drafter_folder::warn_of_own;
 use crate::judge::Judge;
 use crate::registry::open_drafter;
-use crate::run_folder::{Existing, RunFolder, RunName, Status, check_name};
+use crate::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
 use crate::stages::evaluate::spread;
 use crate::stages::export::{Decoded, accepted};
 use crate::stages::prepare::Text;
@@ -68,83 +68,105 @@ struct Measured {
     decoded: Decoded,
 }
 
-/// Runs the command. Where it fails it leaves no run behind.
+/// Runs the command. Where it fails it leaves behind what was there before, and no more.
 pub fn run(arguments: &ImportArguments) -> Result<()> {
     if arguments.count == 0 {
         return Err(Misuse("`--count`: expected at least 1, found 0".into()).into());
     }
     ModelFolder::open(&arguments.folder)?;
     let name = run_name(arguments)?;
-    let path = arguments.runs.join(&name);
-    let is_new = !path.exists();
-    let imported = import(arguments, &name);
-    if imported.is_err() {
-        let rest = match is_new {
-            true => path,
-            false => path.join("import").join(CANDIDATE),
-        };
+    let wanted = Wanted::of(arguments)?;
+    let run = open_run(arguments, &name)?;
+    import(arguments, &wanted, &run).inspect_err(|_| {
         // The first error is the one to report.
-        let _ = fs::remove_dir_all(rest);
-    }
-    imported
+        let _ = match run.is_new() {
+            true => run.discard(),
+            false => run.clear("import"),
+        };
+    })
 }
 
-fn import(arguments: &ImportArguments, name: &str) -> Result<()> {
-    let started = Instant::now();
-    let folder = &arguments.folder;
-    let opened = ModelFolder::open(folder)?;
-    seal::check(&opened)?;
-    let family = Family::of(&opened)?;
-    if arguments.layers.is_some() && family != Family::Eagle3 {
-        return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
+/// What is imported, as far as it can be told without a run.
+struct Wanted {
+    family: Family,
+    /// The target's folder.
+    target: PathBuf,
+    /// The ways to understand the drafter's folder.
+    meanings: Vec<Meaning>,
+    /// Where the folder says that it comes from.
+    original: Option<Value>,
+}
+
+impl Wanted {
+    fn of(arguments: &ImportArguments) -> Result<Self> {
+        let folder = &arguments.folder;
+        let opened = ModelFolder::open(folder)?;
+        seal::check(&opened)?;
+        let family = Family::of(&opened)?;
+        if arguments.layers.is_some() && family != Family::Eagle3 {
+            return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
+        }
+        let target = target::resolve(&arguments.target, None)?;
+        if let Some(named) = target::other_target(&opened, &target)? {
+            bail!(
+                "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
+                 target",
+                folder.display(),
+                named.model,
+                arguments.target
+            );
+        }
+        Ok(Self {
+            meanings: meanings(arguments, family, &target)?,
+            family,
+            target,
+            original: seal::provenance(opened.config()).cloned(),
+        })
     }
-    let target = target::resolve(&arguments.target, None)?;
-    if let Some(named) = target::other_target(&opened, &target)? {
-        bail!(
-            "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
-             target",
-            folder.display(),
-            named.model,
-            arguments.target
-        );
-    }
-    let meanings = match family {
+}
+
+fn meanings(arguments: &ImportArguments, family: Family, target: &Path) -> Result<Vec<Meaning>> {
+    let spec = target::spec(target)?;
+    Ok(match family {
         Family::Eagle3 => {
-            let layers = target::spec(&target)?.layers;
-            eagle3::meanings(folder, layers, arguments.layers.as_deref())?
+            let layers = arguments.layers.as_deref();
+            eagle3::meanings(&arguments.folder, spec.layers, layers)?
         }
         _ => vec![Meaning {
             reading: Reading {
-                target_layers: Some(target::spec(&target)?.layers),
-                target_vocab: Some(target::spec(&target)?.vocab),
+                target_layers: Some(spec.layers),
+                target_vocab: Some(spec.vocab),
                 ..Reading::default()
             },
             text: "as its layout says".into(),
         }],
+    })
+}
+
+fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Result<()> {
+    let started = Instant::now();
+    let folder = &arguments.folder;
+    let start = Start {
+        settings: json!({"from": folder, "target": arguments.target}),
+        ..Start::default()
     };
-    let run = open_run(arguments, name)?;
-    let manifest = run.start(
-        "import",
-        0,
-        json!({"from": folder, "target": arguments.target}),
-        Default::default(),
-    )?;
-    let measured = measure(arguments, &run, &target, (family, meanings))
+    let manifest = run.start("import", start)?;
+    let (family, target) = (wanted.family, &wanted.target);
+    let measured = measure(arguments, run, wanted)
         .with_context(|| format!("cannot import `{}`", folder.display()))?;
     let (taken, others) = chosen(&measured)?;
-    let target_sha256 = target::sha256(&target)?;
-    let original = seal::provenance(opened.config());
+    let target_sha256 = target::sha256(target)?;
     let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
         "imported": {"from": folder, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
-        "original": original,
+        "original": wanted.original,
         (TEMPLATE_VARIABLES): arguments.template.with_those_of(folder)?,
     });
     let drafter = run.path().join(IMPORTED);
     let published = Published::read(folder, &taken.meaning.reading)?;
-    published.write(&drafter, Some(&target), &provenance)?;
+    published.write(&drafter, Some(target), &provenance)?;
     println!("{family} drafter, {}", taken.summary());
     for other in others {
         println!("not taken: {}", other.summary());
@@ -227,25 +249,21 @@ fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
 }
 
 /// What drafting is worth in each way of understanding the folder.
-fn measure(
-    arguments: &ImportArguments,
-    run: &RunFolder,
-    target: &Path,
-    (family, meanings): (Family, Vec<Meaning>),
-) -> Result<Vec<Measured>> {
+fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Result<Vec<Measured>> {
+    let target = &wanted.target;
     let candidate = run.path().join("import").join(CANDIDATE);
     let name = &arguments.device.device;
     let device = device::device(name)?;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let model = ModelFolder::open(target)?;
     let loaded = load_target(&model, &device, dtype)?;
-    if let Family::Eagle1 | Family::DFlash = family {
+    if let Family::Eagle1 | Family::DFlash = wanted.family {
         warn_of_own(&arguments.folder, &loaded.parts())?;
     }
     let mut judge: Option<Judge> = None;
     let mut prompts = given_prompts(arguments, target)?;
     let mut measured = Vec::new();
-    for meaning in meanings {
+    for meaning in wanted.meanings.iter().cloned() {
         let published = Published::read(&arguments.folder, &meaning.reading)?;
         published.write(&candidate, Some(target), &Value::Null)?;
         let drafter = open_drafter(&candidate, &loaded.parts(), &device)?;

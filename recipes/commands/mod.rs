@@ -1,6 +1,7 @@
 //! The commands beside `recipe`.
 
 pub mod check;
+pub mod clean;
 pub mod data;
 pub mod evaluate;
 pub mod export;

@@ -12,7 +12,7 @@ use spectrain_data::rows::would_read;
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
 use crate::commands::data::word;
 use crate::progress::Output;
-use crate::stages;
+use crate::stages::{self, Interrupted};
 
 pub mod decoder;
 mod protocol;
@@ -165,7 +165,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     };
     let Some(report) = job.run(answers.as_ref(), &work, &mut shown)? else {
         drop(progress);
-        bail!("interrupted; the same command goes on from here");
+        return Err(Interrupted::Run.into());
     };
     let out = arguments.out.display();
     progress.finish(format!("`{out}`"));

@@ -1,5 +1,11 @@
-use super::*;
+use std::collections::BTreeMap;
+
 use serde_json::json;
+use spectrain_checkpoints::state;
+use spectrain_train::Effect;
+
+use super::manifest::MANIFEST;
+use super::*;
 
 fn open(root: &Path, name: &str, recipe: &str, existing: Existing) -> Result<RunFolder> {
     RunFolder::open(RunName { root, name, recipe }, "recipe = 1\n", existing)
@@ -7,6 +13,33 @@ fn open(root: &Path, name: &str, recipe: &str, existing: Existing) -> Result<Run
 
 fn inputs(hash: &str) -> Inputs {
     BTreeMap::from([("the data".to_owned(), hash.to_owned())])
+}
+
+fn start(settings: &Value, hash: &str) -> Start {
+    Start {
+        seed: 7,
+        settings: settings.clone(),
+        inputs: inputs(hash),
+        ..Start::default()
+    }
+}
+
+/// What `train` holds for these settings, of which a change of `train.steps` and of `train.log` is none.
+fn state_of(run: &RunFolder, settings: &Value, hash: &str) -> StageState {
+    let wanted = Wanted {
+        settings,
+        inputs: &inputs(hash),
+        effect: |path| match path {
+            "train.steps" => Effect::GoesOn,
+            "train.log" => Effect::Nothing,
+            _ => Effect::StartsOver,
+        },
+    };
+    run.stage_state("train", wanted).unwrap()
+}
+
+fn changed(what: &[&str]) -> StageState {
+    StageState::Changed(what.iter().map(|&what| what.into()).collect())
 }
 
 #[test]
@@ -81,15 +114,112 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
+fn what_a_killed_start_leaves_is_no_one_elses_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a");
+    let killed = [
+        &[LOCK][..],
+        &[LOCK, "run.json.partial"],
+        &["run.json.partial"],
+        &[],
+    ];
+    for left in killed {
+        for existing in [Existing::Continue, Existing::SetAside] {
+            fs::create_dir(&path).unwrap();
+            for file in left {
+                fs::write(path.join(file), "{").unwrap();
+            }
+            let run = open(root.path(), "a", "eagle3", existing).unwrap();
+            assert!(run.is_new());
+            assert_eq!(entries(&path).unwrap(), [LOCK, RECIPE, RUN]);
+            run.discard().unwrap();
+        }
+    }
+    assert_eq!(entries(root.path()).unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_folder_in_which_another_process_is_at_work_is_in_use_whatever_it_holds() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a");
+    // What a second process may see of a first one that has just begun.
+    let seen = [
+        &["run.json.partial"][..],
+        &["run.json.partial", "recipe.toml"],
+    ];
+    for files in seen {
+        fs::create_dir(&path).unwrap();
+        let held = lock(&path).unwrap();
+        for file in files {
+            fs::write(path.join(file), "{").unwrap();
+        }
+        let error = open(root.path(), "a", "eagle3", Existing::Continue).unwrap_err();
+        assert!(
+            error.to_string().contains("in use by another run"),
+            "{error}"
+        );
+        drop(held);
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_run_that_is_discarded_is_gone_and_its_name_is_free() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "import", Existing::Continue).unwrap();
+    assert!(run.is_new());
+    fs::create_dir(run.stage("import")).unwrap();
+    run.discard().unwrap();
+    assert_eq!(entries(root.path()).unwrap(), [""; 0]);
+    let again = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    drop(again);
+    assert!(
+        !open(root.path(), "a", "eagle3", Existing::Continue)
+            .unwrap()
+            .is_new()
+    );
+}
+
+#[test]
+fn what_was_set_aside_is_found_and_removed_unless_it_is_in_use_or_a_run_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        drop(open(root.path(), "a", "eagle3", Existing::SetAside).unwrap());
+    }
+    drop(open(root.path(), "a.old-9", "eagle3", Existing::Continue).unwrap());
+    let run = RunFolder::existing(root.path(), "a").unwrap();
+    fs::create_dir_all(run.stage("train").join("drafter")).unwrap();
+    run.set_aside("train/drafter").unwrap();
+    fs::write(run.stage("train.old-1"), "a file").unwrap();
+    let held = lock(&root.path().join("a.old-2")).unwrap();
+    let mut outcomes = Vec::new();
+    for aside in aside::find(run.path()).unwrap() {
+        let path = aside.path().strip_prefix(root.path()).unwrap().to_owned();
+        outcomes.push((path.display().to_string(), aside.remove().unwrap()));
+    }
+    let expected = [
+        ("a.old-1", aside::Removal::Done),
+        ("a.old-2", aside::Removal::InUse),
+        ("a/train.old-1", aside::Removal::Done),
+        ("a/train/drafter.old-1", aside::Removal::Done),
+    ];
+    assert_eq!(
+        outcomes,
+        expected.map(|(path, removal)| (path.to_owned(), removal))
+    );
+    drop(held);
+    assert_eq!(entries(root.path()).unwrap(), ["a", "a.old-2", "a.old-9"]);
+    assert_eq!(entries(&run.stage("train")).unwrap(), [""; 0]);
+}
+
+#[test]
 fn a_stage_is_missing_then_interrupted_then_done() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
     let settings = json!({"train": {"steps": 1}});
-    let state = || run.stage_state("train", &settings, &inputs("1")).unwrap();
+    let state = || state_of(&run, &settings, "1");
     assert_eq!(state(), StageState::Missing);
-    let manifest = run
-        .start("train", 7, settings.clone(), inputs("1"))
-        .unwrap();
+    let manifest = run.start("train", start(&settings, "1")).unwrap();
     assert_eq!(state(), StageState::Interrupted);
     run.finish(manifest, 2.0, json!({"loss": 0.5})).unwrap();
     assert_eq!(state(), StageState::Done(json!({"loss": 0.5})));
@@ -100,32 +230,116 @@ fn a_stage_is_missing_then_interrupted_then_done() {
 fn a_change_names_the_keys_and_inputs_that_differ() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
-    let manifest = run
-        .start(
-            "train",
-            0,
-            json!({"train": {"steps": 1, "clip": 0.5}}),
-            inputs("1"),
-        )
-        .unwrap();
+    let settings = json!({"train": {"rate": 1, "clip": 0.5, "log": 1}});
+    let manifest = run.start("train", start(&settings, "1")).unwrap();
     run.finish(manifest, 1.0, Value::Null).unwrap();
-    let new = json!({"train": {"steps": 2, "clip": 0.5}});
-    let state = run.stage_state("train", &new, &inputs("2")).unwrap();
-    let expected = ["`train.steps`: 1 → 2", "the data has other contents"];
+    let new = json!({"train": {"rate": 2, "clip": 0.5, "log": 2}});
     assert_eq!(
-        state,
-        StageState::Changed(expected.map(String::from).into())
+        state_of(&run, &new, "2"),
+        changed(&["`train.rate`: 1 → 2", "the data has other contents"])
     );
+    let other_log = json!({"train": {"rate": 1, "clip": 0.5, "log": 2}});
+    assert_eq!(
+        state_of(&run, &other_log, "1"),
+        StageState::Done(Value::Null)
+    );
+}
+
+#[test]
+fn a_training_goes_on_to_a_later_end_and_starts_over_for_an_earlier_one() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = |steps: u64, rate: u64| json!({"train": {"steps": steps, "rate": rate}});
+    let manifest = run.start("train", start(&settings(100, 1), "1")).unwrap();
+    let longer = |steps: u64| settings(steps, 1);
+    // Nothing is saved from which to go on.
+    let from_100 = "`train.steps`: 100 → 200";
+    assert_eq!(state_of(&run, &longer(200), "1"), changed(&[from_100]));
+    state::save_state(&run.stage("train"), 60, &json!({}), &[]).unwrap();
+    for status in [Status::Started, Status::Done] {
+        if status == Status::Done {
+            run.finish(manifest.clone(), 1.0, Value::Null).unwrap();
+        }
+        for steps in [61, 200] {
+            let what = vec![format!("`train.steps`: 100 → {steps}")];
+            let expected = StageState::Longer { steps: 60, what };
+            assert_eq!(state_of(&run, &longer(steps), "1"), expected);
+        }
+        for steps in [60, 59] {
+            let what = format!("`train.steps`: 100 → {steps}");
+            assert_eq!(state_of(&run, &longer(steps), "1"), changed(&[&what]));
+        }
+        let other = state_of(&run, &settings(200, 2), "1");
+        assert_eq!(other, changed(&["`train.rate`: 1 → 2", from_100]));
+        let other = state_of(&run, &longer(200), "2");
+        assert_eq!(other, changed(&[from_100, "the data has other contents"]));
+    }
+}
+
+#[test]
+fn a_file_that_a_stage_left_and_that_is_not_the_same_any_more_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = json!({});
+    let manifest = run.start("train", start(&settings, "1")).unwrap();
+    let write = |name: &str, contents: &str| {
+        let path = run.stage("train").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    };
+    for name in ["counts.json", "drafter/a", "drafter/b", "events/x"] {
+        write(name, "as it was");
+    }
+    write("step-00000001/weights", "as it was");
+    write("old.old-1/counts.json", "of before");
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    let left = run.manifest("train").unwrap().unwrap().outputs;
+    let names: Vec<&str> = left.keys().map(String::as_str).collect();
+    assert_eq!(names, ["counts.json", "drafter/a", "drafter/b"]);
+    let state = || state_of(&run, &settings, "1");
+    for name in ["events/x", "step-00000001/weights", "notes", "drafter/c"] {
+        write(name, "other");
+        assert_eq!(state(), StageState::Done(Value::Null), "{name}");
+    }
+    write("counts.json", "as it wax");
+    fs::remove_file(run.stage("train").join("drafter/b")).unwrap();
+    let damage = [
+        Damage::Changed("counts.json".into()),
+        Damage::Missing("drafter/b".into()),
+    ];
+    assert_eq!(state(), StageState::Damaged(damage.into()));
+    fs::remove_dir_all(run.stage("train").join("drafter")).unwrap();
+    write("drafter", "a file");
+    write("counts.json", "as it was");
+    let missing = ["drafter/a", "drafter/b"].map(|name| Damage::Missing(name.into()));
+    assert_eq!(state(), StageState::Damaged(missing.into()));
 }
 
 #[test]
 fn a_damaged_manifest_is_an_error_that_names_it() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
-    fs::create_dir(run.stage("train")).unwrap();
-    fs::write(run.stage("train").join(MANIFEST), "{").unwrap();
-    let error = run
-        .stage_state("train", &Value::Null, &inputs("1"))
-        .unwrap_err();
-    assert!(format!("{error:#}").contains("manifest.json"), "{error:#}");
+    let path = run.stage("train").join(MANIFEST);
+    let manifest = run
+        .start("train", start(&json!({"steps": 6}), "1"))
+        .unwrap();
+    run.finish(manifest, 1.0, json!({"exported_step": 4}))
+        .unwrap();
+    let whole = fs::read_to_string(&path).unwrap();
+    let damaged = [
+        "{".to_owned(),
+        whole.replace("\"exported_step\": 4", "\"exported_step\": 5"),
+        whole.replace("\"steps\": 6", "\"steps\": 7"),
+    ];
+    for text in damaged {
+        assert_ne!(text, whole);
+        fs::write(&path, text).unwrap();
+        let error = format!("{:#}", run.manifest("train").unwrap_err());
+        assert!(
+            error.contains("manifest.json") && error.contains("saved states"),
+            "{error}"
+        );
+    }
+    fs::write(&path, whole).unwrap();
+    run.manifest("train").unwrap();
 }

@@ -72,10 +72,26 @@ fn record(context: &StageContext) -> Result<()> {
     let Some(found) = summary(context.run.path()) else {
         return Ok(());
     };
-    for folder in export::written(context.run)? {
+    record_in(context, &export::written(context.run)?, &found)
+}
+
+/// The same for folders that `export` has just written, where the report is of the same drafter.
+pub(super) fn record_again(context: &StageContext, folders: &[String]) -> Result<()> {
+    let Some(found) = summary(context.run.path()) else {
+        return Ok(());
+    };
+    let drafter = context.run.path().join(EXPORTED);
+    if found["drafter"]["sha256"] != context.run.sha256_of_drafter(&drafter)? {
+        return Ok(());
+    }
+    record_in(context, folders, &found)
+}
+
+fn record_in(context: &StageContext, folders: &[String], found: &Value) -> Result<()> {
+    for folder in folders {
         let folder = context.run.path().join(folder);
         match folder.exists() {
-            true => seal::add_report(&folder, &found)?,
+            true => seal::add_report(&folder, found)?,
             false => tracing::warn!(
                 "`{}` is no longer there; the figures are in `report.json` alone",
                 folder.display()

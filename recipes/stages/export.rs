@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
-use super::evaluate::spread;
+use super::evaluate::{record_again, spread};
 use super::train::EXPORTED_STEP;
 use super::{EXPORTED, StageContext, prepare, trained};
 use crate::judge::Judge;
@@ -76,6 +76,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
         }
         exported.push((folder, after.tau(), lines));
     }
+    let written: Vec<String> = exported.iter().map(|(folder, ..)| folder.clone()).collect();
+    record_again(context, &written)?;
     let (first, further) = exported.split_first().context("nothing was exported")?;
     let mut summary = json!({
         "folder": first.0,
@@ -106,9 +108,15 @@ pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
 
 /// What the last training stage says of the weights it kept.
 fn training(context: &StageContext) -> Result<Value> {
-    let manifest = context.run.manifest(context.recipe.last_trained())?;
-    let summary = manifest.map_or(Value::Null, |manifest| manifest.summary);
-    Ok(json!({"step": summary[EXPORTED_STEP], "best": summary["fit"]["best"]}))
+    let Some(manifest) = context.run.manifest(context.recipe.last_trained())? else {
+        return Ok(Value::Null);
+    };
+    let summary = &manifest.summary;
+    let mut training = json!({"step": summary[EXPORTED_STEP], "best": summary["fit"]["best"]});
+    if !manifest.history.is_empty() {
+        training["history"] = json!(manifest.history);
+    }
+    Ok(training)
 }
 
 fn draft_length(context: &StageContext) -> usize {

@@ -45,7 +45,12 @@ pub fn run(context: &StageContext) -> Result<Value> {
         write(&mut writer, &target, &capture, rows, &lengths)?;
         progress.set(next as u64, "samples");
     }
-    writer.finish()?;
+    let folder = context.folder("features");
+    let written = writer.finish()?;
+    let shards = written.into_iter();
+    context
+        .run
+        .remember(shards.map(|(file, sha256)| (folder.join(file), sha256)))?;
     progress.finish(format!("{} samples", lengths.len()));
     let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({

@@ -3,6 +3,8 @@
 pub mod evaluate;
 pub mod export;
 pub mod features;
+mod in_order;
+mod interruption;
 pub mod prepare;
 pub mod synthetic;
 #[cfg(test)]
@@ -10,22 +12,24 @@ mod tests;
 pub mod train;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::{Map, Value};
-use spectrain_checkpoints::{DType, hash, state};
+use spectrain_checkpoints::{DType, hash};
 use spectrain_data::rows;
 use spectrain_data::sources::{Source, Sources};
+use spectrain_train::Effect;
 
 use crate::cli::Misuse;
 use crate::progress::{Output, Progress};
 use crate::recipe::ResolvedRecipe;
-use crate::run_folder::{Inputs, RunFolder, StageState};
+use crate::run_folder::{Inputs, RunFolder, StageState, Wanted};
 use crate::tables::FeatureMode;
 use crate::target;
+
+pub use in_order::run;
+pub use interruption::{Interrupted, check_interrupted, interrupt, interrupted, or_interrupted};
 
 /// A step of a run.
 #[derive(Clone, Copy)]
@@ -328,9 +332,20 @@ impl StageContext<'_> {
 
     /// Whether a stage has to run. Fails if an input is not there.
     pub fn state(&self, stage: &Stage) -> Result<StageState> {
-        let settings = settings(self.recipe, stage)?;
-        self.run
-            .stage_state(stage.name, &settings, &self.inputs(stage)?)
+        let wanted = Wanted {
+            settings: &settings(self.recipe, stage)?,
+            inputs: &self.inputs(stage)?,
+            effect,
+        };
+        self.run.stage_state(stage.name, wanted)
+    }
+}
+
+/// What a change of a setting of a stage, such as `train.steps`, does to what it has done already.
+pub fn effect(path: &str) -> Effect {
+    match path.split_once('.') {
+        Some((TRAIN, key)) => Effect::of(key),
+        _ => Effect::StartsOver,
     }
 }
 
@@ -392,106 +407,4 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> 
         }
     }
     Ok(stages)
-}
-
-/// Runs the stages of a recipe that are not done, or of these only the ones named.
-pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
-    let stages = selected(context.recipe, only)?;
-    let is_selected = |stage: &Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
-    let last = stages.iter().rposition(is_selected);
-    for stage in &stages[..last.map_or(0, |last| last + 1)] {
-        check_interrupted()?;
-        match is_selected(stage) {
-            true => run_stage(context, stage).with_context(|| format!("stage `{}`", stage.name))?,
-            false => require_done(context, stage)?,
-        }
-    }
-    Ok(())
-}
-
-fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
-    let name = stage.name;
-    let advice = format!("run it with `--stage {name}` too");
-    // What an unfinished stage reads may not be there either; that it is unfinished says more.
-    if context.run.manifest(name)?.is_none() {
-        bail!("stage `{name}` comes before and has not run; {advice}");
-    }
-    match context.state(stage)? {
-        StageState::Done(_) => Ok(()),
-        StageState::Missing | StageState::Interrupted => {
-            bail!("stage `{name}` comes before and is not finished; {advice}")
-        }
-        StageState::Changed(what) => bail!(
-            "stage `{name}` comes before and is out of date: {}; {advice}",
-            what.join(", ")
-        ),
-    }
-}
-
-fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
-    let name = stage.name;
-    match context.state(stage)? {
-        StageState::Done(_) => {
-            context.output.say(format!("{name}: done before"));
-            return Ok(());
-        }
-        StageState::Missing => {}
-        StageState::Interrupted if stage.resumes => {
-            context
-                .output
-                .say(format!("{name}: goes on where it was interrupted"));
-        }
-        StageState::Interrupted => context.run.clear(name)?,
-        StageState::Changed(what) => start_over(context, stage, &what)?,
-    }
-    let started = Instant::now();
-    let settings = settings(context.recipe, stage)?;
-    let manifest =
-        context
-            .run
-            .start(name, context.recipe.seed, settings, context.inputs(stage)?)?;
-    let summary = (stage.run)(context, name)?;
-    context
-        .run
-        .finish(manifest, started.elapsed().as_secs_f64(), summary)
-}
-
-/// Makes room for a stage that was made from other settings or inputs. Trained weights are kept aside.
-fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
-    let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
-    let trains = context.recipe.method.stages().contains(&stage.name);
-    if trains && holds_weights(context, stage.name)? {
-        let aside = context.run.set_aside(stage.name)?;
-        message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
-    } else {
-        context.run.clear(stage.name)?;
-    }
-    context.output.say(message);
-    Ok(())
-}
-
-/// Whether training has left anything: a stage that failed before its first saved state has not.
-fn holds_weights(context: &StageContext, stage: &str) -> Result<bool> {
-    let trained = context.run.path().join(trained(stage)).exists();
-    Ok(trained || !state::list(&context.folder(stage))?.is_empty())
-}
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Asks long stages to stop at the next point from which they can go on.
-pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// Whether the user asked to stop.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-/// Fails if the user asked to stop.
-pub fn check_interrupted() -> Result<()> {
-    match interrupted() {
-        true => bail!("interrupted; the same command goes on from here"),
-        false => Ok(()),
-    }
 }

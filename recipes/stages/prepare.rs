@@ -48,7 +48,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 
     let problems = text.lint(&folder, &sets)?;
     for problem in &problems {
-        context.output.say(format!("warning: {problem}"));
+        context.output.warn(problem);
     }
     let mut summary = json!({
         "train": train,
@@ -64,8 +64,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
         summary["held_out"] = json!({"share": data.held_out(), "prompts": prompts, "rows": rows});
     }
     if prompts.too_long > 0 {
-        context.output.say(format!(
-            "warning: {} prompts are longer than `data.max_length` and are left out",
+        context.output.warn(format!(
+            "{} prompts are longer than `data.max_length` and are left out",
             prompts.too_long
         ));
         summary["prompts_too_long"] = json!(prompts.too_long);
@@ -237,6 +237,7 @@ impl Text {
             too_long: 0,
         };
         for row in rows {
+            check_interrupted()?;
             let LocatedRow { location, row, .. } = row?;
             let tokens = match (&row.content, &self.template) {
                 (Content::Tokens(sample), _) => sample.prompt().to_vec(),
@@ -283,8 +284,17 @@ impl Text {
             draft_vocabularies: &sizes,
             shown: 2,
         };
-        let (train, eval) = (sets.train()?, sets.eval()?);
-        let report = lint(train.take(LINTED_ROWS), eval.take(LINTED_ROWS), &linter)?;
+        let train = sets
+            .train()?
+            .take(LINTED_ROWS)
+            .take_while(|_| !interrupted());
+        let eval = sets
+            .eval()?
+            .take(LINTED_ROWS)
+            .take_while(|_| !interrupted());
+        let report = lint(train, eval, &linter);
+        check_interrupted()?;
+        let report = report?;
         write(
             &folder.join("lint.json"),
             &json!({"rows_at_most": LINTED_ROWS, "report": report}),

@@ -18,7 +18,7 @@ use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 use super::*;
 use crate::recipe;
 use crate::registry::Shipped as _;
-use crate::run_folder::{Existing, RunName, Status};
+use crate::run_folder::{Existing, RunName, Start, Status};
 use crate::self_check;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -165,12 +165,15 @@ fn an_interrupted_stage_that_cannot_go_on_starts_with_an_empty_folder() {
     let root = fixture();
     prepare(root.path(), &[]).unwrap();
     let folder = root.path().join("runs/a/prepare");
-    let manifest = fs::read_to_string(folder.join("manifest.json")).unwrap();
-    fs::write(
-        folder.join("manifest.json"),
-        manifest.replace("\"done\"", "\"started\""),
-    )
-    .unwrap();
+    with_context(root.path(), &[], |context| {
+        let done = context.run.manifest("prepare").unwrap().unwrap();
+        let start = Start {
+            settings: done.settings,
+            inputs: done.inputs,
+            ..Start::default()
+        };
+        context.run.start("prepare", start).unwrap();
+    });
     fs::write(folder.join("half"), "").unwrap();
     prepare(root.path(), &[]).unwrap();
     assert!(!folder.join("half").exists());
@@ -322,11 +325,12 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
             &device,
         );
         let train = STAGES.iter().find(|stage| stage.name == "train").unwrap();
-        let inputs = context.inputs(train).unwrap();
-        let manifest = context
-            .run
-            .start("train", 0, settings(context.recipe, train).unwrap(), inputs)
-            .unwrap();
+        let start = Start {
+            settings: settings(context.recipe, train).unwrap(),
+            inputs: context.inputs(train).unwrap(),
+            ..Start::default()
+        };
+        let manifest = context.run.start("train", start).unwrap();
         drafter
             .unwrap()
             .write(
@@ -370,7 +374,8 @@ fn a_trained_drafter_is_exported_and_judged() {
         assert_eq!(export["tau_trained"], export["tau_exported"]);
         let report = fs::read_to_string(context.folder("evaluate").join("report.json")).unwrap();
         let report = spectrain_eval::Report::from_json(&report).unwrap();
-        assert_eq!(report.settings.len(), 2);
+        // Greedy, drawn, and the likeliest tokens above temperature 0.
+        assert_eq!(report.settings.len(), 3);
         assert_eq!(
             (
                 report.lossless.greedy_mismatches,
@@ -386,7 +391,7 @@ fn a_trained_drafter_is_exported_and_judged() {
         assert!(seal::check(&model).unwrap());
         let found = &seal::provenance(model.config()).unwrap()["report"];
         assert_eq!(found["drafter"]["sha256"], report.drafter.sha256);
-        assert_eq!(found["settings"].as_array().unwrap().len(), 2);
+        assert_eq!(found["settings"].as_array().unwrap().len(), 3);
         let judged = STAGES
             .iter()
             .find(|stage| stage.name == "evaluate")

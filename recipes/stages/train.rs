@@ -72,7 +72,7 @@ where
         "seed": context.recipe.seed,
         "drafter": drafter,
         "objective": O::settings_of(objective, stage),
-        "train": config,
+        "train": config.identity(),
         "target": context.target_sha256()?,
         "tokens": setup.tokens.fingerprint(),
         // `auto` means another type on another device, and a run must not change its numbers on the way.
@@ -98,7 +98,7 @@ where
         .as_ref()
         .map_or(summary.steps, |(step, _)| *step);
     let best = with_weights_of(trainee.model(), &context.folder(stage), step as u64)?;
-    let provenance = json!({
+    let mut provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
         "recipe": context.recipe.json,
         "objective": O::settings_of(objective, stage),
@@ -107,6 +107,13 @@ where
         "data": {"sha256": setup.tokens.fingerprint()},
         "step": step,
     });
+    let history = context
+        .run
+        .manifest(stage)?
+        .map(|manifest| manifest.history);
+    if let Some(history) = history.filter(|history| !history.is_empty()) {
+        provenance["history"] = json!(history);
+    }
     best.write(
         &context.run.path().join(trained(stage)),
         DType::F32,
@@ -303,11 +310,14 @@ impl<'a> Setup<'a> {
                 if samples >= wanted {
                     break;
                 }
+                if interrupted() {
+                    return Err(spectrain_train::Error::Interrupted);
+                }
                 samples += packed.rows.iter().map(Vec::len).sum::<usize>();
                 sums.add(trainee.measure(&source.batch(packed)?));
             }
             let mut found = sums.validation();
-            found.tau = self.decode(trainee, &prompts, draft, config.decode_tokens);
+            found.tau = self.decode(trainee, &prompts, draft, config.decode_tokens)?;
             Ok(found)
         };
         let judge = self.live(
@@ -343,17 +353,17 @@ impl<'a> Setup<'a> {
         prompts: &[Vec<u32>],
         length: usize,
         tokens: usize,
-    ) -> Option<f64> {
-        let mut proposer = trainee.proposer()?;
-        let decoder = Decoder {
-            target: self.target.as_ref(),
-            capture: &self.capture,
+    ) -> spectrain_train::Result<Option<f64>> {
+        let Some(mut proposer) = trainee.proposer() else {
+            return Ok(None);
         };
+        let decoder = Decoder::new(self.target.as_ref(), &self.capture).unless(&interrupted);
         let settings = DecodeSettings {
             max_new_tokens: tokens,
             draft: DraftShape::Chain { length },
             sampling: Sampling::GREEDY,
             stop: self.stop.clone(),
+            shadow: None,
         };
         let mut acceptance = Acceptance::default();
         for prompt in prompts {
@@ -363,10 +373,13 @@ impl<'a> Setup<'a> {
                     .passes
                     .iter()
                     .for_each(|pass| acceptance.add(pass)),
+                Err(error) if error.is_interruption() => {
+                    return Err(spectrain_train::Error::Interrupted);
+                }
                 Err(error) => tracing::warn!("a validation prompt was not decoded: {error}"),
             }
         }
-        acceptance.tau()
+        Ok(acceptance.tau())
     }
 }
 

@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).parent
 def spectrain(program, size, repeat):
     """Milliseconds of a step and MiB above the start of the process."""
     command = [program, "bench", "--task", "train", "--size", size, "--repeat", str(repeat)]
-    line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1].split()
     return float(line[3]), float(line[4])
 
 

@@ -136,7 +136,7 @@ def run(case, w, data):
         logits.append(of_block)
         for slot in range(1, case.block_size):
             at = anchor + slot
-            if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, at]:
+            if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, anchor : at + 1].all():
                 continue
             log_q = of_block[slot].log_softmax(0)
             teacher = (data["target_lm_head.weight"] @ data["last"][row, at - 1]).softmax(0)
@@ -166,9 +166,8 @@ def run(case, w, data):
     weights = torch.stack(weights)
     divisor = len(judged) if case.divide_by_count else weights.sum()
     losses = torch.stack([case.label_weight * hard + case.teacher_weight * soft for _, _, hard, soft, _ in judged])
-    kept = [one for one, weight in zip(judged, weights) if weight > 0]
-    counted = [sum(slot == k for _, slot, *_ in kept) for k in range(1, case.block_size)]
-    right = [sum(r for _, slot, _, _, r in kept if slot == k) for k in range(1, case.block_size)]
+    counted = [sum(slot == k for _, slot, *_ in judged) for k in range(1, case.block_size)]
+    right = [sum(r for _, slot, _, _, r in judged if slot == k) for k in range(1, case.block_size)]
     return (weights * losses).sum() / divisor, torch.stack(logits), blocks, counted, right
 
 

@@ -150,7 +150,7 @@ def run(case, w, data):
             guesses.append(sure)
         for slot in range(slots):
             at = anchor + 1 + slot
-            if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, at]:
+            if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, anchor : at + 1].all():
                 continue
             place = slot + 1
             if not (masked[place] if place < length else place == length == case.block_size):

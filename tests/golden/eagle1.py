@@ -196,9 +196,10 @@ def run(case, model, data):
         # Row r continues a draft that began after the true features up to r - m.
         judged = has_next & (positions >= m)
         if case.mask_align == "label":
-            # x_{r-m+1} was generated, so a decoder drafts from there, and x_{r+2} is trained on.
-            began = torch.roll(loss_mask, m - 1, 1)
-            counted = judged & has_label & label & began
+            # x_{r-m+1} was generated, so a decoder drafts from there, and all it drafts up to x_{r+2} is of the same reply.
+            counted = judged & has_label & label
+            for back in range(m - 1, -2, -1):
+                counted = counted & torch.roll(loss_mask, back, 1)
         else:
             counted = judged & loss_mask
         rows = counted.sum()

@@ -196,10 +196,10 @@ def run(case, model, data):
 
         best = teacher.argmax(-1)
         if case.mask_align == "label":
-            # The label's token counts, and x_{t+1} was generated, so a decoder drafts from t.
-            label, label_exists = shift_left(loss_mask, 2 + j, documents)
-            drafting, _ = shift_left(loss_mask, 1, documents)
-            counted = label & label_exists & drafting
+            # x_{t+1} was generated, so a decoder drafts from there, and all it drafts up to the label is of the same reply.
+            _, counted = shift_left(loss_mask, 2 + j, documents)
+            for k in range(1, 3 + j):
+                counted = counted & shift_left(loss_mask, k, documents)[0]
         else:
             # The reference's mask is not pre-shifted: at step 0 it is the feature's own token.
             counted, _ = shift_left(loss_mask, j, documents)

@@ -167,7 +167,7 @@ def run(case, w, data):
                 logits = head_logits(case, w, data, k, hidden[row, t], embedded)
                 out["logits"][row, t] = logits.detach()
                 out["judged"][row, t] = 1
-                if not (mask[row, t + 1] and mask[row, t + 2 + k]):
+                if not mask[row, t + 1 : t + 3 + k].all():
                     continue
                 teacher = data["target_lm_head.weight"] @ data["last"][row, t + 1 + k]
                 label, best = ids[row, t + 2 + k].item(), teacher.argmax().item()

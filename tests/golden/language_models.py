@@ -338,7 +338,7 @@ def splitmix(seed, index):
 def trained(texts, block, place):
     """Whether row (block, place) counts: it predicts a token of a reply, and so is the last token it has seen."""
     one = texts.together(place - block, place, place + 1)
-    return one and texts.mask[place + 1] and texts.mask[place - block]
+    return one and all(texts.mask[place - block : place + 2])
 
 
 def kept_rows(case, texts):
@@ -408,10 +408,10 @@ def make_data(generator):
     # Any token but the mask's.
     input_ids = torch.randint(0, MASK_TOKEN, (BATCH, SEQ), generator=generator)
     input_ids[documents < 0] = 0
-    # Prompts and replies in turn; one document ends in a reply and the next begins with one.
+    # Two turns, the second shorter than a draft; one document ends in a reply and the next begins with one.
     loss_mask = [
-        [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0],
-        [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0],
+        [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0],
     ]
     data = {
         "input_ids": input_ids,

@@ -18,7 +18,7 @@ pub(super) fn place(
     let length = rows.layout.row_length;
     let mut chosen: Vec<Vec<usize>> = Vec::with_capacity(rows.layout.rows);
     for row in 0..rows.layout.rows {
-        let may = |&at: &usize| rows.reaches(at, 1) && rows.loss_mask[at] && rows.loss_mask[at + 1];
+        let may = |&at: &usize| rows.drafts(at, 1);
         let mut anchors: Vec<usize> = (row * length..(row + 1) * length).filter(may).collect();
         if placement == Anchors::Chunks {
             let mut next = 0;

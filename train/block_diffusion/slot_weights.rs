@@ -4,6 +4,14 @@ use crate::Row;
 /// Of some positions: the drafter's probability of the right token, and whether its most likely one is that.
 pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
 
+/// What `rows` were found to be: acceptance rate and agreement at each.
+pub(super) fn preview(rows: &[Row], found: &[[f32; 2]]) -> Preview {
+    let pairs = rows.iter().zip(found);
+    pairs
+        .map(|(row, [alpha, correct])| (row.position, (*alpha, *correct > 0.5)))
+        .collect()
+}
+
 /// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
 /// certain.
 pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, slots: usize, certainty: f32) {

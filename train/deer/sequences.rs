@@ -39,6 +39,8 @@ pub(super) struct Sequences {
     rows: Vec<Vec<Place>>,
     /// Those that are judged, row by row.
     pub(super) masks: Vec<Mask>,
+    /// What the weights are divided by: the tokens that might have been masked, or all weights.
+    pub(super) whole: f64,
 }
 
 /// Numbers that are drawn for a block, by what they decide.
@@ -49,8 +51,6 @@ impl Drawing {
     /// The sequences of a batch. Texts without a place to draft at are left out.
     pub(super) fn draw(&self, rows: &Rows, blocks: &Blocks, seed: u64) -> Sequences {
         let mut sequences = Sequences::default();
-        // What the weights are divided by: the tokens that might have been masked, or all weights.
-        let mut whole = 0.0;
         let length = rows.layout.row_length;
         for row in 0..rows.layout.rows {
             let mut packed = Packed {
@@ -66,14 +66,14 @@ impl Drawing {
                 .filter(|&at| rows.layout.documents[at] != 0 && rows.layout.positions[at] == 0);
             for start in starts {
                 let behind = self.of_text(rows, start, mix(seed, start as u64));
-                whole += behind.iter().map(|behind| behind.whole).sum::<f64>();
+                sequences.whole += behind.iter().map(|behind| behind.whole).sum::<f64>();
                 packed.push(start, &behind, self.stage != DeerStage::Adapt);
             }
             sequences.rows.push(packed.places);
             sequences.masks.extend(packed.masks);
         }
         for mask in &mut sequences.masks {
-            mask.weight /= whole;
+            mask.weight /= sequences.whole;
         }
         sequences
     }

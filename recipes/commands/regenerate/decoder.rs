@@ -14,6 +14,7 @@ use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
 
 use super::RegenerateArguments;
+use crate::stages::interrupted;
 use crate::tables::TargetType;
 use crate::target::TEMPLATE_VARIABLES;
 use crate::{device, target};
@@ -60,6 +61,7 @@ impl TargetAnswers {
             draft: DraftShape::Chain { length: 1 },
             sampling: sampling(own, arguments.temperature, arguments.top_p),
             stop: target::stop_tokens(&model)?,
+            shadow: None,
         };
         Ok(Self {
             target: Mutex::new(target),
@@ -96,10 +98,8 @@ impl TargetAnswers {
         let prompt = self.tokenizer.encode(&text)?.ids;
         let mut rng = StdRng::seed_from_u64(request.seed(self.seed));
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        let decoder = Decoder {
-            target: &*target,
-            capture: &Capture::default(),
-        };
+        let capture = Capture::default();
+        let decoder = Decoder::new(&*target, &capture).unless(&interrupted);
         let mut tokens = decoder.plain(&prompt, &self.decode, &mut rng)?.tokens;
         let stopped = tokens
             .last()

@@ -10,15 +10,20 @@ use crate::registry::{Trained, Writing};
 use crate::tables::Engine;
 use crate::target::variables_of;
 
-/// Fails for an engine that does not load a drafter which others do.
+/// Fails for an engine that does not load a drafter.
 pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writing) -> Result<()> {
     let all = drafter.launch_lines(engine_asked, writing)?;
     let servers: Vec<Engine> = all
         .iter()
         .filter_map(|line| line.server.map(engine))
         .collect();
-    match servers.is_empty() || servers.contains(&engine_asked) {
+    match servers.contains(&engine_asked) {
         true => Ok(()),
+        false if servers.is_empty() => bail!(
+            "no serving engine loads {} drafters like this one; this program decodes with the drafter's own folder: \
+             `spectrain generate`, `spectrain evaluate`",
+            drafter.kind()
+        ),
         false => {
             let mut names: Vec<&str> = servers.iter().map(|engine| engine.name()).collect();
             names.dedup();

@@ -121,6 +121,7 @@ fn decode(
         },
         sampling,
         stop: judge.stop.clone(),
+        shadow: None,
     };
     let verifier = VerifierChoice::Exact.at(&settings.sampling);
     let mut accepted = Vec::new();

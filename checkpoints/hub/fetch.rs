@@ -1,0 +1,151 @@
+//! One file of a repository: what the hub says of it, its contents, its place in the cache.
+
+use std::fs;
+
+use super::HubOptions;
+use super::address::Endpoint;
+use super::announced::{Announced, shown};
+use super::blob::Transfer;
+use super::client::{Authorization, Client};
+use super::failure::{Failure, Outcome, Patience};
+use super::layout::Layout;
+use super::lock::{self, Wait};
+use super::repository::{Repository, is_commit, is_file_name};
+use crate::{Error, Result};
+
+/// Where files of one repository come from and where they go.
+pub(super) struct Source<'a> {
+    repository: &'a Repository,
+    layout: &'a Layout,
+    client: Client,
+    stop: Option<fn() -> bool>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(
+        repository: &'a Repository,
+        layout: &'a Layout,
+        endpoint: Endpoint,
+        authorization: Option<Authorization>,
+        options: &HubOptions,
+    ) -> Self {
+        Source {
+            repository,
+            layout,
+            client: Client::new(endpoint, authorization, options.limits.clone()),
+            stop: options.stop,
+        }
+    }
+
+    /// Downloads one file, if it is not here, and gives its commit.
+    pub(super) fn fetch(&self, revision: &str, file: &str) -> Result<String> {
+        if !is_file_name(file) {
+            let reason = "expected a name without `..`, control characters or a leading `/`";
+            return Err(self.failed(file, reason));
+        }
+        let fetched = self.try_fetch(revision, file);
+        fetched.map_err(|failure| self.explain(file, failure))
+    }
+
+    fn try_fetch(&self, revision: &str, file: &str) -> Outcome<String> {
+        let mut patience = Patience::new(self.client.limits(), self.stop);
+        patience.check()?;
+        let endpoint = self.client.endpoint();
+        let url = endpoint.file(self.repository, revision, file);
+        let response = self.client.head(&url, &mut patience)?;
+        let is_redirect = response.status().is_redirection();
+        let announced = Announced::of(response.headers(), is_redirect, file)?;
+        let Announced { commit, blob, .. } = &announced;
+        if is_commit(revision) && revision != commit {
+            return Err(Failure::Lasting(format!(
+                "asked for commit `{revision}`, the hub answers with `{commit}`"
+            )));
+        }
+        let transfer = Transfer {
+            client: &self.client,
+            url: &endpoint.file(self.repository, commit, file),
+            file,
+            announced: &announced,
+            incomplete: self.layout.incomplete(blob),
+            blob: self.layout.blob(blob),
+        };
+        self.obtain(&transfer, &mut patience)?;
+        self.layout.point(commit, file, blob)?;
+        Ok(commit.clone())
+    }
+
+    /// Downloads contents that are not here, or whose length says that they are not whole.
+    fn obtain(&self, transfer: &Transfer<'_>, patience: &mut Patience<'_>) -> Outcome<()> {
+        let size = transfer.announced.size;
+        let is_whole = || {
+            let here = fs::metadata(&transfer.blob).ok().map(|here| here.len());
+            here.is_some() && (size.is_none() || here == size)
+        };
+        if is_whole() {
+            return Ok(());
+        }
+        let wait = Wait {
+            lock: &self.layout.lock(&transfer.announced.blob),
+            incomplete: &transfer.incomplete,
+            file: transfer.file,
+            stall: self.client.limits().stall,
+        };
+        let _lock = lock::acquire(&wait, patience)?;
+        // Whoever held the lock may have brought it.
+        if is_whole() {
+            return Ok(());
+        }
+        let folder = self.layout.blob("");
+        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        transfer.run(patience)
+    }
+
+    fn explain(&self, file: &str, failure: Failure) -> Error {
+        let model = self.repository.id().to_string();
+        let endpoint = self.client.endpoint().to_string();
+        match failure {
+            Failure::Local(error) => error,
+            Failure::Unreachable(reason) | Failure::Broken(reason) => self.unreachable(&reason),
+            Failure::Lasting(reason)
+            | Failure::ThrownAway(reason)
+            | Failure::Passing { reason, .. } => self.failed(file, &reason),
+            Failure::Interrupted => Error::Interrupted {
+                model,
+                file: file.to_string(),
+            },
+            Failure::Missing(reason) => Error::NotOnHub {
+                model,
+                endpoint,
+                revision: self.repository.revision().to_string(),
+                file: file.to_string(),
+                reason: reason.to_string(),
+            },
+            Failure::Refused(status) => Error::Refused {
+                model,
+                endpoint,
+                status,
+                token: if self.client.has_token() {
+                    "with a token"
+                } else {
+                    "without a token"
+                },
+            },
+        }
+    }
+
+    pub(super) fn failed(&self, file: &str, reason: &str) -> Error {
+        Error::Download {
+            model: self.repository.id().to_string(),
+            file: shown(file),
+            reason: self.client.hide(reason),
+        }
+    }
+
+    fn unreachable(&self, reason: &str) -> Error {
+        Error::Unreachable {
+            model: self.repository.id().to_string(),
+            endpoint: self.client.endpoint().to_string(),
+            reason: self.client.hide(reason),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! `manifest.json`: what a stage was made from and what it left, and what has changed since.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_checkpoints::state;
+use spectrain_train::Effect;
+
+use super::write_json;
+
+pub(super) const MANIFEST: &str = "manifest.json";
+/// The digest of the manifest itself, without this key.
+const DIGEST: &str = "sha256";
+
+/// SHA-256 of files or of what a stage reads, by a name for people.
+pub type Inputs = BTreeMap<String, String>;
+
+/// `manifest.json` of a stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The stage's name.
+    pub stage: String,
+    /// Whether its outputs are complete.
+    pub status: Status,
+    /// The part of the recipe that it reads.
+    pub settings: Value,
+    /// What it did under other settings, before it went on under these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Earlier>,
+    /// SHA-256 of everything else that it reads.
+    pub inputs: Inputs,
+    /// SHA-256 of the files that it left, by their paths in its folder, once it is done.
+    #[serde(default)]
+    pub outputs: Inputs,
+    /// Version of this program.
+    pub spectrain: String,
+    /// Commit of the working directory, where that is a git repository.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub git_revision: Option<String>,
+    /// The recipe's seed.
+    pub seed: u64,
+    /// When it was first started, in seconds since 1970, UTC.
+    pub started: u64,
+    /// When it was finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<u64>,
+    /// Seconds that the process that finished it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// What it did, in numbers.
+    #[serde(default)]
+    pub summary: Value,
+}
+
+/// A part of a training under other settings than what came after it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Earlier {
+    /// Steps done by its end, those before it included.
+    pub steps: u64,
+    /// Its settings.
+    pub settings: Value,
+}
+
+/// Whether a stage's outputs are complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// They are not; the stage runs, or was interrupted.
+    Started,
+    /// They are.
+    Done,
+}
+
+/// What a stage's folder holds, seen from the recipe as it is now.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StageState {
+    /// Finished from the same settings and inputs, with this summary.
+    Done(Value),
+    /// Finished, but these files of it are not what it left.
+    Damaged(Vec<Damage>),
+    /// Started from the same settings and inputs.
+    Interrupted,
+    /// Trained for so many steps, of which more are wanted now.
+    Longer {
+        /// Steps that are saved.
+        steps: u64,
+        /// What differs.
+        what: Vec<String>,
+    },
+    /// Made from others; each entry says what differs.
+    Changed(Vec<String>),
+    /// Nothing.
+    Missing,
+}
+
+/// What is wrong with a file that a stage left.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Damage {
+    /// It is not there.
+    Missing(String),
+    /// It holds something else.
+    Changed(String),
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing(file) => write!(f, "`{file}` is missing"),
+            Self::Changed(file) => write!(f, "`{file}` is not as it was written"),
+        }
+    }
+}
+
+/// What a stage is to be made from.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The part of the recipe that it reads.
+    pub settings: &'a Value,
+    /// SHA-256 of everything else that it reads.
+    pub inputs: &'a Inputs,
+    /// What a change of one of the settings does, by its path, such as `train.steps`.
+    pub effect: fn(&str) -> Effect,
+}
+
+/// What `stage` of the run in `run` holds. That what it left is unchanged is taken for granted.
+pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState> {
+    let Some(manifest) = manifest_in(run, stage)? else {
+        return Ok(StageState::Missing);
+    };
+    let mut differences = Vec::new();
+    find_differences("", &manifest.settings, wanted.settings, &mut differences);
+    differences.retain(|difference| (wanted.effect)(&difference.path) != Effect::Nothing);
+    let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
+    if differences.is_empty() && inputs.is_empty() {
+        return Ok(match manifest.status {
+            Status::Done => StageState::Done(manifest.summary),
+            Status::Started => StageState::Interrupted,
+        });
+    }
+    let steps = state::latest(&run.join(stage))?.map_or(0, |saved| saved.step);
+    let is_longer = |difference: &Difference| {
+        let more = difference.new.as_u64().is_some_and(|new| new > steps);
+        (wanted.effect)(&difference.path) == Effect::GoesOn && more
+    };
+    let longer = steps > 0 && inputs.is_empty() && differences.iter().all(is_longer);
+    let mut what: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    what.extend(inputs);
+    Ok(match longer {
+        true => StageState::Longer { steps, what },
+        false => StageState::Changed(what),
+    })
+}
+
+fn changed_inputs(old: &Inputs, new: &Inputs) -> Vec<String> {
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let change = |name: &String| match (old.get(name), new.get(name)) {
+        (Some(old), Some(new)) if old == new => None,
+        (Some(_), Some(_)) => Some(format!("{name} has other contents")),
+        (None, _) => Some(format!("{name} is a new input")),
+        (_, None) => Some(format!("{name} is no input any more")),
+    };
+    names.into_iter().filter_map(change).collect()
+}
+
+/// A setting that is another now.
+struct Difference {
+    /// Its keys, with dots between them.
+    path: String,
+    old: Value,
+    new: Value,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let show = |value: &Value| match value {
+            Value::Null => "nothing".to_owned(),
+            value => value.to_string(),
+        };
+        let (old, new) = (show(&self.old), show(&self.new));
+        write!(f, "`{}`: {old} → {new}", self.path)
+    }
+}
+
+/// The leaves at which two settings differ.
+fn find_differences(path: &str, old: &Value, new: &Value, out: &mut Vec<Difference>) {
+    if old == new {
+        return;
+    }
+    if let (Value::Object(old), Value::Object(new)) = (old, new) {
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in keys {
+            let inner = match path {
+                "" => key.clone(),
+                path => format!("{path}.{key}"),
+            };
+            let [old, new] = [old, new].map(|table| table.get(key).unwrap_or(&Value::Null));
+            find_differences(&inner, old, new, out);
+        }
+        return;
+    }
+    out.push(Difference {
+        path: path.to_owned(),
+        old: old.clone(),
+        new: new.clone(),
+    });
+}
+
+fn path_of(run: &Path, stage: &str) -> PathBuf {
+    run.join(stage).join(MANIFEST)
+}
+
+/// The manifest of a stage of the run in `run`.
+pub fn manifest_in(run: &Path, stage: &str) -> Result<Option<Manifest>> {
+    let path = path_of(run, stage);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read `{}`", path.display()));
+        }
+    };
+    let read = || -> Result<Manifest> {
+        let mut value: Value = serde_json::from_str(&text)?;
+        let stated = value
+            .as_object_mut()
+            .and_then(|manifest| manifest.shift_remove(DIGEST));
+        if stated.is_some_and(|stated| stated != digest(&value)) {
+            bail!("it was changed after it was written");
+        }
+        Ok(serde_json::from_value(value)?)
+    };
+    let manifest = read().with_context(|| {
+        format!(
+            "cannot read `{}`: without it the stage runs again, and a training goes on from its saved states",
+            path.display()
+        )
+    })?;
+    Ok(Some(manifest))
+}
+
+pub(super) fn write_manifest(run: &Path, manifest: &Manifest) -> Result<()> {
+    let path = path_of(run, &manifest.stage);
+    let mut value = serde_json::to_value(manifest)
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
+    value[DIGEST] = digest(&value).into();
+    write_json(&path, &value)
+}
+
+fn digest(manifest: &Value) -> String {
+    sha256_bytes(manifest.to_string().as_bytes())
+}

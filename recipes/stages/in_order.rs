@@ -1,0 +1,155 @@
+//! The stages of a recipe one after the other: what is done is skipped, what was interrupted goes on, and what is out of date
+//! or damaged makes room.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use spectrain_checkpoints::state;
+
+use super::{
+    Interrupted, Stage, StageContext, check_interrupted, or_interrupted, selected, settings,
+    trained,
+};
+use crate::run_folder::{Damage, Earlier, StageState, Start};
+
+/// Runs the stages of a recipe that are not done, or of these only the ones named.
+pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
+    let stages = selected(context.recipe, only)?;
+    let is_selected = |stage: &Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
+    let last = stages.iter().rposition(is_selected);
+    for stage in &stages[..last.map_or(0, |last| last + 1)] {
+        check_interrupted().map_err(|_| Interrupted::Run)?;
+        let goes_on = |error| or_interrupted(error, Interrupted::Run);
+        match is_selected(stage) {
+            true => run_stage(context, stage)
+                .map_err(goes_on)
+                .with_context(|| format!("stage `{}`", stage.name))?,
+            false => require_done(context, stage).map_err(goes_on)?,
+        }
+    }
+    Ok(())
+}
+
+fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
+    let name = stage.name;
+    let advice = format!("run it with `--stage {name}` too");
+    // What an unfinished stage reads may not be there either; that it is unfinished says more.
+    if context.run.manifest(name)?.is_none() {
+        bail!("stage `{name}` comes before and has not run; {advice}");
+    }
+    match context.state(stage)? {
+        StageState::Done(_) => Ok(()),
+        StageState::Missing | StageState::Interrupted => {
+            bail!("stage `{name}` comes before and is not finished; {advice}")
+        }
+        StageState::Damaged(what) => bail!(
+            "stage `{name}` comes before, and of what it left {}; {advice}",
+            listed(&what)
+        ),
+        StageState::Longer { what, .. } => bail!(
+            "stage `{name}` comes before and is to go on: {}; {advice}",
+            what.join(", ")
+        ),
+        StageState::Changed(what) => bail!(
+            "stage `{name}` comes before and is out of date: {}; {advice}",
+            what.join(", ")
+        ),
+    }
+}
+
+fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
+    let name = stage.name;
+    let say = |message: String| context.output.say(format!("{name}: {message}"));
+    let mut longer = None;
+    match context.state(stage)? {
+        StageState::Done(_) => {
+            say("done before".into());
+            return Ok(());
+        }
+        StageState::Missing => {}
+        StageState::Interrupted if stage.resumes => say("goes on where it was interrupted".into()),
+        StageState::Interrupted => context.run.clear(name)?,
+        StageState::Longer { steps, what } => {
+            say(format!("goes on from step {steps}: {}", what.join(", ")));
+            longer = Some(steps);
+        }
+        StageState::Damaged(what) => make_anew(context, stage, &what)?,
+        StageState::Changed(what) => start_over(context, stage, &what)?,
+    }
+    let started = Instant::now();
+    let start = Start {
+        seed: context.recipe.seed,
+        settings: settings(context.recipe, stage)?,
+        inputs: context.inputs(stage)?,
+        history: history(context, name, longer)?,
+    };
+    let manifest = context.run.start(name, start)?;
+    let summary = (stage.run)(context, name)?;
+    context
+        .run
+        .finish(manifest, started.elapsed().as_secs_f64(), summary)
+}
+
+/// What a stage did before under other settings; `longer` is the step from which it goes on under new ones.
+fn history(context: &StageContext, stage: &str, longer: Option<u64>) -> Result<Vec<Earlier>> {
+    let Some(manifest) = context.run.manifest(stage)? else {
+        return Ok(Vec::new());
+    };
+    let mut history = manifest.history;
+    history.extend(longer.map(|steps| Earlier {
+        steps,
+        settings: manifest.settings,
+    }));
+    Ok(history)
+}
+
+fn listed(damage: &[Damage]) -> String {
+    let parts: Vec<String> = damage.iter().map(ToString::to_string).collect();
+    parts.join(", ")
+}
+
+/// Makes room for what a finished stage has to make again. What was changed is kept aside: it may have been on purpose.
+fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result<()> {
+    let name = stage.name;
+    let mut message = format!("{name}: runs again: {}", listed(damage));
+    // Of a folder in a stage all or nothing is written.
+    let tops = damage.iter().filter_map(|damage| match damage {
+        Damage::Changed(file) => file.split(['/', '\\']).next(),
+        Damage::Missing(_) => None,
+    });
+    let changed: BTreeSet<PathBuf> = match stage.resumes {
+        true => tops.map(|top| Path::new(name).join(top)).collect(),
+        false => tops.map(|_| PathBuf::from(name)).collect(),
+    };
+    for path in &changed {
+        let aside = context.run.set_aside(path)?;
+        message.push_str(&format!("; what is there is kept as `{}`", aside.display()));
+    }
+    if !stage.resumes {
+        context.run.clear(name)?;
+    }
+    context.output.warn(message);
+    Ok(())
+}
+
+/// Makes room for a stage that was made from other settings or inputs. Trained weights are kept aside.
+fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
+    let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
+    let trains = context.recipe.method.stages().contains(&stage.name);
+    if trains && holds_weights(context, stage.name)? {
+        let aside = context.run.set_aside(stage.name)?;
+        message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
+    } else {
+        context.run.clear(stage.name)?;
+    }
+    context.output.say(message);
+    Ok(())
+}
+
+/// Whether training has left anything: a stage that failed before its first saved state has not.
+fn holds_weights(context: &StageContext, stage: &str) -> Result<bool> {
+    let trained = context.run.path().join(trained(stage)).exists();
+    Ok(trained || !state::list(&context.folder(stage))?.is_empty())
+}

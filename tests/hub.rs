@@ -1,0 +1,262 @@
+//! A target that the program downloads from a hub: here a server on this machine that sends a target's folder.
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+
+use spectrain_checkpoints::hash::sha256_bytes;
+
+use crate::workspace::{Files, VOCAB, Workspace, wait_for};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const TOKEN: &str = "hf_QzXwVyKjPqRtLmNbGdFs";
+const WEIGHTS: &str = "model.safetensors";
+
+/// What holds back an answer in its middle, until a test lets it go on.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut is_open = self.is_open.lock().unwrap();
+        while !*is_open {
+            is_open = self.opened.wait(is_open).unwrap();
+        }
+    }
+}
+
+/// What an answer with weights from their start holds.
+#[derive(Clone, Copy, PartialEq)]
+enum Weights {
+    Whole,
+    /// Half of them, and when the gate is open a byte more.
+    Half,
+}
+
+/// The line of a request, and its headers by their names in lower case.
+type Request = (String, BTreeMap<String, String>);
+
+struct Hub {
+    address: String,
+    asked: Arc<Mutex<Vec<Request>>>,
+    gate: Arc<Gate>,
+}
+
+impl Hub {
+    /// With the files of a folder, of which it sends all that is asked for.
+    fn with(files: Files) -> Self {
+        Self::sending(files, Weights::Whole)
+    }
+
+    fn sending(files: Files, weights: Weights) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hub = Self {
+            address: format!("http://{}", listener.local_addr().unwrap()),
+            asked: Arc::default(),
+            gate: Arc::default(),
+        };
+        let (asked, gate, files) = (hub.asked.clone(), hub.gate.clone(), Arc::new(files));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (asked, gate, files) = (asked.clone(), gate.clone(), files.clone());
+                std::thread::spawn(move || {
+                    let request = read(&stream);
+                    asked.lock().unwrap().push(request.clone());
+                    // The client may hang up early: that is what is tested.
+                    let _ = serve(stream, &request, &files, (weights, &gate));
+                });
+            }
+        });
+        hub
+    }
+
+    /// The first bytes that were asked for of the weights.
+    fn firsts(&self) -> Vec<usize> {
+        let asked = self.asked.lock().unwrap();
+        let gets = asked
+            .iter()
+            .filter(|(line, _)| line.starts_with("GET ") && line.contains(&format!("/{WEIGHTS} ")));
+        gets.map(|(_, headers)| first(headers)).collect()
+    }
+}
+
+fn read(stream: &TcpStream) -> Request {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let line = lines.next().unwrap_or_default();
+    let headers = lines.take_while(|line| !line.is_empty());
+    let pairs = headers.filter_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        Some((name.to_lowercase(), value.to_owned()))
+    });
+    (line, pairs.collect())
+}
+
+fn first(headers: &BTreeMap<String, String>) -> usize {
+    let range = headers.get("range").map(|range| {
+        let range = range.strip_prefix("bytes=").unwrap();
+        range.trim_end_matches('-').parse().unwrap()
+    });
+    range.unwrap_or(0)
+}
+
+fn serve(
+    mut stream: TcpStream,
+    (line, headers): &Request,
+    files: &Files,
+    (weights, gate): (Weights, &Gate),
+) -> std::io::Result<()> {
+    let name = line.split(' ').nth(1).unwrap_or_default();
+    let name = Path::new(name).file_name().unwrap_or_default();
+    let Some(bytes) = files.get(Path::new(name)) else {
+        return stream.write_all(
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        );
+    };
+    let first = first(headers);
+    let (last, total) = (bytes.len() - 1, bytes.len());
+    let status = match first {
+        0 => "200 OK".to_owned(),
+        _ => format!("206 Partial Content\r\ncontent-range: bytes {first}-{last}/{total}"),
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nx-repo-commit: {COMMIT}\r\netag: \"{}\"\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        sha256_bytes(bytes),
+        total - first
+    )?;
+    if line.starts_with("HEAD ") {
+        return Ok(());
+    }
+    if weights == Weights::Whole || name != WEIGHTS || first > 0 {
+        return stream.write_all(&bytes[first..]);
+    }
+    stream.write_all(&bytes[..total / 2])?;
+    gate.wait();
+    // One byte more, so that the client looks up; the rest never comes.
+    stream.write_all(&bytes[total / 2..=total / 2])?;
+    stream.read_to_end(&mut Vec::new()).map(|_| ())
+}
+
+const GENERATE: [&str; 7] = [
+    "generate",
+    "--target",
+    "org/name",
+    "--prompt",
+    "count to 3",
+    "--max-new-tokens",
+    "4",
+];
+
+/// The program in a workspace, with this hub and a token.
+fn command(workspace: &Workspace, hub: &Hub) -> Command {
+    let mut command = workspace.command(&GENERATE);
+    command
+        .env("HF_HUB_OFFLINE", "0")
+        .env("HF_ENDPOINT", &hub.address)
+        .env("HF_TOKEN", TOKEN)
+        .env_remove("HF_HUB_CACHE")
+        .env_remove("HF_TOKEN_PATH");
+    command
+}
+
+/// What is here of the weights.
+fn incomplete(workspace: &Workspace, files: &Files) -> PathBuf {
+    let name = sha256_bytes(&files[Path::new(WEIGHTS)]);
+    workspace.path(format!("hub/hub/models--org--name/blobs/{name}.incomplete"))
+}
+
+fn workspace() -> (Workspace, Files) {
+    let workspace = Workspace::of("");
+    workspace.write_target("target", VOCAB);
+    let files = workspace.files("target");
+    (workspace, files)
+}
+
+/// Whether any five letters of the token are in a text, as they are or as the hexadecimal digits of a dump.
+fn tells(text: &str) -> bool {
+    let packed = text.replace(' ', "").to_lowercase();
+    TOKEN.as_bytes().windows(5).any(|piece| {
+        let digits: String = piece.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.contains(std::str::from_utf8(piece).unwrap()) || packed.contains(&digits)
+    })
+}
+
+#[test]
+fn a_target_of_a_hub_answers_as_its_folder_does_and_no_log_has_the_token() {
+    let (workspace, files) = workspace();
+    let hub = Hub::with(files);
+    let output = command(&workspace, &hub)
+        .env("RUST_LOG", "trace")
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    let mut words = GENERATE;
+    words[2] = "target";
+    let expected = workspace.run(&words).succeeded();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected.stdout);
+
+    let asked = hub.asked.lock().unwrap();
+    let bearer = format!("Bearer {TOKEN}");
+    let sent = |headers: &BTreeMap<String, String>| headers.get("authorization") == Some(&bearer);
+    assert!(!asked.is_empty() && asked.iter().all(|(_, headers)| sent(headers)));
+    assert!(log.contains("HEAD"), "requests are logged: {log}");
+    let lines: Vec<_> = log.lines().filter(|line| tells(line)).collect();
+    assert!(
+        lines.is_empty() && !tells(&String::from_utf8_lossy(&output.stdout)),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn a_download_that_is_interrupted_or_killed_goes_on_where_it_was() {
+    for signal in ["-INT", "-KILL"] {
+        let (workspace, files) = workspace();
+        let hub = Hub::sending(files.clone(), Weights::Half);
+        let mut child = command(&workspace, &hub)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let here = incomplete(&workspace, &files);
+        wait_for(&mut child, || {
+            std::fs::metadata(&here).is_ok_and(|here| here.len() > 0)
+        });
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args([signal, &id]).status().unwrap();
+        assert!(sent.success());
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        if signal == "-INT" {
+            let mut line = String::new();
+            while !line.contains("stopping") {
+                assert!(stderr.read_line(&mut line).unwrap() > 0, "{line}");
+            }
+        }
+        // It is told to stop, or gone.
+        hub.gate.open();
+        let mut rest = String::new();
+        stderr.read_to_string(&mut rest).unwrap();
+        let ended = child.wait().unwrap();
+        if signal == "-INT" {
+            assert_eq!(ended.code(), Some(1), "{rest}");
+            assert!(rest.contains("interrupted while downloading"), "{rest}");
+        }
+        let kept = std::fs::metadata(&here).unwrap().len() as usize;
+        assert!(kept > 0 && kept < files[Path::new(WEIGHTS)].len(), "{kept}");
+        let output = command(&workspace, &hub).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+        assert_eq!(hub.firsts(), [0, kept]);
+        assert!(!here.exists());
+    }
+}

@@ -1,0 +1,444 @@
+//! What a run's folder is worth after changes, damage, other processes, full disks and Ctrl-C.
+use std::fs::{self, File};
+use std::process::Stdio;
+
+use serde_json::Value;
+use spectrain_checkpoints::{NamedTensor, state};
+
+use crate::program::SYNTHETIC;
+use crate::workspace::{ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
+
+const RUN: [&str; 2] = ["recipe", "recipe.toml"];
+
+/// What a recipe comes to.
+const RESULTS: [&str; 4] = [
+    "prepare/counts.json",
+    "train/drafter/model.safetensors",
+    "export/drafter/model.safetensors",
+    "export/drafter/config.json",
+];
+
+fn with<'a>(overrides: &[&'a str]) -> Vec<&'a str> {
+    let words = overrides.iter().flat_map(|given| ["--set", *given]);
+    RUN.into_iter().chain(words).collect()
+}
+
+fn says(outcome: &Outcome, parts: &[&str]) {
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "no `{part}`: {outcome:#?}");
+    }
+}
+
+fn results(workspace: &Workspace) -> [Vec<u8>; 4] {
+    RESULTS.map(|file| workspace.bytes(&format!("runs/run/{file}")))
+}
+
+/// The weights of a step of training.
+fn weights(workspace: &Workspace, runs: &str, step: u64) -> Vec<NamedTensor> {
+    let folder = workspace.path(format!("{runs}/run/train"));
+    let saved = state::list(&folder).unwrap();
+    let saved = saved.iter().find(|saved| saved.step == step).unwrap();
+    state::load(&saved.path).unwrap().tensors["weights"].clone()
+}
+
+#[test]
+fn a_finished_training_goes_on_to_more_steps() {
+    let workspace = Workspace::new();
+    let constant = "train.schedule=constant";
+    workspace.run(&with(&[constant])).succeeded();
+    let unchanged = [
+        "train.log_every=1",
+        "train.save_every=5",
+        "train.keep=5",
+        "train.explosion=20.0",
+        "train.gradient_checkpointing=true",
+        constant,
+    ];
+    let outcome = workspace.run(&with(&unchanged)).succeeded();
+    says(&outcome, &["train: done before", "evaluate: done before"]);
+
+    let longer = [constant, "train.steps=9", "train.log_every=1"];
+    let plan = workspace.run(&[&with(&longer)[..], &["--plan"]].concat());
+    let goes_on = "goes on from step 6: `train.steps`: 6 → 9";
+    let plan = plan.succeeded();
+    assert!(plan.stdout.contains(goes_on), "{plan:#?}");
+    let outcome = workspace.run(&with(&longer)).succeeded();
+    says(
+        &outcome,
+        &[
+            "prepare: done before",
+            &format!("train: {goes_on}"),
+            "resumed at step 6",
+            "step 7/9",
+            "export: starts over: `train/drafter` has other contents",
+        ],
+    );
+    assert!(!outcome.stderr.contains("step 6/9"), "{outcome:#?}");
+    assert!(!workspace.path("runs/run/train.old-1").exists());
+    let manifest = workspace.manifest("train");
+    let history = manifest["history"].as_array().unwrap();
+    assert_eq!(history.len(), 1);
+    assert_eq!(history[0]["steps"], 6);
+    assert_eq!(history[0]["settings"]["train"]["steps"], 6);
+    assert_eq!(manifest["settings"]["train"]["steps"], 9);
+    assert_eq!(manifest["summary"]["fit"]["steps"], 9);
+    let config = workspace.json("runs/run/train/drafter/config.json");
+    assert_eq!(
+        config["spectrain"]["provenance"]["history"],
+        manifest["history"]
+    );
+
+    let config = workspace.json("runs/run/export/drafter/config.json");
+    assert_eq!(
+        config["spectrain"]["provenance"]["training"]["history"],
+        manifest["history"]
+    );
+
+    let whole = [&with(&longer)[..], &["--runs", "whole"]].concat();
+    workspace.run(&whole).succeeded();
+    assert_eq!(
+        weights(&workspace, "runs", 9),
+        weights(&workspace, "whole", 9)
+    );
+    let whole = workspace.json("whole/run/train/drafter/config.json");
+    assert_eq!(whole["spectrain"]["provenance"]["history"], Value::Null);
+}
+
+#[test]
+fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_it_is_cleaned() {
+    let workspace = Workspace::finished();
+    let trained = workspace.bytes("runs/run/train/drafter/model.safetensors");
+    let changes: [&[&str]; 3] = [
+        &["train.steps=5"],
+        &["train.steps=8", "train.learning_rate=1e-4"],
+        &[
+            "train.steps=8",
+            "train.learning_rate=1e-4",
+            "train.decode_prompts=1",
+        ],
+    ];
+    let said = [
+        "train: starts over: `train.steps`: 6 → 5",
+        "train: starts over: `train.learning_rate`: 0.001 → 0.0001, `train.steps`: 5 → 8",
+        "train: starts over: `train.decode_prompts`: 2 → 1",
+    ];
+    for ((changes, said), number) in changes.into_iter().zip(said).zip(1..) {
+        let outcome = workspace.run(&with(changes)).succeeded();
+        let kept = format!("kept as `runs/run/train.old-{number}`");
+        says(&outcome, &[said, &kept]);
+    }
+    let old = "runs/run/train.old-1/drafter/model.safetensors";
+    assert_eq!(workspace.bytes(old), trained);
+    workspace
+        .run(&[&RUN[..], &["--fresh"]].concat())
+        .succeeded();
+    workspace.run(&with(&["train.steps=5"])).succeeded();
+    workspace.run(&with(&["name=run.old-7"])).succeeded();
+    let names = |folder: &str| {
+        let entries = fs::read_dir(workspace.path(folder)).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("runs"), ["run", "run.old-1", "run.old-7"]);
+    let kept = results(&workspace);
+    let outcome = workspace.run(&["clean", "run"]).succeeded();
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{outcome:#?}");
+    for (line, path) in lines.iter().zip(["runs/run.old-1", "runs/run/train.old-1"]) {
+        assert!(line.starts_with(&format!("removed `{path}`: ")), "{line}");
+    }
+    assert_eq!(names("runs"), ["run", "run.old-7"]);
+    assert!(!workspace.path("runs/run/train.old-1").exists());
+    assert!(results(&workspace) == kept);
+    assert_eq!(workspace.run(&["clean", "run"]).succeeded().stdout, "");
+    workspace
+        .run(&["clean", "other"])
+        .failed(&["`runs/other` is no run"]);
+    workspace
+        .run(&["clean", "../run"])
+        .misused(&["expected a folder name"]);
+}
+
+/// Changes one byte of a file, and gives it the time back that it had.
+fn flip(workspace: &Workspace, path: &str) {
+    let mut bytes = workspace.bytes(path);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let modified = fs::metadata(workspace.path(path)).unwrap().modified();
+    workspace.write(path, bytes);
+    let file = File::options().write(true).open(workspace.path(path));
+    file.unwrap().set_modified(modified.unwrap()).unwrap();
+}
+
+#[test]
+fn a_byte_that_changed_in_what_a_stage_left_is_told_and_only_that_is_made_again() {
+    let workspace = Workspace::finished();
+    let before = results(&workspace);
+    let cases = [
+        ("prepare", "counts.json", "prepare.old-1"),
+        ("prepare", "prompts.json", "prepare.old-2"),
+        ("prepare", "train/tokens-00000.parquet", "prepare.old-3"),
+        ("train", "drafter/model.safetensors", "train/drafter.old-1"),
+        ("train", "drafter/config.json", "train/drafter.old-2"),
+        ("export", "drafter/model.safetensors", "export.old-1"),
+        ("export", "drafter/config.json", "export.old-2"),
+        ("evaluate", "report.json", "evaluate.old-1"),
+        ("evaluate", "report.md", "evaluate.old-2"),
+    ];
+    for (stage, file, aside) in cases {
+        flip(&workspace, &format!("runs/run/{stage}/{file}"));
+        let outcome = workspace
+            .run(&[&RUN[..], &["--quiet"]].concat())
+            .succeeded();
+        let said = format!(
+            "warning: {stage}: runs again: `{file}` is not as it was written; what is there is kept as `runs/run/{aside}`\n"
+        );
+        assert_eq!(outcome.stderr, said, "{outcome:#?}");
+        assert!(workspace.path(format!("runs/run/{aside}")).exists());
+        assert!(results(&workspace) == before, "{file}");
+        let again = workspace.run(&RUN).succeeded();
+        assert_eq!(again.stderr.matches("done before").count(), 4, "{again:#?}");
+        assert!(!workspace.path("runs/run/train.old-1").exists());
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_from_what_a_stage_left_is_made_again() {
+    let workspace = Workspace::finished();
+    let before = results(&workspace);
+    for (stage, file) in [
+        ("prepare", "counts.json"),
+        ("train", "drafter/model.safetensors"),
+        ("export", "drafter/config.json"),
+        ("evaluate", "report.json"),
+    ] {
+        fs::remove_file(workspace.path(format!("runs/run/{stage}/{file}"))).unwrap();
+        if stage == "prepare" {
+            let only = [&RUN[..], &["--stage", "train"]].concat();
+            let expected = ["stage `prepare` comes before", "`counts.json` is missing"];
+            workspace.run(&only).failed(&expected);
+        }
+        let outcome = workspace.run(&RUN).succeeded();
+        says(
+            &outcome,
+            &[&format!("{stage}: runs again: `{file}` is missing\n")],
+        );
+        assert!(results(&workspace) == before, "{file}");
+    }
+    assert_eq!(workspace.run(&["clean", "run"]).succeeded().stdout, "");
+}
+
+#[test]
+fn a_damaged_synthetic_target_is_written_again_from_its_saved_state() {
+    let workspace = Workspace::of(SYNTHETIC);
+    let words = with(&["evaluate.temperatures=[0.0]", "evaluate.drafts=[]"]);
+    workspace.run(&words).succeeded();
+    let before = results(&workspace);
+    let target = workspace.bytes("runs/run/synthetic/target/model.safetensors");
+    for (file, aside) in [
+        ("target/model.safetensors", "target.old-1"),
+        ("target/tokenizer.json", "target.old-2"),
+        ("train.jsonl", "train.jsonl.old-1"),
+    ] {
+        flip(&workspace, &format!("runs/run/synthetic/{file}"));
+        let outcome = workspace.run(&words).succeeded();
+        let said = format!("synthetic: runs again: `{file}` is not as it was written");
+        says(
+            &outcome,
+            &[&said, aside, "resumed at step 20", "train: done before"],
+        );
+        let again = workspace.bytes("runs/run/synthetic/target/model.safetensors");
+        assert!(again == target && results(&workspace) == before);
+    }
+}
+
+#[test]
+fn a_start_that_was_killed_does_not_block_the_name() {
+    let workspace = Workspace::new();
+    for fresh in [&[][..], &["--fresh"]] {
+        fs::create_dir_all(workspace.path("runs/run")).unwrap();
+        workspace.write("runs/run/.lock", "");
+        workspace.write("runs/run/run.json.partial", "{\"recipe\": ");
+        let words = [&RUN[..], &["--stage", "prepare"], fresh].concat();
+        workspace.run(&words).succeeded();
+        assert!(!workspace.path("runs/run/run.json.partial").exists());
+        assert!(!workspace.path("runs/run.old-1").exists());
+        fs::remove_dir_all(workspace.path("runs")).unwrap();
+    }
+}
+
+const IMPORT: [&str; 4] = ["import", "runs/run/export/drafter", "--target", "target"];
+
+#[test]
+fn an_import_that_is_refused_leaves_the_one_that_is_at_work_alone() {
+    let workspace = Workspace::finished();
+    let words = |count| [&IMPORT[..], &["--name", "x", "--count", count]].concat();
+    let mut first = workspace.start(&words(ENDLESS));
+    wait_for(&mut first, || {
+        workspace
+            .path("runs/x/import/candidate/config.json")
+            .exists()
+    });
+    for _ in 0..2 {
+        let expected = ["`runs/x` is in use by another run"];
+        workspace.run(&words("2")).failed(&expected);
+        assert!(
+            workspace
+                .path("runs/x/import/candidate/config.json")
+                .exists()
+        );
+    }
+    assert_eq!(first.try_wait().unwrap(), None, "it was not disturbed");
+    // What a killed import leaves is no obstacle, and a failed one leaves that as it was but for its own part.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let other = workspace.path("runs/x/notes");
+    fs::write(&other, "of the user").unwrap();
+    let empty = [&words("2")[..], &["--prompts", "empty.jsonl"]].concat();
+    workspace.write("empty.jsonl", "");
+    workspace.run(&empty).failed(&["empty.jsonl"]);
+    assert!(other.exists() && !workspace.path("runs/x/import").exists());
+    workspace.run(&words("2")).succeeded();
+    let expected = ["holds an imported drafter already"];
+    workspace.run(&words("2")).failed(&expected);
+    assert!(workspace.path("runs/x/import/drafter/config.json").exists());
+}
+
+#[test]
+fn an_import_that_is_interrupted_stops_and_leaves_nothing() {
+    let workspace = Workspace::finished();
+    let words = [&IMPORT[..], &["--name", "x", "--count", ENDLESS]].concat();
+    let mut child = workspace.start(&words);
+    wait_for(&mut child, || {
+        workspace.path("runs/x/import/manifest.json").exists()
+    });
+    signal(&child, "-INT");
+    let outcome = Outcome::from(child.wait_with_output().unwrap());
+    let outcome = outcome.interrupted(&[]);
+    assert!(
+        outcome.stderr.ends_with("error: interrupted\n"),
+        "{outcome:#?}"
+    );
+    assert!(!workspace.path("runs/x").exists());
+}
+
+#[test]
+fn an_evaluation_that_is_interrupted_stops_and_starts_anew_the_next_time() {
+    let workspace = Workspace::finished();
+    let before = results(&workspace);
+    let report = workspace.text("runs/run/evaluate/report.md");
+    // Each temperature is a setting of its own, with its own test of what is sampled: hours of work.
+    let temperatures: Vec<String> = (1..5000)
+        .map(|n| format!("{}", f64::from(n) / 1e3))
+        .collect();
+    let temperatures = format!("evaluate.temperatures=[{}]", temperatures.join(", "));
+    let mut child = workspace.start(&with(&[&temperatures]));
+    wait_for(&mut child, || {
+        let manifest = fs::read(workspace.path("runs/run/evaluate/manifest.json"));
+        let manifest = manifest
+            .ok()
+            .and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        manifest.is_some_and(|manifest| manifest["status"] == "started")
+    });
+    signal(&child, "-INT");
+    let outcome = Outcome::from(child.wait_with_output().unwrap());
+    outcome
+        .interrupted(&["error: stage `evaluate`: interrupted; the same command goes on from here"]);
+    assert!(!workspace.path("runs/run/evaluate/report.json").exists());
+    let outcome = workspace.run(&RUN).succeeded();
+    says(&outcome, &["train: done before", "export: done before"]);
+    assert!(results(&workspace)[..3] == before[..3]);
+    let lossless = |report: &str| report.lines().last().map(str::to_owned);
+    let again = workspace.text("runs/run/evaluate/report.md");
+    assert_eq!(lossless(&again), lossless(&report));
+}
+
+#[test]
+fn wherever_the_disk_is_full_a_run_fails_with_one_error_and_goes_on_when_there_is_room() {
+    let whole = Workspace::finished();
+    let expected = results(&whole);
+    let workspace = Workspace::new();
+    // So many KiB, and no more, may a file have: another write is the first to fail each time.
+    let mut failed = 0;
+    for kib in [0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256] {
+        let outcome = workspace.run_with_file_limit(kib, &RUN);
+        assert!(!outcome.stderr.contains("panicked"), "{outcome:#?}");
+        if outcome.code != Some(0) {
+            outcome.failed(&["File too large"]);
+            failed += 1;
+        }
+    }
+    assert!(failed >= 8, "{failed}");
+    workspace.run(&RUN).succeeded();
+    assert!(results(&workspace)[..3] == expected[..3]);
+}
+
+#[test]
+fn curves_that_a_full_disk_does_not_take_are_worth_one_warning() {
+    let workspace = Workspace::new();
+    let changes = [
+        "train.steps=600",
+        "train.log_every=1",
+        "train.validate_every=600",
+        "train.save_every=600",
+    ];
+    // More than any other file has, and less than so many steps write.
+    let kib = 168;
+    let outcome = workspace
+        .run_with_file_limit(kib, &with(&changes))
+        .succeeded();
+    let told = outcome
+        .stderr
+        .matches("training goes on without its curves");
+    assert_eq!(told.count(), 1, "{outcome:#?}");
+    assert!(!outcome.stderr.contains("panicked"), "{outcome:#?}");
+    let events = workspace.files("runs/run/train/events");
+    let lengths: Vec<usize> = events.values().map(Vec::len).collect();
+    let most = kib * 1024;
+    let is_full = |length: &usize| (most - 4096..=most).contains(length);
+    assert!(
+        lengths.len() == 1 && lengths.iter().all(is_full),
+        "{lengths:?}"
+    );
+}
+
+#[test]
+fn a_run_whose_messages_cannot_be_written_goes_on() {
+    let workspace = Workspace::new();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let mut command = workspace.command(&RUN);
+    let status = command.stdout(Stdio::null()).stderr(full()).status();
+    assert_eq!(status.unwrap().code(), Some(0));
+    assert_eq!(workspace.manifest("evaluate")["status"], "done");
+    let mut command = workspace.command(&RUN);
+    let outcome = Outcome::from(command.stdout(full()).output().unwrap());
+    outcome.failed(&["cannot write to standard output"]);
+}
+
+#[test]
+fn quiet_leaves_warnings_and_nothing_else() {
+    let workspace = Workspace::new();
+    let same = workspace.text("train.jsonl");
+    workspace.write("eval.jsonl", same);
+    let outcome = workspace
+        .run(&[&RUN[..], &["--quiet"]].concat())
+        .succeeded();
+    assert!(outcome.stderr.contains("warning: "), "{outcome:#?}");
+    for line in outcome.stderr.lines() {
+        assert!(line.starts_with("warning: "), "`{line}`: {outcome:#?}");
+    }
+    assert!(outcome.stdout.contains("| τ [95 % CI] |"), "{outcome:#?}");
+}
+
+#[test]
+fn control_characters_of_a_folder_do_not_reach_the_terminal() {
+    let workspace = Workspace::of(RECIPE);
+    fs::create_dir_all(workspace.path("runs/run")).unwrap();
+    workspace.write("runs/run/\u{1b}]0;mine\u{7}", "");
+    let outcome = workspace.run(&RUN).failed(&["is no run of this program"]);
+    says(&outcome, &["`\\u{1b}]0;mine\\u{7}`"]);
+    let acts = |c: char| c.is_control() && c != '\n';
+    assert!(!outcome.stderr.contains(acts), "{outcome:#?}");
+}

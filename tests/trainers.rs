@@ -1,0 +1,390 @@
+//! Drafters' folders as other trainers wrote them (`tests/golden/published`): those of the kinds that are known give the
+//! logits that the trainer's own code computed, every command takes them, and those of other kinds are refused by name.
+use std::fs;
+use std::path::PathBuf;
+
+use burn::prelude::*;
+use serde_json::{Value, json};
+use spectrain::registry::Shipped;
+use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::dflash::DFlash;
+use spectrain_models::eagle3::Eagle3;
+use spectrain_models::{Features, TargetParts, forced, load_target};
+
+use crate::golden::{Golden, path, tensors};
+use crate::workspace::Workspace;
+
+const TARGET: &str = "targets/llama";
+/// Tokens and width of the target.
+const VOCAB: usize = 61;
+const D_MODEL: usize = 32;
+/// Draft steps that are compared, and tokens of a block.
+const STEPS: usize = 3;
+const BLOCK: usize = 4;
+/// Of `speculators-eagle3`.
+const WINDOW: usize = 5;
+
+/// Folders of kinds that are known, with the recipe that trains such a drafter and what `[drafter]` says of it.
+const KNOWN: [(&str, &str, &str); 11] = [
+    (
+        "speculators-eagle3",
+        "eagle3",
+        "norm_before_residual = true\nfc_norm = true\nnorm_output = true\nwindow = 5\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "speculators-eagle3-full",
+        "eagle3",
+        "draft_vocab = 24\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "speculators-dflash",
+        "dflash",
+        "layers = 2\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "speculators-dflash-sliding",
+        "dflash",
+        "layers = 1\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0, 1, 2]\nwindow = 5\ncausal = true",
+    ),
+    (
+        "speculators-dflash2",
+        "dflash",
+        "layers = 1\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0, 1, 2]\nconv_taps = 2\nconv_group = 4\n\
+         selector_rank = 4\nselector_top_k = 5",
+    ),
+    (
+        "speculators-dspark",
+        "dflash",
+        "layers = 1\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0, 1, 2]\nmarkov_rank = 4\nconfidence = true\n\
+         sample_from_anchor = true",
+    ),
+    (
+        "specforge-eagle3",
+        "eagle3",
+        "draft_vocab = 24\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "specforge-dflash",
+        "dflash",
+        "layers = 2\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "specforge-dspark",
+        "dflash",
+        "layers = 1\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0, 1, 2]\nmarkov_rank = 4\nmarkov = \"gated\"\n\
+         confidence = true\nsample_from_anchor = true",
+    ),
+    (
+        "modelopt-eagle3",
+        "eagle3",
+        "draft_vocab = 24\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "modelopt-dspark",
+        "dflash",
+        "layers = 1\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0]\nmarkov_rank = 4\nmarkov = \"rnn\"\n\
+         confidence = true\nsample_from_anchor = true",
+    ),
+];
+
+fn folder(name: &str) -> PathBuf {
+    path(&format!("published/{name}"))
+}
+
+fn target(device: &Device) -> TargetParts {
+    let folder = ModelFolder::open(path(TARGET)).unwrap();
+    load_target(&folder, device, DType::F32).unwrap().parts()
+}
+
+/// Fails unless the logits of `steps` steps behind every prefix are those that `expected` has for so many known features and
+/// a step, where it has any.
+fn agrees<D: Shipped>(
+    name: &str,
+    steps: usize,
+    expected: impl Fn(&dyn Fn(&str) -> Golden, usize, usize) -> Option<Vec<f32>>,
+) {
+    let device = Device::flex();
+    let mut golden = tensors(&format!("published/{name}.safetensors"));
+    let drafter = D::open(&folder(name), &target(&device), &device).unwrap();
+    let features: Tensor<2> = golden.remove("features").unwrap().float(&device);
+    let tokens: Vec<u32> = golden["input_ids"]
+        .f32()
+        .iter()
+        .map(|&id| id as u32)
+        .collect();
+    let of = |name: &str| golden[name].clone();
+    let [length, width] = features.dims();
+    let mut compared = 0;
+    for known in 1..=length {
+        let captured = features.clone().narrow(0, 0, known);
+        let captured = captured.reshape([1, known, width]);
+        let features = Features {
+            last: captured.clone().narrow(2, 0, D_MODEL),
+            captured,
+        };
+        let mut state = drafter.start(64, tokens[0]);
+        drafter.observe(&mut state, &tokens[1..=known], &features);
+        // Behind the text token 0 was given.
+        let token = |at: usize| tokens.get(at).copied().unwrap_or(0);
+        let following: Vec<u32> = (known + 1..known + steps).map(token).collect();
+        for (step, logits) in forced(&drafter, &mut state, &following).iter().enumerate() {
+            let Some(expected) = expected(&of, known, step) else {
+                continue;
+            };
+            assert_eq!(logits.len(), expected.len(), "{name}");
+            for (token, (got, expected)) in logits.iter().zip(expected).enumerate() {
+                // What is no candidate is at minus infinity.
+                let same =
+                    *got == expected || (got - expected).abs() <= 1e-4 * expected.abs().max(1.0);
+                assert!(
+                    same,
+                    "{name}, {known} features, step {step}, token {token}: expected {expected}, got {got}"
+                );
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared >= length, "{name}: {compared} rows were compared");
+}
+
+/// Of tensors `logits.STEP`, `[known, vocab]`.
+fn by_steps(of: &dyn Fn(&str) -> Golden, known: usize, step: usize) -> Vec<f32> {
+    let logits = of(&format!("logits.{step}"));
+    let vocab = logits.shape[1];
+    logits.f32()[(known - 1) * vocab..known * vocab].to_vec()
+}
+
+/// Of a tensor `logits`, `[known, slots, vocab]`.
+fn by_slots(of: &dyn Fn(&str) -> Golden, known: usize, slot: usize) -> Option<Vec<f32>> {
+    let logits = of("logits");
+    let at = (known - 1) * logits.shape[1] + slot;
+    Some(logits.f32()[at * VOCAB..(at + 1) * VOCAB].to_vec())
+}
+
+#[test]
+fn an_eagle3_folder_of_speculators_has_its_logits() {
+    agrees::<Eagle3>("speculators-eagle3-full", STEPS, |of, known, step| {
+        Some(by_steps(of, known, step))
+    });
+}
+
+#[test]
+fn an_eagle3_folder_of_speculators_slides_as_it_says() {
+    agrees::<Eagle3>("speculators-eagle3", STEPS, |of, known, step| {
+        // In its training the library lets a later step see as far back as the first, engines only a window from there.
+        (step == 0 || known + step <= WINDOW).then(|| by_steps(of, known, step))
+    });
+}
+
+#[test]
+fn block_drafters_of_speculators_have_its_logits() {
+    agrees::<DFlash>("speculators-dflash", BLOCK - 1, by_slots);
+    agrees::<DFlash>("speculators-dflash2", BLOCK - 1, by_slots);
+    agrees::<DFlash>("speculators-dspark", BLOCK, by_slots);
+}
+
+#[test]
+fn drafters_of_specforge_have_its_logits() {
+    agrees::<Eagle3>("specforge-eagle3", STEPS, |of, known, step| {
+        Some(by_steps(of, known, step))
+    });
+    agrees::<DFlash>("specforge-dflash", BLOCK - 1, by_slots);
+    agrees::<DFlash>("specforge-dspark", BLOCK, by_slots);
+}
+
+#[test]
+fn drafters_of_modelopt_have_its_logits() {
+    agrees::<Eagle3>("modelopt-eagle3", 1, |of, known, step| {
+        Some(by_steps(of, known, step))
+    });
+    agrees::<DFlash>("modelopt-dflash", BLOCK - 1, by_slots);
+    agrees::<DFlash>("modelopt-dspark", BLOCK, by_slots);
+}
+
+#[test]
+fn drafters_of_other_kinds_are_refused_by_name() {
+    let device = Device::flex();
+    let target = target(&device);
+    for (name, part) in [
+        (
+            "speculators-peagle",
+            "`[\"PEagleDraftModel\"]`; P-EAGLE drafters are not supported",
+        ),
+        ("speculators-mtp", "MTP drafters are not supported"),
+        ("speculators-xpress", "XPress drafters are not supported"),
+        ("specforge-peagle", "P-EAGLE drafters are not supported"),
+        ("specforge-domino", "Domino drafters are not supported"),
+        ("modelopt-domino", "`dflash_config.projector_type`"),
+    ] {
+        let model = ModelFolder::open(folder(name)).unwrap();
+        let error = Family::of(&model).unwrap_err().to_string();
+        assert!(error.contains(part), "{name}: {error}");
+    }
+    // A known kind with parts that are not.
+    for (name, part) in [
+        (
+            "speculators-eagle3-qwen3",
+            "key `model_type`: expected `\"llama\"`",
+        ),
+        ("speculators-dflash-vocabulary", "key `draft_vocab_size`"),
+        ("modelopt-dflash-sink", "attention_sink_bias"),
+    ] {
+        let opened = match name.contains("eagle3") {
+            true => Eagle3::open(&folder(name), &target, &device).err(),
+            false => DFlash::open(&folder(name), &target, &device).err(),
+        };
+        let error = format!("{:#}", opened.unwrap());
+        assert!(error.contains(part), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_modelopt_stretches_for_the_engine_is_stretched() {
+    let device = Device::flex();
+    let drafter = Eagle3::open(&folder("modelopt-eagle3-yarn"), &target(&device), &device).unwrap();
+    let scaling = serde_json::to_value(&drafter.target().spec.rope.scaling).unwrap();
+    assert_eq!(scaling["rope_type"], "yarn");
+    assert_eq!(scaling["factor"], 32.0);
+}
+
+/// A tokenizer of as many words as the target has tokens, and a template of some of them.
+fn write_text(workspace: &Workspace) {
+    let vocab: serde_json::Map<String, Value> = (0..VOCAB)
+        .map(|id| {
+            let word = match id {
+                0 => "<unk>".to_owned(),
+                1 => "<user>".to_owned(),
+                2 => "<end>".to_owned(),
+                3 => "<assistant>".to_owned(),
+                _ => format!("w{id}"),
+            };
+            (word, json!(id))
+        })
+        .collect();
+    let special = |id: u32, content: &str| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+    let tokenizer = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [special(1, "<user>"), special(2, "<end>"), special(3, "<assistant>")],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": null,
+        "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+    });
+    workspace.write("target/tokenizer.json", tokenizer.to_string());
+    workspace.write(
+        "target/tokenizer_config.json",
+        json!({"eos_token": "<end>"}).to_string(),
+    );
+    workspace.write(
+        "target/chat_template.jinja",
+        "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+    );
+    for (name, first) in [("train.jsonl", 4), ("eval.jsonl", 9)] {
+        let rows = (0..12).map(|row| {
+            let words = |from: usize| {
+                (0..6)
+                    .map(|i| format!("w{}", 4 + (from + i) % 50))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            };
+            let messages = json!([
+                {"role": "user", "content": words(first + row)},
+                {"role": "assistant", "content": words(first + 3 * row)},
+            ]);
+            json!({ "messages": messages }).to_string()
+        });
+        workspace.write(name, rows.collect::<Vec<_>>().join("\n"));
+    }
+}
+
+fn workspace() -> Workspace {
+    let workspace = Workspace::of("");
+    fs::create_dir(workspace.path("target")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(path(TARGET).join(name), workspace.path("target").join(name)).unwrap();
+    }
+    write_text(&workspace);
+    workspace
+}
+
+#[test]
+fn every_command_takes_the_folders_of_other_trainers() {
+    let workspace = workspace();
+    for (name, kind, drafter) in KNOWN {
+        let copied = format!("copied/{name}");
+        fs::create_dir_all(workspace.path(&copied)).unwrap();
+        for entry in fs::read_dir(folder(name)).unwrap() {
+            let file = entry.unwrap();
+            fs::copy(file.path(), workspace.path(&copied).join(file.file_name())).unwrap();
+        }
+        let run = |words: &[&str]| workspace.run(words);
+        let evaluated = run(&[
+            "evaluate",
+            "--target",
+            "target",
+            "--drafter",
+            &copied,
+            "--prompts",
+            "eval.jsonl",
+            "--count",
+            "2",
+            "--temperature",
+            "0",
+            "--max-new-tokens",
+            "8",
+            "--out",
+            &format!("report-{name}"),
+        ]);
+        evaluated.succeeded();
+        let report = workspace.json(&format!("report-{name}/report.json"));
+        assert_eq!(report["lossless"]["greedy_mismatches"], 0, "{name}");
+        run(&[
+            "generate",
+            "--target",
+            "target",
+            "--drafter",
+            &copied,
+            "--prompt",
+            "w5 w6",
+            "--max-new-tokens",
+            "8",
+        ])
+        .succeeded();
+        let checked = run(&["check", &copied, "--target", "target"]).succeeded();
+        assert!(
+            checked.stdout.contains("drafter of another program"),
+            "{checked:#?}"
+        );
+        // Of a random drafter the ways to read its layer ids and its vocabulary are worth the same: what is told from
+        // the folder alone is imported, and what is not is refused as such.
+        let words = ["import", &copied, "--target", "target", "--count", "2"];
+        let layers = ["--layers", "0,1,2"];
+        match name {
+            "modelopt-eagle3" => {
+                let without_t2d = run(&[&words[..], &layers].concat());
+                without_t2d.failed(&["two ways", "`d2t` holds ids", "`d2t` holds offsets"]);
+                continue;
+            }
+            "specforge-eagle3" => run(&[&words[..], &layers].concat()).succeeded(),
+            _ => run(&words).succeeded(),
+        };
+        let imported = format!("runs/{name}/import/drafter");
+        assert!(workspace.path(&imported).join("model.safetensors").exists());
+        assert!(
+            !workspace.path(&imported).join("config.py").exists(),
+            "{name}"
+        );
+        let recipe = format!(
+            "recipe = \"{kind}\"\nname = \"further\"\nstart = \"{copied}\"\n[target]\nmodel = \"target\"\n[data]\n\
+             train = \"train.jsonl\"\neval = \"eval.jsonl\"\nmax_length = 64\n[drafter]\n{drafter}\n[train]\nsteps = 2\n\
+             batch_tokens = 64\nlearning_rate = 1e-4\nwarmup = 0\nvalidate_samples = 2\ndecode_prompts = 1\ndecode_tokens = 4\n\
+             [export]\nto = [\"vllm\"]\n[evaluate]\nprompts = 1\ntemperatures = [0.0]\ndraft_lengths = [2]\nmax_new_tokens = 4\n"
+        );
+        workspace.write("recipe.toml", recipe);
+        run(&["recipe", "recipe.toml", "--quiet", "--fresh"]).succeeded();
+    }
+}
