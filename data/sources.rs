@@ -1,6 +1,7 @@
 //! Where the rows of a dataset come from: one path or several, each with a weight.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -120,6 +121,16 @@ impl From<Sources> for Given {
 impl From<PathBuf> for Sources {
     fn from(path: PathBuf) -> Self {
         Self(vec![Entry::Path(path).into()])
+    }
+}
+
+impl fmt::Display for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for (number, source) in self.0.iter().enumerate() {
+            let comma = if number > 0 { ", " } else { "" };
+            write!(f, "{comma}`{}`", source.path.display())?;
+        }
+        Ok(())
     }
 }
 

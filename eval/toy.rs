@@ -6,7 +6,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
     Caches, Capture, Distribution, Draft, DraftRequest, Features, LogitRows, Pass, Proposal,
     Proposer, RopeConfig, RopeScaling, Sampling, Source, Target, TargetOutput, TargetSpec, Tree,
-    argmax, build, sample,
+    USUAL_DRAFT, argmax, build, sample,
 };
 
 pub(crate) const VOCAB: usize = 5;
@@ -288,6 +288,10 @@ impl ToyDrafter {
 }
 
 impl Proposer for ToyDrafter {
+    fn draft_length(&self) -> usize {
+        USUAL_DRAFT
+    }
+
     fn has_confidence(&self) -> bool {
         false
     }

@@ -69,7 +69,7 @@ impl OutputLayer {
         let logits = hidden.matmul(weight).cast(DType::F32);
         match &self.bias {
             None => logits,
-            Some(bias) => logits + bias.clone().unsqueeze(),
+            Some(bias) => logits + bias.clone().cast(DType::F32).unsqueeze(),
         }
     }
 }

@@ -139,6 +139,9 @@ pub struct DraftRequest {
     pub sampling: Sampling,
 }
 
+/// Tokens of a chain of a drafter that makes one after the other, as engines are mostly told.
+pub const USUAL_DRAFT: usize = 5;
+
 /// A small model that proposes tokens for a frozen target to verify.
 pub trait Drafter: Module + Sized {
     /// The recipe's `[drafter]` table.
@@ -230,6 +233,12 @@ pub trait Drafter: Module + Sized {
         None
     }
 
+    /// Tokens of a chain that nothing else is said of: as many as it can draft, or of a drafter without a limit
+    /// [`USUAL_DRAFT`].
+    fn draft_length(&self) -> usize {
+        self.max_depth().unwrap_or(USUAL_DRAFT)
+    }
+
     /// Passes of the drafter, one after the other, that a draft takes whose longest path is `depth`: as many as its steps,
     /// unless it makes several steps in one.
     fn passes(&self, depth: usize) -> usize {
@@ -254,6 +263,8 @@ pub trait Proposer {
     /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
     /// be proposed, which has none, or at the longest path that can be drafted.
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
+    /// See [`Drafter::draft_length`].
+    fn draft_length(&self) -> usize;
     /// See [`Drafter::passes`]; a path longer than can be drafted counts as the longest that can.
     fn passes(&self, depth: usize) -> usize;
     /// See [`Drafter::parameters_per_pass`].
@@ -293,6 +304,10 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
         draft_tree::ranks(&self.drafter, &mut self.state, tokens)
+    }
+
+    fn draft_length(&self) -> usize {
+        self.drafter.draft_length()
     }
 
     fn passes(&self, depth: usize) -> usize {

@@ -25,7 +25,7 @@ pub struct Eagle3Config {
     /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
     /// vocabulary.
     pub draft_vocab: usize,
-    /// Where the head comes from.
+    /// Where the head comes from. `"copied"`.
     pub head: Head,
     /// Feed-forward width. Left out or 0: the target's.
     pub d_ff: usize,
@@ -47,10 +47,10 @@ pub struct Eagle3Config {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Head {
-    /// Drawn at random and trained.
-    #[default]
+    /// Drawn at random and trained, as in the paper.
     Own,
     /// Starts as the target's rows of the draft vocabulary and is trained.
+    #[default]
     Copied,
     /// The target's rows, frozen.
     Shared,
@@ -61,7 +61,7 @@ impl Default for Eagle3Config {
         Self {
             captured_layers: Vec::new(),
             draft_vocab: 0,
-            head: Head::Own,
+            head: Head::Copied,
             d_ff: 0,
             heads: 0,
             kv_heads: 0,

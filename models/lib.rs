@@ -43,7 +43,9 @@ pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
 pub use draft_shape::{Children, DraftShape, StaticTree};
 pub use draft_state::{DraftPass, DraftState};
 pub use draft_tree::{Source, build, forced};
-pub use drafter::{Capture, Draft, DraftRequest, Drafter, Proposal, Proposer, Session, Tree};
+pub use drafter::{
+    Capture, Draft, DraftRequest, Drafter, Proposal, Proposer, Session, Tree, USUAL_DRAFT,
+};
 pub use error::{Error, Result};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;

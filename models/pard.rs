@@ -339,6 +339,11 @@ impl Drafter for Pard {
         state.planned = depth.max(1);
     }
 
+    /// What the two papers train with.
+    fn draft_length(&self) -> usize {
+        if self.target_proj.is_some() { 16 } else { 8 }
+    }
+
     fn passes(&self, depth: usize) -> usize {
         depth.min(1)
     }

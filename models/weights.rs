@@ -305,6 +305,20 @@ impl ModuleVisitor for Exporter {
     }
 }
 
+/// `module` with every parameter in `dtype`, outside of any graph. What is in that type already is shared, not copied.
+pub fn held_in<M: Module>(module: M, dtype: BurnDType) -> M {
+    module.map(&mut Caster(dtype))
+}
+
+struct Caster(BurnDType);
+
+impl ModuleMapper for Caster {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, held, mapper) = param.consume();
+        Param::from_mapped_value(id, held.cast(self.0), mapper)
+    }
+}
+
 /// Replaces every parameter of `module` by the tensor of its name, as [`export`] wrote them. `source` is named in errors.
 ///
 /// # Errors

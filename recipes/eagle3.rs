@@ -310,6 +310,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let base = Eagle3Config {
             captured_layers: vec![0, 1, 2],
+            // What it started as is in no folder.
+            head: Head::Own,
             ..Eagle3Config::default()
         };
         let full = DraftVocabulary::full(target().spec.vocab);

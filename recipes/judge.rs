@@ -139,7 +139,8 @@ impl Trial<'_> {
     /// Adds what `target` finds.
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
         let judge = self.open(target)?;
-        let (sets, settings) = (self.sets, self.settings(&judge));
+        let mut session = judge.drafter.session();
+        let (sets, settings) = (self.sets, self.settings(&judge, session.draft_length()));
         let several = self.targets.len() > 1;
         let what = if several {
             format!("evaluate {}", target.report.model)
@@ -147,7 +148,6 @@ impl Trial<'_> {
             "evaluate".to_owned()
         };
         let mut progress = self.output.start(&what, 1);
-        let mut session = judge.drafter.session();
         let mut evaluation = evaluate(
             &judge.decoder(),
             session.as_mut(),
@@ -212,10 +212,11 @@ impl Trial<'_> {
         lines
     }
 
-    fn settings(&self, judge: &Judge) -> EvaluateSettings {
+    /// `own` is the drafter's own length of a draft.
+    fn settings(&self, judge: &Judge, own: usize) -> EvaluateSettings {
         EvaluateSettings {
             samplings: self.table.samplings(),
-            drafts: self.table.choices(),
+            drafts: self.table.choices(own),
             calibration: self.calibration.clone(),
             max_new_tokens: self.table.max_new_tokens,
             stop: match self.ends {
@@ -233,7 +234,7 @@ impl Trial<'_> {
 pub struct Judge {
     /// The target.
     pub target: Transformer,
-    /// The drafter.
+    /// The drafter, held in the target's type.
     pub drafter: Box<dyn Trained>,
     /// What the drafter reads.
     pub capture: Capture,
@@ -248,12 +249,24 @@ impl Judge {
         let stop = target::stop_tokens(&model)?;
         let target = load_target(&model, device, dtype)?;
         let drafter = open_drafter(drafter, &target.parts(), device)?;
+        Self::of(target, stop, drafter.as_ref())
+    }
+
+    /// Of a target in memory, with the tokens at which it stops.
+    pub fn of(target: Transformer, stop: Vec<u32>, drafter: &dyn Trained) -> Result<Self> {
         Ok(Self {
             capture: drafter.capture()?,
+            drafter: drafter.held_in(target.dtype()),
             target,
-            drafter,
             stop,
         })
+    }
+
+    /// Takes another drafter in the place of this one.
+    pub fn take(&mut self, drafter: &dyn Trained) -> Result<()> {
+        self.capture = drafter.capture()?;
+        self.drafter = drafter.held_in(self.target.dtype());
+        Ok(())
     }
 
     /// The decoder.

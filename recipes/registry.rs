@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
+use burn::tensor::DType as BurnDType;
 use serde_json::Value;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::published::Family;
@@ -18,7 +19,7 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
-use spectrain_models::weights::{TensorWeights, export, import};
+use spectrain_models::weights::{TensorWeights, export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
@@ -238,6 +239,9 @@ pub trait Trained {
     fn tensors(&self) -> Vec<NamedTensor>;
     /// The tokens it can propose.
     fn vocabulary(&self) -> &DraftVocabulary;
+    /// The same drafter with its parameters held in `dtype`, and so computing in it, as engines do that serve it with a target
+    /// of that type. [`tensors`](Self::tensors) are to be taken before.
+    fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained>;
     /// The same drafter with its parameters rounded to `dtype`.
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
     /// See [`Shipped::write`].
@@ -390,6 +394,10 @@ impl<D: Shipped> Trained for Loaded<D> {
 
     fn vocabulary(&self) -> &DraftVocabulary {
         self.0.vocabulary()
+    }
+
+    fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained> {
+        Box::new(Loaded(held_in(self.0.clone(), dtype)))
     }
 
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {

@@ -286,7 +286,8 @@ pub struct EvaluateTable {
     pub top_k: usize,
     /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all. Default: 1.
     pub top_p: f64,
-    /// Lengths of chains to draft, in tokens; each is one setting of the report. Default: `[5]`.
+    /// Lengths of chains to draft, in tokens; each is one setting of the report. 0 is the drafter's own: all heads, all of a
+    /// block, or else what is usual. Default: `[0]`.
     pub draft_lengths: Vec<usize>,
     /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting. Default: none.
     pub drafts: Vec<DraftChoice>,
@@ -309,7 +310,7 @@ impl Default for EvaluateTable {
             temperatures: vec![0.0, 1.0],
             top_k: 0,
             top_p: 1.0,
-            draft_lengths: vec![5],
+            draft_lengths: vec![0],
             drafts: Vec::new(),
             max_new_tokens: 128,
             verifier: VerifierName::Auto,
@@ -333,11 +334,22 @@ impl EvaluateTable {
         self.temperatures.iter().map(of).collect()
     }
 
-    /// All drafts to evaluate, the chains first.
-    pub fn choices(&self) -> Vec<DraftChoice> {
-        let chain = |&length: &usize| DraftChoice::chain(length);
+    /// All drafts to evaluate, the chains first, each once. `own` is the drafter's own length of a chain.
+    pub fn choices(&self, own: usize) -> Vec<DraftChoice> {
+        let chain = |&length: &usize| DraftChoice::chain(chain_length(length, own));
         let chains = self.draft_lengths.iter().map(chain);
-        chains.chain(self.drafts.iter().cloned()).collect()
+        let mut choices = Vec::new();
+        for choice in chains.chain(self.drafts.iter().cloned()) {
+            if !choices.contains(&choice) {
+                choices.push(choice);
+            }
+        }
+        choices
+    }
+
+    /// The length of the first chain. `own` is the drafter's own.
+    pub fn draft_length(&self, own: usize) -> usize {
+        chain_length(self.draft_lengths.first().copied().unwrap_or(0), own)
     }
 
     /// Checks what the types cannot say.
@@ -354,10 +366,7 @@ impl EvaluateTable {
         at_least_one("prompts", self.prompts)?;
         at_least_one("max_new_tokens", self.max_new_tokens)?;
         some_of("temperatures", &self.temperatures)?;
-        some_of("draft_lengths", &self.choices())?;
-        for &length in &self.draft_lengths {
-            at_least_one("draft_lengths", length)?;
-        }
+        some_of("draft_lengths", &self.choices(1))?;
         for draft in &self.drafts {
             if let Err(error) = draft.check() {
                 return Err(Problem::new("drafts", error.to_string()));
@@ -463,6 +472,11 @@ pub(crate) fn at_least_one(key: &str, value: usize) -> Result<(), Problem> {
         0 => Err(Problem::new(key, "expected at least 1, found 0")),
         _ => Ok(()),
     }
+}
+
+/// `asked`, of which 0 stands for the drafter's own.
+fn chain_length(asked: usize, own: usize) -> usize {
+    if asked == 0 { own } else { asked }
 }
 
 /// Refuses an empty list.

@@ -140,12 +140,9 @@ fn a_target_or_dataset_that_is_not_there_is_named() {
     );
     made.refuses(
         &["data.train=elsewhere.jsonl"],
-        &["cannot read `elsewhere.jsonl`", "No such file"],
+        &["`elsewhere.jsonl`", "No such file"],
     );
-    made.refuses(
-        &["data.eval=elsewhere"],
-        &["cannot read `elsewhere`", "No such file"],
-    );
+    made.refuses(&["data.eval=elsewhere"], &["`elsewhere`", "No such file"]);
     made.refuses(
         &["data.template=elsewhere.jinja"],
         &["cannot read `elsewhere.jinja`"],
@@ -297,10 +294,6 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
         (
             "--temperature=-1",
             ["`temperatures`", "expected 0 to 100, found -1"],
-        ),
-        (
-            "--draft-length=0",
-            ["`draft_lengths`", "expected at least 1, found 0"],
         ),
         (
             "--max-new-tokens=0",

@@ -13,8 +13,8 @@ use spectrain_models::{
     Transformer, forced,
 };
 use spectrain_train::{
-    Batch, BatchSource as _, DeerLoss, DeerLossConfig, DeerStage, Objective as _, Statistics,
-    Train as _, TrainConfig, Trainee,
+    Batch, BatchSource as _, DeerLoss, DeerLossConfig, DeerStage, Fit, Objective as _, Statistics,
+    Train as _, TrainConfig, Trainee, Validation, fit,
 };
 
 use crate::golden::assert_close;
@@ -369,4 +369,63 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
             }
         }
     }
+}
+
+/// Replies of a single token, of which a step often draws no mask.
+#[test]
+fn steps_in_which_nothing_was_masked_by_chance_do_not_end_a_training() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let reply = Sample {
+        tokens: vec![1, 2, 3],
+        loss_mask: vec![false, false, true],
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &[reply], 1);
+    let drafter = tiny::fresh(
+        &config(Context::Causal),
+        &target,
+        &device.clone().autodiff(),
+    );
+    let settings = TrainConfig {
+        steps: 12,
+        batch_tokens: 64,
+        warmup: 0,
+        log_every: 1,
+        ..TrainConfig::default()
+    };
+    let adapt = objective(DeerStage::Adapt, 1);
+    let mut source = tiny::live(samples.clone(), &target, Capture::default());
+    let empty = (0..12).filter(|&position| {
+        let seed = Some(samples.step_seed(position));
+        let batch = Batch {
+            seed,
+            ..tiny::batch(&mut source)
+        };
+        let in_graph = batch.lift(&device.clone().autodiff());
+        adapt
+            .loss(&drafter, &in_graph, Statistics::Loss)
+            .rows
+            .is_empty()
+    });
+    let empty = empty.count();
+    assert!((1..12).contains(&empty), "{empty} of 12 steps draw no mask");
+    let mut trainee = Trainee::drafter(drafter, adapt, settings.optimizer());
+    let run = tempfile::tempdir().unwrap();
+    let summary = fit(
+        &mut trainee,
+        Fit {
+            config: &settings,
+            source: Box::new(tiny::live(samples.clone(), &target, Capture::default())),
+            samples,
+            folder: run.path().to_owned(),
+            identity: "tiny".into(),
+            interrupted: &|| false,
+            on_policy: None,
+            validate: &mut |_, _, _| Ok(Validation::default()),
+            memory: &|| None,
+        },
+    )
+    .unwrap();
+    assert!(summary.steps == 12 && summary.loss > 0.0, "{summary:?}");
 }

@@ -188,6 +188,10 @@ impl Proposer for WithoutFirst {
         self.drafter.ranks(tokens)
     }
 
+    fn draft_length(&self) -> usize {
+        self.drafter.draft_length()
+    }
+
     fn passes(&self, depth: usize) -> usize {
         self.drafter.passes(depth)
     }

@@ -155,7 +155,7 @@ where
                 stop: &[5],
                 judge: &|rows| judge.judge(rows),
             }),
-            validate: &mut |_, step| {
+            validate: &mut |_, step, _| {
                 (session.in_validation)(step)?;
                 Ok(Validation {
                     loss: 1.0 / step as f64,

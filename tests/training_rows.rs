@@ -2,11 +2,14 @@
 //! as the decoder's logits say. In a graph, on rows of more than 300 tokens with several documents, for every recipe.
 use std::collections::{BTreeMap, BTreeSet};
 
+use burn::module::{ModuleVisitor, Param};
 use burn::prelude::*;
+use burn::tensor::DType;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use spectrain::registry::RECIPES;
+use spectrain_checkpoints::DType as Stored;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_models::dflash::DFlash;
@@ -17,8 +20,10 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
-use spectrain_models::weights::host_f32;
-use spectrain_models::{Drafter, Features, Target as _, Transformer, forced};
+use spectrain_models::weights::{export, held_in, host_f32, import};
+use spectrain_models::{
+    Capture, Drafter, Features, RandomWeights, Scope, Target as _, Transformer, forced,
+};
 use spectrain_train::{
     Batch, BatchSource as _, BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss,
     LiveFeatures, MedusaLoss, Objective, PardLoss, Row, Samples, StagedBlockLoss, Statistics,
@@ -46,7 +51,7 @@ fn documents() -> Vec<Sample> {
     DOCUMENTS.map(document).to_vec()
 }
 
-fn batch(target: &Transformer, capture: spectrain_models::Capture) -> Batch {
+fn batch(target: &Transformer, capture: Capture, compute: DType) -> Batch {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = TokenWriter::create(folder.path(), 1 << 20).unwrap();
     for sample in documents() {
@@ -59,7 +64,7 @@ fn batch(target: &Transformer, capture: spectrain_models::Capture) -> Batch {
         device: target.device(),
         target: std::sync::Arc::new(target.clone()),
         capture,
-        compute: burn::tensor::DType::F32,
+        compute,
     };
     let packed = source.samples.epoch(0).unwrap().remove(0);
     source.batch(packed).unwrap()
@@ -87,6 +92,8 @@ struct Trial {
     /// How many tokens a draft has, where the drafter says something else in drafts of another length.
     block: Option<usize>,
     run: fn(&Trial),
+    /// What is tried of the drafter alone, in the type of a target of 16 bits.
+    run_in_bf16: fn(&Trial),
 }
 
 fn trial<D: Drafter, O: Objective<D>>(
@@ -100,6 +107,7 @@ fn trial<D: Drafter, O: Objective<D>>(
         objective,
         block: None,
         run: rows_equal_decoding::<D, O>,
+        run_in_bf16: held_in_bf16::<D>,
     }
 }
 
@@ -132,7 +140,8 @@ fn rows_equal_decoding<D: Drafter, O: Objective<D>>(trial: &Trial) {
     let config: D::Config = read(&trial.drafter);
     let drafter: D = tiny::fresh(&config, &target, &device);
     let in_graph: D = tiny::fresh(&config, &target, &device.clone().autodiff());
-    let batch = batch(&target, D::capture(&config, target.spec()).unwrap());
+    let capture = D::capture(&config, target.spec()).unwrap();
+    let batch = batch(&target, capture, DType::F32);
     let objective = O::new(&read(&trial.objective)).unwrap();
     let lifted = batch.lift(&device.autodiff());
     let loss = objective.loss(&in_graph, &lifted, Statistics::All);
@@ -182,6 +191,71 @@ fn rows_equal_decoding<D: Drafter, O: Objective<D>>(trial: &Trial) {
         }
     }
     assert!(compared > 30 && far > 2, "{}: {compared} {far}", trial.name);
+}
+
+/// The types of a module's parameters.
+#[derive(Default)]
+struct Types(BTreeSet<String>);
+
+impl ModuleVisitor for Types {
+    fn visit_float<const N: usize>(&mut self, param: &Param<Tensor<N>>) {
+        self.0.insert(format!("{:?}", param.val().dtype()));
+    }
+}
+
+fn held_in_bf16<D: Drafter>(trial: &Trial) {
+    let device = Device::flex();
+    let mut random = RandomWeights::new(7);
+    let mut scope = Scope::root(&mut random, &device, Stored::BF16);
+    let target = Transformer::new(&mut scope, tiny::config()).unwrap();
+    let config: D::Config = read(&trial.drafter);
+    let drafter: D = tiny::fresh(&config, &target, &device);
+    let held = held_in(drafter, DType::BF16);
+    let mut types = Types::default();
+    held.visit(&mut types);
+    assert_eq!(
+        types.0,
+        BTreeSet::from(["BF16".to_owned()]),
+        "{}",
+        trial.name
+    );
+    // The same numbers, computed with in 32 bits.
+    let wide_target = held_in(target.clone(), DType::F32);
+    let wide: D = tiny::fresh(&config, &wide_target, &device);
+    let wide = import(wide, export(&held), trial.name).unwrap();
+
+    let capture = D::capture(&config, target.spec()).unwrap();
+    let batch = batch(&target, capture, DType::BF16);
+    // The document that comes first.
+    let positions = &batch.rows.layout.positions;
+    let length = 1 + (1..ROW).take_while(|&at| positions[at] > 0).count();
+    let tokens = &batch.rows.tokens[..length];
+    let features = batch.features.as_ref().unwrap();
+    let first = |x: &Tensor<3>| x.clone().narrow(0, 0, 1).narrow(1, 0, length - 1);
+    let seen = Features {
+        captured: first(&features.captured),
+        last: first(&features.last),
+    };
+    let logits = |drafter: &D, features: &Features| {
+        let mut state = drafter.start(ROW, tokens[0]);
+        drafter.observe(&mut state, &tokens[1..], features);
+        forced(drafter, &mut state, &[3, 5])
+    };
+    let found = logits(&held, &seen);
+    let of_f32 = Features {
+        captured: seen.captured.clone().cast(DType::F32),
+        last: seen.last.clone().cast(DType::F32),
+    };
+    for (found, expected) in found.iter().zip(logits(&wide, &of_f32)) {
+        let spread = expected.iter().map(|l| l * l).sum::<f32>().sqrt();
+        let apart = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2));
+        let apart = apart.sum::<f32>().sqrt();
+        assert!(
+            apart > 0.0 && apart < 0.05 * spread,
+            "{}: {apart} of {spread}",
+            trial.name
+        );
+    }
 }
 
 const BY_TARGET: [(&str, f64); 2] = [("label_weight", 0.0), ("teacher_weight", 1.0)];
@@ -263,5 +337,12 @@ fn every_recipe_trains_on_the_logits_that_it_drafts_with() {
     assert_eq!(tried, registered);
     for trial in &trials {
         (trial.run)(trial);
+    }
+}
+
+#[test]
+fn every_recipe_drafts_in_the_type_of_a_target_of_16_bits() {
+    for trial in &trials() {
+        (trial.run_in_bf16)(trial);
     }
 }

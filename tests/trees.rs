@@ -162,6 +162,10 @@ struct Forgetful {
 }
 
 impl Proposer for Forgetful {
+    fn draft_length(&self) -> usize {
+        self.session.draft_length()
+    }
+
     fn has_confidence(&self) -> bool {
         false
     }

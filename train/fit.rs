@@ -31,11 +31,15 @@ pub struct Fit<'a> {
     pub interrupted: &'a dyn Fn() -> bool,
     /// What batches need that the model writes itself, where it writes any.
     pub on_policy: Option<OnPolicy<'a>>,
-    /// Validates.
-    pub validate: &'a mut dyn FnMut(&dyn Train, usize) -> Result<Validation>,
+    /// Validates, and compares with the best so far.
+    pub validate: &'a mut Validate<'a>,
     /// Bytes in use on the device, where it tells.
     pub memory: &'a dyn Fn() -> Option<u64>,
 }
+
+/// Validates a model at a step; given the best validation so far, says by how much the model drafts better than that.
+pub type Validate<'a> =
+    dyn FnMut(&dyn Train, usize, Option<&Validation>) -> Result<Validation> + 'a;
 
 /// What batches need that the model writes itself.
 pub struct OnPolicy<'a> {
@@ -64,8 +68,26 @@ pub struct Validation {
     pub conditional: Vec<f64>,
     /// Mean acceptance length of a greedy chain simulated on the held-out text.
     pub simulated_tau: f64,
-    /// Mean acceptance length of held-out prompts really decoded; absent for what does not draft.
+    /// Mean acceptance length of held-out prompts really decoded, pooled over them; absent for what does not draft.
     pub tau: Option<f64>,
+    /// Its 95 % interval, by resampling prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tau_ci95: Option<[f64; 2]>,
+    /// τ beyond that of the best validation before it, on the same prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
+    /// Of each of these prompts the tokens emitted and the passes they took, for the next comparison.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decoded: Vec<[u64; 2]>,
+}
+
+/// By how much one set of weights drafts better than another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    /// Difference of the two τ.
+    pub tau: f64,
+    /// Its 95 % interval, by resampling prompts and taking both τ from the same ones.
+    pub ci95: [f64; 2],
 }
 
 /// How a run ended.
@@ -79,7 +101,8 @@ pub struct FitSummary {
     pub seconds: f64,
     /// Loss at the last log interval.
     pub loss: f64,
-    /// The best validation by true τ (by loss for what does not draft), and its step.
+    /// The validation of the weights to take, and its step: the first, and every later one that is surely better by true τ
+    /// (by loss for what does not draft).
     pub best: Option<(usize, Validation)>,
     /// Whether it ended before its last step.
     pub interrupted: bool,
@@ -169,7 +192,11 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
         tokens: progress.tokens,
         seconds: progress.seconds,
         loss: progress.loss,
-        best: progress.best,
+        // The counts are for comparisons, of which no more come.
+        best: progress.best.map(|(step, best)| {
+            let decoded = Vec::new();
+            (step, Validation { decoded, ..best })
+        }),
     })
 }
 
@@ -226,7 +253,7 @@ struct Run<'a> {
     config: &'a TrainConfig,
     folder: PathBuf,
     on_policy: Option<OnPolicy<'a>>,
-    validate: &'a mut dyn FnMut(&dyn Train, usize) -> Result<Validation>,
+    validate: &'a mut Validate<'a>,
     memory: &'a dyn Fn() -> Option<u64>,
     log: Log,
     /// Steps since the last log line, whose losses were not read yet.
@@ -344,14 +371,15 @@ impl Run<'_> {
 
     /// Validates; where that is interrupted, whoever takes the state up does it.
     fn validate(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
-        let found = (self.validate)(trainee, progress.step);
+        let best = progress.best.as_ref();
+        let found = (self.validate)(trainee, progress.step, best.map(|(_, best)| best));
         progress.unvalidated = matches!(found, Err(Error::Interrupted));
         if progress.unvalidated {
             return Ok(Verdict::Interrupted);
         }
         let found = found?;
-        self.log.validation(progress.step, &found);
-        if is_better(&found, progress.best.as_ref().map(|(_, best)| best)) {
+        self.log.validation(progress.step, &found, best);
+        if is_better(&found, best.map(|(_, best)| best)) {
             progress.best = Some((progress.step, found));
             return Ok(Verdict::Best);
         }
@@ -360,7 +388,7 @@ impl Run<'_> {
 
     /// Reads what the device has computed since the last time and checks it; returns the bytes in use there.
     fn read(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Option<u64>> {
-        let (steps, mut judged, mut seen) = (self.pending.len(), 0, 0);
+        let (steps, mut counts, mut seen) = (self.pending.len(), false, 0);
         for Pending {
             step,
             samples,
@@ -370,10 +398,11 @@ impl Run<'_> {
         {
             let positions: usize = losses.iter().map(|loss| loss.rows.len()).sum();
             seen += samples.len();
+            counts |= losses.iter().any(|loss| loss.counted > 0.0);
             if positions == 0 {
+                // By chance, as where masks are drawn and none was.
                 continue;
             }
-            judged += positions;
             let reports: Vec<_> = losses.iter().map(Loss::report).collect();
             let counted: f64 = reports.iter().map(|r| r.counted).sum();
             let loss = reports.iter().map(|r| r.total * r.counted).sum::<f64>() / counted;
@@ -388,7 +417,7 @@ impl Run<'_> {
             }
             progress.interval.add(loss, norm, reports);
         }
-        if judged == 0 {
+        if !counts {
             return Err(Error::NothingCounted {
                 step: progress.step,
                 steps,
@@ -404,7 +433,9 @@ impl Run<'_> {
         }
         let memory = (self.memory)();
         progress.watch.memory(memory, progress.step)?;
-        progress.loss = progress.interval.loss();
+        if let Some(loss) = progress.interval.loss() {
+            progress.loss = loss;
+        }
         Ok(memory)
     }
 
@@ -441,13 +472,46 @@ fn prune(folder: &Path, config: &TrainConfig, progress: &Progress) -> Result<()>
     Ok(())
 }
 
-/// By true τ; where nothing drafts, by loss.
+/// Whether weights take the place of the best before them. By true τ only where the interval of the difference says so: of
+/// many states that draft about as well, the one of highest τ would be the luckiest. Where nothing drafts, by loss.
 fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
     let Some(best) = best else {
         return true;
     };
-    match (found.tau, best.tau) {
-        (Some(found), Some(best)) => found > best,
+    match (found.tau, best.tau, found.gain) {
+        (Some(_), Some(_), gain) => gain.is_some_and(|gain| gain.ci95[0] > 0.0),
         _ => found.loss < best.loss,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(tau: Option<f64>, gain: Option<[f64; 2]>, loss: f64) -> Validation {
+        Validation {
+            loss,
+            tau,
+            gain: gain.map(|ci95| Gain { tau: 0.1, ci95 }),
+            ..Validation::default()
+        }
+    }
+
+    #[test]
+    fn weights_are_replaced_by_surely_better_ones_alone() {
+        let best = of(Some(3.0), None, 1.0);
+        assert!(is_better(&best, None));
+        let better = |found: Validation| is_better(&found, Some(&best));
+        assert!(better(of(Some(3.1), Some([0.01, 0.2]), 2.0)));
+        // The τ is higher, and so might it be of the same weights on other prompts.
+        assert!(!better(of(Some(3.1), Some([-0.01, 0.2]), 0.5)));
+        assert!(!better(of(Some(3.1), None, 0.5)));
+    }
+
+    #[test]
+    fn where_nothing_drafts_the_loss_decides() {
+        let best = of(None, None, 1.0);
+        assert!(is_better(&of(None, None, 0.9), Some(&best)));
+        assert!(!is_better(&of(None, None, 1.1), Some(&best)));
     }
 }

@@ -45,7 +45,7 @@ pub use divergence::{Divergence, Judged, TeacherRows};
 pub use effect::Effect;
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
-pub use fit::{Fit, FitSummary, OnPolicy, Validation, fit};
+pub use fit::{Fit, FitSummary, Gain, OnPolicy, Validate, Validation, fit};
 pub use hydra::{HydraLoss, HydraLossConfig};
 pub use medusa::{MedusaLoss, MedusaLossConfig};
 pub use next_token::{NextToken, NextTokenConfig};

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
-use crate::{LossReport, StepReport, Validation};
+use crate::{Gain, LossReport, StepReport, Validation};
 
 /// The steps since the last log line. A saved state holds them, so that the next line says the same as without a stop.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -41,9 +41,9 @@ impl Interval {
         self.seconds += seconds;
     }
 
-    /// Mean loss.
-    pub(crate) fn loss(&self) -> f64 {
-        mean(&self.losses)
+    /// Mean loss, of the steps in which a position counted.
+    pub(crate) fn loss(&self) -> Option<f64> {
+        (!self.losses.is_empty()).then(|| mean(&self.losses))
     }
 
     fn alphas(&self) -> Vec<f64> {
@@ -100,7 +100,13 @@ impl Log {
     ) {
         let seconds = interval.seconds;
         let rate = interval.tokens as f64 / seconds.max(1e-9);
-        let (loss, norm) = (interval.loss(), mean(&interval.norms));
+        let Some(loss) = interval.loss() else {
+            return self.say(format!(
+                "step {step}/{}: by chance no position of these batches counts",
+                self.steps
+            ));
+        };
+        let norm = mean(&interval.norms);
         let alphas = interval.alphas();
         self.pace = seconds / interval.losses.len().max(1) as f64;
         let left = self.pace * (self.steps - step) as f64;
@@ -125,28 +131,32 @@ impl Log {
         self.events.flush();
     }
 
-    pub(crate) fn validation(&mut self, step: usize, found: &Validation) {
+    pub(crate) fn validation(
+        &mut self,
+        step: usize,
+        found: &Validation,
+        best: Option<&(usize, Validation)>,
+    ) {
         let mut line = format!("step {step} validation: loss {:.4}", found.loss);
         if !found.conditional.is_empty() {
-            let tau = found
-                .tau
-                .map_or(String::new(), |tau| format!(" τ {tau:.3}"));
+            let tau = decoded(found, best.map(|(step, _)| *step));
             let conditional = shown(&found.conditional);
             line += &format!(
                 " simulated τ {:.3}{tau} conditional{conditional}",
                 found.simulated_tau
             );
         }
-        match &self.bar {
-            Some(bar) => bar.println(&line),
-            None => tracing::info!("{line}"),
-        }
+        self.say(line);
         self.scalar("validation/loss", found.loss, step);
         if !found.conditional.is_empty() {
             self.scalar("validation/simulated_tau", found.simulated_tau, step);
         }
         if let Some(tau) = found.tau {
             self.scalar("validation/tau", tau, step);
+        }
+        if let Some([low, high]) = found.tau_ci95 {
+            self.scalar("validation/tau_low", low, step);
+            self.scalar("validation/tau_high", high, step);
         }
         for (depth, alpha) in found.conditional.iter().enumerate() {
             self.scalar(
@@ -161,6 +171,13 @@ impl Log {
         self.events.flush();
     }
 
+    fn say(&self, line: String) {
+        match &self.bar {
+            Some(bar) => bar.println(&line),
+            None => tracing::info!("{line}"),
+        }
+    }
+
     pub(crate) fn finish(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -171,6 +188,27 @@ impl Log {
     fn scalar(&mut self, tag: &str, value: f64, step: usize) {
         self.events.scalar(tag, value, step);
     }
+}
+
+/// ` τ 3.120 [3.01, 3.23] (+0.140 [+0.08, +0.20] on step 200: taken)`, or as much of it as is known.
+fn decoded(found: &Validation, best: Option<usize>) -> String {
+    let Some(tau) = found.tau else {
+        return String::new();
+    };
+    let mut text = format!(" τ {tau:.3}");
+    if let Some([low, high]) = found.tau_ci95 {
+        text += &format!(" [{low:.2}, {high:.2}]");
+    }
+    if let (Some(Gain { tau, ci95 }), Some(best)) = (found.gain, best) {
+        let [low, high] = ci95;
+        let verdict = if low > 0.0 {
+            "taken"
+        } else {
+            "not surely better"
+        };
+        text += &format!(" ({tau:+.3} [{low:+.2}, {high:+.2}] on step {best}: {verdict})");
+    }
+    text
 }
 
 /// ` α .61 .52 .47`, or nothing.

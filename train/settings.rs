@@ -60,11 +60,11 @@ pub struct TrainConfig {
     pub validate_every: usize,
     /// Held-out samples of a validation's loss and simulated τ. 64.
     pub validate_samples: usize,
-    /// Held-out prompts that a validation decodes for the true τ. 8.
+    /// Held-out prompts that a validation decodes for the true τ. 64.
     pub decode_prompts: usize,
-    /// Tokens decoded for each. 64.
+    /// Tokens decoded for each. 128.
     pub decode_tokens: usize,
-    /// Length of the chains drafted for them. 5.
+    /// Length of the chains drafted for them; 0 is the drafter's own. 0.
     pub decode_draft_length: usize,
     /// Steps between saved states. 200.
     pub save_every: usize,
@@ -95,9 +95,9 @@ impl Default for TrainConfig {
             log_every: 10,
             validate_every: 200,
             validate_samples: 64,
-            decode_prompts: 8,
-            decode_tokens: 64,
-            decode_draft_length: 5,
+            decode_prompts: 64,
+            decode_tokens: 128,
+            decode_draft_length: 0,
             save_every: 200,
             keep: 2,
             explosion: 10.0,
@@ -118,7 +118,7 @@ impl TrainConfig {
             ("validate_every", self.validate_every),
             ("save_every", self.save_every),
             ("keep", self.keep),
-            ("decode_draft_length", self.decode_draft_length),
+            ("decode_tokens", self.decode_tokens),
         ];
         let wrong = |key, expected: String, got: String| {
             Err(Error::Setting {

@@ -1,7 +1,8 @@
 use burn::module::Module;
 use burn::prelude::*;
+use burn::tensor::DType;
 use spectrain_checkpoints::NamedTensor;
-use spectrain_models::weights::{export, host_f32, import};
+use spectrain_models::weights::{export, held_in, host_f32, import};
 use spectrain_models::{Drafter, Proposer, Session};
 
 use crate::optimizer::{AdamW, AdamWConfig, Gradients};
@@ -47,8 +48,8 @@ pub trait Train {
     /// Whether every parameter is finite.
     fn is_finite(&self) -> bool;
 
-    /// The model at its present weights as a proposer, if it is a drafter.
-    fn proposer(&self) -> Option<Box<dyn Proposer>>;
+    /// The model at its present weights, held in `dtype`, as a proposer, if it is a drafter.
+    fn proposer(&self, dtype: DType) -> Option<Box<dyn Proposer>>;
 }
 
 /// A model with its objective and optimiser.
@@ -60,7 +61,7 @@ pub struct Trainee<M: Module, O> {
     gradients: Gradients,
     /// What `gradients` are the mean over.
     counted: f64,
-    propose: fn(&M) -> Option<Box<dyn Proposer>>,
+    propose: fn(&M, DType) -> Option<Box<dyn Proposer>>,
 }
 
 impl<M: Module, O: Objective<M>> Trainee<M, O> {
@@ -72,7 +73,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
             optimizer: AdamW::new(optimizer),
             gradients: Gradients::default(),
             counted: 0.0,
-            propose: |_| None,
+            propose: |_, _| None,
         }
     }
 
@@ -105,7 +106,7 @@ where
     /// Puts a drafter in training.
     pub fn drafter(model: D, objective: O, optimizer: AdamWConfig) -> Self {
         Self {
-            propose: |drafter| Some(Box::new(Session::new(drafter.valid()))),
+            propose: |drafter, dtype| Some(Box::new(Session::new(held_in(drafter.valid(), dtype)))),
             ..Self::new(model, objective, optimizer)
         }
     }
@@ -196,7 +197,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         sum.0.is_none_or(|sum| host_f32(sum)[0].is_finite())
     }
 
-    fn proposer(&self) -> Option<Box<dyn Proposer>> {
-        (self.propose)(self.held())
+    fn proposer(&self, dtype: DType) -> Option<Box<dyn Proposer>> {
+        (self.propose)(self.held(), dtype)
     }
 }

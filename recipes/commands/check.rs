@@ -1,15 +1,19 @@
 //! `spectrain check`: whether a drafter's folder is as it was written, and for this target.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_eval::DraftReport;
 
-use crate::cli::DeviceArgument;
+use crate::cli::{DeviceArgument, TemplateArgument};
 use crate::judge::Judge;
+use crate::stages::evaluate::spread;
 use crate::stages::export::accepted;
-use crate::tables::TargetType;
+use crate::stages::prepare::Text;
+use crate::tables::{DataTable, TargetType};
 use crate::{device, target};
 
 /// Prompts to decode.
@@ -24,6 +28,11 @@ pub struct CheckArguments {
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
+    /// Conversations to measure τ with; without them the target makes texts up
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    template: TemplateArgument,
     #[command(flatten)]
     device: DeviceArgument,
 }
@@ -65,12 +74,49 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let judge = Judge::open(&target, folder, &device::device(name)?, dtype)?;
-    let decoded = accepted(&judge, &judge.generated_prompts(PROMPTS)?)?;
+    for line in reported(&model) {
+        println!("{line}");
+    }
+    let (prompts, what) = match &arguments.prompts {
+        Some(path) => (given(arguments, path, &target)?, "the prompts"),
+        None => (
+            judge.generated_prompts(PROMPTS)?,
+            "texts that the target made up, which nobody asks for",
+        ),
+    };
+    let decoded = accepted(&judge, &prompts)?;
     println!(
-        "τ {:.3} on texts that the target made up: {} tokens accepted in {} passes",
+        "τ {:.2} on {what}: {} tokens accepted in {} passes",
         decoded.tau(),
         decoded.total(),
         decoded.accepted.len()
     );
+    if arguments.prompts.is_none() {
+        println!("it drafts; how well, `--prompts FILE` says, or `spectrain evaluate`");
+    }
     Ok(())
+}
+
+/// What the report of a drafter that was evaluated says, setting by setting.
+fn reported(drafter: &ModelFolder) -> Vec<String> {
+    let provenance = seal::provenance(drafter.config());
+    let settings = provenance.and_then(|found| found["report"]["settings"].as_array());
+    let line = |setting: &Value| {
+        let (temperature, tau) = (&setting["temperature"], setting["tau"].as_f64()?);
+        let draft: DraftReport = serde_json::from_value(setting["draft"].clone()).ok()?;
+        Some(format!(
+            "its report: τ {tau:.2} at temperature {temperature}, {draft}"
+        ))
+    };
+    let settings = settings.into_iter().flatten();
+    settings.filter_map(line).collect()
+}
+
+fn given(arguments: &CheckArguments, path: &Path, target: &Path) -> Result<Vec<Vec<u32>>> {
+    let data = DataTable {
+        template_variables: arguments.template.with_those_of(&arguments.folder)?,
+        ..DataTable::default()
+    };
+    let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;
+    Ok(spread(prompts, PROMPTS))
 }

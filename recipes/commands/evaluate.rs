@@ -37,7 +37,7 @@ pub struct EvaluateArguments {
     /// Temperature; may be repeated
     #[arg(long = "temperature", default_values_t = [0.0, 1.0])]
     temperatures: Vec<f64>,
-    /// Length of a chain to draft, in tokens; may be repeated [default: 5, without `--draft`]
+    /// Length of a chain to draft, in tokens; may be repeated 0 is the drafter's own [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
     /// A draft of another shape, written as in a recipe: `{ shape = "dynamic", nodes = 60 }`; may be repeated

@@ -13,7 +13,7 @@ use crate::hashes::HashMemory;
 use crate::recipe;
 use crate::registry::Writing;
 use crate::run_folder::{RunFolder, Status, manifest_in};
-use crate::stages::export::{COMPARED_DRAFT, Conversion, provenance_of};
+use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::{EXPORTED, trained};
 use crate::tables::{Engine, ExportType};
 use crate::target;
@@ -76,7 +76,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
             folder: &arguments.out,
             dtype: arguments.dtype.dtype(),
             target: &source.target,
-            draft_length: COMPARED_DRAFT,
+            draft_length: 0,
             provenance: &source.provenance,
         },
     };

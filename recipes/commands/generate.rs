@@ -10,7 +10,7 @@ use spectrain_data::Message;
 use spectrain_data::template::Generation as Turn;
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
-use spectrain_models::{Capture, DraftShape, Sampling, load_target};
+use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
 
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
 use crate::progress::tell;
@@ -37,8 +37,8 @@ pub struct GenerateArguments {
     /// Temperature; 0 takes the most likely token
     #[arg(long, default_value_t = 0.0)]
     temperature: f64,
-    /// Length of the draft, in tokens
-    #[arg(long, default_value_t = 5)]
+    /// Length of the draft, in tokens; 0 is the drafter's own
+    #[arg(long, default_value_t = 0)]
     draft_length: usize,
     /// A draft of another shape, written as in a recipe: `{ shape = "dynamic", nodes = 60 }`
     #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
@@ -86,13 +86,6 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         &device,
         device::target_dtype(TargetType::Auto, name),
     )?;
-    let settings = DecodeSettings {
-        max_new_tokens: arguments.max_new_tokens,
-        draft,
-        sampling: Sampling::at(arguments.temperature),
-        stop: target::stop_tokens(&model)?,
-        shadow: None,
-    };
     let mut rng = StdRng::seed_from_u64(arguments.seed);
     let open = |path: &PathBuf| open_drafter(path, &loaded.parts(), &device);
     let drafter = arguments.drafter.as_ref().map(open).transpose()?;
@@ -100,35 +93,41 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         Some(drafter) => drafter.capture()?,
         None => Capture::default(),
     };
+    let mut session = drafter.map(|drafter| drafter.held_in(loaded.dtype()).session());
+    let own = session.as_ref().map_or(1, |session| session.draft_length());
+    let settings = DecodeSettings {
+        max_new_tokens: arguments.max_new_tokens,
+        draft: draft.unwrap_or(DraftShape::Chain { length: own }),
+        sampling: Sampling::at(arguments.temperature),
+        stop: target::stop_tokens(&model)?,
+        shadow: None,
+    };
     let decoder = Decoder::new(&loaded, &capture).unless(&interrupted);
-    let generation = match &drafter {
+    let generation = match &mut session {
         None => decoder.plain(&prompt, &settings, &mut rng)?,
-        Some(drafter) => {
+        Some(session) => {
             let verifier = VerifierChoice::Exact.at(&settings.sampling);
-            decoder.generate(
-                drafter.session().as_mut(),
-                verifier,
-                &prompt,
-                &settings,
-                &mut rng,
-            )?
+            decoder.generate(session.as_mut(), verifier, &prompt, &settings, &mut rng)?
         }
     };
     let pieces = pieces(&tokenizer, &generation)?;
     println!("{}", show(&pieces, std::io::stdout().is_terminal()));
-    tell(summary(&generation, drafter.is_some()));
+    tell(summary(&generation, session.is_some()));
     Ok(())
 }
 
-fn shape(arguments: &GenerateArguments) -> Result<DraftShape> {
-    match &arguments.draft {
-        None => Ok(DraftShape::Chain {
-            length: arguments.draft_length,
-        }),
-        Some(choice) => choice.shape().ok_or_else(|| {
-            let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, whose report has its paths";
-            Misuse(message.into()).into()
-        }),
+/// The shape that is asked for; `None` for a chain as long as the drafter's own.
+fn shape(arguments: &GenerateArguments) -> Result<Option<DraftShape>> {
+    match (&arguments.draft, arguments.draft_length) {
+        (None, 0) => Ok(None),
+        (None, length) => Ok(Some(DraftShape::Chain { length })),
+        (Some(choice), _) => match choice.shape() {
+            Some(shape) => Ok(Some(shape)),
+            None => {
+                let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, whose report has its paths";
+                Err(Misuse(message.into()).into())
+            }
+        },
     }
 }
 

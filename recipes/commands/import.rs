@@ -267,18 +267,15 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
         let published = Published::read(&arguments.folder, &meaning.reading)?;
         published.write(&candidate, Some(target), &Value::Null)?;
         let drafter = open_drafter(&candidate, &loaded.parts(), &device)?;
-        let capture = drafter.capture()?;
         let judge = match &mut judge {
             Some(judge) => {
-                (judge.drafter, judge.capture) = (drafter, capture);
+                judge.take(drafter.as_ref())?;
                 judge
             }
-            None => judge.insert(Judge {
-                target: loaded.clone(),
-                drafter,
-                capture,
-                stop: target::stop_tokens(&model)?,
-            }),
+            None => {
+                let stop = target::stop_tokens(&model)?;
+                judge.insert(Judge::of(loaded.clone(), stop, drafter.as_ref())?)
+            }
         };
         if prompts.is_empty() {
             prompts = judge.generated_prompts(arguments.count)?;

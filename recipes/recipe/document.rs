@@ -39,7 +39,8 @@ impl<'a> Document<'a> {
             DeTable::parse(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
         for change in changes {
             let parsed = change.parse();
-            let applied = parsed.and_then(|changed| merge(table.get_mut(), changed, ""));
+            let applied =
+                parsed.and_then(|changed| merge(table.get_mut(), changed, ("", change.key())));
             applied.with_context(|| format!("cannot apply `--set {}`", change.given))?;
         }
         Ok(Self {
@@ -167,7 +168,7 @@ impl<'a> Document<'a> {
                                 own.remove(&length);
                             }
                         }
-                        merge(own, changed, "")?;
+                        merge(own, changed, ("", ""))?;
                     }
                     (_, Some(other)) => own = Spanned::new(0..0, other),
                     (_, None) => {}
@@ -287,6 +288,10 @@ impl Change {
         })
     }
 
+    fn key(&self) -> &str {
+        self.given.split_once('=').map_or("", |(key, _)| key.trim())
+    }
+
     fn parse(&self) -> Result<DeTable<'_>> {
         let table = DeTable::parse(&self.toml).map_err(|error| anyhow!("{}", error.message()))?;
         Ok(table.into_inner())
@@ -297,7 +302,8 @@ fn has(table: &DeTable<'_>, name: &str) -> bool {
     table.keys().any(|key| key.get_ref() == name)
 }
 
-fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, path: &str) -> Result<()> {
+/// Puts the keys of `from` into `into`, which stands at `path`. What stands at the key `whole` may become a table.
+fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, (path, whole): (&str, &str)) -> Result<()> {
     for (key, value) in from {
         let here = format!("{path}{}", key.get_ref());
         match into.get_mut(&key) {
@@ -306,12 +312,12 @@ fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, path: &str) -> Result<()
                 let span = value.span();
                 match (existing.get_mut(), value.into_inner()) {
                     (DeValue::Table(existing), DeValue::Table(changed)) => {
-                        merge(existing, changed, &format!("{here}."))?;
+                        merge(existing, changed, (&format!("{here}."), whole))?;
                     }
                     (DeValue::Table(_), other) => {
                         bail!("`{here}` is a table, found {}", other.type_str())
                     }
-                    (other, DeValue::Table(_)) => {
+                    (other, DeValue::Table(_)) if here != whole => {
                         bail!("`{here}` is not a table but {}", other.type_str())
                     }
                     (_, value) => *existing = Spanned::new(span, value),

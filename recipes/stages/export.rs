@@ -25,8 +25,6 @@ use verify::{compare, verify};
 const COMPARED_PROMPTS: usize = 8;
 /// Prompts of a conversion, which has no device of its own and may have a large target.
 const CONVERTED_PROMPTS: usize = 2;
-/// Length of the draft in these comparisons.
-pub const COMPARED_DRAFT: usize = 5;
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -49,9 +47,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "trained": context.run.sha256(&trained_folder)?,
     });
     let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
-    let trained = judge.drafter.rounded(DType::F32)?;
+    let trained = open_drafter(&trained_folder, &judge.target.parts(), &context.device)?;
     let before = accepted(&judge, &prompts)?;
-    let length = draft_length(context);
+    let own = judge.drafter.session().draft_length();
+    let length = context.recipe.evaluate.draft_length(own);
     let name = context.target_name()?;
     let mut exported: Vec<(String, f64, Vec<String>)> = Vec::new();
     for (folder, engines) in folders(&export.to, trained.as_ref()) {
@@ -65,8 +64,9 @@ pub fn run(context: &StageContext) -> Result<Value> {
         };
         trained.write_for(engines[0], &writing)?;
         let target = judge.target.parts();
-        judge.drafter = open_drafter(&path, &target, &context.device)?;
-        verify(&mut judge, trained.as_ref(), &writing, &prompts)?;
+        let read_back = open_drafter(&path, &target, &context.device)?;
+        let both = (trained.as_ref(), read_back.as_ref());
+        verify(&mut judge, both, &writing, &prompts)?;
         let after = accepted(&judge, &prompts)?;
         compare(&before, &after, writing.dtype)?;
         let lines = commands(judge.drafter.as_ref(), &engines, &writing)?;
@@ -119,11 +119,6 @@ fn training(context: &StageContext) -> Result<Value> {
     Ok(training)
 }
 
-fn draft_length(context: &StageContext) -> usize {
-    let lengths = &context.recipe.evaluate.draft_lengths;
-    lengths.first().copied().unwrap_or(COMPARED_DRAFT)
-}
-
 /// The folders to write, within the run, and whom each is for. The first is the one that is evaluated.
 fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<Engine>)> {
     let (others, usual): (Vec<Engine>, Vec<Engine>) =
@@ -157,7 +152,7 @@ pub struct Conversion<'a> {
     pub target: PathBuf,
     /// The engine.
     pub engine: Engine,
-    /// What to write, and where.
+    /// What to write, and where. The length of the draft is the drafter's own, whatever stands there.
     pub writing: Writing<'a>,
 }
 
@@ -166,16 +161,21 @@ impl Conversion<'_> {
     pub fn run(&self) -> Result<Vec<String>> {
         let device = burn::prelude::Device::flex();
         let mut judge = Judge::open(&self.target, self.trained, &device, DType::F32)?;
-        let trained = judge.drafter.rounded(DType::F32)?;
-        if !is_apart(self.engine, trained.as_ref()) {
-            commands::check(trained.as_ref(), self.engine, &self.writing)?;
-        }
-        trained.write_for(self.engine, &self.writing)?;
         let target = judge.target.parts();
-        judge.drafter = open_drafter(self.writing.folder, &target, &device)?;
+        let trained = open_drafter(self.trained, &target, &device)?;
+        let writing = &Writing {
+            draft_length: judge.drafter.session().draft_length(),
+            ..self.writing
+        };
+        if !is_apart(self.engine, trained.as_ref()) {
+            commands::check(trained.as_ref(), self.engine, writing)?;
+        }
+        trained.write_for(self.engine, writing)?;
+        let read_back = open_drafter(writing.folder, &target, &device)?;
         let prompts = judge.generated_prompts(CONVERTED_PROMPTS)?;
-        verify(&mut judge, trained.as_ref(), &self.writing, &prompts)?;
-        commands(judge.drafter.as_ref(), &[self.engine], &self.writing)
+        let both = (trained.as_ref(), read_back.as_ref());
+        verify(&mut judge, both, writing, &prompts)?;
+        commands(read_back.as_ref(), &[self.engine], writing)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod synthetic;
 #[cfg(test)]
 mod tests;
 pub mod train;
+mod validation;
 
 use std::path::{Path, PathBuf};
 

@@ -183,7 +183,20 @@ impl Text {
             samples += 1;
             progress.set(samples, "samples");
         });
-        let report = report.with_context(|| format!("cannot prepare `data.{name}`"))?;
+        // Of one row or file the error says where it is, but not of all.
+        let all = matches!(
+            report.as_ref().map_err(|error| error.downcast_ref()),
+            Err(Some(spectrain_data::Error::NothingKept { .. }))
+        );
+        let sources = match name {
+            _ if !all => None,
+            "train" => context.train_data().ok(),
+            _ => context.eval_data(),
+        };
+        let report = report.with_context(|| match sources {
+            Some(sources) => format!("cannot prepare `data.{name}`, {sources}"),
+            None => format!("cannot prepare `data.{name}`"),
+        })?;
         progress.finish(&report);
         Ok(report)
     }

@@ -180,7 +180,7 @@ fn train(
     let rows = config.batch_tokens / table.max_length;
     let samples = Samples::new(tokens.clone(), table.max_length, rows, context.recipe.seed);
     let held_out = Samples::new(held_out, table.max_length, rows, context.recipe.seed);
-    let mut validate = |trainee: &dyn Train, _step: usize| {
+    let mut validate = |trainee: &dyn Train, _: usize, _: Option<&Validation>| {
         let mut source = TokensOnly {
             samples: held_out.clone(),
             device: context.device.clone(),

@@ -272,6 +272,9 @@ fn every_key_that_a_stage_reads_exists() {
     let mut recipe = recipe(root.path(), &[]);
     recipe.json["synthetic"] = json!({});
     recipe.json["start"] = json!("folder");
+    // Keys that are not written where nothing is said.
+    recipe.json["data"]["template_variables"] = json!({});
+    recipe.json["data"]["held_out"] = json!(0.1);
     for stage in STAGES {
         for path in stage.reads {
             let value = path.split('.').fold(&recipe.json, |value, key| &value[key]);

@@ -6,22 +6,21 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
-use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, hash, seal, state};
 use spectrain_data::features::{FeatureHeader, FeatureShards};
 use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_eval::{Acceptance, DecodeSettings, Decoder, Greedy};
 use spectrain_models::weights::import;
-use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
+use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{
-    BatchSource, Fit, FitSummary, LiveFeatures, LossReport, Objective, OnPolicy, Samples,
-    StepReport, StoredFeatures, Train, TrainConfig, Trainee, Validation, fit,
+    BatchSource, Fit, FitSummary, LiveFeatures, Objective, OnPolicy, Samples, StoredFeatures,
+    Train, TrainConfig, Trainee, fit,
 };
 
-use super::{StageContext, check_interrupted, evaluate, features, interrupted, prepare, trained};
+use super::validation::{Validator, validation_prompts};
+use super::{StageContext, check_interrupted, features, interrupted, prepare, trained};
 use crate::device::is_gpu;
 use crate::registry::Shipped;
 use crate::self_check;
@@ -149,12 +148,13 @@ fn with_weights_of<D: Shipped>(drafter: D, folder: &Path, step: u64) -> Result<D
 
 fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize) {
     let rate = summary.tokens as f64 / summary.seconds.max(1e-9);
-    let tau = summary.best.as_ref().and_then(|(_, best)| best.tau);
-    let tau = tau.map_or(String::new(), |tau| {
-        format!(", τ {tau:.3} on held-out prompts")
+    let best = summary.best.as_ref().map(|(_, best)| best);
+    let tau = best.and_then(|best| Some((best.tau?, best.tau_ci95?)));
+    let tau = tau.map_or(String::new(), |(tau, [low, high])| {
+        format!(", τ {tau:.2} [{low:.2}, {high:.2}] on held-out prompts")
     });
     context.output.say(format!(
-        "{stage}: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, best at step {step}{tau}",
+        "{stage}: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, weights of step {step} taken{tau}",
         summary.steps, summary.tokens, summary.seconds, summary.loss
     ));
 }
@@ -289,42 +289,29 @@ impl<'a> Setup<'a> {
         trainee: &mut dyn Train,
         identity: &Value,
     ) -> Result<FitSummary> {
-        let (recipe, config) = (context.recipe, &self.config);
-        let prompts = match self.drafts {
-            true => validation_prompts(context, config.decode_prompts)?,
-            false => Vec::new(),
-        };
+        let compute = compute_type(context.dtype);
+        let config = &self.config;
         let rows = config.batch_tokens / self.row_length;
-        let held_out = Samples::new(self.held_out.clone(), self.row_length, rows, recipe.seed);
-        let mut source = self.live(
-            held_out.clone(),
-            &context.device,
-            compute_type(context.dtype),
+        let held_out = Samples::new(
+            self.held_out.clone(),
+            self.row_length,
+            rows,
+            context.recipe.seed,
         );
-        let wanted = config.validate_samples;
-        let draft = config.decode_draft_length;
-        let mut validate = |trainee: &dyn Train, _step: usize| {
-            let mut sums = HeldOut::default();
-            let mut samples = 0;
-            for packed in held_out.epoch(0)? {
-                if samples >= wanted {
-                    break;
-                }
-                if interrupted() {
-                    return Err(spectrain_train::Error::Interrupted);
-                }
-                samples += packed.rows.iter().map(Vec::len).sum::<usize>();
-                sums.add(trainee.measure(&source.batch(packed)?));
-            }
-            let mut found = sums.validation();
-            found.tau = self.decode(trainee, &prompts, draft, config.decode_tokens)?;
-            Ok(found)
+        let mut validation = Validator {
+            target: self.target.as_ref(),
+            capture: &self.capture,
+            stop: &self.stop,
+            compute,
+            config,
+            source: self.live(held_out.clone(), &context.device, compute),
+            held_out,
+            prompts: match self.drafts {
+                true => validation_prompts(context, config.decode_prompts)?,
+                false => Vec::new(),
+            },
         };
-        let judge = self.live(
-            self.samples.clone(),
-            &context.device,
-            compute_type(context.dtype),
-        );
+        let judge = self.live(self.samples.clone(), &context.device, compute);
         let digest = hash::sha256_bytes(identity.to_string().as_bytes());
         let device = context.device.clone();
         Ok(fit(
@@ -340,46 +327,10 @@ impl<'a> Setup<'a> {
                     stop: &self.stop,
                     judge: &|rows| judge.judge(rows),
                 }),
-                validate: &mut validate,
+                validate: &mut |trainee, _, best| validation.of(trainee, best),
                 memory: &|| memory_in_use(&device),
             },
         )?)
-    }
-
-    /// Mean acceptance length of greedy chains over `prompts`.
-    fn decode(
-        &self,
-        trainee: &dyn Train,
-        prompts: &[Vec<u32>],
-        length: usize,
-        tokens: usize,
-    ) -> spectrain_train::Result<Option<f64>> {
-        let Some(mut proposer) = trainee.proposer() else {
-            return Ok(None);
-        };
-        let decoder = Decoder::new(self.target.as_ref(), &self.capture).unless(&interrupted);
-        let settings = DecodeSettings {
-            max_new_tokens: tokens,
-            draft: DraftShape::Chain { length },
-            sampling: Sampling::GREEDY,
-            stop: self.stop.clone(),
-            shadow: None,
-        };
-        let mut acceptance = Acceptance::default();
-        for prompt in prompts {
-            let mut rng = StdRng::seed_from_u64(0);
-            match decoder.generate(proposer.as_mut(), &Greedy, prompt, &settings, &mut rng) {
-                Ok(generation) => generation
-                    .passes
-                    .iter()
-                    .for_each(|pass| acceptance.add(pass)),
-                Err(error) if error.is_interruption() => {
-                    return Err(spectrain_train::Error::Interrupted);
-                }
-                Err(error) => tracing::warn!("a validation prompt was not decoded: {error}"),
-            }
-        }
-        Ok(acceptance.tau())
     }
 }
 
@@ -388,53 +339,5 @@ fn compute_type(target: DType) -> BurnDType {
     match target {
         DType::BF16 => BurnDType::BF16,
         _ => BurnDType::F32,
-    }
-}
-
-/// Prompts that the evaluation will not use, as far as there are any.
-fn validation_prompts(context: &StageContext, count: usize) -> Result<Vec<Vec<u32>>> {
-    let prompts = prepare::prompts(context.run)?;
-    let judged = evaluate::spread(prompts.clone(), context.recipe.evaluate.prompts);
-    let others: Vec<_> = prompts
-        .iter()
-        .filter(|prompt| !judged.contains(prompt))
-        .cloned()
-        .collect();
-    let from = if others.is_empty() { prompts } else { others };
-    Ok(evaluate::spread(from, count))
-}
-
-/// Sums over the held-out batches.
-#[derive(Default)]
-struct HeldOut {
-    steps: Vec<StepReport>,
-    loss: f64,
-    batches: usize,
-}
-
-impl HeldOut {
-    fn add(&mut self, report: LossReport) {
-        self.loss += report.total;
-        self.batches += 1;
-        if self.steps.len() < report.steps.len() {
-            self.steps.resize(report.steps.len(), StepReport::default());
-        }
-        for (sum, step) in self.steps.iter_mut().zip(&report.steps) {
-            sum.add(step);
-        }
-    }
-
-    fn validation(&self) -> Validation {
-        let share = |part: f64, whole: usize| part / whole.max(1) as f64;
-        let each = |of: &dyn Fn(&StepReport) -> f64| self.steps.iter().map(of).collect();
-        let chains = self.steps.first().map_or(0, |step| step.reached);
-        let kept: usize = self.steps.iter().map(|step| step.kept).sum();
-        Validation {
-            loss: share(self.loss, self.batches),
-            alpha: each(&|step| share(step.alpha, step.count)),
-            conditional: each(&|step| share(step.kept as f64, step.reached)),
-            simulated_tau: 1.0 + share(kept as f64, chains),
-            tau: None,
-        }
     }
 }

@@ -19,7 +19,7 @@ pub struct BlockLossConfig {
     pub teacher_weight: f64,
     /// That divergence; `"ce"` is the target's most likely token. `"kl"`.
     pub divergence: Divergence,
-    /// How much each slot counts. `"exponential"`.
+    /// How much each slot counts. `"d_pace"`.
     pub slot_weights: SlotWeights,
     /// Slots over which exponential weights fall to 1/e. Left out or 0: the authors', by the size of the block.
     pub decay_slots: f64,
@@ -52,7 +52,7 @@ pub enum Anchors {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotWeights {
-    /// Slot `k`, the first being 0, counts `exp(-k / decay_slots)`.
+    /// Slot `k`, the first being 0, counts `exp(-k / decay_slots)` (DFlash, <https://arxiv.org/abs/2602.06036>).
     Exponential,
     /// All alike.
     Uniform,
@@ -73,7 +73,7 @@ impl Default for BlockLossConfig {
             label_weight: 1.0,
             teacher_weight: 0.0,
             divergence: Divergence::Kl,
-            slot_weights: SlotWeights::Exponential,
+            slot_weights: SlotWeights::DPace,
             decay_slots: 0.0,
             growth: 1.01,
             certainty: 0.5,

@@ -8,7 +8,6 @@ use spectrain_models::{
     Distribution, Draft, DraftRequest, DraftShape, Features, Proposal, Proposer, Sampling,
 };
 
-use super::COMPARED_DRAFT;
 use crate::judge::Judge;
 use crate::registry::{Trained, Writing};
 
@@ -22,22 +21,22 @@ const KEPT_WHEN_ROUNDED: f64 = 0.8;
 /// order.
 const SAME: f32 = 1e-3;
 
-/// Fails unless the drafter that `judge` has read back is `trained`, rounded: every tensor bit for bit, the vocabulary, the
-/// captured layers, and the probabilities of what it drafts, which show a setting that no tensor shows.
+/// Fails unless the drafter that was read back is `trained`, rounded: every tensor bit for bit, the vocabulary, the
+/// captured layers, and the probabilities of what it drafts, which show a setting that no tensor shows. `judge` then has the one read back.
 pub(super) fn verify(
     judge: &mut Judge,
-    trained: &dyn Trained,
+    (trained, read_back): (&dyn Trained, &dyn Trained),
     writing: &Writing,
     prompts: &[Vec<u32>],
 ) -> Result<()> {
     let rounded = trained.rounded(writing.dtype)?;
     let place = writing.folder.display();
-    let same = check_tensors(&rounded.tensors(), &judge.drafter.tensors());
+    let same = check_tensors(&rounded.tensors(), &read_back.tensors());
     let complete = same.with_context(|| format!("the drafter in `{place}`"))?;
-    if judge.drafter.vocabulary() != trained.vocabulary() {
+    if read_back.vocabulary() != trained.vocabulary() {
         bail!("the drafter in `{place}` has another vocabulary than the trained one");
     }
-    let (expected, found) = (trained.capture()?, judge.drafter.capture()?);
+    let (expected, found) = (trained.capture()?, read_back.capture()?);
     if expected != found {
         bail!(
             "the drafter in `{place}`: captured layers: expected {:?}, found {:?}",
@@ -47,13 +46,13 @@ pub(super) fn verify(
     }
     // A head that was written out has been rounded, and the target's own has not.
     if !complete {
-        return Ok(());
+        return judge.take(read_back);
     }
+    judge.take(rounded.as_ref())?;
+    let expected = drawn(judge, prompts)?;
+    judge.take(read_back)?;
     let found = drawn(judge, prompts)?;
-    let read_back = std::mem::replace(&mut judge.drafter, rounded);
-    let expected = drawn(judge, prompts);
-    judge.drafter = read_back;
-    match same_drafts(&expected?, &found) {
+    match same_drafts(&expected, &found) {
         true => Ok(()),
         false => bail!(
             "the drafter in `{place}` drafts otherwise than the trained one with its weights rounded"
@@ -117,7 +116,7 @@ fn decode(
             false => DRAWN_TOKENS,
         },
         draft: DraftShape::Chain {
-            length: COMPARED_DRAFT,
+            length: proposer.draft_length(),
         },
         sampling,
         stop: judge.stop.clone(),
@@ -166,6 +165,10 @@ impl Proposer for Recorder {
 
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
         self.inner.ranks(tokens)
+    }
+
+    fn draft_length(&self) -> usize {
+        self.inner.draft_length()
     }
 
     fn passes(&self, depth: usize) -> usize {

@@ -57,7 +57,7 @@ fn only_what_was_trained_passes<D: Shipped, L: Clone>(
     let good = root.path().join("good");
     drafter.write(&good, DType::F32, &Value::Null).unwrap();
     let mut judge = Judge::open(Path::new(target), &good, &device, DType::F32).unwrap();
-    let trained = judge.drafter.rounded(DType::F32).unwrap();
+    let trained = open_drafter(&good, &parts, &device).unwrap();
     let prompts = judge.generated_prompts(2).unwrap();
     let mut verified = |folder: &Path, dtype: DType| {
         let writing = Writing {
@@ -67,9 +67,16 @@ fn only_what_was_trained_passes<D: Shipped, L: Clone>(
             draft_length: 2,
             provenance: &Value::Null,
         };
-        judge.drafter = open_drafter(folder, &parts, &device).unwrap();
-        verify(&mut judge, trained.as_ref(), &writing, &prompts)
+        let read_back = open_drafter(folder, &parts, &device)?;
+        let both = (trained.as_ref(), read_back.as_ref());
+        verify(&mut judge, both, &writing, &prompts)
     };
+    let in_bf16 = Judge::open(Path::new(target), &good, &device, DType::BF16).unwrap();
+    assert_eq!(
+        in_bf16.drafter.tensors(),
+        trained.rounded(DType::BF16).unwrap().tensors(),
+        "a target of 16 bits is served with a drafter of 16 bits"
+    );
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let folder = root.path().join(dtype.name());
         drafter.write(&folder, dtype, &Value::Null).unwrap();

@@ -1,0 +1,214 @@
+//! What a drafter in training is worth on conversations that it does not learn from.
+
+use anyhow::Result;
+use burn::tensor::DType;
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_eval::{Acceptance, DecodeSettings, Decoder, Greedy, bootstrap};
+use spectrain_models::{Capture, DraftShape, Sampling, Transformer};
+use spectrain_train::{
+    BatchSource as _, Error, Gain, LiveFeatures, LossReport, Samples, StepReport, Train,
+    TrainConfig, Validation,
+};
+
+use super::{StageContext, evaluate, interrupted, prepare};
+
+/// Validates the drafter of a stage.
+pub(super) struct Validator<'a> {
+    /// The target.
+    pub(super) target: &'a Transformer,
+    /// What the drafter reads of it.
+    pub(super) capture: &'a Capture,
+    /// Tokens at which it stops.
+    pub(super) stop: &'a [u32],
+    /// Type that the drafter computes in.
+    pub(super) compute: DType,
+    /// How much is validated.
+    pub(super) config: &'a TrainConfig,
+    /// Held-out conversations.
+    pub(super) held_out: Samples,
+    /// Their features.
+    pub(super) source: LiveFeatures,
+    /// Held-out prompts to decode; none for what does not draft yet.
+    pub(super) prompts: Vec<Vec<u32>>,
+}
+
+impl Validator<'_> {
+    /// The loss on held-out conversations, τ on held-out prompts, and how much that is beyond τ of the best validation before.
+    pub(super) fn of(
+        &mut self,
+        trainee: &dyn Train,
+        best: Option<&Validation>,
+    ) -> spectrain_train::Result<Validation> {
+        let mut found = self.losses(trainee)?;
+        found.decoded = self.decode(trainee)?;
+        found.tau = tau(&found.decoded.iter().collect::<Vec<_>>());
+        found.tau_ci95 = bootstrap(&found.decoded, 0, tau);
+        found.gain = best.and_then(|best| gain(&found.decoded, &best.decoded));
+        Ok(found)
+    }
+
+    fn losses(&mut self, trainee: &dyn Train) -> spectrain_train::Result<Validation> {
+        let mut sums = HeldOut::default();
+        let mut samples = 0;
+        for packed in self.held_out.epoch(0)? {
+            if samples >= self.config.validate_samples {
+                break;
+            }
+            if interrupted() {
+                return Err(Error::Interrupted);
+            }
+            samples += packed.rows.iter().map(Vec::len).sum::<usize>();
+            sums.add(trainee.measure(&self.source.batch(packed)?));
+        }
+        Ok(sums.validation())
+    }
+
+    /// Of each prompt the tokens emitted and the passes they took, decoded greedily with chains. Every validation decodes the
+    /// same prompts, so that its counts can be compared with another one's prompt by prompt.
+    fn decode(&self, trainee: &dyn Train) -> spectrain_train::Result<Vec<[u64; 2]>> {
+        let Some(mut proposer) = trainee.proposer(self.compute) else {
+            return Ok(Vec::new());
+        };
+        let decoder = Decoder::new(self.target, self.capture).unless(&interrupted);
+        let settings = DecodeSettings {
+            max_new_tokens: self.config.decode_tokens,
+            draft: DraftShape::Chain {
+                length: match self.config.decode_draft_length {
+                    0 => proposer.draft_length(),
+                    length => length,
+                },
+            },
+            sampling: Sampling::GREEDY,
+            stop: self.stop.to_vec(),
+            shadow: None,
+        };
+        let mut decoded = Vec::new();
+        for prompt in &self.prompts {
+            let mut rng = StdRng::seed_from_u64(0);
+            let counts =
+                match decoder.generate(proposer.as_mut(), &Greedy, prompt, &settings, &mut rng) {
+                    Ok(generation) => Acceptance::of(&generation.passes),
+                    Err(error) if error.is_interruption() => return Err(Error::Interrupted),
+                    Err(error) => {
+                        tracing::warn!("a validation prompt was not decoded: {error}");
+                        Acceptance::default()
+                    }
+                };
+            decoded.push([counts.emitted, counts.passes]);
+        }
+        Ok(decoded)
+    }
+}
+
+/// Tokens emitted per pass, over all of these prompts.
+fn tau(prompts: &[&[u64; 2]]) -> Option<f64> {
+    let sum = |part: usize| prompts.iter().map(|counts| counts[part]).sum::<u64>();
+    let (emitted, passes) = (sum(0), sum(1));
+    (passes > 0).then(|| emitted as f64 / passes as f64)
+}
+
+/// What τ of `found` is beyond that of `best` on the same prompts. `None` where the prompts are not the same, or none.
+fn gain(found: &[[u64; 2]], best: &[[u64; 2]]) -> Option<Gain> {
+    if found.len() != best.len() {
+        return None;
+    }
+    let pairs: Vec<_> = found.iter().zip(best).collect();
+    let difference = |pairs: &[&(&[u64; 2], &[u64; 2])]| {
+        let (found, best): (Vec<_>, Vec<_>) = pairs.iter().map(|&&pair| pair).unzip();
+        Some(tau(&found)? - tau(&best)?)
+    };
+    Some(Gain {
+        tau: difference(&pairs.iter().collect::<Vec<_>>())?,
+        ci95: bootstrap(&pairs, 0, difference)?,
+    })
+}
+
+/// Prompts that the evaluation will not use, as far as there are any.
+pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result<Vec<Vec<u32>>> {
+    let prompts = prepare::prompts(context.run)?;
+    let judged = evaluate::spread(prompts.clone(), context.recipe.evaluate.prompts);
+    let others: Vec<_> = prompts
+        .iter()
+        .filter(|prompt| !judged.contains(prompt))
+        .cloned()
+        .collect();
+    let from = if others.is_empty() { prompts } else { others };
+    Ok(evaluate::spread(from, count))
+}
+
+/// Sums over the held-out batches.
+#[derive(Default)]
+struct HeldOut {
+    steps: Vec<StepReport>,
+    loss: f64,
+    batches: usize,
+}
+
+impl HeldOut {
+    fn add(&mut self, report: LossReport) {
+        self.loss += report.total;
+        self.batches += 1;
+        if self.steps.len() < report.steps.len() {
+            self.steps.resize(report.steps.len(), StepReport::default());
+        }
+        for (sum, step) in self.steps.iter_mut().zip(&report.steps) {
+            sum.add(step);
+        }
+    }
+
+    fn validation(&self) -> Validation {
+        let share = |part: f64, whole: usize| part / whole.max(1) as f64;
+        let each = |of: &dyn Fn(&StepReport) -> f64| self.steps.iter().map(of).collect();
+        let chains = self.steps.first().map_or(0, |step| step.reached);
+        let kept: usize = self.steps.iter().map(|step| step.kept).sum();
+        Validation {
+            loss: share(self.loss, self.batches),
+            alpha: each(&|step| share(step.alpha, step.count)),
+            conditional: each(&|step| share(step.kept as f64, step.reached)),
+            simulated_tau: 1.0 + share(kept as f64, chains),
+            ..Validation::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts of prompts whose passes emit `emitted[i]` tokens for every 10 passes.
+    fn decoded(emitted: impl Iterator<Item = u64>) -> Vec<[u64; 2]> {
+        emitted.map(|emitted| [emitted, 10]).collect()
+    }
+
+    #[test]
+    fn prompts_that_differ_among_themselves_do_not_hide_a_gain_on_each() {
+        let of_one = |more: u64| decoded((0..64).map(|at| 15 + at % 30 + more));
+        let found = gain(&of_one(2), &of_one(0)).unwrap();
+        assert!((found.tau - 0.2).abs() < 1e-9, "{found:?}");
+        let [low, high] = found.ci95;
+        assert!(
+            (low - 0.2).abs() < 1e-9 && (high - 0.2).abs() < 1e-9,
+            "{found:?}"
+        );
+        // Of one validation alone the interval is wider than the gain.
+        let [low, high] = bootstrap(&of_one(0), 0, tau).unwrap();
+        assert!(high - low > 0.2, "{low} {high}");
+    }
+
+    #[test]
+    fn a_gain_on_half_of_the_prompts_and_a_loss_on_the_others_is_none() {
+        let best = decoded((0..64).map(|_| 30));
+        let found = decoded((0..64).map(|at| if at % 2 == 0 { 36 } else { 25 }));
+        let found = gain(&found, &best).unwrap();
+        assert!(found.tau > 0.0 && found.ci95[0] < 0.0, "{found:?}");
+    }
+
+    #[test]
+    fn validations_of_other_prompts_are_not_compared() {
+        let of = |count: usize| decoded((0..count).map(|_| 30));
+        assert_eq!(gain(&of(3), &of(4)), None);
+        assert_eq!(gain(&[], &[]), None);
+        // A prompt that was not decoded has no passes.
+        assert_eq!(gain(&[[0, 0]], &[[30, 10]]), None);
+    }
+}
