@@ -10,7 +10,7 @@ use crate::cli::DeviceArgument;
 use crate::judge::Judge;
 use crate::stages::export::accepted;
 use crate::tables::TargetType;
-use crate::{device, target};
+use crate::{device, drafter_at, target};
 
 /// Prompts to decode.
 const PROMPTS: usize = 8;
@@ -18,9 +18,12 @@ const PROMPTS: usize = 8;
 /// Arguments of `spectrain check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArguments {
-    /// The drafter's folder
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`
+    #[arg(value_name = "DRAFTER")]
+    drafter: String,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
@@ -30,7 +33,7 @@ pub struct CheckArguments {
 
 /// Runs the command.
 pub fn run(arguments: &CheckArguments) -> Result<()> {
-    let folder = &arguments.folder;
+    let folder = &drafter_at::folder_of(&arguments.drafter, &arguments.runs)?;
     let model = ModelFolder::open(folder)?;
     let family = Family::of(&model)?;
     match seal::check(&model)? {
