@@ -215,9 +215,13 @@ pub fn launch_lines(
     let llama_cpp = |kind| launch::llama_cpp(dir, kind, target, draft_tokens, true);
     match family {
         Family::DFlash | Family::DFlash2 => {
+            let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
             let mut lines = vec![
                 launch::vllm(dir, "dflash", target, draft_tokens),
-                launch::sglang_block(dir, "DFLASH", target, draft_tokens),
+                match layout.parts.selector {
+                    Some(_) => sglang.choosing(launch::Choosing::Drawn),
+                    None => sglang,
+                },
             ];
             // llama.cpp keeps a slot's candidates and the scores of all their pairs in a row as wide as the model.
             let candidates = layout

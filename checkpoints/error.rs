@@ -166,8 +166,8 @@ pub enum Error {
     },
     /// The hub cannot be reached.
     #[error(
-        "no folder `{model}` here, and `{endpoint}` cannot be reached to download it: {reason}; without a network, point \
-         `[target] model` at a folder that holds config.json, tokenizer.json, tokenizer_config.json and the safetensors weights"
+        "no folder `{model}` here, and `{endpoint}` cannot be reached to download it: {reason}; without a network, name a \
+         folder that holds config.json and the safetensors weights, and of a target tokenizer.json and tokenizer_config.json"
     )]
     Unreachable {
         /// What was asked for.

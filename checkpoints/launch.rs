@@ -22,6 +22,52 @@ pub enum Server {
     LlamaCpp,
 }
 
+/// How a server chooses the drafted tokens of a chain above temperature 0. Reports call the ways `drawn` and `likeliest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choosing {
+    /// The likeliest ones, always.
+    Likeliest,
+    /// The likeliest ones; drawn ones with this.
+    LikeliestUnless(&'static str),
+    /// Drawn ones, always.
+    Drawn,
+    /// Drawn ones; the likeliest ones with this.
+    DrawnUnless(&'static str),
+}
+
+impl fmt::Display for Choosing {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Likeliest => write!(f, "the likeliest tokens (`likeliest` in reports)"),
+            Self::LikeliestUnless(flag) => {
+                write!(
+                    f,
+                    "{}, and drawn ones (`drawn`) with {flag}",
+                    Self::Likeliest
+                )
+            }
+            Self::Drawn => write!(f, "drawn tokens (`drawn` in reports)"),
+            Self::DrawnUnless(flag) => {
+                write!(
+                    f,
+                    "{}, and the likeliest (`likeliest`) with {flag}",
+                    Self::Drawn
+                )
+            }
+        }
+    }
+}
+
+/// What makes vLLM draw.
+const VLLM_DRAWS: Choosing = Choosing::LikeliestUnless(
+    "`\"draft_sample_method\": \"probabilistic\"` in `--speculative-config`",
+);
+/// What makes SGLang draw, where the drafter knows all of the target's tokens.
+const SGLANG_DRAWS: Choosing = Choosing::LikeliestUnless("`--speculative-use-rejection-sampling`");
+/// What keeps SGLang from drawing with DSpark.
+const SGLANG_DSPARK: Choosing =
+    Choosing::DrawnUnless("`SGLANG_DSPARK_USE_GREEDY_DRAFT=1` in its environment");
+
 /// A command for a server, or a remark for everybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
@@ -29,6 +75,8 @@ pub struct Launch {
     pub server: Option<Server>,
     /// The line.
     pub text: String,
+    /// What it drafts above temperature 0, of servers for which that was looked up.
+    pub choosing: Option<Choosing>,
 }
 
 impl Launch {
@@ -37,6 +85,7 @@ impl Launch {
         Self {
             server: None,
             text: format!("# {text}"),
+            choosing: None,
         }
     }
 
@@ -44,6 +93,23 @@ impl Launch {
         Self {
             server: Some(server),
             text,
+            choosing: None,
+        }
+    }
+
+    /// The same of a server that drafts these tokens above temperature 0.
+    pub(crate) fn choosing(self, choosing: Choosing) -> Self {
+        Self {
+            choosing: Some(choosing),
+            ..self
+        }
+    }
+
+    /// The same of a server that cannot be told to draw the tokens of this drafter.
+    pub fn likeliest_alone(self) -> Self {
+        match self.choosing {
+            Some(_) => self.choosing(Choosing::Likeliest),
+            None => self,
         }
     }
 }
@@ -111,7 +177,7 @@ pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) 
 /// vLLM's for a folder of the speculators library, which names its target.
 pub fn vllm_of_speculators(dir: &Path) -> Launch {
     let text = format!("vllm serve {}", quote(&place(dir)));
-    Launch::by(Server::Speculators, text)
+    Launch::by(Server::Speculators, text).choosing(Choosing::Likeliest)
 }
 
 fn vllm_command(method: &'static str, target: &str, speculative: &Value) -> Launch {
@@ -120,10 +186,10 @@ fn vllm_command(method: &'static str, target: &str, speculative: &Value) -> Laun
         quote(&named(target)),
         quote(&speculative.to_string())
     );
-    Launch::by(Server::Vllm(method), text)
+    Launch::by(Server::Vllm(method), text).choosing(VLLM_DRAWS)
 }
 
-/// SGLang's, with its name of the algorithm. It counts the root of the tree among the draft tokens.
+/// SGLang's, with its name of the algorithm; it can draw only for EAGLE. It counts the root of the tree among the draft tokens.
 pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: usize) -> Launch {
     let text = format!(
         "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
@@ -133,7 +199,11 @@ pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: us
         quote(&place(dir)),
         draft_tokens + 1
     );
-    Launch::by(Server::Sglang, text)
+    let choosing = match algorithm {
+        "EAGLE" | "EAGLE3" => SGLANG_DRAWS,
+        _ => Choosing::Likeliest,
+    };
+    Launch::by(Server::Sglang, text).choosing(choosing)
 }
 
 /// SGLang's for a drafter that fills a block, in which it counts the last committed token.
@@ -150,7 +220,7 @@ pub(crate) fn sglang_block(
         quote(&place(dir)),
         draft_tokens + 1
     );
-    Launch::by(Server::Sglang, text)
+    Launch::by(Server::Sglang, text).choosing(Choosing::Likeliest)
 }
 
 /// SGLang's for DSpark, whose block it takes to be the draft alone.
@@ -161,7 +231,7 @@ pub(crate) fn sglang_dspark(dir: &Path, target: &str, draft_tokens: usize) -> La
         quote(&named(target)),
         quote(&place(dir)),
     );
-    Launch::by(Server::Sglang, text)
+    Launch::by(Server::Sglang, text).choosing(SGLANG_DSPARK)
 }
 
 /// One of `transformers`, whose assisted generation takes any language model as a drafter.

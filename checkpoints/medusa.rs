@@ -114,9 +114,9 @@ pub fn launch_lines(
 ) -> Vec<Launch> {
     vec![
         Launch::remark(
-            "vLLM up to 0.32.0, which drafts a chain of the most likely tokens; 0.33 and other engines do not load Medusa",
+            "vLLM up to 0.32.0, which drafts a chain; 0.33 and other engines do not load Medusa",
         ),
-        launch::vllm(dir, "medusa", target, draft_tokens.min(layout.heads)),
+        launch::vllm(dir, "medusa", target, draft_tokens.min(layout.heads)).likeliest_alone(),
     ]
 }
 

@@ -27,6 +27,7 @@ pub mod tokenizer;
 pub mod tokens;
 mod turns;
 pub mod vocabulary;
+pub mod words;
 
 pub use conversation::{Content, Conversation, Message, Row, Sample};
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Several reports side by side.
 use std::fmt::Write;
 
-use crate::report::{FIGURES, figures, with_interval};
+use crate::report::{FIGURES, figures, legend, with_interval};
 use crate::{LosslessReport, Report, SettingReport, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
@@ -75,10 +75,8 @@ pub fn compare(reports: &[(String, Report)]) -> String {
         ..LosslessReport::default()
     };
     text.push_str(&lossless.greedy_lines());
-    let lossy = |(_, report): &(String, Report)| report.settings.iter().any(|s| s.lossy);
-    if reports.iter().any(lossy) {
-        _ = write!(text, "\n{}\n", crate::report::LOSSY);
-    }
+    let settings = reports.iter().flat_map(|(_, report)| &report.settings);
+    text.push_str(&legend(settings));
     for difference in differences(reports) {
         _ = write!(text, "\n{difference}\n");
     }
@@ -143,17 +141,20 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
     let Some(((first_name, first), others)) = reports.split_first() else {
         return Vec::new();
     };
-    let prompts = |report: &Report| -> Vec<(String, u64)> {
+    let prompts = |report: &Report| -> String {
         let datasets = report.settings.first().map(|setting| &setting.datasets);
         let datasets = datasets.into_iter().flatten();
-        datasets.map(|d| (d.name.clone(), d.prompts)).collect()
+        let told: Vec<String> = datasets
+            .map(|dataset| format!("`{}` ({} prompts)", dataset.name, dataset.prompts))
+            .collect();
+        told.join(", ")
     };
     let mut found = Vec::new();
     for (name, report) in others {
         found.extend(other_targets((name, report), (first_name, first)));
         if prompts(report) != prompts(first) {
             found.push(format!(
-                "Not comparable: {name} was judged on {:?}, {first_name} on {:?} (dataset, prompts).",
+                "Not comparable: {name} was judged on {}, {first_name} on {}.",
                 prompts(report),
                 prompts(first)
             ));
@@ -313,7 +314,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("c was judged on [(\"overall\", 5)], a on [(\"overall\", 4)]"),
+            text.contains("c was judged on `overall` (5 prompts), a on `overall` (4 prompts)."),
             "{text}"
         );
         assert_eq!(text.matches("Not comparable").count(), 2);

@@ -6,6 +6,8 @@ use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
 use crate::{Error, Result};
 
+mod short;
+
 /// A draft as recipes ask for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "shape", rename_all = "snake_case", deny_unknown_fields)]

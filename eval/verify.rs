@@ -323,8 +323,8 @@ fn check_tree(verifier: &'static str, draft: &Draft, target: &Tensor<2>) -> Resu
         return refuse("one row more than tokens".into(), got);
     }
     for (node, (&token, &parent)) in draft.tokens.iter().zip(&draft.parents).enumerate() {
-        if parent.is_some_and(|parent| parent >= node) {
-            let got = format!("node {node} with parent {parent:?}");
+        if let Some(parent) = parent.filter(|&parent| parent >= node) {
+            let got = format!("node {node} with parent {parent}");
             return refuse("parents before their children".into(), got);
         }
         if token as usize >= vocab {

@@ -222,7 +222,7 @@ impl TransformerConfig {
             true => Ok(config),
             false => Err(Error::Architecture {
                 file: "config.json".into(),
-                got: format!("{self:?}"),
+                got: "settings that are others once they are written and read".into(),
                 supported: SUPPORTED.into(),
             }),
         }

@@ -253,7 +253,9 @@ fn capture(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>
         let features = target.features(batch.tokens.clone(), &batch.layout, &capture);
         // Written out, as the stage `features` does.
         let _ = features.captured.into_data();
-        device.sync().map_err(|error| anyhow::anyhow!("{error:?}"))
+        device
+            .sync()
+            .map_err(|error| anyhow::anyhow!("reading from the device: {error}"))
     }))
 }
 

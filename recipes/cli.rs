@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::template::OWN_VARIABLES;
+use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -141,18 +142,40 @@ fn template_variable(given: &str) -> Result<(String, Value), String> {
 #[error("{0}")]
 pub struct Misuse(pub String);
 
+/// How the program ends when what was asked for makes no sense.
+const MISUSED: u8 = 2;
 /// How the program ends when the user stops it, as shells say that Ctrl-C ended a command.
 const INTERRUPTED: u8 = 130;
 
-/// Reads the shape of a draft, a table as in a recipe.
+/// The statuses that the program ends with, and what each says.
+pub const EXIT_STATUS: [(u8, &str); 4] = [
+    (0, "it is done"),
+    (
+        1,
+        "it failed, or found what it looks for to be wrong (`check`, `data lint`)",
+    ),
+    (
+        MISUSED,
+        "the request makes no sense: an option, or a key or value of the recipe",
+    ),
+    (INTERRUPTED, "it was interrupted"),
+];
+
+/// Reads the shape of a draft: a short form, or a table as in a recipe.
 pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
+    if !given.trim_start().starts_with('{') {
+        return given
+            .trim()
+            .parse()
+            .map_err(|error: spectrain_eval::Error| error.to_string());
+    }
     #[derive(serde::Deserialize)]
     struct Draft {
         draft: DraftChoice,
     }
     let read = toml::from_str::<Draft>(&format!("draft = {given}"));
     read.map(|read| read.draft)
-        .map_err(|error| error.message().to_owned())
+        .map_err(|error| in_words(error.message()))
 }
 
 fn key_value(given: &str) -> Result<String, String> {
@@ -188,7 +211,7 @@ pub fn main() -> ExitCode {
             tell(format!("error: {}", explain(&error)));
             match (error.is::<Interrupted>(), error.is::<Misuse>()) {
                 (true, _) => ExitCode::from(INTERRUPTED),
-                (_, true) => ExitCode::from(2),
+                (_, true) => ExitCode::from(MISUSED),
                 _ => ExitCode::FAILURE,
             }
         }

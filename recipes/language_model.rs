@@ -200,7 +200,11 @@ fn with_remark(lines: Vec<Launch>, own: &TransformerConfig, target: &TargetParts
         "vLLM wants `\"use_heterogeneous_vocab\": true` too, as the drafter knows {} of the target's {} tokens",
         own.spec.vocab, target.spec.vocab
     );
-    [vec![Launch::remark(&remark)], lines].concat()
+    // With that setting vLLM refuses to draw.
+    let lines = lines.into_iter().map(Launch::likeliest_alone);
+    std::iter::once(Launch::remark(&remark))
+        .chain(lines)
+        .collect()
 }
 
 pub(crate) fn to_write<'a>(

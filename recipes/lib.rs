@@ -7,6 +7,7 @@ pub mod commands;
 pub mod device;
 mod dflash;
 mod draft_heads;
+pub mod drafter_at;
 mod drafter_folder;
 mod eagle1;
 mod eagle3;

@@ -81,6 +81,8 @@ pub struct Recipe {
     pub read: fn(&Document) -> Result<ResolvedRecipe>,
     /// What a folder of its drafter is known by.
     pub family: Family,
+    /// The engines that load its drafters, whatever their settings rule out.
+    pub engines: &'static [Engine],
     /// Opens a drafter's folder.
     pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
 }
@@ -276,6 +278,7 @@ impl Recipe {
                 file.resolve(Box::new(method))
             },
             family: D::FAMILY,
+            engines: D::ENGINES,
             open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
         }
     }

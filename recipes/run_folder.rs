@@ -17,6 +17,7 @@ pub mod aside;
 mod lock;
 mod manifest;
 mod outputs;
+mod stale;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use lock::{LOCK, lock};
 pub use manifest::{
     Damage, Earlier, Inputs, Manifest, StageState, Status, Wanted, manifest_in, stage_state,
 };
+pub use stale::stale;
 
 const RUN: &str = "run.json";
 const RECIPE: &str = "recipe.toml";
@@ -167,10 +169,15 @@ impl RunFolder {
     pub fn look(root: &Path, name: &str) -> Result<PathBuf> {
         check_name(name)?;
         let path = root.join(name);
-        if !path.join(RUN).exists() {
+        if !Self::is_run(&path) {
             bail!("`{}` is no run: it has no `{RUN}`", path.display());
         }
         Ok(path)
+    }
+
+    /// Whether a folder is a run's.
+    pub fn is_run(path: &Path) -> bool {
+        path.join(RUN).exists()
     }
 
     /// Its path.

@@ -19,12 +19,17 @@ pub const TEMPLATE_VARIABLES: &str = "template_variables";
 
 /// The folder of a hub id or of a folder; downloads what is missing.
 pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
+    resolve_as("target", model, revision)
+}
+
+/// The same for a model that is the `what` of a target.
+pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<PathBuf> {
     let options = HubOptions {
         stop: Some(interrupted),
         ..HubOptions::default()
     };
     spectrain_checkpoints::resolve(model, revision, &options)
-        .with_context(|| format!("cannot open the target `{model}`"))
+        .with_context(|| format!("cannot open the {what} `{model}`"))
 }
 
 /// The files that decide what a target computes.

@@ -72,7 +72,11 @@ fn a_wrong_recipe_is_refused_where_it_is_wrong() {
     fails(
         &edit("steps = 6", "steps = \"six\""),
         &[],
-        &["line 22, column 9", "string \"six\"", "expected usize"],
+        &[
+            "line 22, column 9",
+            "string \"six\"",
+            "expected a whole number",
+        ],
     );
     fails(
         &edit("batch_tokens = 128", "batch_tokens = 100"),
@@ -95,7 +99,7 @@ fn a_wrong_recipe_is_refused_where_it_is_wrong() {
         &[
             "`--set train.steps=many`",
             "string \"many\"",
-            "expected usize",
+            "expected a whole number",
         ],
     );
     fails(
@@ -135,7 +139,7 @@ fn a_target_or_dataset_that_is_not_there_is_named() {
         &[
             "the target `some/model`",
             "`HF_HUB_OFFLINE` is set",
-            "point `[target] model` at a folder",
+            "without a network, name a folder",
         ],
     );
     made.refuses(

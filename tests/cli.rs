@@ -168,7 +168,9 @@ fn several_reports_stand_in_one_table_and_a_missing_one_is_named() {
     let workspace = Workspace::of("");
     let missing = workspace.run(&["report", "nowhere"]);
     assert!(
-        missing.stderr.contains("cannot read the report `nowhere`"),
+        missing
+            .stderr
+            .contains("no report `nowhere`: there is no such file or folder"),
         "{missing:#?}"
     );
     std::fs::write(workspace.path("other.json"), r#"{"schema": 9}"#).unwrap();

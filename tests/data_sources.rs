@@ -29,7 +29,7 @@ fn variables_of_the_template_reach_every_rendering_and_every_record_of_a_run() {
         .succeeded();
     let remark =
         "# requests must be sent with \"chat_template_kwargs\": {\"enable_thinking\":false}";
-    assert_eq!(outcome.stderr.matches(remark).count(), 1, "{outcome:#?}");
+    assert_eq!(outcome.stdout.matches(remark).count(), 1, "{outcome:#?}");
     let variables = json!({"enable_thinking": false});
     let manifest = workspace.manifest("prepare");
     assert_eq!(
@@ -199,7 +199,7 @@ fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
         "--train",
         "tools.json",
     ];
-    let hidden = workspace.run(&lint).succeeded();
+    let hidden = workspace.run(&lint).failed(&["1 problem"]);
     assert!(
         hidden
             .stdout

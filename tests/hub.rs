@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use spectrain_checkpoints::hash::sha256_bytes;
 
-use crate::workspace::{Files, VOCAB, Workspace, wait_for};
+use crate::workspace::{Files, Outcome, VOCAB, Workspace, wait_for};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const TOKEN: &str = "hf_QzXwVyKjPqRtLmNbGdFs";
@@ -159,7 +159,11 @@ const GENERATE: [&str; 7] = [
 
 /// The program in a workspace, with this hub and a token.
 fn command(workspace: &Workspace, hub: &Hub) -> Command {
-    let mut command = workspace.command(&GENERATE);
+    asking(workspace, hub, &GENERATE)
+}
+
+fn asking(workspace: &Workspace, hub: &Hub, words: &[&str]) -> Command {
+    let mut command = workspace.command(words);
     command
         .env("HF_HUB_OFFLINE", "0")
         .env("HF_ENDPOINT", &hub.address)
@@ -216,6 +220,46 @@ fn a_target_of_a_hub_answers_as_its_folder_does_and_no_log_has_the_token() {
         lines.is_empty() && !tells(&String::from_utf8_lossy(&output.stdout)),
         "{lines:#?}"
     );
+}
+
+#[test]
+fn a_drafter_of_a_hub_is_downloaded_at_its_revision_and_named_by_its_id() {
+    let workspace = Workspace::finished();
+    let hub = Hub::with(workspace.files("runs/run/export/drafter"));
+    let run = |words: &[&str]| {
+        let outcome = Outcome::from(asking(&workspace, &hub, words).output().unwrap());
+        outcome.succeeded().stdout
+    };
+    let of_hub = run(&["check", "some/drafter@v1", "--target", "target"]);
+    assert_eq!(of_hub, run(&["check", "run", "--target", "target"]));
+    let asked = |part: &str| {
+        let asked = hub.asked.lock().unwrap();
+        asked.iter().any(|(line, _)| line.contains(part))
+    };
+    assert!(asked("/some/drafter/") && asked("/v1/"));
+    assert!(!asked("/main/"));
+
+    let words = ["evaluate", "--target", "target", "--prompts", "eval.jsonl"];
+    let settings = ["--count", "1", "--max-new-tokens", "4", "--drafter"];
+    let evaluated = run(&[&words[..], &settings, &["some/drafter@v1"]].concat());
+    assert!(
+        evaluated.contains("drafter `some/drafter@v1`"),
+        "{evaluated}"
+    );
+    run(&[
+        "import",
+        "some/drafter",
+        "--target",
+        "target",
+        "--count",
+        "2",
+    ]);
+    assert!(asked("/main/"));
+    let manifest = workspace.json("runs/drafter/import/manifest.json");
+    assert_eq!(manifest["summary"]["imported"]["from"], "some/drafter");
+    let to = ["--to", "vllm", "--out", "exported"];
+    run(&[&["export", "some/drafter"][..], &to].concat());
+    assert!(workspace.path("exported/config.json").exists());
 }
 
 #[test]

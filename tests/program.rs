@@ -101,7 +101,8 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
         };
         assert!((1.0..=longest).contains(&tau), "τ {tau} of {setting}");
     }
-    assert_eq!(first.stdout, workspace.text("runs/run/evaluate/report.md"));
+    let table = workspace.text("runs/run/evaluate/report.md");
+    assert!(first.stdout.ends_with(&table), "{first:#?}");
     for part in [
         "| τ [95 % CI] |",
         "| T=0, greedy, chain 3 |",
@@ -111,7 +112,7 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     ] {
         assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");
     }
-    assert!(first.stderr.contains("vllm serve"), "{first:#?}");
+    assert!(first.stdout.contains("vllm serve"), "{first:#?}");
 
     let before = workspace.files("runs");
     let again = workspace.run(&RUN).succeeded();
@@ -368,7 +369,7 @@ fn heads_go_from_conversations_to_a_report() {
             "{live:#?}"
         );
         let config = workspace.text("runs/run/export/drafter/config.json");
-        let said = format!("{}{config}", live.stderr);
+        let said = format!("{}{config}", live.stdout);
         assert!(said.contains(part), "no `{part}`: {live:#?}");
         let report = workspace.json("runs/run/evaluate/report.json");
         assert_eq!(report["lossless"]["greedy_mismatches"], 0);

@@ -84,7 +84,8 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     // To another layout, and from there, as a folder, back.
     let export = |words: &[&str]| workspace.run(&[&["export"], words].concat());
     let words = ["taken", "--to", "speculators", "--out", "theirs"];
-    assert_eq!(export(&words).succeeded().stdout, "vllm serve theirs\n");
+    let lines = "vllm serve theirs\n# above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports)\n";
+    assert_eq!(export(&words).succeeded().stdout, lines);
     let theirs = contents(&workspace, "theirs").0;
     assert_eq!(
         theirs["speculators_config"]["verifier"]["name_or_path"],
@@ -326,7 +327,7 @@ fn what_cannot_be_imported_is_refused_before_anything_is_made() {
     let workspace = Workspace::finished();
     publish(&workspace);
     let import = |words: &[&str]| workspace.run(&[&["import"], words].concat());
-    import(&["nowhere", "--target", "target"]).failed(&["`nowhere`", "no such model folder"]);
+    import(&["nowhere", "--target", "target"]).failed(&["`nowhere`", "there is no such folder"]);
     workspace.write_target_of("small", 8, |spec| spec.layers = 1);
     import(&["published", "--target", "small"]).failed(&["layers of a target of 1"]);
     let none = import(&["published", "--target", "target", "--count", "0"]);

@@ -45,7 +45,8 @@ fn each_stage_leaves_a_drafter_that_can_be_judged_and_the_last_one_is_exported()
         // Before the second stage nothing drafts.
         assert_eq!(summary["best"][1]["tau"].is_null(), stage == "adapt");
     }
-    said("no serving engine loads a masked-diffusion drafter");
+    let none = "# no serving engine loads a masked-diffusion drafter";
+    assert!(outcome.stdout.contains(none), "{outcome:#?}");
     let drafters: BTreeSet<Vec<u8>> = STAGES
         .iter()
         .map(|stage| drafter(&workspace, "runs", stage))

@@ -94,7 +94,7 @@ fn check_plain(layout: &DFlashLayout, dialect: &'static str) -> Result<()> {
             dialect,
             field: "parts",
             expected: "those of a plain DFlash drafter".to_string(),
-            got: format!("those of {other:?}"),
+            got: format!("those of `{}`", other.architecture()),
         }),
     }
 }

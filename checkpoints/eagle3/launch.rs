@@ -21,7 +21,12 @@ pub fn launch_lines(
     }
     if !layout.norm_before_residual {
         let captured = format!(", eagle3_layers_to_capture: {:?}", layout.captured_layers);
-        lines.push(launch::sglang(dir, "EAGLE3", target, draft_tokens));
+        let sglang = launch::sglang(dir, "EAGLE3", target, draft_tokens);
+        // SGLang draws from the whole vocabulary or not at all.
+        lines.push(match layout.draft_vocab_size < layout.vocab_size {
+            true => sglang.likeliest_alone(),
+            false => sglang,
+        });
         lines.push(launch::tensorrt(dir, "Eagle3", draft_tokens, &captured));
     }
     if layout.layers == 1 {
@@ -74,6 +79,30 @@ mod tests {
         let offered = |server| lines.iter().any(|line| line.server == Some(server));
         assert!(offered(Server::Vllm("eagle3")));
         assert!(!offered(Server::Sglang) && !offered(Server::TensorrtLlm));
+    }
+
+    #[test]
+    fn sglang_draws_only_for_a_drafter_that_knows_all_of_the_targets_tokens() {
+        let mut layout = layout();
+        let choosing = |layout: &Eagle3Layout| {
+            let lines = launch_lines(Path::new("d"), layout, "t", 3);
+            let of = |server| lines.iter().find(|line| line.server == Some(server));
+            [Server::Vllm("eagle3"), Server::Sglang].map(|server| of(server)?.choosing)
+        };
+        layout.draft_vocab_size = layout.vocab_size;
+        let [vllm, sglang] = choosing(&layout).map(|found| found.unwrap().to_string());
+        assert!(
+            vllm.contains(r#""draft_sample_method": "probabilistic""#),
+            "{vllm}"
+        );
+        assert!(
+            sglang.contains("`--speculative-use-rejection-sampling`"),
+            "{sglang}"
+        );
+        layout.draft_vocab_size -= 1;
+        let [vllm_of_fewer, sglang] = choosing(&layout).map(|found| found.unwrap().to_string());
+        assert_eq!(vllm_of_fewer, vllm);
+        assert_eq!(sglang, launch::Choosing::Likeliest.to_string());
     }
 
     #[test]

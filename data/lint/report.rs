@@ -186,7 +186,12 @@ impl fmt::Display for LintReport {
         if problems.is_empty() {
             return write!(f, "\nno problems found");
         }
-        write!(f, "\n{} problems:", problems.len())?;
+        let noun = if problems.len() == 1 {
+            "problem"
+        } else {
+            "problems"
+        };
+        write!(f, "\n{} {noun}:", problems.len())?;
         problems
             .iter()
             .try_for_each(|problem| write!(f, "\n- {problem}"))

@@ -97,7 +97,7 @@ fn drafts_that_cannot_be_judged_are_refused() {
         ),
         (
             draft(&[0, 1], &[Some(1), None], 0),
-            "expected parents before their children, got node 0 with parent Some(1)",
+            "expected parents before their children, got node 0 with parent 1",
         ),
         (
             draft(&[0, 1], &[None], 0),

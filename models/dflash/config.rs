@@ -148,7 +148,8 @@ impl DFlashConfig {
         }
         if self.markov != MarkovKind::Vanilla && self.markov_rank == 0 {
             let expected = "`\"vanilla\"` where `markov_rank` is 0".into();
-            return problem("markov", expected, format!("{:?}", self.markov));
+            let got = serde_json::json!(self.markov).to_string();
+            return problem("markov", expected, format!("`{got}`"));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::stages::evaluate::spread;
 use crate::stages::export::accepted;
 use crate::stages::prepare::Text;
 use crate::tables::{DataTable, TargetType};
-use crate::{device, target};
+use crate::{device, drafter_at, target};
 
 /// Prompts to decode.
 const PROMPTS: usize = 8;
@@ -22,9 +22,12 @@ const PROMPTS: usize = 8;
 /// Arguments of `spectrain check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArguments {
-    /// The drafter's folder
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`
+    #[arg(value_name = "DRAFTER")]
+    drafter: String,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
@@ -39,7 +42,7 @@ pub struct CheckArguments {
 
 /// Runs the command.
 pub fn run(arguments: &CheckArguments) -> Result<()> {
-    let folder = &arguments.folder;
+    let folder = &drafter_at::folder_of(&arguments.drafter, &arguments.runs)?;
     let model = ModelFolder::open(folder)?;
     let family = Family::of(&model)?;
     match seal::check(&model)? {
@@ -78,7 +81,7 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
         println!("{line}");
     }
     let (prompts, what) = match &arguments.prompts {
-        Some(path) => (given(arguments, path, &target)?, "the prompts"),
+        Some(path) => (given(arguments, path, (folder, &target))?, "the prompts"),
         None => (
             judge.generated_prompts(PROMPTS)?,
             "texts that the target made up, which nobody asks for",
@@ -112,9 +115,13 @@ fn reported(drafter: &ModelFolder) -> Vec<String> {
     settings.filter_map(line).collect()
 }
 
-fn given(arguments: &CheckArguments, path: &Path, target: &Path) -> Result<Vec<Vec<u32>>> {
+fn given(
+    arguments: &CheckArguments,
+    path: &Path,
+    (drafter, target): (&Path, &Path),
+) -> Result<Vec<Vec<u32>>> {
     let data = DataTable {
-        template_variables: arguments.template.with_those_of(&arguments.folder)?,
+        template_variables: arguments.template.with_those_of(drafter)?,
         ..DataTable::default()
     };
     let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Subcommand;
 use spectrain_data::expand::Turns;
 use spectrain_data::lint::{Linter, lint};
@@ -12,6 +12,7 @@ use spectrain_data::rows::read_rows;
 
 use crate::cli::TemplateArgument;
 use crate::commands::regenerate::{self, RegenerateArguments};
+use crate::progress::print;
 use crate::stages::prepare::Text;
 use crate::tables::DataTable;
 use crate::target;
@@ -33,7 +34,7 @@ pub enum DataCommand {
     },
     /// Let a target answer the turns of conversations anew
     Regenerate(RegenerateArguments),
-    /// Say what is in a dataset and what is wrong with it
+    /// Say what is in a dataset and what is wrong with it; fails where something is
     Lint {
         /// Conversations to train on
         #[arg(long, value_name = "PATH")]
@@ -136,7 +137,12 @@ pub fn run(command: &DataCommand) -> Result<()> {
             };
             let eval = eval.as_deref().map(read_rows).transpose()?;
             let report = lint(read_rows(train)?, eval.into_iter().flatten(), &linter)?;
-            println!("{report}");
+            print(format!("{report}\n"))?;
+            let problems = report.problems().len();
+            if problems > 0 {
+                let noun = if problems == 1 { "problem" } else { "problems" };
+                bail!("{problems} {noun} in the data, which the report names");
+            }
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
 use crate::device;
+use crate::drafter_at::DrafterAt;
 use crate::judge::{Ends, Trial, TrialTarget};
 use crate::progress::Output;
 use crate::stages::evaluate::{calibration, device_report, split, write};
@@ -22,9 +23,12 @@ pub struct EvaluateArguments {
     /// The target: a hub id or a folder; may be repeated, for targets that share their tokens
     #[arg(long = "target", value_name = "TARGET", required = true)]
     targets: Vec<String>,
-    /// The drafter's folder
-    #[arg(long, value_name = "DIR")]
-    drafter: PathBuf,
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`
+    #[arg(long, value_name = "DRAFTER")]
+    drafter: String,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
     /// Conversations whose last answers are decoded: a file, a folder or a pattern; may be repeated
     #[arg(long, value_name = "FILE", required = true)]
     prompts: Vec<PathBuf>,
@@ -40,7 +44,7 @@ pub struct EvaluateArguments {
     /// Length of a chain to draft, in tokens; may be repeated 0 is the drafter's own [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
-    /// A draft of another shape, written as in a recipe: `{ shape = "dynamic", nodes = 60 }`; may be repeated
+    /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
     drafts: Vec<DraftChoice>,
     /// Tokens after each prompt, at most
@@ -96,6 +100,8 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         ..EvaluateTable::default()
     };
     table.check().map_err(Misuse::from)?;
+    let at = DrafterAt::find(&arguments.drafter, &arguments.runs)?;
+    let drafter = at.folder()?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let resolved = |model: &String| {
@@ -111,11 +117,11 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let targets = arguments.targets.iter().map(resolved);
     let targets = targets.collect::<Result<Vec<_>>>()?;
     if !arguments.other_target {
-        check_target(&arguments.drafter, &targets)?;
+        check_target(&drafter, &targets)?;
     }
     let data = DataTable {
         max_length: arguments.max_length,
-        template_variables: arguments.template.with_those_of(&arguments.drafter)?,
+        template_variables: arguments.template.with_those_of(&drafter)?,
         ..DataTable::default()
     };
     let text = Text::of(&targets[0].folder, &data)?;
@@ -137,7 +143,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     others.retain(|prompt| sets.iter().all(|set| !set.prompts.contains(prompt)));
     let trial = Trial {
         targets: &targets,
-        drafter: &arguments.drafter,
+        drafter: &drafter,
         device: &device::device(name)?,
         dtype,
         sets: &sets,
@@ -155,8 +161,8 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     if !data.template_variables.is_empty() {
         report.recipe["data"] = json!({ (TEMPLATE_VARIABLES): data.template_variables });
     }
-    report.drafter.path = arguments.drafter.display().to_string();
-    report.drafter.sha256 = target::sha256_of_drafter(&arguments.drafter)?;
+    report.drafter.path = at.name(&drafter);
+    report.drafter.sha256 = target::sha256_of_drafter(&drafter)?;
     report.device = device_report(name);
     if let Some(out) = &arguments.out {
         write(&report, out)?;

@@ -9,10 +9,10 @@ use spectrain_checkpoints::{ModelFolder, eagle3};
 
 use crate::cli::Misuse;
 use crate::commands::import::IMPORTED;
+use crate::drafter_at::{DrafterAt, is_done};
 use crate::hashes::HashMemory;
 use crate::recipe;
 use crate::registry::Writing;
-use crate::run_folder::{RunFolder, Status, manifest_in};
 use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::{EXPORTED, trained};
 use crate::tables::{Engine, ExportType};
@@ -21,8 +21,8 @@ use crate::target;
 /// Arguments of `spectrain export`.
 #[derive(Debug, clap::Args)]
 pub struct ExportArguments {
-    /// The run's name, or a drafter's folder
-    #[arg(value_name = "RUN_OR_DIR")]
+    /// The drafter: a run or its folder, a drafter's folder, or a hub id, `owner/name` or `owner/name@revision`
+    #[arg(value_name = "DRAFTER")]
     drafter: String,
     /// The engine
     #[arg(long, value_enum)]
@@ -51,10 +51,12 @@ struct Source {
 
 /// Runs the command.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
-    let folder = Path::new(&arguments.drafter);
-    let source = match folder.join(CONFIG).exists() {
-        true => Source::of_folder(folder, arguments)?,
-        false => Source::of_run(arguments)?,
+    let source = match DrafterAt::find(&arguments.drafter, &arguments.runs)? {
+        DrafterAt::Run(run) => Source::of_run(&run, arguments)?,
+        other => {
+            let folder = other.folder()?;
+            Source::of_folder(&folder, &other.name(&folder), arguments)?
+        }
     };
     if arguments.out.exists() {
         bail!(
@@ -87,15 +89,14 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
 }
 
 impl Source {
-    fn of_folder(folder: &Path, arguments: &ExportArguments) -> Result<Self> {
+    /// Of the folder `folder`, which the user calls `name`.
+    fn of_folder(folder: &Path, name: &str, arguments: &ExportArguments) -> Result<Self> {
         let provenance = provenance_of(folder)?;
         let named = provenance.as_ref().map(|found| &found["target"]["model"]);
         let named = named.and_then(Value::as_str).map(str::to_owned);
         let Some(target) = arguments.target.clone().or(named) else {
-            let message = format!(
-                "`{}` does not say which target it is for: name it with `--target`",
-                folder.display()
-            );
+            let message =
+                format!("`{name}` does not say which target it is for: name it with `--target`");
             return Err(Misuse(message).into());
         };
         let target_folder = target::resolve(&target, None)?;
@@ -112,7 +113,7 @@ impl Source {
             provenance: provenance.unwrap_or_else(|| {
                 json!({
                     "spectrain": env!("CARGO_PKG_VERSION"),
-                    "from": folder,
+                    "from": name,
                     "target": {"model": target},
                 })
             }),
@@ -121,21 +122,17 @@ impl Source {
         })
     }
 
-    fn of_run(arguments: &ExportArguments) -> Result<Self> {
-        let run = RunFolder::look(&arguments.runs, &arguments.drafter)?;
-        let is_done = |stage: &str| -> Result<bool> {
-            let manifest = manifest_in(&run, stage)?;
-            Ok(manifest.is_some_and(|manifest| manifest.status == Status::Done))
-        };
-        if is_done("import")? {
-            return Self::of_folder(&run.join(IMPORTED), arguments);
+    fn of_run(run: &Path, arguments: &ExportArguments) -> Result<Self> {
+        if is_done(run, "import")? {
+            let folder = run.join(IMPORTED);
+            return Self::of_folder(&folder, &folder.display().to_string(), arguments);
         }
         let path = run.join("recipe.toml");
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
         let recipe = recipe::read(&text, &[])
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        if !is_done(recipe.last_trained())? {
+        if !is_done(run, recipe.last_trained())? {
             bail!(
                 "the run `{}` is not trained yet: run its recipe first",
                 run.display()
@@ -146,7 +143,7 @@ impl Source {
             None => run.join("synthetic").join("target"),
         };
         let folder = run.join(trained(recipe.last_trained()));
-        let provenance = match exported_from(&run, &folder)? {
+        let provenance = match exported_from(run, &folder)? {
             Some(provenance) => provenance,
             None => provenance_of(&folder)?.unwrap_or_else(|| json!({})),
         };

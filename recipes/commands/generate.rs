@@ -17,7 +17,7 @@ use crate::progress::tell;
 use crate::registry::open_drafter;
 use crate::stages::interrupted;
 use crate::tables::{EvaluateTable, TargetType};
-use crate::{device, target};
+use crate::{device, drafter_at, target};
 
 /// Arguments of `spectrain generate`.
 #[derive(Debug, clap::Args)]
@@ -25,9 +25,13 @@ pub struct GenerateArguments {
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// The drafter's folder; without one the target decodes alone
-    #[arg(long, value_name = "DIR")]
-    drafter: Option<PathBuf>,
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`; without one the
+    /// target decodes alone
+    #[arg(long, value_name = "DRAFTER")]
+    drafter: Option<String>,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
     /// What the user says
     #[arg(long, value_name = "TEXT")]
     prompt: String,
@@ -40,7 +44,7 @@ pub struct GenerateArguments {
     /// Length of the draft, in tokens; 0 is the drafter's own
     #[arg(long, default_value_t = 0)]
     draft_length: usize,
-    /// A draft of another shape, written as in a recipe: `{ shape = "dynamic", nodes = 60 }`
+    /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`
     #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
     draft: Option<DraftChoice>,
     /// Seed of sampling
@@ -64,10 +68,13 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     .check()
     .map_err(Misuse::from)?;
     let draft = shape(arguments)?;
+    let drafter = arguments.drafter.as_ref();
+    let drafter = drafter.map(|given| drafter_at::folder_of(given, &arguments.runs));
+    let drafter = drafter.transpose()?;
     let name = &arguments.device.device;
     let device = device::device(name)?;
     let folder = target::resolve(&arguments.target, None)?;
-    let variables = match &arguments.drafter {
+    let variables = match &drafter {
         Some(drafter) => arguments.template.with_those_of(drafter)?,
         None => arguments.template.given(),
     };
@@ -87,8 +94,8 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         device::target_dtype(TargetType::Auto, name),
     )?;
     let mut rng = StdRng::seed_from_u64(arguments.seed);
-    let open = |path: &PathBuf| open_drafter(path, &loaded.parts(), &device);
-    let drafter = arguments.drafter.as_ref().map(open).transpose()?;
+    let open = |path: PathBuf| open_drafter(&path, &loaded.parts(), &device);
+    let drafter = drafter.map(open).transpose()?;
     let capture = match &drafter {
         Some(drafter) => drafter.capture()?,
         None => Capture::default(),

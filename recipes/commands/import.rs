@@ -12,6 +12,7 @@ use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::load_target;
 
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
+use crate::drafter_at::DrafterAt;
 use crate::drafter_folder::warn_of_own;
 use crate::judge::Judge;
 use crate::registry::open_drafter;
@@ -32,13 +33,13 @@ pub const IMPORTED: &str = "import/drafter";
 /// Arguments of `spectrain import`.
 #[derive(Debug, clap::Args)]
 pub struct ImportArguments {
-    /// The published drafter's folder
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    /// The published drafter: its folder, or a hub id, `owner/name` or `owner/name@revision`; of a run, what it has exported
+    #[arg(value_name = "DRAFTER")]
+    drafter: String,
     /// The target it was trained for: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// The run's name [default: the folder's]
+    /// The run's name [default: the folder's, or the one in the hub id]
     #[arg(long, value_name = "RUN")]
     name: Option<String>,
     /// Captured layers as 0-based indices of the layers whose output is read, whatever the folder says
@@ -73,9 +74,12 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     if arguments.count == 0 {
         return Err(Misuse("`--count`: expected at least 1, found 0".into()).into());
     }
-    ModelFolder::open(&arguments.folder)?;
-    let name = run_name(arguments)?;
-    let wanted = Wanted::of(arguments)?;
+    let at = DrafterAt::find(&arguments.drafter, &arguments.runs)?;
+    if let DrafterAt::Folder(folder) = &at {
+        ModelFolder::open(folder)?;
+    }
+    let name = run_name(arguments, &at)?;
+    let wanted = Wanted::of(arguments, &at)?;
     let run = open_run(arguments, &name)?;
     import(arguments, &wanted, &run).inspect_err(|_| {
         // The first error is the one to report.
@@ -88,6 +92,10 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
 
 /// What is imported, as far as it can be told without a run.
 struct Wanted {
+    /// The drafter's folder.
+    folder: PathBuf,
+    /// What it is called.
+    from: String,
     family: Family,
     /// The target's folder.
     target: PathBuf,
@@ -98,8 +106,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(arguments: &ImportArguments) -> Result<Self> {
-        let folder = &arguments.folder;
+    fn of(arguments: &ImportArguments, at: &DrafterAt) -> Result<Self> {
+        let folder = &at.folder()?;
         let opened = ModelFolder::open(folder)?;
         seal::check(&opened)?;
         let family = Family::of(&opened)?;
@@ -117,7 +125,9 @@ impl Wanted {
             );
         }
         Ok(Self {
-            meanings: meanings(arguments, family, &target)?,
+            meanings: meanings(arguments, folder, (family, &target))?,
+            from: at.name(folder),
+            folder: folder.clone(),
             family,
             target,
             original: seal::provenance(opened.config()).cloned(),
@@ -125,12 +135,16 @@ impl Wanted {
     }
 }
 
-fn meanings(arguments: &ImportArguments, family: Family, target: &Path) -> Result<Vec<Meaning>> {
+fn meanings(
+    arguments: &ImportArguments,
+    folder: &Path,
+    (family, target): (Family, &Path),
+) -> Result<Vec<Meaning>> {
     let spec = target::spec(target)?;
     Ok(match family {
         Family::Eagle3 => {
             let layers = arguments.layers.as_deref();
-            eagle3::meanings(&arguments.folder, spec.layers, layers)?
+            eagle3::meanings(folder, spec.layers, layers)?
         }
         _ => vec![Meaning {
             reading: Reading {
@@ -145,21 +159,21 @@ fn meanings(arguments: &ImportArguments, family: Family, target: &Path) -> Resul
 
 fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Result<()> {
     let started = Instant::now();
-    let folder = &arguments.folder;
+    let (folder, from) = (&wanted.folder, &wanted.from);
     let start = Start {
-        settings: json!({"from": folder, "target": arguments.target}),
+        settings: json!({"from": from, "target": arguments.target}),
         ..Start::default()
     };
     let manifest = run.start("import", start)?;
     let (family, target) = (wanted.family, &wanted.target);
-    let measured = measure(arguments, run, wanted)
-        .with_context(|| format!("cannot import `{}`", folder.display()))?;
+    let measured =
+        measure(arguments, run, wanted).with_context(|| format!("cannot import `{from}`"))?;
     let (taken, others) = chosen(&measured)?;
     let target_sha256 = target::sha256(target)?;
     let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
-        "imported": {"from": folder, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
+        "imported": {"from": from, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
         "original": wanted.original,
         (TEMPLATE_VARIABLES): arguments.template.with_those_of(folder)?,
@@ -213,17 +227,30 @@ impl Measured {
     }
 }
 
-fn run_name(arguments: &ImportArguments) -> Result<String> {
-    let Some(name) = &arguments.name else {
-        let path = fs::canonicalize(&arguments.folder)
-            .with_context(|| format!("cannot open `{}`", arguments.folder.display()))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let give = "the folder's name is none for a run: give one with `--name`";
-        check_name(&name).context(give)?;
-        return Ok(name.into_owned());
+fn run_name(arguments: &ImportArguments, at: &DrafterAt) -> Result<String> {
+    if let Some(name) = &arguments.name {
+        check_name(name).context("`--name`")?;
+        return Ok(name.clone());
+    }
+    let name = match at {
+        DrafterAt::Run(run) => {
+            let message = format!(
+                "`{}` is a run already: give the new one a name with `--name`",
+                run.display()
+            );
+            return Err(Misuse(message).into());
+        }
+        DrafterAt::Hub { id, .. } => id.rsplit('/').next().unwrap_or_default().to_owned(),
+        DrafterAt::Folder(folder) => {
+            let path = fs::canonicalize(folder)
+                .with_context(|| format!("cannot open `{}`", folder.display()))?;
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        }
     };
-    check_name(name).context("`--name`")?;
-    Ok(name.clone())
+    let give = "the folder's name is none for a run: give one with `--name`";
+    check_name(&name).context(give)?;
+    Ok(name)
 }
 
 fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
@@ -258,13 +285,13 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
     let model = ModelFolder::open(target)?;
     let loaded = load_target(&model, &device, dtype)?;
     if let Family::Eagle1 | Family::DFlash = wanted.family {
-        warn_of_own(&arguments.folder, &loaded.parts())?;
+        warn_of_own(&wanted.folder, &loaded.parts())?;
     }
     let mut judge: Option<Judge> = None;
-    let mut prompts = given_prompts(arguments, target)?;
+    let mut prompts = given_prompts(arguments, wanted)?;
     let mut measured = Vec::new();
     for meaning in wanted.meanings.iter().cloned() {
-        let published = Published::read(&arguments.folder, &meaning.reading)?;
+        let published = Published::read(&wanted.folder, &meaning.reading)?;
         published.write(&candidate, Some(target), &Value::Null)?;
         let drafter = open_drafter(&candidate, &loaded.parts(), &device)?;
         let judge = match &mut judge {
@@ -289,15 +316,15 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
 }
 
 /// Those of `--prompts`; none without it.
-fn given_prompts(arguments: &ImportArguments, target: &Path) -> Result<Vec<Vec<u32>>> {
+fn given_prompts(arguments: &ImportArguments, wanted: &Wanted) -> Result<Vec<Vec<u32>>> {
     let Some(path) = &arguments.prompts else {
         return Ok(Vec::new());
     };
     let data = DataTable {
-        template_variables: arguments.template.with_those_of(&arguments.folder)?,
+        template_variables: arguments.template.with_those_of(&wanted.folder)?,
         ..DataTable::default()
     };
-    let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;
+    let prompts = Text::of(&wanted.target, &data)?.prompts_of(path)?.tokens;
     let prompts = spread(prompts, arguments.count);
     match prompts.is_empty() {
         true => bail!("`{}` holds no prompts", path.display()),

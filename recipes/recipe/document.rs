@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize as _;
+use spectrain_data::words::in_words;
 use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -191,13 +192,13 @@ impl<'a> Document<'a> {
             // Only a table that was left out stands at no place.
             None | Some(Range { start: 0, end: 0 }) => {}
             Some(span) => match self.override_at(&span) {
-                Some(given) => return anyhow!("`--set {given}`: {}", error.message()),
+                Some(given) => return anyhow!("`--set {given}`: {}", in_words(error.message())),
                 None => error.set_input(Some(self.text)),
             },
         }
         anyhow!(
             "{}",
-            error.to_string().trim_end().replace("\nin `", " in `")
+            in_words(error.to_string().trim_end()).replace("\nin `", " in `")
         )
     }
 

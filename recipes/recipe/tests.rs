@@ -87,17 +87,17 @@ fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
         (
             "[drafter]\ndraft_vocab = \"all\"\n",
             "line 9, column 15",
-            "expected usize",
+            "expected a whole number from 0",
         ),
         (
             "[objective]\ndecay = true\n",
             "line 9, column 9",
-            "expected f64",
+            "expected a number",
         ),
         (
             "[train]\nsteps = -1\n",
             "line 9, column 9",
-            "expected usize",
+            "expected a whole number from 0",
         ),
         (
             "[export]\nto = [\"sglang\", \"tgi\"]\n",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, seal};
+use spectrain_checkpoints::{DType, ModelFolder, printable, seal};
 
 use super::evaluate::{record_again, spread};
 use super::train::EXPORTED_STEP;
@@ -71,9 +71,6 @@ pub fn run(context: &StageContext) -> Result<Value> {
         compare(&before, &after, writing.dtype)?;
         let lines = commands(judge.drafter.as_ref(), &engines, &writing)?;
         context.output.say(format!("export: {}", path.display()));
-        for line in &lines {
-            context.output.say(format!("  {line}"));
-        }
         exported.push((folder, after.tau(), lines));
     }
     let written: Vec<String> = exported.iter().map(|(folder, ..)| folder.clone()).collect();
@@ -98,12 +95,34 @@ pub fn run(context: &StageContext) -> Result<Value> {
 
 /// The folders that the stage left, within the run.
 pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
-    let manifest = run.manifest("export")?;
-    let summary = manifest.map_or(Value::Null, |manifest| manifest.summary);
-    let further = summary["further"].as_array().into_iter().flatten();
-    let folders = std::iter::once(&summary).chain(further);
-    let named = folders.filter_map(|folder| folder["folder"].as_str());
-    Ok(named.map(str::to_owned).collect())
+    let parts = parts(run)?.into_iter();
+    let named = parts.filter_map(|part| Some(part["folder"].as_str()?.to_owned()));
+    Ok(named.collect())
+}
+
+/// The commands that serve what the stage left, for a shell: those for each folder behind its name.
+pub(super) fn commands_again(run: &RunFolder) -> Result<String> {
+    let mut text = String::new();
+    for part in parts(run)? {
+        let folder = run.path().join(part["folder"].as_str().unwrap_or_default());
+        text.push_str(&format!("# {}\n", folder.display()));
+        let lines = part["launch"].as_array().into_iter().flatten();
+        for line in lines.filter_map(Value::as_str) {
+            text.push_str(&format!("{}\n", printable(line)));
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// What the stage recorded, for each folder that it wrote.
+fn parts(run: &RunFolder) -> Result<Vec<Value>> {
+    let Some(manifest) = run.manifest("export")? else {
+        return Ok(Vec::new());
+    };
+    let further = manifest.summary["further"].as_array().cloned();
+    let parts = std::iter::once(manifest.summary).chain(further.unwrap_or_default());
+    Ok(parts.filter(|part| part["folder"].is_string()).collect())
 }
 
 /// What the last training stage says of the weights it kept.

@@ -9,9 +9,10 @@ use anyhow::{Context as _, Result, bail};
 use spectrain_checkpoints::state;
 
 use super::{
-    Interrupted, Stage, StageContext, check_interrupted, or_interrupted, selected, settings,
-    trained,
+    Interrupted, Stage, StageContext, check_interrupted, export, or_interrupted, selected,
+    settings, trained,
 };
+use crate::progress::print;
 use crate::run_folder::{Damage, Earlier, StageState, Start};
 
 /// Runs the stages of a recipe that are not done, or of these only the ones named.
@@ -27,6 +28,10 @@ pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
                 .map_err(goes_on)
                 .with_context(|| format!("stage `{}`", stage.name))?,
             false => require_done(context, stage).map_err(goes_on)?,
+        }
+        // Whoever runs a recipe again may want just these, and what comes after may take long.
+        if stage.name == "export" && is_selected(stage) {
+            print(export::commands_again(context.run)?)?;
         }
     }
     Ok(())

@@ -373,7 +373,11 @@ fn a_trained_drafter_is_exported_and_judged() {
     with_trained(root.path(), |context| {
         run(context, &[]).unwrap();
         let export = context.run.manifest("export").unwrap().unwrap().summary;
-        assert_eq!(export["launch"].as_array().unwrap().len(), 2);
+        let lines = export["launch"].as_array().unwrap().iter();
+        let lines = lines.map(|line| line.as_str().unwrap());
+        let (remarks, commands): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with('#'));
+        // Of each engine there is a command and what it drafts above temperature 0.
+        assert_eq!((commands.len(), remarks.len()), (2, 2));
         assert_eq!(export["tau_trained"], export["tau_exported"]);
         let report = fs::read_to_string(context.folder("evaluate").join("report.json")).unwrap();
         let report = spectrain_eval::Report::from_json(&report).unwrap();

@@ -429,7 +429,7 @@ fn without_a_network_the_error_says_how_to_go_on() {
     };
     let text = fetch_with(None, &options).unwrap_err().to_string();
     assert!(
-        text.contains("http://127.0.0.1:1") && text.contains("`[target] model`"),
+        text.contains("http://127.0.0.1:1") && text.contains("without a network, name a folder"),
         "{text}"
     );
 }

@@ -79,8 +79,30 @@ pub(super) fn commands(
     let served_with = variables_of(writing.provenance).and_then(template_variables);
     let remarks = misled.chain(unserved).map(|remark| remark.text);
     let texts = lines.iter().map(|line| line.text.clone());
-    let texts = texts.chain(served_with.map(|remark| remark.text));
-    Ok(remarks.chain(texts).collect())
+    let chosen = chosen(&lines).into_iter().map(|remark| remark.text);
+    let served_with = served_with.map(|remark| remark.text);
+    Ok(remarks
+        .chain(texts)
+        .chain(chosen)
+        .chain(served_with)
+        .collect())
+}
+
+/// What the engines of these commands draft above temperature 0, each once.
+fn chosen(lines: &[&Launch]) -> Vec<Launch> {
+    let of_line = |line: &&Launch| Some((engine(line.server?), line.choosing?));
+    let mut remarks: Vec<Launch> = Vec::new();
+    for (engine, choosing) in lines.iter().filter_map(of_line) {
+        let name = match engine {
+            Engine::Speculators => Engine::Vllm.name(),
+            engine => engine.name(),
+        };
+        let remark = Launch::remark(&format!("above temperature 0 {name} drafts {choosing}"));
+        if !remarks.contains(&remark) {
+            remarks.push(remark);
+        }
+    }
+    remarks
 }
 
 /// What requests must have for the target to be asked as in training.
@@ -126,6 +148,22 @@ fn misleading(server: Server, folder: &Path) -> Option<Launch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_checkpoints::language_model;
+
+    #[test]
+    fn what_engines_draft_above_temperature_0_is_said_once_with_the_flag_that_changes_it() {
+        let lines = language_model::launch_lines(Path::new("d"), "t", 3);
+        let both: Vec<&Launch> = lines.iter().chain(&lines).collect();
+        let texts: Vec<String> = chosen(&both).into_iter().map(|found| found.text).collect();
+        assert_eq!(
+            texts,
+            [
+                "# above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports), and drawn ones (`drawn`) \
+                 with `\"draft_sample_method\": \"probabilistic\"` in `--speculative-config`",
+                "# above temperature 0 SGLang drafts the likeliest tokens (`likeliest` in reports)",
+            ]
+        );
+    }
 
     #[test]
     fn a_path_that_misleads_vllm_is_remarked_upon() {

@@ -1,0 +1,61 @@
+//! Messages of parsers in words of their readers.
+
+/// What parsers of settings call the types that they expect, and what those are to whoever wrote the settings.
+const TYPES: [(&str, &str); 8] = [
+    ("usize", "a whole number from 0"),
+    ("u64", "a whole number from 0"),
+    ("u32", "a whole number from 0"),
+    ("i64", "a whole number"),
+    ("f64", "a number"),
+    ("f32", "a number"),
+    ("a sequence", "a list"),
+    ("a map", "a table"),
+];
+
+/// A message of a parser, with the types that it expects in words: ``invalid type: string "x", expected usize`` names one of
+/// the language that the parser is written in.
+pub fn in_words(message: &str) -> String {
+    let mut text = message.to_owned();
+    for (name, words) in TYPES {
+        let (name, words) = (format!("expected {name}"), format!("expected {words}"));
+        text = match text.split_once(&name) {
+            // What was given may go on with the same letters.
+            Some((before, after)) if !after.starts_with(|c: char| c.is_alphanumeric()) => {
+                format!("{before}{words}{after}")
+            }
+            _ => text,
+        };
+    }
+    text.replace("floating point `", "number `")
+        .replace("invalid type: integer `", "invalid type: whole number `")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_named_in_words() {
+        for (message, words) in [
+            (
+                "invalid type: string \"x\", expected usize",
+                "invalid type: string \"x\", expected a whole number from 0",
+            ),
+            (
+                "invalid type: integer `5`, expected a sequence",
+                "invalid type: whole number `5`, expected a list",
+            ),
+            (
+                "invalid type: floating point `1.5`, expected u64\nin `train.steps`\n",
+                "invalid type: number `1.5`, expected a whole number from 0\nin `train.steps`\n",
+            ),
+            (
+                "unknown variant `x`, expected one of `a`, `b`",
+                "unknown variant `x`, expected one of `a`, `b`",
+            ),
+            ("expected u64s", "expected u64s"),
+        ] {
+            assert_eq!(in_words(message), words);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Commands that are given a drafter by its folder, by a run, by the name of a run, and by what is none of these.
+use crate::workspace::{Outcome, Workspace};
+
+/// `check`, which reads what it is given and writes nothing.
+fn check(workspace: &Workspace, drafter: &str) -> Outcome {
+    workspace.run(&["check", drafter, "--target", "target"])
+}
+
+const FOLDER: &str = "runs/run/export/drafter";
+
+#[test]
+fn a_run_stands_for_its_drafter_in_every_command() {
+    let workspace = Workspace::finished();
+    for drafter in [FOLDER, "run", "runs/run", "runs/run/", "./runs/run"] {
+        let words = ["check", drafter, "--target", "target"];
+        let outcome = workspace.run(&words).succeeded();
+        assert!(outcome.stdout.contains("as it was written"), "{outcome:#?}");
+
+        let words = ["generate", "--target", "target", "--prompt", "count"];
+        let settings = ["--max-new-tokens", "4", "--drafter", drafter];
+        let outcome = workspace.run(&[&words[..], &settings].concat()).succeeded();
+        assert!(outcome.stderr.contains("target passes"), "{outcome:#?}");
+    }
+
+    let words = ["evaluate", "--target", "target", "--prompts", "eval.jsonl"];
+    let settings = ["--count", "1", "--max-new-tokens", "4", "--drafter", "run"];
+    let short = [
+        "--temperature",
+        "0",
+        "--draft",
+        "dynamic:4,depth=2",
+        "--draft",
+        "chain:2",
+    ];
+    let words = [&words[..], &settings, &short].concat();
+    let outcome = workspace.run(&words).succeeded();
+    assert!(
+        outcome.stdout.contains(&format!("drafter `{FOLDER}`")),
+        "{outcome:#?}"
+    );
+    for part in [
+        "| T=0, greedy, dynamic 2×10, 4 nodes |",
+        "| T=0, greedy, chain 2 |",
+    ] {
+        assert!(outcome.stdout.contains(part), "no `{part}`: {outcome:#?}");
+    }
+
+    let of_run = ["export", "runs/run", "--to", "vllm", "--out", "exported"];
+    workspace.run(&of_run).succeeded();
+    assert!(workspace.path("exported/config.json").exists());
+
+    let words = ["import", "run", "--target", "target", "--count", "2"];
+    workspace
+        .run(&words)
+        .misused(&["`runs/run` is a run already", "`--name`"]);
+    workspace
+        .run(&[&words[..], &["--name", "again"]].concat())
+        .succeeded();
+    // Of an imported run it is what was imported.
+    check(&workspace, "again").succeeded();
+    let imported = &workspace.json("runs/again/import/manifest.json")["summary"]["imported"];
+    assert_eq!(imported["from"], FOLDER);
+
+    let words = ["report", "run", "runs/run", FOLDER];
+    let outcome = workspace.run(&words).succeeded();
+    let rows = outcome.stdout.matches("| T=0, greedy, chain 2 | run |");
+    assert_eq!(rows.count(), 3, "{outcome:#?}");
+}
+
+#[test]
+fn a_wrong_folder_is_told_where_the_drafter_is() {
+    let workspace = Workspace::finished();
+    let question = format!("did you mean `{FOLDER}`?");
+    for (wrong, told) in [
+        (
+            "runs/run/export",
+            "holds no drafter: it has no `config.json`",
+        ),
+        (
+            "runs/run/evaluate",
+            "holds no drafter: it has no `config.json`",
+        ),
+        ("runs/run/run.json", "holds no drafter: it is a file"),
+        ("runs/run/exprt/drafter", "there is no such folder"),
+        ("run/export/drafter", "there is no such folder"),
+        // This could be the id of a model.
+        ("run/export", "there is no such folder"),
+    ] {
+        check(&workspace, wrong).failed(&[&format!("`{wrong}`"), told, &question]);
+    }
+    check(&workspace, "walk").failed(&[
+        "no drafter `walk`",
+        "no run `runs/walk`",
+        "no id of the hub",
+    ]);
+    check(&workspace, "").failed(&["no drafter ``"]);
+    // A run that is not there is not asked of the hub.
+    let outcome = check(&workspace, "runs/walk").failed(&["no drafter `runs/walk`"]);
+    assert!(!outcome.stderr.contains("HF_HUB_OFFLINE"), "{outcome:#?}");
+    for id in ["some/drafter", "some/drafter@v1"] {
+        let told = [
+            "cannot open the drafter `some/drafter`",
+            "`HF_HUB_OFFLINE` is set",
+        ];
+        check(&workspace, id).failed(&told);
+    }
+}
+
+#[test]
+fn a_name_that_means_a_folder_and_a_run_is_refused() {
+    let workspace = Workspace::finished();
+    std::fs::create_dir(workspace.path("run")).unwrap();
+    // A folder without a drafter is nothing that could be meant.
+    check(&workspace, "run").succeeded();
+    let from = workspace.path(FOLDER);
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, workspace.path("run").join(path.file_name().unwrap())).unwrap();
+    }
+    check(&workspace, "run").failed(&["`run` means two things", "`./run`", "`runs/run`"]);
+    check(&workspace, "./run").succeeded();
+    check(&workspace, "runs/run").succeeded();
+}
+
+#[test]
+fn a_run_without_a_drafter_says_what_there_is() {
+    let workspace = Workspace::new();
+    let train = ["recipe", "recipe.toml", "--stage", "prepare"];
+    workspace.run(&train).succeeded();
+    let told = [
+        "the run `runs/run` has not exported a drafter yet",
+        "run its recipe",
+    ];
+    let outcome = check(&workspace, "run").failed(&told);
+    assert!(!outcome.stderr.contains("train/drafter"), "{outcome:#?}");
+    let train = [
+        "recipe",
+        "recipe.toml",
+        "--stage",
+        "prepare",
+        "--stage",
+        "train",
+    ];
+    workspace.run(&train).succeeded();
+    check(&workspace, "run").failed(&[told[0], "`runs/run/train/drafter`"]);
+    workspace
+        .run(&["report", "run"])
+        .failed(&["the run `run` has no report yet"]);
+    workspace.run(&["recipe", "recipe.toml"]).succeeded();
+    std::fs::remove_dir_all(workspace.path(FOLDER)).unwrap();
+    let told = [&format!("`{FOLDER}`")[..], "`export` left, is missing"];
+    check(&workspace, "run").failed(&told);
+}
+
+#[test]
+fn the_drafter_and_the_report_of_a_run_that_trains_anew_are_stale() {
+    let workspace = Workspace::finished();
+    workspace.unfinish("train");
+    let why = "the stage `train` was started again and is not done";
+    let outcome = check(&workspace, "run").succeeded();
+    let warned = format!("WARN the drafter in `{FOLDER}` is stale: {why}");
+    assert!(outcome.stderr.contains(&warned), "{outcome:#?}");
+    let outcome = workspace.run(&["report", "run"]).succeeded();
+    assert!(
+        outcome.stdout.contains(&format!("Stale: run: {why}.")),
+        "{outcome:#?}"
+    );
+}

@@ -1,0 +1,150 @@
+//! The reports of several runs in one table, and what that says of them.
+use crate::workspace::Workspace;
+
+#[test]
+fn runs_of_one_name_are_told_apart_by_their_folders() {
+    let workspace = Workspace::finished();
+    std::fs::rename(workspace.path("runs"), workspace.path("a")).unwrap();
+    workspace
+        .run(&["recipe", "recipe.toml", "--runs", "b"])
+        .succeeded();
+    let table = workspace.run(&["report", "a/run", "b/run"]).succeeded();
+    for name in ["| run (a) |", "| run (b) |"] {
+        assert!(table.stdout.contains(name), "no `{name}`: {table:#?}");
+    }
+    // One run twice is one run.
+    let table = workspace
+        .run(&["report", "a/run", "a/run/evaluate"])
+        .succeeded();
+    assert_eq!(table.stdout.matches("| run |").count(), 2, "{table:#?}");
+}
+
+#[test]
+fn results_of_another_drafter_than_the_one_that_is_there_are_stale() {
+    let workspace = Workspace::finished();
+    let judge = [
+        "evaluate",
+        "--target",
+        "target",
+        "--drafter",
+        "run",
+        "--prompts",
+        "eval.jsonl",
+    ];
+    let settings = ["--count", "1", "--max-new-tokens", "4", "--out", "judged"];
+    workspace.run(&[&judge[..], &settings].concat()).succeeded();
+    let reports = ["report", "run", "judged"];
+    let fresh = workspace.run(&reports).succeeded();
+    assert!(!fresh.stdout.contains("Stale"), "{fresh:#?}");
+
+    // As far as the export, whose drafter is another one then.
+    let stages = ["prepare", "train", "export"]
+        .map(|stage| ["--stage", stage])
+        .concat();
+    let words = [&["recipe", "recipe.toml", "--set", "seed=7"], &stages[..]].concat();
+    workspace.run(&words).succeeded();
+    let stale = workspace.run(&reports).succeeded();
+    for told in [
+        "Stale: run: `export/drafter` has changed since.",
+        "Stale: judged: the drafter `runs/run/export/drafter` has changed since.",
+    ] {
+        assert!(stale.stdout.contains(told), "no `{told}`: {stale:#?}");
+    }
+
+    workspace
+        .run(&["recipe", "recipe.toml", "--set", "seed=7"])
+        .succeeded();
+    let again = workspace.run(&["report", "run"]).succeeded();
+    assert!(!again.stdout.contains("Stale"), "{again:#?}");
+    workspace.unfinish("evaluate");
+    let again = workspace.run(&["report", "run"]).succeeded();
+    let told = "Stale: run: the stage `evaluate` was started again and is not done.";
+    assert!(again.stdout.contains(told), "{again:#?}");
+}
+
+#[test]
+fn a_table_is_written_as_markdown_or_not_at_all() {
+    let workspace = Workspace::finished();
+    let told = ["`--out table.html`", "the table is Markdown", "`.md`"];
+    let words = ["report", "run", "--out", "table.html"];
+    workspace.run(&words).misused(&told);
+    assert!(!workspace.path("table.html").exists());
+    let words = ["report", "run", "--out", "table.md"];
+    workspace.run(&words).succeeded();
+    let printed = workspace.run(&["report", "run"]).succeeded();
+    assert_eq!(workspace.text("table.md"), printed.stdout);
+}
+
+#[test]
+fn what_is_no_report_says_what_was_looked_for() {
+    let workspace = Workspace::finished();
+    for (given, told) in [
+        ("walk", "no run `runs/walk`"),
+        (
+            "runs",
+            "it holds no `evaluate/report.json` and no `report.json`",
+        ),
+        ("recipe.toml", "`recipe.toml` is not a report"),
+        ("target", "no report of the drafter `target`"),
+    ] {
+        workspace.run(&["report", given]).failed(&[told]);
+    }
+}
+
+#[test]
+fn launch_commands_are_printed_at_every_run_and_by_themselves() {
+    let workspace = Workspace::new();
+    let words = ["recipe", "recipe.toml", "--quiet"];
+    let first = workspace.run(&words).succeeded();
+    let (commands, table) = first.stdout.split_once("\n\n").unwrap();
+    let lines: Vec<&str> = commands.lines().collect();
+    assert_eq!(lines[0], "# runs/run/export/drafter");
+    let is_shell = |line: &&str| {
+        ["# ", "vllm serve ", "python -m sglang"]
+            .iter()
+            .any(|start| line.starts_with(start))
+    };
+    assert!(lines.iter().all(is_shell), "{first:#?}");
+    for part in [
+        "vllm serve target --speculative-config",
+        "python -m sglang.launch_server",
+        "# above temperature 0 vLLM drafts the likeliest tokens",
+        "# above temperature 0 SGLang drafts the likeliest tokens",
+        "`\"draft_sample_method\": \"probabilistic\"`",
+    ] {
+        assert!(commands.contains(part), "no `{part}`: {first:#?}");
+    }
+    assert_eq!(table, workspace.text("runs/run/evaluate/report.md"));
+    assert_eq!(workspace.run(&words).succeeded().stdout, first.stdout);
+    let exports = [&words[..], &["--stage", "export"]].concat();
+    let exported = workspace.run(&exports).succeeded();
+    assert_eq!(exported.stdout, format!("{commands}\n\n"));
+    let prepares = [&words[..], &["--stage", "prepare"]].concat();
+    assert_eq!(workspace.run(&prepares).succeeded().stdout, "");
+}
+
+#[test]
+fn data_with_something_wrong_in_it_fails_the_linter() {
+    let workspace = Workspace::new();
+    let words = [
+        "data",
+        "lint",
+        "--target",
+        "target",
+        "--train",
+        "train.jsonl",
+    ];
+    let sound = workspace.run(&words).succeeded();
+    assert!(sound.stdout.contains("no problems found"), "{sound:#?}");
+    let mut rows = workspace.text("train.jsonl");
+    rows.push('\n');
+    rows.push_str(rows.clone().lines().next().unwrap());
+    workspace.write("train.jsonl", rows);
+    let outcome = workspace.run(&words).failed(&["1 problem in the data"]);
+    assert!(
+        outcome
+            .stdout
+            .contains("1 of the training samples repeat an earlier one"),
+        "{outcome:#?}"
+    );
+}
