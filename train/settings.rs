@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use spectrain_models::bounds;
+
 use crate::optimizer::AdamWConfig;
 use crate::{Decay, Error, Result, Schedule};
 
@@ -9,7 +11,8 @@ use crate::{Decay, Error, Result, Schedule};
 pub struct TrainConfig {
     /// Optimizer steps. 1000.
     pub steps: usize,
-    /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096.
+    /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096; a recipe that
+    /// leaves it out has the whole rows in them, one at least.
     pub batch_tokens: usize,
     /// Batches whose gradients are averaged in one step, each counting by its positions that count. 1.
     pub accumulate: usize,
@@ -19,7 +22,7 @@ pub struct TrainConfig {
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end. 0.
     pub floor: f64,
-    /// Steps of linear warm-up. 50.
+    /// Steps of linear warm-up. 50; a recipe that leaves it out has a tenth of its steps at most.
     pub warmup: usize,
     /// Largest global gradient norm; 0 clips nothing. 0.5.
     pub clip: f64,
@@ -91,15 +94,22 @@ impl TrainConfig {
     /// # Errors
     /// Such a setting.
     pub fn check(&self, row_length: usize) -> Result<()> {
-        let positive = [
-            ("steps", self.steps),
-            ("accumulate", self.accumulate),
-            ("log_every", self.log_every),
-            ("validate_every", self.validate_every),
-            ("save_every", self.save_every),
-            ("keep", self.keep),
-            ("decode_draft_length", self.decode_draft_length),
+        let numbers = [
+            bounds::up_to("steps", self.steps, bounds::STEPS),
+            bounds::up_to("accumulate", self.accumulate, bounds::BATCHES),
+            bounds::up_to("batch_tokens", self.batch_tokens, bounds::TEXT),
+            bounds::up_to("log_every", self.log_every, usize::MAX),
+            bounds::up_to("validate_every", self.validate_every, usize::MAX),
+            bounds::up_to("save_every", self.save_every, usize::MAX),
+            bounds::up_to("keep", self.keep, usize::MAX),
+            bounds::up_to("decode_tokens", self.decode_tokens, bounds::REPLY),
+            bounds::up_to(
+                "decode_draft_length",
+                self.decode_draft_length,
+                bounds::DRAFT,
+            ),
         ];
+        bounds::check(numbers).map_err(|out| Error::out_of_bounds("train", out))?;
         let wrong = |key, expected: String, got: String| {
             Err(Error::Setting {
                 table: "train",
@@ -108,12 +118,7 @@ impl TrainConfig {
                 got,
             })
         };
-        for (key, value) in positive {
-            if value == 0 {
-                return wrong(key, "at least 1".into(), "0".into());
-            }
-        }
-        if self.batch_tokens == 0 || !self.batch_tokens.is_multiple_of(row_length) {
+        if !self.batch_tokens.is_multiple_of(row_length) {
             let expected = format!("a multiple of `[data] max_length`, {row_length}");
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
         }
