@@ -2,6 +2,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use spectrain_models::bounds;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
 use crate::{Error, Result};
@@ -212,7 +213,7 @@ impl DraftChoice {
         })
     }
 
-    /// Checks that no size is 0, and that probabilities are some.
+    /// Checks that sizes are neither 0 nor beyond any use, and that probabilities are some.
     ///
     /// # Errors
     /// One is not, and is named.
@@ -246,14 +247,15 @@ impl DraftChoice {
                 ("prompts", calibration.prompts),
             ],
         };
-        match sizes.into_iter().find(|(_, size)| *size == 0) {
-            None => Ok(()),
-            Some((key, _)) => Err(Error::Setting {
-                key,
-                expected: "at least 1".into(),
-                got: "0".into(),
-            }),
-        }
+        let sizes = sizes.into_iter().map(|(key, size)| match key {
+            "prompts" => bounds::up_to(key, size, bounds::SAMPLES),
+            _ => bounds::up_to(key, size, bounds::DRAFT),
+        });
+        bounds::check(sizes).map_err(|out| Error::Setting {
+            key: out.key,
+            expected: out.expected,
+            got: out.got,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::untrained::Untrained;
 use crate::weights::lift;
 use crate::{
     Bias, Drafter, Error, Init, Layout, Linear, RandomWeights, Result, Scope, TargetParts,
-    TargetSpec,
+    TargetSpec, bounds,
 };
 
 /// Where the output layers of the heads come from.
@@ -155,31 +155,25 @@ pub(crate) fn residual_blocks(layers: &[Linear], mut x: Tensor<2>) -> Tensor<2> 
     x
 }
 
-/// Fails unless there is at least one head with at least one layer, and a draft vocabulary within the target's.
-pub(crate) fn check_sizes(
-    heads: usize,
-    head_layers: usize,
-    draft_vocab: usize,
-    target: &TargetSpec,
-) -> Result<()> {
-    let wrong = |key, expected: String, got: usize| {
-        Err(Error::Drafter {
-            key,
-            expected,
-            got: got.to_string(),
-        })
-    };
-    if heads == 0 {
-        return wrong("heads", "at least 1".into(), heads);
+/// Fails on numbers of heads that make no sense for any target.
+pub(crate) fn check_numbers(heads: usize, head_layers: usize, draft_vocab: usize) -> Result<()> {
+    Ok(bounds::check([
+        bounds::up_to("heads", heads, bounds::DRAFT),
+        bounds::up_to("head_layers", head_layers, bounds::LAYERS),
+        bounds::or_none("draft_vocab", draft_vocab, bounds::VOCABULARY),
+    ])?)
+}
+
+/// Fails where more tokens can be proposed than the target has.
+pub(crate) fn check_vocabulary(draft_vocab: usize, target: &TargetSpec) -> Result<()> {
+    if draft_vocab <= target.vocab {
+        return Ok(());
     }
-    if head_layers == 0 {
-        return wrong("head_layers", "at least 1".into(), head_layers);
-    }
-    if draft_vocab > target.vocab {
-        let expected = format!("at most the target's {}", target.vocab);
-        return wrong("draft_vocab", expected, draft_vocab);
-    }
-    Ok(())
+    Err(Error::Drafter {
+        key: "draft_vocab",
+        expected: format!("at most the target's {}", target.vocab),
+        got: draft_vocab.to_string(),
+    })
 }
 
 /// The parameters of untrained heads: random, with output layers that start as the target's.

@@ -149,6 +149,12 @@ pub trait Drafter: Module + Sized {
     /// What one sequence carries between proposals.
     type State;
 
+    /// Fails on numbers that make no sense for any target.
+    ///
+    /// # Errors
+    /// There is one, which is named.
+    fn check(config: &Self::Config) -> Result<()>;
+
     /// Creates a drafter for `target` with parameters from `weights`: random, or of a checkpoint. A drafter without a
     /// head of its own takes a full `vocabulary`.
     ///
@@ -174,7 +180,10 @@ pub trait Drafter: Module + Sized {
         device: &Device,
     ) -> Result<Self>;
 
-    /// The hidden states this drafter reads.
+    /// The hidden states this drafter reads of a target that its settings fit.
+    ///
+    /// # Errors
+    /// They do not fit it.
     fn capture(config: &Self::Config, target: &crate::TargetSpec) -> Result<Capture>;
 
     /// State of a sequence that starts with the token `first` and may grow to `capacity` tokens. No feature comes before

@@ -10,7 +10,8 @@ use crate::mask::token_ids;
 use crate::unrolled::UnrolledCache;
 use crate::{
     Attention, AttentionConfig, Bias, Capture, Drafter, Features, Linear, Mask, Mlp, RandomWeights,
-    Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights, weights::lift,
+    Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights, bounds,
+    weights::lift,
 };
 
 /// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
@@ -23,7 +24,7 @@ pub struct Eagle1Config {
     pub d_ff: usize,
     /// Query heads. Left out or 0: the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: the target's.
+    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
     pub kv_heads: usize,
 }
 
@@ -130,6 +131,14 @@ impl Drafter for Eagle1 {
     type Config = Eagle1Config;
     type State = DraftState;
 
+    fn check(config: &Eagle1Config) -> Result<()> {
+        Ok(bounds::check([
+            bounds::or_none("d_ff", config.d_ff, bounds::FEED_FORWARD),
+            bounds::or_none("heads", config.heads, bounds::HEADS),
+            bounds::or_none("kv_heads", config.kv_heads, bounds::HEADS),
+        ])?)
+    }
+
     /// # Panics
     /// The vocabulary is not the target's: the head is.
     fn new(
@@ -171,7 +180,8 @@ impl Drafter for Eagle1 {
     }
 
     /// No layers: the last hidden state, which is always there, is all it reads.
-    fn capture(_: &Eagle1Config, _: &TargetSpec) -> Result<Capture> {
+    fn capture(config: &Eagle1Config, target: &TargetSpec) -> Result<Capture> {
+        config.resolve(target)?;
         Ok(Capture::default())
     }
 

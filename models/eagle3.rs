@@ -12,7 +12,7 @@ use crate::untrained::Untrained;
 use crate::{
     Attention, AttentionConfig, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
     Linear, Mask, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec,
-    Tree, Weights, weights::lift,
+    Tree, Weights, bounds, weights::lift,
 };
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -31,7 +31,7 @@ pub struct Eagle3Config {
     pub d_ff: usize,
     /// Query heads. Left out or 0: the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: the target's.
+    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
     pub kv_heads: usize,
     /// Whether the residual branch takes the normed fused state (speculators) and not the plain one (the paper).
     pub norm_before_residual: bool,
@@ -234,6 +234,16 @@ impl Drafter for Eagle3 {
     type Config = Eagle3Config;
     type State = DraftState;
 
+    fn check(config: &Eagle3Config) -> Result<()> {
+        Ok(bounds::check([
+            bounds::or_none("draft_vocab", config.draft_vocab, bounds::VOCABULARY),
+            bounds::or_none("d_ff", config.d_ff, bounds::FEED_FORWARD),
+            bounds::or_none("heads", config.heads, bounds::HEADS),
+            bounds::or_none("kv_heads", config.kv_heads, bounds::HEADS),
+            bounds::or_none("window", config.window, bounds::TEXT),
+        ])?)
+    }
+
     fn new(
         config: &Eagle3Config,
         target: &TargetParts,
@@ -298,30 +308,9 @@ impl Drafter for Eagle3 {
     }
 
     fn capture(config: &Eagle3Config, target: &TargetSpec) -> Result<Capture> {
-        let layers = target.layers;
-        let chosen = match config.captured_layers.as_slice() {
-            // Of a target too shallow for the paper's three, those that exist and differ.
-            [] => {
-                let mut default = vec![
-                    1.min(layers - 1),
-                    (layers / 2).saturating_sub(1),
-                    layers.saturating_sub(4),
-                ];
-                default.sort_unstable();
-                default.dedup();
-                default
-            }
-            given => given.to_vec(),
-        };
-        let ascending = chosen.windows(2).all(|pair| pair[0] < pair[1]);
-        if !ascending || chosen.last().is_some_and(|&last| last >= layers) {
-            return Err(Error::Drafter {
-                key: "captured_layers",
-                expected: format!("ascending layers below {layers}"),
-                got: format!("{chosen:?}"),
-            });
-        }
-        Ok(Capture { layers: chosen })
+        Ok(Capture {
+            layers: config.resolve(target)?.captured_layers,
+        })
     }
 
     fn start(&self, capacity: usize, _: u32) -> DraftState {
@@ -390,11 +379,39 @@ impl Midlayer {
 }
 
 impl Eagle3Config {
+    /// The captured layers, ascending.
+    fn captured(&self, target: &TargetSpec) -> Result<Vec<usize>> {
+        let layers = target.layers;
+        let chosen = match self.captured_layers.as_slice() {
+            // Of a target too shallow for the paper's three, those that exist and differ.
+            [] => {
+                let mut default = vec![
+                    1.min(layers - 1),
+                    (layers / 2).saturating_sub(1),
+                    layers.saturating_sub(4),
+                ];
+                default.sort_unstable();
+                default.dedup();
+                default
+            }
+            given => given.to_vec(),
+        };
+        let ascending = chosen.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || chosen.last().is_some_and(|&last| last >= layers) {
+            return Err(Error::Drafter {
+                key: "captured_layers",
+                expected: format!("ascending layers below {layers}"),
+                got: format!("{chosen:?}"),
+            });
+        }
+        Ok(chosen)
+    }
+
     /// With the sizes that were left out taken from the target.
     fn resolve(&self, target: &TargetSpec) -> Result<Self> {
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
         let resolved = Self {
-            captured_layers: Eagle3::capture(self, target)?.layers,
+            captured_layers: self.captured(target)?,
             draft_vocab: match self.draft_vocab {
                 0 => target.vocab,
                 given => given,

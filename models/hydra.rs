@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::draft_heads::{
-    DraftHeads, Frozen, OutputHead, OutputLayer, check_sizes, fresh_weights, head_after,
-    own_outputs, residual, residual_blocks,
+    DraftHeads, Frozen, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
+    head_after, own_outputs, residual, residual_blocks,
 };
 use crate::mask::{token_ids, tree_mask, tree_positions};
 use crate::{
@@ -174,6 +174,10 @@ impl Drafter for Hydra {
     type Config = HydraConfig;
     type State = State;
 
+    fn check(config: &HydraConfig) -> Result<()> {
+        check_numbers(config.heads, config.head_layers, config.draft_vocab)
+    }
+
     fn new(
         config: &HydraConfig,
         target: &TargetParts,
@@ -182,7 +186,7 @@ impl Drafter for Hydra {
         device: &Device,
     ) -> Result<Self> {
         let spec = &target.spec;
-        check_sizes(config.heads, config.head_layers, config.draft_vocab, spec)?;
+        Self::capture(config, spec)?;
         let d = spec.d_model;
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
@@ -230,7 +234,8 @@ impl Drafter for Hydra {
     }
 
     fn capture(config: &HydraConfig, target: &TargetSpec) -> Result<Capture> {
-        check_sizes(config.heads, config.head_layers, config.draft_vocab, target)?;
+        Self::check(config)?;
+        check_vocabulary(config.draft_vocab, target)?;
         Ok(Capture::default())
     }
 

@@ -152,6 +152,10 @@ impl Drafter for LanguageModel {
     type Config = LanguageModelConfig;
     type State = LanguageModelState;
 
+    fn check(config: &Self::Config) -> Result<()> {
+        config.start().check_numbers(config.lora.as_ref())
+    }
+
     fn new(
         config: &Self::Config,
         target: &TargetParts,
@@ -189,8 +193,8 @@ impl Drafter for LanguageModel {
         Ok(drafter)
     }
 
-    fn capture(config: &Self::Config, _: &TargetSpec) -> Result<Capture> {
-        config.start().check()?;
+    fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture> {
+        config.start().check_fit(target)?;
         Ok(Capture::default())
     }
 

@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod attention;
 pub mod blocks;
+pub mod bounds;
 mod cache;
 mod config;
 mod convolution;

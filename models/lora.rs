@@ -5,7 +5,7 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::weights::{RandomWeights, lift};
-use crate::{Error, Init, Linear, Result, Transformer, Weights, weights::tensor_from};
+use crate::{Error, Init, Linear, Result, Transformer, Weights, bounds, weights::tensor_from};
 
 /// The table `[drafter.lora]`. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,21 @@ impl Default for LoraConfig {
             rank: 16,
             alpha: 32.0,
         }
+    }
+}
+
+impl LoraConfig {
+    /// Fails on settings that make no sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        bounds::check([bounds::up_to("lora.rank", self.rank, bounds::RANK)])?;
+        if self.alpha > 0.0 && self.alpha.is_finite() {
+            return Ok(());
+        }
+        Err(Error::Drafter {
+            key: "lora.alpha",
+            expected: "above 0".into(),
+            got: self.alpha.to_string(),
+        })
     }
 }
 
@@ -51,20 +66,7 @@ impl Lora {
 /// # Errors
 /// A setting makes no sense.
 pub(crate) fn adapt(model: Transformer, config: &LoraConfig, seed: u64) -> Result<Transformer> {
-    if config.rank == 0 {
-        return Err(Error::Drafter {
-            key: "lora.rank",
-            expected: "at least 1".into(),
-            got: "0".into(),
-        });
-    }
-    if !(config.alpha > 0.0 && config.alpha.is_finite()) {
-        return Err(Error::Drafter {
-            key: "lora.alpha",
-            expected: "above 0".into(),
-            got: config.alpha.to_string(),
-        });
-    }
+    config.check()?;
     let mut random = RandomWeights::new(seed);
     model.no_grad().map_linear(&mut |linear| {
         let [d_in, d_out] = linear.weight.val().dims();

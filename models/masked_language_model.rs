@@ -22,7 +22,7 @@ use crate::lora::{self, LoraConfig};
 use crate::start::{FreshConfig, Start};
 use crate::{
     Capture, Drafter, Error, Features, Result, Scope, TargetParts, TargetSpec, Transformer,
-    TransformerConfig, Tree, Weights,
+    TransformerConfig, Tree, Weights, bounds,
 };
 
 pub use places::{Place, Places};
@@ -120,13 +120,7 @@ impl MaskedLanguageModelConfig {
                 got: blocks.separator_token.to_string(),
             });
         }
-        if blocks.size == 0 {
-            return Err(Error::Drafter {
-                key: "block_size",
-                expected: "at least 1".into(),
-                got: "0".into(),
-            });
-        }
+        bounds::check([bounds::up_to("block_size", blocks.size, bounds::DRAFT)])?;
         Ok(blocks)
     }
 }
@@ -238,6 +232,15 @@ impl Drafter for MaskedLanguageModel {
     type Config = MaskedLanguageModelConfig;
     type State = MaskedState;
 
+    fn check(config: &Self::Config) -> Result<()> {
+        bounds::check([bounds::up_to(
+            "block_size",
+            config.block_size,
+            bounds::DRAFT,
+        )])?;
+        config.start().check_numbers(config.lora.as_ref())
+    }
+
     fn new(
         config: &Self::Config,
         target: &TargetParts,
@@ -269,9 +272,15 @@ impl Drafter for MaskedLanguageModel {
         Ok(drafter)
     }
 
-    fn capture(config: &Self::Config, _: &TargetSpec) -> Result<Capture> {
-        config.start().check()?;
-        config.blocks()?;
+    fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture> {
+        config.start().check_fit(target)?;
+        let blocks = config.blocks()?;
+        for (key, token) in [
+            ("mask_token", blocks.mask_token),
+            ("separator_token", blocks.separator_token),
+        ] {
+            config.start().check_token(key, token, target)?;
+        }
         Ok(Capture::default())
     }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::draft_heads::{
-    DraftHeads, Frozen, OutputHead, OutputLayer, check_sizes, fresh_weights, head_after,
-    own_outputs, residual, residual_blocks,
+    DraftHeads, Frozen, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
+    head_after, own_outputs, residual, residual_blocks,
 };
 use crate::{
     Bias, Capture, Drafter, Features, Layout, Linear, Result, Scope, TargetParts, TargetSpec, Tree,
@@ -104,6 +104,10 @@ impl Drafter for Medusa {
     type Config = MedusaConfig;
     type State = State;
 
+    fn check(config: &MedusaConfig) -> Result<()> {
+        check_numbers(config.heads, config.head_layers, config.draft_vocab)
+    }
+
     fn new(
         config: &MedusaConfig,
         target: &TargetParts,
@@ -112,7 +116,7 @@ impl Drafter for Medusa {
         device: &Device,
     ) -> Result<Self> {
         let spec = &target.spec;
-        check_sizes(config.heads, config.head_layers, config.draft_vocab, spec)?;
+        Self::capture(config, spec)?;
         let d = spec.d_model;
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
@@ -150,7 +154,8 @@ impl Drafter for Medusa {
     }
 
     fn capture(config: &MedusaConfig, target: &TargetSpec) -> Result<Capture> {
-        check_sizes(config.heads, config.head_layers, config.draft_vocab, target)?;
+        Self::check(config)?;
+        check_vocabulary(config.draft_vocab, target)?;
         Ok(Capture::default())
     }
 

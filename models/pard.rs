@@ -255,6 +255,10 @@ impl Drafter for Pard {
     type Config = PardConfig;
     type State = PardState;
 
+    fn check(config: &Self::Config) -> Result<()> {
+        config.start().check_numbers(config.lora.as_ref())
+    }
+
     fn new(
         config: &Self::Config,
         target: &TargetParts,
@@ -305,8 +309,10 @@ impl Drafter for Pard {
     }
 
     fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture> {
-        config.start().check()?;
-        config.mask_token()?;
+        config.start().check_fit(target)?;
+        config
+            .start()
+            .check_token("mask_token", config.mask_token()?, target)?;
         Ok(Capture {
             layers: match config.target_features {
                 true => captured(target),

@@ -3,8 +3,8 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
 
 use crate::{
-    Bias, Error, FolderWeights, Init, RandomWeights, Result, TargetParts, TargetSpec,
-    TransformerConfig, Weights,
+    Bias, Error, FolderWeights, Init, LoraConfig, RandomWeights, Result, TargetParts, TargetSpec,
+    TransformerConfig, Weights, bounds,
 };
 
 /// The table `[drafter.fresh]`: sizes of a model that starts at random. Every key may be left out; where it is 0 or left
@@ -43,20 +43,42 @@ impl Default for FreshConfig {
 }
 
 impl FreshConfig {
+    fn check(&self) -> Result<()> {
+        bounds::check([
+            bounds::up_to("fresh.layers", self.layers, bounds::LAYERS),
+            bounds::or_none("fresh.d_model", self.d_model, bounds::WIDTH),
+            bounds::or_none("fresh.d_ff", self.d_ff, bounds::FEED_FORWARD),
+            bounds::or_none("fresh.heads", self.heads, bounds::HEADS),
+            bounds::or_none("fresh.kv_heads", self.kv_heads, bounds::HEADS),
+            bounds::or_none("fresh.d_head", self.d_head, bounds::WIDTH),
+        ])?;
+        // Half of a head's dimensions turn with the other half.
+        if self.d_head.is_multiple_of(2) {
+            return Ok(());
+        }
+        Err(Error::Drafter {
+            key: "fresh.d_head",
+            expected: "an even number".into(),
+            got: self.d_head.to_string(),
+        })
+    }
+
     /// The structure of such a model for `target`.
     ///
     /// # Errors
     /// The sizes make no sense.
     pub fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
-        if self.layers == 0 {
-            return Err(Error::Drafter {
-                key: "fresh.layers",
-                expected: "at least 1".into(),
-                got: "0".into(),
-            });
-        }
+        let sizes = target.layer_sizes(self.d_ff, self.heads, self.kv_heads);
+        let [d_ff, heads, kv_heads] = sizes.map_err(|error| match error {
+            Error::Drafter { expected, got, .. } => Error::Drafter {
+                key: "fresh.kv_heads",
+                expected,
+                got,
+            },
+            other => other,
+        })?;
+        self.check()?;
         Ok(TransformerConfig {
             spec: TargetSpec {
                 layers: self.layers,
@@ -85,6 +107,55 @@ pub(crate) struct Start<'a> {
 }
 
 impl Start<'_> {
+    /// Fails on numbers that make no sense for any target.
+    pub(crate) fn check_numbers(&self, lora: Option<&LoraConfig>) -> Result<()> {
+        if let Some(lora) = lora {
+            lora.check()?;
+        }
+        self.fresh.map_or(Ok(()), FreshConfig::check)
+    }
+
+    /// Fails where a drafter of the target's own layers, or a fresh one, does not fit a target of these sizes.
+    pub(crate) fn check_fit(&self, target: &TargetSpec) -> Result<()> {
+        self.check()?;
+        if let Some(fresh) = self.fresh {
+            fresh.structure(target)?;
+        }
+        if self.model.is_empty() {
+            self.check_kept(target.layers)?;
+        }
+        Ok(())
+    }
+
+    /// Fails where a drafter of the target's tokens does not know one that it is to set.
+    pub(crate) fn check_token(
+        &self,
+        key: &'static str,
+        token: u32,
+        target: &TargetSpec,
+    ) -> Result<()> {
+        if !self.model.is_empty() || (token as usize) < target.vocab {
+            return Ok(());
+        }
+        Err(Error::Drafter {
+            key,
+            expected: format!("an id below the {} tokens of the target", target.vocab),
+            got: token.to_string(),
+        })
+    }
+
+    /// Fails where a layer is to be kept that is none of `layers`.
+    fn check_kept(&self, layers: usize) -> Result<()> {
+        match self.keep_layers.iter().find(|&&layer| layer >= layers) {
+            None => Ok(()),
+            Some(layer) => Err(Error::Drafter {
+                key: "keep_layers",
+                expected: format!("layers below {layers}"),
+                got: layer.to_string(),
+            }),
+        }
+    }
+
     /// Fails unless exactly one beginning is named.
     pub(crate) fn check(&self) -> Result<()> {
         let problem = |key, expected: &str, got: String| {
@@ -128,14 +199,7 @@ impl Start<'_> {
         if self.keep_layers.is_empty() {
             return Ok(config);
         }
-        let layers = config.spec.layers;
-        if let Some(layer) = self.keep_layers.iter().find(|&&layer| layer >= layers) {
-            return Err(Error::Drafter {
-                key: "keep_layers",
-                expected: format!("layers below {layers}"),
-                got: layer.to_string(),
-            });
-        }
+        self.check_kept(config.spec.layers)?;
         config.windows = self
             .keep_layers
             .iter()

@@ -40,7 +40,7 @@ impl TargetSpec {
     }
 
     /// Feed-forward width, query heads and key and value heads of a drafter's layer: each as given, or the target's
-    /// where that is 0.
+    /// where that is 0; of the target's key and value heads as many as the query heads can be shared out among.
     ///
     /// # Errors
     /// The query heads cannot be shared out among the others.
@@ -51,7 +51,8 @@ impl TargetSpec {
         kv_heads: usize,
     ) -> Result<[usize; 3]> {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let (heads, kv_heads) = (or(heads, self.heads), or(kv_heads, self.kv_heads));
+        let heads = or(heads, self.heads);
+        let kv_heads = or(kv_heads, greatest_common_divisor(heads, self.kv_heads));
         if !heads.is_multiple_of(kv_heads) {
             return Err(Error::Drafter {
                 key: "kv_heads",
@@ -61,6 +62,13 @@ impl TargetSpec {
         }
         Ok([or(d_ff, self.d_ff), heads, kv_heads])
     }
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 {
+        return a;
+    }
+    greatest_common_divisor(b, a % b)
 }
 
 /// The frozen pieces of a target that a drafter may share; never saved with the drafter.

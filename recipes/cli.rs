@@ -23,9 +23,10 @@ use crate::commands::export::ExportArguments;
 use crate::commands::generate::GenerateArguments;
 use crate::commands::import::ImportArguments;
 use crate::commands::report::ReportArguments;
+use crate::preflight::Asked;
 use crate::progress::{Output, print, tell};
 use crate::registry::{RECIPES, Recipe};
-use crate::run_folder::{Existing, RunFolder, RunName};
+use crate::run_folder::{Existing, RunFolder};
 use crate::stages::{self, Interrupted, StageContext, or_interrupted};
 use crate::tables::Problem;
 use crate::{bench, commands, device, plan, recipe, target};
@@ -285,21 +286,23 @@ fn run_recipe(arguments: &RecipeArguments) -> Result<()> {
     let recipe = recipe::read_file(&arguments.file, &arguments.overrides)?;
     let name = &arguments.device.device;
     stages::selected(&recipe, &arguments.stages)?;
-    recipe.check_start()?;
-    if arguments.plan {
-        return print(plan::plan(&recipe, &arguments.runs, name)?);
-    }
-    let device = device::device(name)?;
     let existing = match arguments.fresh {
         true => Existing::SetAside,
         false => Existing::Continue,
     };
-    let run = RunName {
-        root: &arguments.runs,
-        name: &recipe.name,
-        recipe: &recipe.recipe,
+    let asked = Asked {
+        recipe: &recipe,
+        runs: &arguments.runs,
+        existing,
+        device: name,
     };
-    let run = RunFolder::open(run, &recipe.toml, existing)?;
+    if arguments.plan {
+        print(plan::plan(&asked)?)?;
+        return asked.check().context("the run would be refused");
+    }
+    asked.check()?;
+    let device = device::device(name)?;
+    let run = RunFolder::open(asked.run(), &recipe.toml, existing)?;
     let context = StageContext {
         recipe: &recipe,
         run: &run,

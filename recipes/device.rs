@@ -15,6 +15,14 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
+/// Fails for a device that this program was built without; the device itself is not touched.
+pub fn check_built(name: &str) -> Result<()> {
+    match parse(name) {
+        Some(Name::Cuda(_)) if cfg!(feature = "cuda") => Ok(()),
+        _ => device(name).map(drop),
+    }
+}
+
 /// Refuses what is no device's name; the device itself need not be there.
 pub fn check_name(name: &str) -> Result<String, String> {
     match parse(name) {

@@ -19,10 +19,10 @@ use spectrain_models::{
 };
 
 use crate::drafter_folder::check_mask_token;
-use crate::plan::known_sizes;
 use crate::registry::{Footprint, Layout, Shipped};
 use crate::tables::Engine;
 use crate::target::other_token;
+use crate::target_sizes::known_sizes;
 
 impl Shipped for LanguageModel {
     const KIND: &'static str = "language_model";

@@ -10,16 +10,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::published::Family;
+use spectrain_models::bounds;
 use spectrain_train::TrainConfig;
 
 use crate::cli::Misuse;
 use crate::registry::Method;
 use crate::run_folder::check_name;
+use crate::tables;
 use crate::tables::{
     DataTable, EvaluateTable, ExportTable, FeaturesTable, Problem, SyntheticTable, TargetTable,
-    at_least_one, some_of,
+    some_of,
 };
 
+mod defaults;
 mod document;
 #[cfg(test)]
 mod tests;
@@ -269,8 +272,9 @@ impl ResolvedRecipe {
             let message = format!("expected targets beside `target.model`, found it: `{own}`");
             return Err(Problem::new("evaluate.targets", message));
         }
-        at_least_one("samples_per_shard", self.features.samples_per_shard)
-            .map_err(within("features"))?;
+        let samples = self.features.samples_per_shard;
+        let samples = bounds::up_to("samples_per_shard", samples, bounds::SAMPLES);
+        tables::within([samples]).map_err(within("features"))?;
         some_of("to", &self.export.to).map_err(within("export"))
     }
 }

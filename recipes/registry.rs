@@ -269,6 +269,7 @@ impl Recipe {
             about,
             read: |document| {
                 let file = document.file::<D::Config, O::Config>(O::STAGES)?;
+                D::check(&file.drafter).map_err(|error| document.refuse(error.into()))?;
                 O::new(&file.objective).map_err(|error| document.refuse(error))?;
                 check_export::<D>(&file.export.to).map_err(|error| document.refuse(error))?;
                 let method = Typed::<D, O> {

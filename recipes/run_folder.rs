@@ -66,7 +66,8 @@ struct Run {
 pub struct RunFolder {
     path: PathBuf,
     is_new: bool,
-    _lock: File,
+    /// None where nothing may be written.
+    lock: Option<File>,
 }
 
 /// What a manifest says of a stage when it starts.
@@ -120,7 +121,7 @@ impl RunFolder {
         let folder = Self {
             path,
             is_new,
-            _lock: lock,
+            lock: Some(lock),
         };
         folder.write_description(run, toml)?;
         Ok(folder)
@@ -151,8 +152,17 @@ impl RunFolder {
         Ok(Self {
             path,
             is_new: false,
-            _lock: lock,
+            lock: Some(lock),
         })
+    }
+
+    /// A run that another process may use, or that may not be there: nothing is written to it.
+    pub(crate) fn unlocked(path: PathBuf) -> Self {
+        Self {
+            path,
+            is_new: false,
+            lock: None,
+        }
     }
 
     /// Whether this value has made the run.
@@ -206,7 +216,7 @@ impl RunFolder {
             .map_or_else(Inputs::new, |done| done.outputs);
         let mut memory = self.hashes();
         let damage = outputs::damage(&self.stage(stage), &left, &mut memory)?;
-        memory.write()?;
+        self.keep(&memory)?;
         Ok(match damage.is_empty() {
             true => state,
             false => StageState::Damaged(damage),
@@ -248,7 +258,7 @@ impl RunFolder {
         manifest.summary = summary;
         let mut memory = self.hashes();
         manifest.outputs = outputs::of(&self.stage(&manifest.stage), &mut memory)?;
-        memory.write()?;
+        self.keep(&memory)?;
         manifest::write_manifest(&self.path, &manifest)
     }
 
@@ -279,20 +289,28 @@ impl RunFolder {
         HashMemory::read(&self.path.join(HASHES))
     }
 
+    /// Keeps computed hashes for the next process.
+    fn keep(&self, memory: &HashMemory) -> Result<()> {
+        match self.lock {
+            Some(_) => memory.write(),
+            None => Ok(()),
+        }
+    }
+
     /// Takes the SHA-256 of files from whoever has just written them, so that they need not be read again.
     pub fn remember(&self, files: impl IntoIterator<Item = (PathBuf, String)>) -> Result<()> {
         let mut memory = self.hashes();
         for (path, sha256) in files {
             memory.remember(&path, &sha256)?;
         }
-        memory.write()
+        self.keep(&memory)
     }
 
     /// SHA-256 of a file, or of every file of a folder, remembered for files that have not changed since.
     pub fn sha256(&self, path: &Path) -> Result<String> {
         let mut memory = self.hashes();
         let hash = memory.of(path)?;
-        memory.write()?;
+        self.keep(&memory)?;
         Ok(hash)
     }
 
@@ -300,7 +318,7 @@ impl RunFolder {
     pub fn sha256_of_drafter(&self, folder: &Path) -> Result<String> {
         let mut memory = self.hashes();
         let hash = memory.of_drafter(folder)?;
-        memory.write()?;
+        self.keep(&memory)?;
         Ok(hash)
     }
 
@@ -308,7 +326,7 @@ impl RunFolder {
     pub fn sha256_of(&self, files: &[PathBuf]) -> Result<String> {
         let mut memory = self.hashes();
         let hash = memory.of_all(files)?;
-        memory.write()?;
+        self.keep(&memory)?;
         Ok(hash)
     }
 }
@@ -327,6 +345,17 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<String>> {
 /// What a folder of this program holds from the moment at which it is made: a killed process may leave no more.
 fn is_beginning(name: &str) -> bool {
     name == LOCK || Path::new(name) == partial_path(Path::new(RUN))
+}
+
+/// Fails where [`RunFolder::open`] would, but for a lock that another process holds.
+pub(crate) fn check(run: RunName, existing: Existing) -> Result<()> {
+    check_name(run.name)?;
+    let path = run.root.join(run.name);
+    if !path.exists() {
+        return Ok(());
+    }
+    check_lockable(&path)?;
+    check_ours(&path, run, existing).map(drop)
 }
 
 /// Fails where not even a lock may be put: on a file, or in a folder of something else.

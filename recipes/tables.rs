@@ -13,6 +13,7 @@ use spectrain_data::sources::Sources;
 use spectrain_data::template::OWN_VARIABLES;
 use spectrain_eval::{DraftChoice, VerifierChoice};
 use spectrain_models::Sampling;
+use spectrain_models::bounds::{self, Bounded};
 
 /// The `[target]` table: the frozen model a drafter is trained for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -60,19 +61,19 @@ pub struct SyntheticTable {
     pub d_ff: usize,
     /// Query heads. Default: 4.
     pub heads: usize,
-    /// Key and value heads. Default: 2.
+    /// Key and value heads. Default: 2, or 1 where that does not divide `heads`.
     pub kv_heads: usize,
     /// Width of a head. Default: 32.
     pub d_head: usize,
     /// Optimiser steps of the target. Default: 400.
     pub steps: usize,
-    /// Tokens of one step. Default: 4096.
+    /// Tokens of one step. Default: 4096, and at least `max_length`.
     pub batch_tokens: usize,
-    /// Longest conversation, in tokens; longer ones are left out. Default: 512.
+    /// Longest conversation, in tokens; longer ones are left out. Default: 512, and at most `batch_tokens`.
     pub max_length: usize,
     /// Peak learning rate of the target. Default: 0.002.
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises. Default: 40.
+    /// Steps over which the learning rate rises. Default: 40, and at most a tenth of `steps`.
     pub warmup: usize,
 }
 
@@ -363,10 +364,15 @@ impl EvaluateTable {
             let message = format!("expected other folders or hub ids, found {found}");
             return Err(Problem::new("targets", message));
         }
-        at_least_one("prompts", self.prompts)?;
-        at_least_one("max_new_tokens", self.max_new_tokens)?;
+        within([
+            bounds::up_to("prompts", self.prompts, bounds::SAMPLES),
+            bounds::up_to("max_new_tokens", self.max_new_tokens, bounds::REPLY),
+        ])?;
         some_of("temperatures", &self.temperatures)?;
         some_of("draft_lengths", &self.choices(1))?;
+        for &length in &self.draft_lengths {
+            within([bounds::or_none("draft_lengths", length, bounds::DRAFT)])?;
+        }
         for draft in &self.drafts {
             if let Err(error) = draft.check() {
                 return Err(Problem::new("drafts", error.to_string()));
@@ -466,12 +472,14 @@ impl Problem {
     }
 }
 
-/// Refuses 0.
-pub(crate) fn at_least_one(key: &str, value: usize) -> Result<(), Problem> {
-    match value {
-        0 => Err(Problem::new(key, "expected at least 1, found 0")),
-        _ => Ok(()),
-    }
+/// Refuses the first of `numbers` that is out of its bounds.
+pub(crate) fn within(numbers: impl IntoIterator<Item = Bounded>) -> Result<(), Problem> {
+    bounds::check(numbers).map_err(|out| {
+        Problem::new(
+            out.key,
+            format!("expected {}, found {}", out.expected, out.got),
+        )
+    })
 }
 
 /// `asked`, of which 0 stands for the drafter's own.
@@ -490,27 +498,25 @@ pub(crate) fn some_of<T>(key: &str, values: &[T]) -> Result<(), Problem> {
 impl SyntheticTable {
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), Problem> {
-        let positive = [
-            ("conversations", self.conversations),
-            ("held_out", self.held_out),
-            ("layers", self.layers),
-            ("d_model", self.d_model),
-            ("d_ff", self.d_ff),
-            ("heads", self.heads),
-            ("kv_heads", self.kv_heads),
-            ("steps", self.steps),
-            ("max_length", self.max_length),
-        ];
-        for (key, value) in positive {
-            at_least_one(key, value)?;
-        }
-        // The 256 bytes and the marks of the chat template are tokens of their own.
-        if self.vocab < 320 {
-            return Err(Problem::new(
-                "vocab",
-                format!("expected at least 320, found {}", self.vocab),
-            ));
-        }
+        within([
+            bounds::up_to("conversations", self.conversations, bounds::SAMPLES),
+            bounds::up_to("held_out", self.held_out, bounds::SAMPLES),
+            Bounded {
+                key: "vocab",
+                value: self.vocab,
+                // The 256 bytes and the marks of the chat template are tokens of their own.
+                bounds: 320..=bounds::VOCABULARY,
+            },
+            bounds::up_to("layers", self.layers, bounds::LAYERS),
+            bounds::up_to("d_model", self.d_model, bounds::WIDTH),
+            bounds::up_to("d_ff", self.d_ff, bounds::FEED_FORWARD),
+            bounds::up_to("heads", self.heads, bounds::HEADS),
+            bounds::up_to("kv_heads", self.kv_heads, bounds::HEADS),
+            bounds::up_to("d_head", self.d_head, bounds::WIDTH),
+            bounds::up_to("steps", self.steps, bounds::STEPS),
+            bounds::up_to("max_length", self.max_length, bounds::TEXT),
+            bounds::up_to("batch_tokens", self.batch_tokens, bounds::TEXT),
+        ])?;
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(Problem::new(
                 "kv_heads",
@@ -520,10 +526,10 @@ impl SyntheticTable {
                 ),
             ));
         }
-        if self.d_head == 0 || !self.d_head.is_multiple_of(2) {
+        if !self.d_head.is_multiple_of(2) {
             return Err(Problem::new(
                 "d_head",
-                format!("expected a positive even number, found {}", self.d_head),
+                format!("expected an even number, found {}", self.d_head),
             ));
         }
         if self.batch_tokens < self.max_length {
@@ -532,6 +538,15 @@ impl SyntheticTable {
                 format!(
                     "expected at least `max_length` ({}), found {}",
                     self.max_length, self.batch_tokens
+                ),
+            ));
+        }
+        if self.warmup > self.steps {
+            return Err(Problem::new(
+                "warmup",
+                format!(
+                    "expected at most `steps` ({}), found {}",
+                    self.steps, self.warmup
                 ),
             ));
         }
@@ -568,13 +583,14 @@ impl DataTable {
             let message = "`expand` trains on each answer, for which `mask` has to be `assistant`";
             return Err(Problem::new("turns", message));
         }
-        if self.max_length < 4 {
-            return Err(Problem::new(
-                "max_length",
-                format!("expected at least 4, found {}", self.max_length),
-            ));
-        }
-        at_least_one("min_trained_tokens", self.min_trained_tokens)
+        within([
+            Bounded {
+                key: "max_length",
+                value: self.max_length,
+                bounds: 4..=bounds::TEXT,
+            },
+            bounds::up_to("min_trained_tokens", self.min_trained_tokens, bounds::TEXT),
+        ])
     }
 
     fn check_sources(&self) -> Result<(), Problem> {

@@ -40,9 +40,13 @@ fn every_shipped_recipe_has_a_plan_without_a_network() {
         // A real size is one that is not trained on a CPU.
         let real = stem.ends_with("-8b");
         let device = if real { "cuda:0" } else { "cpu" };
-        let plan = workspace
-            .run(&["recipe", &file, "--plan", "--device", device])
-            .succeeded();
+        let plan = workspace.run(&["recipe", &file, "--plan", "--device", device]);
+        // Nothing is missing but what a user brings.
+        let refused = plan.stdout.split("\nrefused:\n").nth(1);
+        let refused = refused.map_or("", |rest| rest.split("\n\n").next().unwrap());
+        let brought = |line: &str| line.contains("`data.") || line.contains("feature `cuda`");
+        assert!(refused.lines().all(brought), "{plan:#?}");
+        assert_eq!(plan.code, Some(i32::from(!refused.is_empty())), "{plan:#?}");
         assert!(
             plan.stdout.contains(&format!("name = \"{stem}\"")),
             "{plan:#?}"

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
+use spectrain_models::bounds;
 use spectrain_models::masked_language_model::{MaskedLanguageModel, Places};
 
 use self::sequences::{Drawing, Mask, Sequences};
@@ -184,11 +185,10 @@ impl DeerLoss {
             let got = config.least_masked.to_string();
             return setting("least_masked", "above 0 and at most 1", got);
         }
-        for (key, count) in [("span", config.span), ("cuts", config.cuts)] {
-            if count == 0 {
-                return setting(key, "at least 1", "0".into());
-            }
-        }
+        Error::check_objective([
+            bounds::up_to("span", config.span, bounds::DRAFT),
+            bounds::up_to("cuts", config.cuts, bounds::DRAFT),
+        ])?;
         if !(config.alpha >= 1.0 && config.alpha.is_finite()) {
             let got = config.alpha.to_string();
             return setting("alpha", "1 or more", got);

@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use serde::{Deserialize, Serialize};
+use spectrain_models::bounds;
 
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -70,6 +71,9 @@ impl Divergence {
     pub(crate) fn problem(self) -> Option<(&'static str, String)> {
         match self {
             Self::TopK(0) => Some(("a top_k of at least 1", "0".into())),
+            Self::TopK(k) if k > bounds::VOCABULARY => {
+                Some(("a top_k of no more than all tokens", k.to_string()))
+            }
             Self::Jsd(beta) if !(beta > 0.0 && beta < 1.0) => {
                 Some(("a jsd between 0 and 1", beta.to_string()))
             }

@@ -1,3 +1,5 @@
+use spectrain_models::bounds::{self, Bounded, OutOfBounds};
+
 /// What can go wrong in training.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -87,6 +89,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// A number of a table is out of its bounds.
+    pub(crate) fn out_of_bounds(table: &'static str, out: OutOfBounds) -> Self {
+        Self::Setting {
+            table,
+            key: out.key,
+            expected: out.expected,
+            got: out.got,
+        }
+    }
+
+    /// Fails on numbers of `[objective]` that are out of their bounds.
+    pub(crate) fn check_objective(numbers: impl IntoIterator<Item = Bounded>) -> Result<()> {
+        bounds::check(numbers).map_err(|out| Self::out_of_bounds("objective", out))
+    }
+
     /// A key of `[objective]` makes no sense.
     pub(crate) fn objective(key: &'static str, expected: &str, got: String) -> Self {
         Self::Setting {

@@ -10,6 +10,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
+use spectrain_models::bounds;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::unrolled::UnrolledCache;
 
@@ -74,11 +75,10 @@ impl Objective<Eagle1> for FeatureRegression {
 
     fn new(config: &Self::Config) -> Result<Self> {
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        for (key, value) in [("passes", config.passes), ("top_k", config.top_k)] {
-            if value == 0 {
-                return setting(key, "at least 1", "0".into());
-            }
-        }
+        Error::check_objective([
+            bounds::up_to("passes", config.passes, bounds::DRAFT),
+            bounds::up_to("top_k", config.top_k, bounds::VOCABULARY),
+        ])?;
         let weights = [
             ("regression_weight", config.regression_weight),
             ("class_weight", config.class_weight),

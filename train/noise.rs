@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_data::packing::RowLayout;
 use spectrain_data::seed::mix;
+use spectrain_models::bounds;
 
 use crate::{Error, Result};
 
@@ -43,6 +44,8 @@ impl Default for Noise {
 impl Noise {
     /// Fails on settings that make no sense.
     pub(crate) fn check(&self) -> Result<()> {
+        let length = bounds::or_none("noise.length_ref", self.length_ref, bounds::TEXT);
+        Error::check_objective([length])?;
         if self.std >= 0.0 && self.std.is_finite() {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 use spectrain_data::packing::RowLayout;
 use spectrain_data::seed::{mix, uniform};
+use spectrain_models::bounds;
 use spectrain_models::generate::{Continuation, continue_texts};
 use spectrain_models::{Sampling, Transformer};
 
@@ -44,10 +45,8 @@ impl OnPolicyConfig {
             let got = self.temperature.to_string();
             return setting("on_policy.temperature", "0 or more", got);
         }
-        if self.max_new_tokens == 0 {
-            return setting("on_policy.max_new_tokens", "at least 1", "0".into());
-        }
-        Ok(())
+        let (key, tokens) = ("on_policy.max_new_tokens", self.max_new_tokens);
+        Error::check_objective([bounds::up_to(key, tokens, bounds::REPLY)])
     }
 }
 

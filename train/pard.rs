@@ -10,6 +10,7 @@
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
+use spectrain_models::bounds;
 use spectrain_models::pard::Pard;
 
 use crate::cod::{ConditionalDrop, Subset};
@@ -68,9 +69,8 @@ impl Objective<Pard> for PardLoss {
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
         let loss = TokenLoss::new(labels, teacher, config.divergence)?;
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        if config.draft_tokens == 0 {
-            return setting("draft_tokens", "at least 1", "0".into());
-        }
+        let draft = bounds::up_to("draft_tokens", config.draft_tokens, bounds::DRAFT);
+        Error::check_objective([draft])?;
         for (key, share) in [("keep", config.keep), ("keep_least", config.keep_least)] {
             if !(share > 0.0 && share <= 1.0) {
                 return setting(key, "above 0 and at most 1", share.to_string());

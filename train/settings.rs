@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use spectrain_models::bounds;
+
 use crate::optimizer::AdamWConfig;
 use crate::source::Samples;
 use crate::{Decay, Error, Result, Schedule};
@@ -28,7 +30,8 @@ pub struct TrainConfig {
     /// Passes over the training data, in the place of `steps`. None.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096.
+    /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096; a recipe that
+    /// leaves it out has the whole rows in them, one at least.
     pub batch_tokens: usize,
     /// Batches whose gradients are averaged in one step, each counting by its positions that count. 1.
     pub accumulate: usize,
@@ -38,7 +41,7 @@ pub struct TrainConfig {
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end. 0.
     pub floor: f64,
-    /// Steps of linear warm-up. 50.
+    /// Steps of linear warm-up. 50; a recipe that leaves it out has a tenth of its steps at most.
     pub warmup: usize,
     /// Largest global gradient norm; 0 clips nothing. 0.5.
     pub clip: f64,
@@ -111,15 +114,21 @@ impl TrainConfig {
     /// # Errors
     /// Such a setting.
     pub fn check(&self, row_length: usize) -> Result<()> {
-        let positive = [
-            ("steps", self.steps),
-            ("accumulate", self.accumulate),
-            ("log_every", self.log_every),
-            ("validate_every", self.validate_every),
-            ("save_every", self.save_every),
-            ("keep", self.keep),
-            ("decode_tokens", self.decode_tokens),
+        let numbers = [
+            bounds::up_to("accumulate", self.accumulate, bounds::BATCHES),
+            bounds::up_to("batch_tokens", self.batch_tokens, bounds::TEXT),
+            bounds::up_to("log_every", self.log_every, usize::MAX),
+            bounds::up_to("validate_every", self.validate_every, usize::MAX),
+            bounds::up_to("save_every", self.save_every, usize::MAX),
+            bounds::up_to("keep", self.keep, usize::MAX),
+            bounds::up_to("decode_tokens", self.decode_tokens, bounds::REPLY),
+            bounds::or_none(
+                "decode_draft_length",
+                self.decode_draft_length,
+                bounds::DRAFT,
+            ),
         ];
+        bounds::check(numbers).map_err(|out| Error::out_of_bounds("train", out))?;
         let wrong = |key, expected: String, got: String| {
             Err(Error::Setting {
                 table: "train",
@@ -128,18 +137,16 @@ impl TrainConfig {
                 got,
             })
         };
-        for (key, value) in positive {
-            if value == 0 {
-                return wrong(key, "at least 1".into(), "0".into());
+        match self.epochs {
+            None => bounds::check([bounds::up_to("steps", self.steps, bounds::STEPS)])
+                .map_err(|out| Error::out_of_bounds("train", out))?,
+            Some(epochs) if !(epochs > 0.0 && epochs <= MOST_EPOCHS) => {
+                let expected = format!("above 0, at most {MOST_EPOCHS}");
+                return wrong("epochs", expected, epochs.to_string());
             }
+            Some(_) => {}
         }
-        if let Some(epochs) = self.epochs
-            && !(epochs > 0.0 && epochs <= MOST_EPOCHS)
-        {
-            let expected = format!("above 0, at most {MOST_EPOCHS}");
-            return wrong("epochs", expected, epochs.to_string());
-        }
-        if self.batch_tokens == 0 || !self.batch_tokens.is_multiple_of(row_length) {
+        if !self.batch_tokens.is_multiple_of(row_length) {
             let expected = format!("a multiple of `[data] max_length`, {row_length}");
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
         }
@@ -184,7 +191,8 @@ impl TrainConfig {
         Ok(())
     }
 
-    /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole.
+    /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole. A
+    /// warm-up that is longer becomes a tenth of them.
     ///
     /// # Errors
     /// A sample is longer than a row, or there is none.
@@ -204,9 +212,15 @@ impl TrainConfig {
         if batches == 0.0 {
             return Err(Error::Features("there is no sample to train on".into()));
         }
+        let steps = (batches / self.accumulate as f64).ceil() as usize;
         Ok(Self {
-            steps: (batches / self.accumulate as f64).ceil() as usize,
+            steps,
             epochs: None,
+            // It was said without the steps being known.
+            warmup: match self.warmup > steps {
+                true => steps / 10,
+                false => self.warmup,
+            },
             ..self.clone()
         })
     }

@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
+use spectrain_models::bounds;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 
@@ -104,9 +105,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
 
     fn new(config: &Self::Config) -> Result<Self> {
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        if config.steps == 0 {
-            return setting("steps", "at least 1", "0".into());
-        }
+        Error::check_objective([bounds::up_to("steps", config.steps, bounds::DRAFT)])?;
         if !(config.decay > 0.0 && config.decay <= 1.0) {
             return setting("decay", "above 0 and at most 1", config.decay.to_string());
         }

@@ -1,6 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MarkovKind;
+use crate::bounds::{self, Bounded};
 use crate::{Error, Result, TargetSpec};
 
 /// What the layers read of what was before a block.
@@ -37,7 +38,7 @@ pub struct DFlashConfig {
     pub d_ff: usize,
     /// Query heads. Left out or 0: the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: the target's.
+    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
     pub kv_heads: usize,
     /// Whether the anchor's own place predicts too, so that as many tokens are drafted as a block has (DSpark). `false`.
     pub sample_from_anchor: bool,
@@ -83,17 +84,32 @@ impl Default for DFlashConfig {
 }
 
 impl DFlashConfig {
+    /// Fails on numbers that make no sense for any target.
+    pub(super) fn check(&self) -> Result<()> {
+        Ok(bounds::check([
+            bounds::up_to("layers", self.layers, bounds::LAYERS),
+            Bounded {
+                key: "block_size",
+                value: self.block_size,
+                bounds: 2..=bounds::DRAFT,
+            },
+            bounds::or_none("window", self.window, bounds::TEXT),
+            bounds::or_none("d_ff", self.d_ff, bounds::FEED_FORWARD),
+            bounds::or_none("heads", self.heads, bounds::HEADS),
+            bounds::or_none("kv_heads", self.kv_heads, bounds::HEADS),
+            bounds::or_none("conv_taps", self.conv_taps, bounds::DRAFT),
+            bounds::or_none("conv_group", self.conv_group, bounds::WIDTH),
+            bounds::or_none("selector_rank", self.selector_rank, bounds::RANK),
+            bounds::or_none("selector_top_k", self.selector_top_k, bounds::RANK),
+            bounds::or_none("markov_rank", self.markov_rank, bounds::RANK),
+        ])?)
+    }
+
     /// With the sizes that were left out taken from the target.
     pub(super) fn resolve(&self, target: &TargetSpec) -> Result<Self> {
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
         let problem = |key, expected: String, got: String| Error::Drafter { key, expected, got };
-        if self.layers == 0 {
-            return Err(problem("layers", "at least 1".into(), "0".into()));
-        }
-        if self.block_size < 2 {
-            let got = self.block_size.to_string();
-            return Err(problem("block_size", "at least 2".into(), got));
-        }
+        self.check()?;
         self.check_parts(target)?;
         let captured_layers = match (self.context, self.captured_layers.is_empty()) {
             (Context::Tokens, true) => Vec::new(),

@@ -42,6 +42,10 @@ impl Drafter for DFlash {
     type Config = DFlashConfig;
     type State = DFlashState;
 
+    fn check(config: &Self::Config) -> Result<()> {
+        config.check()
+    }
+
     fn new(
         config: &Self::Config,
         target: &TargetParts,

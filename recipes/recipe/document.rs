@@ -10,6 +10,7 @@ use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::defaults::fill;
 use super::{File, OPTIONAL_TABLES, Settings};
 use crate::registry::{self, Recipe};
 use crate::tables::Problem;
@@ -97,6 +98,7 @@ impl<'a> Document<'a> {
         for training in trainings.filter(|training| training.epochs.is_some()) {
             training.steps = OF_EPOCHS;
         }
+        fill(&mut file, &|key| self.find(key).is_some());
         Ok(file)
     }
 
@@ -181,7 +183,7 @@ impl<'a> Document<'a> {
         Ok(())
     }
 
-    /// A setting of an objective that makes no sense, with the place where it stands.
+    /// A setting of a drafter or an objective that makes no sense, with the place where it stands.
     pub fn refuse(&self, error: spectrain_train::Error) -> anyhow::Error {
         self.locate(&setting(error))
     }
@@ -226,10 +228,24 @@ impl<'a> Document<'a> {
 
     /// A problem with a key, with the place where the key stands.
     pub(super) fn locate(&self, problem: &Problem) -> anyhow::Error {
-        let message = problem.to_string();
-        match self.find(&problem.key) {
+        let key = self.set_by(&problem.key);
+        let message = Problem::new(&key, &problem.message).to_string();
+        match self.find(&key) {
             Some(span) => self.at(span, &message),
             None => anyhow!("{message}"),
+        }
+    }
+
+    /// The key that was set where a stage's own was not: `[train]` is that of all stages.
+    fn set_by(&self, key: &str) -> String {
+        let of_stage = key
+            .strip_prefix(STAGES)
+            .and_then(|rest| rest.strip_prefix('.'));
+        let shared = of_stage.and_then(|rest| rest.split_once('.'));
+        let shared = shared.map(|(_, key)| format!("train.{key}"));
+        match shared {
+            Some(shared) if self.find(key).is_none() && self.find(&shared).is_some() => shared,
+            _ => key.to_owned(),
         }
     }
 
@@ -329,7 +345,7 @@ fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, (path, whole): (&str, &s
     Ok(())
 }
 
-/// A training setting that makes no sense.
+/// A setting of a drafter or of its training that makes no sense.
 pub(super) fn setting(error: spectrain_train::Error) -> Problem {
     match error {
         spectrain_train::Error::Setting {
@@ -341,6 +357,12 @@ pub(super) fn setting(error: spectrain_train::Error) -> Problem {
             format!("{table}.{key}"),
             format!("expected {expected}, found {got}"),
         ),
+        spectrain_train::Error::Model(spectrain_models::Error::Drafter { key, expected, got }) => {
+            Problem::new(
+                format!("drafter.{key}"),
+                format!("expected {expected}, found {got}"),
+            )
+        }
         other => Problem::new("train", other.to_string()),
     }
 }

@@ -110,7 +110,8 @@ fn history(context: &StageContext, stage: &str, longer: Option<u64>) -> Result<V
     Ok(history)
 }
 
-fn listed(damage: &[Damage]) -> String {
+/// What is wrong with the files of a stage, for people.
+pub(crate) fn listed(damage: &[Damage]) -> String {
     let parts: Vec<String> = damage.iter().map(ToString::to_string).collect();
     parts.join(", ")
 }

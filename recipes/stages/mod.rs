@@ -29,6 +29,7 @@ use crate::run_folder::{Inputs, RunFolder, StageState, Wanted};
 use crate::tables::FeatureMode;
 use crate::target;
 
+pub(crate) use in_order::listed;
 pub use in_order::run;
 pub use interruption::{Interrupted, check_interrupted, interrupt, interrupted, or_interrupted};
 

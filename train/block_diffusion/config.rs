@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use spectrain_models::bounds;
 
 use super::Masking;
 use crate::{Divergence, Error, Result};
@@ -89,9 +90,7 @@ impl BlockLossConfig {
     /// Checks what the loss on tokens does not.
     pub(super) fn check(&self) -> Result<()> {
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        if self.anchors == 0 {
-            return setting("anchors", "at least 1", "0".into());
-        }
+        Error::check_objective([bounds::up_to("anchors", self.anchors, bounds::TEXT)])?;
         if !(self.growth >= 1.0 && self.growth.is_finite()) {
             return setting("growth", "1 or more", self.growth.to_string());
         }

@@ -1,0 +1,34 @@
+//! How much there is to train on.
+
+use std::path::Path;
+
+use spectrain_data::rows;
+use spectrain_data::sources::Source;
+use spectrain_data::tokens::TokenIndex;
+
+use crate::recipe::ResolvedRecipe;
+use crate::run_folder::{Status, manifest_in};
+
+/// Bytes of text for a token, where only the size of a file is known.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Tokens of the training data: counted by `prepare`, or from the size of the file.
+pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
+    let done = manifest_in(run, "prepare")
+        .ok()?
+        .is_some_and(|manifest| manifest.status == Status::Done);
+    let index = std::fs::read_to_string(run.join("prepare/train/tokens.json")).ok();
+    let index = index.and_then(|text| serde_json::from_str::<TokenIndex>(&text).ok());
+    if let (true, Some(index)) = (done, index) {
+        return Some(index.tokens);
+    }
+    let mut bytes = 0.0;
+    for Source { path, weight } in recipe.data.train.as_ref()?.each() {
+        let files = rows::files(path).ok()?;
+        let lengths = files
+            .iter()
+            .map(|file| Some(std::fs::metadata(file).ok()?.len()));
+        bytes += lengths.sum::<Option<u64>>()? as f64 * weight;
+    }
+    Some(bytes as u64 / BYTES_PER_TOKEN)
+}

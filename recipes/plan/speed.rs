@@ -1,0 +1,46 @@
+//! How fast a device computes.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use burn::prelude::{Device, Tensor};
+use burn::tensor::Distribution;
+
+use crate::device;
+
+/// Useful FLOP/s of a GPU: 40 % of the dense bf16 peak of an H100 or H200 (989 TFLOP/s).
+const GPU_FLOPS: f64 = 400e12;
+/// Share of a bare matrix product's speed that a whole training step reaches on the CPU.
+const CPU_EFFICIENCY: f64 = 0.5;
+
+/// FLOP/s of the device of this name, and how that is known.
+pub(super) fn speed(device: &str) -> (f64, String) {
+    static CPU: LazyLock<(f64, String)> = LazyLock::new(cpu_speed);
+    if device::is_gpu(device) {
+        let source = "assumed: 40 % of the dense bf16 peak of an H100 or H200";
+        return (GPU_FLOPS, source.into());
+    }
+    CPU.clone()
+}
+
+/// The CPU's speed, from a short matrix product.
+fn cpu_speed() -> (f64, String) {
+    const SIZE: usize = 512;
+    let device = Device::flex();
+    let matrix = || Tensor::<2>::random([SIZE, SIZE], Distribution::Uniform(-1.0, 1.0), &device);
+    let (left, right) = (matrix(), matrix());
+    let product = || _ = left.clone().matmul(right.clone()).into_data();
+    product();
+    let started = Instant::now();
+    let mut rounds = 0;
+    while rounds < 3 || started.elapsed().as_millis() < 100 {
+        product();
+        rounds += 1;
+    }
+    let flops = 2.0 * (SIZE as f64).powi(3) * f64::from(rounds) / started.elapsed().as_secs_f64();
+    let percent = 100.0 * CPU_EFFICIENCY;
+    (
+        flops * CPU_EFFICIENCY,
+        format!("{percent:.0} % of a measured {SIZE}³ matrix product"),
+    )
+}

@@ -1,0 +1,94 @@
+//! Whether each stage of a recipe is done, found as the run finds it, from the same inputs and outputs.
+
+use anyhow::Result;
+use burn::prelude::Device;
+
+use super::words::duration;
+use crate::device;
+use crate::preflight::Asked;
+use crate::progress::Output;
+use crate::run_folder::{Existing, RunFolder, StageState, manifest_in};
+use crate::stages::{self, Stage, StageContext, listed};
+use crate::target_sizes::folder_of;
+
+/// Each stage with what becomes of it. One after a stage that has to run may have to run too, as its input changes.
+pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
+    let recipe = asked.recipe;
+    let run = RunFolder::unlocked(asked.runs.join(&recipe.name));
+    let context = StageContext {
+        recipe,
+        run: &run,
+        device: Device::flex(),
+        device_name: asked.device.into(),
+        dtype: device::target_dtype(recipe.target.dtype, asked.device),
+        output: Output::Quiet,
+    };
+    let mut after: Option<&str> = None;
+    let mut states = Vec::new();
+    for stage in stages::of(recipe) {
+        let manifest = match asked.existing {
+            Existing::SetAside => None,
+            Existing::Continue => manifest_in(run.path(), stage.name)?,
+        };
+        let (text, done) = match (manifest, after) {
+            (None, _) => ("runs".to_owned(), false),
+            (Some(manifest), None) => state(&context, &stage, manifest.seconds)?,
+            (Some(_), Some(name)) => (
+                format!("runs again if `{name}` gives something else"),
+                false,
+            ),
+        };
+        if !done && after.is_none() {
+            after = Some(stage.name);
+        }
+        states.push((stage.name, text));
+    }
+    Ok(states)
+}
+
+/// What becomes of a stage that was started, and whether it is done.
+fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<(String, bool)> {
+    if let Some(model) = missing_model(context) {
+        return Ok((
+            format!("runs again if `{model}`, which is not on this machine, has changed"),
+            false,
+        ));
+    }
+    let state = match context.state(stage) {
+        Ok(state) => state,
+        Err(error) => return Ok((format!("cannot run: {error:#}"), false)),
+    };
+    let text = match state {
+        StageState::Done(_) => {
+            return Ok((
+                format!("done in {}", duration(seconds.unwrap_or(0.0))),
+                true,
+            ));
+        }
+        StageState::Missing => "runs".into(),
+        StageState::Interrupted if stage.resumes => "goes on where it was interrupted".into(),
+        StageState::Interrupted => "starts over after an interruption".into(),
+        StageState::Longer { steps, what } => {
+            format!("goes on from step {steps}: {}", what.join(", "))
+        }
+        StageState::Damaged(what) => format!("runs again: {}", listed(&what)),
+        StageState::Changed(what) => format!("starts over: {}", what.join(", ")),
+    };
+    Ok((text, false))
+}
+
+/// A model of the recipe that would have to be downloaded to compare it with what a stage was made from.
+fn missing_model<'a>(context: &StageContext<'a>) -> Option<&'a str> {
+    let recipe = context.recipe;
+    let own = recipe
+        .model()
+        .map(|model| (model, recipe.target.revision.as_deref()));
+    let further = recipe
+        .evaluate
+        .targets
+        .iter()
+        .map(|model| (model.as_str(), None));
+    let mut models = own.into_iter().chain(further);
+    let missing = models.find(|(model, revision)| folder_of(model, *revision).is_none());
+    missing.map(|(model, _)| model)
+}

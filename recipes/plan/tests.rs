@@ -1,0 +1,74 @@
+use std::path::Path;
+
+use super::*;
+use crate::recipe::{ResolvedRecipe, read};
+use crate::run_folder::Existing;
+use crate::tables::FeatureMode;
+
+fn qwen3() -> ResolvedRecipe {
+    let text = r#"
+        recipe = "eagle3"
+        name = "qwen3"
+        [target]
+        model = "Qwen/Qwen3-8B"
+        [data]
+        train = "absent.jsonl"
+        eval = "absent.jsonl"
+        [drafter]
+        draft_vocab = 32000
+    "#;
+    read(text, &[]).unwrap()
+}
+
+fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
+    let asked = Asked {
+        recipe,
+        runs,
+        existing: Existing::Continue,
+        device,
+    };
+    plan(&asked).unwrap()
+}
+
+#[test]
+fn a_hub_target_is_planned_without_network_or_download() {
+    let root = tempfile::tempdir().unwrap();
+    let text = text(&qwen3(), root.path(), "cuda:0");
+    assert!(
+        text.contains("8.19 G parameters") && text.contains("this program's list"),
+        "{text}"
+    );
+    assert!(text.contains("train     runs"), "{text}");
+    assert!(!root.path().join("qwen3").exists(), "a plan leaves nothing");
+}
+
+#[test]
+fn an_unknown_target_says_why_there_are_no_estimates() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.target.model = Some("nobody/nothing".into());
+    let text = text(&recipe, root.path(), "cuda:0");
+    assert!(text.contains("`nobody/nothing` are known once"), "{text}");
+}
+
+#[test]
+fn the_eagle3_drafter_of_an_8b_target_has_the_published_size() {
+    let recipe = qwen3();
+    let sizes = target_sizes::of(&recipe).unwrap();
+    let footprint = recipe.method.footprint(&sizes.spec).unwrap();
+    // fc 3·4096², attention 2·4096·(32+16)·128 + 4096², MLP 3·4096·12288, head 32000·4096.
+    assert_eq!(footprint.parameters, 399_523_840);
+}
+
+#[test]
+fn stored_features_take_the_target_out_of_the_training_step() {
+    let recipe = qwen3();
+    let sizes = target_sizes::of(&recipe).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let live = Estimate::of(&recipe, &sizes, root.path(), "cuda:0").unwrap();
+    let mut recipe = recipe;
+    recipe.features.mode = FeatureMode::Stored;
+    let stored = Estimate::of(&recipe, &sizes, root.path(), "cuda:0").unwrap();
+    assert_eq!(stored.target_bytes, live.target_bytes);
+    assert!(stored.flops_per_token < live.flops_per_token);
+}

@@ -1,0 +1,117 @@
+//! Defaults that depend on other keys: what was left out goes with what was set.
+
+use spectrain_models::bounds;
+use spectrain_train::TrainConfig;
+
+use super::{File, Settings};
+use crate::tables::SyntheticTable;
+
+/// Fills in the keys that were left out, where `given` says of a key whether it was set.
+pub(super) fn fill<D: Settings, O: Settings>(file: &mut File<D, O>, given: &dyn Fn(&str) -> bool) {
+    if let Some(table) = &mut file.synthetic {
+        fill_synthetic(table, &|key| given(&format!("synthetic.{key}")));
+    }
+    let row = file.data.max_length;
+    fill_training(&mut file.train, row, &|key| given(&format!("train.{key}")));
+    for (stage, training) in &mut file.stages {
+        let own = |key: &str| given(&format!("stages.{stage}.{key}"));
+        let given = |key: &str| own(key) || given(&format!("train.{key}"));
+        fill_training(training, row, &given);
+    }
+}
+
+/// A batch is of whole rows, and a tenth of the steps at most warms up.
+fn fill_training(training: &mut TrainConfig, row: usize, given: &dyn Fn(&str) -> bool) {
+    if !given("batch_tokens") && row > 0 {
+        training.batch_tokens = (training.batch_tokens / row).max(1).saturating_mul(row);
+    }
+    if !given("warmup") {
+        training.warmup = training.warmup.min(training.steps / 10);
+    }
+}
+
+fn fill_synthetic(table: &mut SyntheticTable, given: &dyn Fn(&str) -> bool) {
+    if !given("warmup") {
+        table.warmup = table.warmup.min(table.steps / 10);
+    }
+    if !given("max_length") {
+        table.max_length = table.max_length.min(table.batch_tokens.max(1));
+    }
+    if !given("batch_tokens") {
+        table.batch_tokens = table.batch_tokens.max(table.max_length);
+    }
+    if !given("kv_heads") && !table.heads.is_multiple_of(table.kv_heads) {
+        table.kv_heads = 1;
+    }
+    let shared_out = table.heads.is_multiple_of(table.kv_heads.max(1));
+    if !given("heads") && !shared_out && table.kv_heads <= bounds::HEADS {
+        table.heads = table.kv_heads;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+
+    fn resolved(tables: &str, key: &str) -> u64 {
+        let text = format!("recipe = \"deer\"\nname = \"a\"\n{tables}");
+        let json = read(&text, &[]).unwrap().json;
+        let value = key.split('.').fold(&json, |value, key| &value[key]);
+        value.as_u64().unwrap()
+    }
+
+    #[test]
+    fn what_is_left_out_goes_with_what_is_set() {
+        let made = "[synthetic]\n";
+        for (tables, key, expected) in [
+            ("", "train.warmup", 50),
+            ("[train]\nsteps = 10\n", "train.warmup", 1),
+            ("[train]\nsteps = 10\n", "stages.align.warmup", 1),
+            ("[stages.align]\nsteps = 20\n", "stages.align.warmup", 2),
+            ("[stages.align]\nsteps = 20\n", "stages.refine.warmup", 50),
+            (
+                "[train]\nwarmup = 7\n[stages.align]\nsteps = 20\n",
+                "stages.align.warmup",
+                7,
+            ),
+            ("[data]\nmax_length = 1000\n", "train.batch_tokens", 4000),
+            ("[data]\nmax_length = 10000\n", "train.batch_tokens", 10_000),
+            (
+                "[data]\nmax_length = 1000\n",
+                "stages.align.batch_tokens",
+                4000,
+            ),
+        ] {
+            assert_eq!(
+                resolved(&format!("{tables}{made}"), key),
+                expected,
+                "{tables}"
+            );
+        }
+        for (keys, key, expected) in [
+            ("steps = 10", "warmup", 1),
+            ("max_length = 5000", "batch_tokens", 5000),
+            ("batch_tokens = 100", "max_length", 100),
+            ("heads = 3", "kv_heads", 1),
+            ("heads = 6", "kv_heads", 2),
+            ("kv_heads = 3", "heads", 3),
+        ] {
+            let found = resolved(
+                &format!("[synthetic]\n{keys}\n"),
+                &format!("synthetic.{key}"),
+            );
+            assert_eq!(found, expected, "{keys}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_refused_where_it_does_not_fit() {
+        let text =
+            "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nsteps = 10\nwarmup = 11\n";
+        let error = format!("{:#}", read(text, &[]).unwrap_err());
+        assert!(
+            error.contains("line 6") && error.contains("`steps`, 10, found 11"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! Whole numbers in recipes: far too large and very small ones, each alone, in every kind of recipe there is.
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use spectrain::preflight::Asked;
+use spectrain::recipe::{self, ResolvedRecipe};
+use spectrain::registry::RECIPES;
+use spectrain::run_folder::Existing;
+use spectrain::{plan, registry};
+
+use crate::allocation::largest_during;
+use crate::workspace::Workspace;
+
+/// The keys that a kind of recipe does not do without, and its optional tables.
+fn needed(kind: &registry::Recipe) -> &'static str {
+    match kind.name {
+        "dflash" | "dflash-deer" => "[drafter]\nmask_token = 299\n",
+        "pard" => "[drafter]\nmask_token = 299\n[drafter.fresh]\n[drafter.lora]\n",
+        "deer" => {
+            "[drafter]\nmask_token = 299\nseparator_token = 298\n[drafter.fresh]\n[drafter.lora]\n"
+        }
+        "distillspec" => "[drafter.fresh]\n[drafter.lora]\n",
+        _ => "",
+    }
+}
+
+/// A recipe of each kind for the target and the data of `workspace`, and one that makes its own.
+fn recipes(workspace: &Workspace) -> Vec<String> {
+    let [target, train, eval] =
+        ["target", "train.jsonl", "eval.jsonl"].map(|name| workspace.path(name));
+    let given = format!(
+        "[target]\nmodel = {target:?}\n[data]\ntrain = {train:?}\neval = {eval:?}\n[evaluate]\n\
+         drafts = [{{ shape = \"dynamic\", nodes = 9 }}, {{ shape = \"calibrated\", nodes = 9 }}]\n"
+    );
+    let of = |kind: &registry::Recipe, tables: &str| {
+        let (name, needed) = (kind.name, needed(kind));
+        format!("recipe = \"{name}\"\nname = \"a\"\n{tables}{needed}")
+    };
+    let kinds = RECIPES.iter().map(|kind| of(kind, &given));
+    kinds.chain([of(&RECIPES[0], "[synthetic]\n")]).collect()
+}
+
+/// The path of every whole number in a resolved recipe.
+fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(table) => {
+            for (key, value) in table {
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                numbers(value, &path, found);
+            }
+        }
+        Value::Number(number) if number.is_u64() => found.push(path.to_owned()),
+        Value::Array(items) if items.iter().any(Value::is_u64) => found.push(path.to_owned()),
+        _ => {}
+    }
+}
+
+/// The recipe with one number changed, and its plan, or why there is none.
+fn tried(text: &str, path: &str, value: u64, workspace: &Workspace) -> Result<(), String> {
+    let (recipe, text) = (resolved(text), text.to_owned());
+    let is_list = path
+        .split('.')
+        .fold(&recipe.json, |at, key| &at[key])
+        .is_array();
+    let value = if is_list {
+        format!("[{value}]")
+    } else {
+        value.to_string()
+    };
+    let try_it = || -> anyhow::Result<()> {
+        let recipe = recipe::read(&text, &[format!("{path}={value}")])?;
+        let runs = workspace.path("runs");
+        let asked = Asked {
+            recipe: &recipe,
+            runs: &runs,
+            existing: Existing::Continue,
+            device: "cpu",
+        };
+        plan::plan(&asked)?;
+        asked.check()
+    };
+    try_it().map_err(|error| format!("{error:#}"))
+}
+
+fn resolved(text: &str) -> ResolvedRecipe {
+    recipe::read(text, &[]).unwrap()
+}
+
+/// What an error is about: the first key that it quotes, or the override that it repeats.
+fn names(error: &str, path: &str) -> bool {
+    let (table, key) = path.split_once('.').unwrap_or(("", path));
+    let last = path.rsplit('.').next().unwrap();
+    let subjects = [
+        format!("key `{path}`"),
+        format!("`[{table}] {key}`"),
+        format!(
+            "key `objective.{}`",
+            key.rsplit_once('.').map_or(key, |(table, _)| table)
+        ),
+    ];
+    let about = subjects.iter().any(|subject| error.contains(subject));
+    about || error.starts_with(&format!("`--set {path}=")) && error.contains(last)
+}
+
+/// Keys for which every number makes sense.
+const HARMLESS: [&str; 8] = [
+    "seed",
+    "keep",
+    "log_every",
+    "save_every",
+    "validate_every",
+    "validate_samples",
+    "decode_prompts",
+    "top_k",
+];
+
+#[test]
+fn a_number_beyond_any_use_is_refused_by_its_key_or_harmless() {
+    let workspace = Workspace::new();
+    let mut accepted = BTreeSet::new();
+    let mut tried_keys = BTreeSet::new();
+    for text in recipes(&workspace) {
+        let mut paths = Vec::new();
+        numbers(&resolved(&text).json, "", &mut paths);
+        assert!(paths.len() > 20, "{paths:?}");
+        for path in paths {
+            for value in [0, 1 << 32, 1 << 53] {
+                let mut outcome = Ok(());
+                let largest = largest_during(|| outcome = tried(&text, &path, value, &workspace));
+                assert!(largest < 64 << 20, "`{path}` = {value}: {largest} bytes");
+                match outcome {
+                    Err(error) => assert!(names(&error, &path), "`{path}` = {value}: {error}"),
+                    Ok(()) if value > 0 => drop(accepted.insert(path.clone())),
+                    Ok(()) => {}
+                }
+            }
+            tried_keys.insert(path);
+        }
+    }
+    let key = |path: &String| path.rsplit('.').next().unwrap_or_default().to_owned();
+    let mut dangerous: Vec<&String> = accepted.iter().collect();
+    dangerous.retain(|path| !HARMLESS.contains(&key(path).as_str()));
+    assert!(dangerous.is_empty(), "{dangerous:?}");
+    assert!(tried_keys.len() > 80, "{tried_keys:?}");
+}
+
+#[test]
+fn no_default_contradicts_a_number_that_was_set() {
+    let workspace = Workspace::new();
+    for text in recipes(&workspace) {
+        let mut paths = Vec::new();
+        numbers(&resolved(&text).json, "", &mut paths);
+        for path in paths {
+            for value in [1, 2, 10] {
+                if let Err(error) = tried(&text, &path, value, &workspace) {
+                    assert!(names(&error, &path), "`{path}` = {value}: {error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A plan says what the run does: it is refused where the run is, and finds stages done, stale or damaged as the run does.
+use crate::workspace::{Outcome, RECIPE, Workspace};
+
+fn recipe(workspace: &Workspace, words: &[&str]) -> Outcome {
+    workspace.run(&[&["recipe", "recipe.toml"], words].concat())
+}
+
+fn set<'a>(changes: &[&'a str]) -> Vec<&'a str> {
+    changes
+        .iter()
+        .flat_map(|change| ["--set", *change])
+        .collect()
+}
+
+/// What a plan says of a stage.
+fn stage(workspace: &Workspace, name: &str) -> String {
+    let plan = recipe(workspace, &["--plan"]);
+    let stages = plan.stdout.split("\nstages:\n").nth(1).unwrap();
+    let line = stages.lines().find_map(|line| {
+        let (found, state) = line.trim().split_once(' ')?;
+        (found == name).then(|| state.trim().to_owned())
+    });
+    line.unwrap_or_else(|| panic!("no `{name}`: {plan:#?}"))
+}
+
+#[test]
+fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
+    let workspace = Workspace::new();
+    let cuda = ["--device", "cuda:0"];
+    let cases: [(&[&str], &[&str], &str); 6] = [
+        (
+            &["data.train=absent.jsonl"],
+            &[],
+            "`absent.jsonl`",
+        ),
+        (
+            &["data.template=absent.jinja"],
+            &[],
+            "cannot read `absent.jinja`",
+        ),
+        (
+            &["drafter.captured_layers=[7]"],
+            &[],
+            "ascending layers below",
+        ),
+        (&["drafter.kv_heads=3"], &[], "a divisor of"),
+        (
+            &["drafter.draft_vocab=500"],
+            &[],
+            "at most the target's 300",
+        ),
+        (&["start=train.jsonl"], &[], "`start`"),
+    ];
+    let cuda: [(&[&str], &[&str], &str); 1] = [(&[], &cuda, "feature `cuda`")];
+    let cuda = if cfg!(feature = "cuda") {
+        &[][..]
+    } else {
+        &cuda
+    };
+    for (changes, words, message) in cases.iter().chain(cuda) {
+        let words = [&set(changes)[..], words].concat();
+        let run = recipe(&workspace, &words);
+        let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat());
+        assert_eq!((run.code, plan.code), (Some(1), Some(1)), "{plan:#?}");
+        assert!(run.stderr.contains(message), "{run:#?}");
+        let said = run.stderr.trim().strip_prefix("error: ").unwrap();
+        assert!(
+            plan.stderr.contains(said) && plan.stdout.contains(said),
+            "{run:#?} {plan:#?}"
+        );
+        assert!(!workspace.path("runs").exists(), "nothing was begun");
+    }
+}
+
+#[test]
+fn a_plan_is_refused_where_its_run_is_one_of_another_recipe() {
+    let workspace = Workspace::finished();
+    let other = RECIPE.replace("eagle3", "eagle1");
+    let other = other
+        .replace("draft_vocab = 256\n", "")
+        .replace("steps = 2\n\n", "passes = 2\n\n");
+    workspace.write("recipe.toml", other);
+    let before = workspace.files("runs");
+    let refused = ["a run of the recipe `eagle3`, this is the recipe `eagle1`"];
+    recipe(&workspace, &[]).failed(&refused);
+    recipe(&workspace, &["--plan"]).failed(&refused);
+    recipe(&workspace, &["--plan", "--fresh"]).succeeded();
+    assert!(workspace.files("runs") == before, "a plan leaves nothing");
+}
+
+#[test]
+fn a_plan_compares_inputs_and_outputs_as_the_run_does() {
+    let workspace = Workspace::finished();
+    let before = workspace.files("runs");
+    let report = workspace.path("runs/run/evaluate/report.json");
+    let kept = std::fs::read(&report).unwrap();
+    std::fs::remove_file(&report).unwrap();
+    assert_eq!(
+        stage(&workspace, "evaluate"),
+        "runs again: `report.json` is missing"
+    );
+    std::fs::write(&report, "{}").unwrap();
+    let changed = "runs again: `report.json` is not as it was written";
+    assert_eq!(stage(&workspace, "evaluate"), changed);
+    assert!(stage(&workspace, "export").starts_with("done in "));
+    std::fs::write(&report, kept).unwrap();
+
+    workspace.write_conversations("train.jsonl", 1, 41);
+    let stale = "starts over: `data.train` has other contents";
+    assert_eq!(stage(&workspace, "prepare"), stale);
+    assert_eq!(
+        stage(&workspace, "train"),
+        "runs again if `prepare` gives something else"
+    );
+    assert!(workspace.files("runs") == before, "a plan leaves nothing");
+    let run = recipe(&workspace, &["--stage", "prepare"]).succeeded();
+    assert!(run.stderr.contains(stale), "{run:#?}");
+}
