@@ -175,6 +175,11 @@ fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
     workspace
         .run(&["export", "run", "--to", "vllm", "--out", "exported"])
         .succeeded();
+    let longer = workspace
+        .run(&[&run[..], &["--set", "train.epochs=3"]].concat())
+        .succeeded();
+    let goes_on = format!("train: goes on from step {steps}: `train.epochs`: 1.5 → 3.0");
+    assert!(longer.stderr.contains(&goes_on), "{goes_on}: {longer:#?}");
     // More data are more steps.
     workspace.write_conversations("more-3.jsonl", 300, 40);
     let more = workspace.run(&run).succeeded();

@@ -28,11 +28,7 @@ fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
     let workspace = Workspace::new();
     let cuda = ["--device", "cuda:0"];
     let cases: [(&[&str], &[&str], &str); 6] = [
-        (
-            &["data.train=absent.jsonl"],
-            &[],
-            "`absent.jsonl`",
-        ),
+        (&["data.train=absent.jsonl"], &[], "`absent.jsonl`"),
         (
             &["data.template=absent.jinja"],
             &[],

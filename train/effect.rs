@@ -17,9 +17,10 @@ pub enum Effect {
 use Effect::{GoesOn, Nothing, StartsOver};
 
 /// Every key of [`TrainConfig`]. One that is not here counts as [`StartsOver`].
-const EFFECTS: [(&str, Effect); 23] = [
+const EFFECTS: [(&str, Effect); 24] = [
     // The learning rate of a step may depend on it, but a state of any step can be trained on.
     ("steps", GoesOn),
+    ("epochs", GoesOn),
     // What a step learns from what.
     ("batch_tokens", StartsOver),
     ("accumulate", StartsOver),
@@ -80,7 +81,11 @@ mod tests {
 
     #[test]
     fn every_key_of_the_table_is_classified_once_and_no_other() {
-        let table = serde_json::to_value(TrainConfig::default()).unwrap();
+        let table = TrainConfig {
+            epochs: Some(2.0),
+            ..TrainConfig::default()
+        };
+        let table = serde_json::to_value(table).unwrap();
         let keys: BTreeSet<&str> = table
             .as_object()
             .unwrap()

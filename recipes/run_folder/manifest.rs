@@ -144,7 +144,12 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     }
     let steps = state::latest(&run.join(stage))?.map_or(0, |saved| saved.step);
     let is_longer = |difference: &Difference| {
-        let more = difference.new.as_u64().is_some_and(|new| new > steps);
+        let (old, new) = (difference.old.as_f64(), difference.new.as_f64());
+        // Epochs are no whole numbers: how many steps the new ones come to is not known here, only that there are more.
+        let more = match difference.new.as_u64() {
+            Some(new) => new > steps,
+            None => old.zip(new).is_some_and(|(old, new)| new > old),
+        };
         (wanted.effect)(&difference.path) == Effect::GoesOn && more
     };
     let longer = steps > 0 && inputs.is_empty() && differences.iter().all(is_longer);

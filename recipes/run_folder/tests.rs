@@ -30,7 +30,7 @@ fn state_of(run: &RunFolder, settings: &Value, hash: &str) -> StageState {
         settings,
         inputs: &inputs(hash),
         effect: |path| match path {
-            "train.steps" => Effect::GoesOn,
+            "train.steps" | "train.epochs" => Effect::GoesOn,
             "train.log" => Effect::Nothing,
             _ => Effect::StartsOver,
         },
@@ -274,6 +274,25 @@ fn a_training_goes_on_to_a_later_end_and_starts_over_for_an_earlier_one() {
         let other = state_of(&run, &longer(200), "2");
         assert_eq!(other, changed(&[from_100, "the data has other contents"]));
     }
+}
+
+#[test]
+fn a_training_goes_on_for_more_epochs_and_starts_over_for_fewer() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = |epochs: f64| json!({"train": {"epochs": epochs}});
+    let manifest = run.start("train", start(&settings(1.5), "1")).unwrap();
+    state::save_state(&run.stage("train"), 60, &json!({}), &[]).unwrap();
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    let what = vec!["`train.epochs`: 1.5 → 2.0".to_owned()];
+    assert_eq!(
+        state_of(&run, &settings(2.0), "1"),
+        StageState::Longer { steps: 60, what }
+    );
+    assert_eq!(
+        state_of(&run, &settings(1.0), "1"),
+        changed(&["`train.epochs`: 1.5 → 1.0"])
+    );
 }
 
 #[test]

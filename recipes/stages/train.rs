@@ -71,7 +71,8 @@ where
         "seed": context.recipe.seed,
         "drafter": drafter,
         "objective": O::settings_of(objective, stage),
-        "train": config.identity(),
+        // As it was given: a warm-up may depend on how long the epochs are.
+        "train": context.recipe.training(stage).identity(),
         "target": context.target_sha256()?,
         "tokens": setup.tokens.fingerprint(),
         // `auto` means another type on another device, and a run must not change its numbers on the way.
