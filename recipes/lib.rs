@@ -10,6 +10,7 @@ mod draft_heads;
 mod drafter_folder;
 mod eagle1;
 mod eagle3;
+pub mod footprint;
 mod hashes;
 mod hydra;
 pub mod judge;
