@@ -44,12 +44,7 @@ impl TargetSpec {
     ///
     /// # Errors
     /// The query heads cannot be shared out among the others.
-    pub(crate) fn layer_sizes(
-        &self,
-        d_ff: usize,
-        heads: usize,
-        kv_heads: usize,
-    ) -> Result<[usize; 3]> {
+    pub fn layer_sizes(&self, d_ff: usize, heads: usize, kv_heads: usize) -> Result<[usize; 3]> {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
         let heads = or(heads, self.heads);
         let kv_heads = or(kv_heads, greatest_common_divisor(heads, self.kv_heads));

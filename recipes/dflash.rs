@@ -17,11 +17,13 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::{Context as Read, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_train::{WorkRows, Workload};
 
 use crate::drafter_folder::{
     architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout, warn_of_own,
 };
-use crate::registry::{Footprint, Layout, Shipped, Writing, check_start};
+use crate::footprint::{Activations, Attended, Footprint, LayerSizes, Packed, decoder};
+use crate::registry::{Layout, Shipped, Writing, check_start};
 use crate::tables::Engine;
 
 impl Shipped for DFlash {
@@ -198,18 +200,14 @@ impl Shipped for DFlash {
     }
 
     fn footprint(config: &DFlashConfig, target: &TargetSpec) -> Result<Footprint> {
-        let or = |own: usize, theirs: usize| (if own == 0 { theirs } else { own }) as u64;
         let captured = Self::capture(config, target)?.layers.len() as u64;
         let (d, d_head, layers) = (
             target.d_model as u64,
             target.d_head as u64,
             config.layers as u64,
         );
-        let (heads, kv_heads) = (
-            or(config.heads, target.heads),
-            or(config.kv_heads, target.kv_heads),
-        );
-        let d_ff = or(config.d_ff, target.d_ff);
+        let sizes = target.layer_sizes(config.d_ff, config.heads, config.kv_heads)?;
+        let [d_ff, heads, kv_heads] = sizes.map(|size| size as u64);
         let group = config.conv_group.max(1) as u64;
         let of_convolutions = 4 * config.conv_taps as u64 * (d + d / group * d);
         let of_layer = 2 * (heads + kv_heads) * d_head * d
@@ -233,10 +231,45 @@ impl Shipped for DFlash {
             parameters: captured.max(1) * d * d + 2 * d + layers * of_layer + of_heads,
             head: 0,
             draft_vocab: target.vocab as u64,
-            // Every layer keeps its scores.
-            heads: layers * heads,
+            frozen: 0,
             captured,
-            activations: layers * (8 * d + 2 * (heads + kv_heads) * d_head + 4 * d_ff),
+        })
+    }
+
+    fn activations(
+        config: &DFlashConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let layer = LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?;
+        let (size, layers) = (config.block_size as u64, config.layers as u64);
+        let blocks = match work.rows {
+            WorkRows::Blocks(most) => (most as u64).min(batch.length),
+            _ => 1,
+        };
+        let places = blocks * size;
+        let slots = if config.window > 0 { size } else { 1 };
+        // A place sees the context of its row and its own block; all of it is computed at a time.
+        let entries = batch.rows * places * (batch.length + size);
+        let attended = Attended {
+            rows: batch.rows * places,
+            entries,
+            widest: entries,
+            mask: batch.rows * blocks * slots * batch.length,
+        };
+        let all = decoder(&layer, layers, work, attended);
+        let positions = batch.positions();
+        // The context's norm, and its keys and values for every layer.
+        let context = positions * (3 * layer.d_model + 5 * layers * layer.keys());
+        let convolved = match config.conv_taps as u64 {
+            0 => 0,
+            taps => 4 * layers * attended.rows * (taps * layer.d_model + layer.d_model),
+        };
+        let ranks = (2 * config.selector_rank + 4 * config.markov_rank) as u64;
+        Ok(Activations {
+            kept: all.kept + context + convolved + attended.rows * ranks,
+            ..all
         })
     }
 }

@@ -14,9 +14,11 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_train::Workload;
 
 use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout, warn_of_own};
-use crate::registry::{Footprint, Layout, Shipped};
+use crate::footprint::{Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder};
+use crate::registry::{Layout, Shipped};
 use crate::tables::Engine;
 
 impl Shipped for Eagle1 {
@@ -99,24 +101,32 @@ impl Shipped for Eagle1 {
     }
 
     fn footprint(config: &Eagle1Config, target: &TargetSpec) -> Result<Footprint> {
-        let or = |own: usize, theirs: usize| (if own == 0 { theirs } else { own }) as u64;
         let (d, d_head) = (target.d_model as u64, target.d_head as u64);
-        let (heads, kv_heads) = (
-            or(config.heads, target.heads),
-            or(config.kv_heads, target.kv_heads),
-        );
-        let d_ff = or(config.d_ff, target.d_ff);
+        let sizes = target.layer_sizes(config.d_ff, config.heads, config.kv_heads)?;
+        let [d_ff, heads, kv_heads] = sizes.map(|size| size as u64);
         let attention = 2 * (heads + kv_heads) * d_head * d;
         let bias = if config.bias { d } else { 0 };
         Ok(Footprint {
             parameters: 2 * d * d + bias + attention + d + 3 * d * d_ff,
             head: 0,
             draft_vocab: target.vocab as u64,
-            heads,
+            frozen: 0,
             captured: 0,
-            // Inputs of every matrix product and of the norm, and the branches that are added.
-            activations: 8 * d + 2 * (heads + kv_heads) * d_head + 4 * d_ff,
         })
+    }
+
+    fn activations(
+        config: &Eagle1Config,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let layer = LayerSizes {
+            head_norms: false,
+            ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
+        };
+        let attended = Attended::of(work, batch, Sees::Back);
+        Ok(decoder(&layer, 1, work, attended))
     }
 }
 

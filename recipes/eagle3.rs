@@ -16,12 +16,14 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config, Head};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_train::Workload;
 
 use crate::drafter_folder::{
     architectures, cast, check_sizes, is_copy, rope_config, rope_layout, target_embedding,
     target_head,
 };
-use crate::registry::{Footprint, Layout, Shipped, Writing, check_start};
+use crate::footprint::{Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder};
+use crate::registry::{Layout, Shipped, Writing, check_start};
 use crate::tables::Engine;
 
 /// Draft vocabulary, and the target's embedding that some published folders repeat: no parameters of the drafter.
@@ -178,11 +180,8 @@ impl Shipped for Eagle3 {
         let or = |own: usize, theirs: usize| (if own == 0 { theirs } else { own }) as u64;
         let captured = Self::capture(config, target)?.layers.len() as u64;
         let (d, d_head) = (target.d_model as u64, target.d_head as u64);
-        let (heads, kv_heads) = (
-            or(config.heads, target.heads),
-            or(config.kv_heads, target.kv_heads),
-        );
-        let d_ff = or(config.d_ff, target.d_ff);
+        let sizes = target.layer_sizes(config.d_ff, config.heads, config.kv_heads)?;
+        let [d_ff, heads, kv_heads] = sizes.map(|size| size as u64);
         let draft_vocab = or(config.draft_vocab, target.vocab);
         let projections = (heads + 2 * kv_heads) * d_head * 2 * d + heads * d_head * d;
         let norms = 4 * d + if config.fc_norm { captured * d } else { 0 };
@@ -194,12 +193,43 @@ impl Shipped for Eagle3 {
             parameters: captured * d * d + projections + 3 * d * d_ff + norms + head,
             head,
             draft_vocab,
-            heads,
+            frozen: 0,
             captured,
-            // Inputs of every matrix product and norm, and the branches that are added.
-            activations: 12 * d + 2 * (heads + kv_heads) * d_head + 4 * d_ff,
         })
     }
+
+    fn activations(
+        config: &Eagle3Config,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let layer = layer(config, target)?;
+        let attended = Attended::of(work, batch, Sees::Back);
+        let (d, rows) = (layer.d_model, attended.rows);
+        let one = decoder(&layer, 1, work, attended);
+        let recomputed = work.held < work.passes;
+        Ok(Activations {
+            // One norm more than a layer of the target has.
+            kept: one.kept + work.held as u64 * rows * d,
+            // Hidden states, keys and values of every pass, and what the head reads.
+            carried: match recomputed {
+                true => work.passes as u64 * rows * (2 * d + 2 * layer.keys()),
+                false => 0,
+            },
+            ..one
+        })
+    }
+}
+
+/// The one layer, which reads a token and a hidden state side by side.
+fn layer(config: &Eagle3Config, target: &TargetSpec) -> Result<LayerSizes> {
+    let layer = LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?;
+    Ok(LayerSizes {
+        d_input: 2 * layer.d_model,
+        head_norms: false,
+        ..layer
+    })
 }
 
 /// Writes the layout of the speculators library, which shares no head.

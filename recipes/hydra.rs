@@ -14,10 +14,12 @@ use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_train::Workload;
 
 use crate::draft_heads::{output_head, take_vocabulary, token_map};
 use crate::drafter_folder::{cast, check_sizes, rope_config, rope_layout};
-use crate::registry::{Footprint, Layout, Shipped};
+use crate::footprint::{Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder};
+use crate::registry::{Layout, Shipped};
 use crate::tables::Engine;
 
 impl Shipped for Hydra {
@@ -88,22 +90,42 @@ impl Shipped for Hydra {
         let read = heads * (heads + 3) / 2 * d;
         let blocks = 2 * (read * d + heads * d) + heads * (layers - 1) * (d * d + d);
         let d_heads = ((target.heads + target.kv_heads) * target.d_head) as u64;
-        let (prefix, prefix_kept, query_heads) = match config.prefix_layer {
-            true => (
-                2 * d * d_heads + 3 * d * d_ff + 3 * d,
-                12 * d + 2 * d_heads + 4 * d_ff,
-                target.heads as u64,
-            ),
-            false => (0, 0, 0),
+        let prefix = match config.prefix_layer {
+            true => 2 * d * d_heads + 3 * d * d_ff + 3 * d,
+            false => 0,
         };
         Ok(Footprint {
             parameters: blocks + prefix + head,
             head,
             draft_vocab,
-            heads: query_heads,
+            frozen: 0,
             captured: 0,
-            // What the heads read, and product and sum of every block.
-            activations: read + heads * (3 * layers + 2) * d + prefix_kept,
+        })
+    }
+
+    fn activations(
+        config: &HydraConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let (d, positions) = (target.d_model as u64, batch.positions());
+        let (heads, layers) = (config.heads as u64, config.head_layers as u64);
+        let layer = LayerSizes {
+            head_norms: false,
+            ..LayerSizes::of(target, [0; 3])?
+        };
+        let prefix = match config.prefix_layer {
+            true => decoder(&layer, 1, work, Attended::of(work, batch, Sees::Back)),
+            false => Activations::default(),
+        };
+        // Head i reads i + 2 vectors; of each the product and the sum of every block, and the gradient of the last sum.
+        let vectors = heads * (heads + 3) / 2 + heads * (2 * layers + 1);
+        Ok(Activations {
+            kept: prefix.kept + positions * d * vectors,
+            judged: positions,
+            rows: positions,
+            ..prefix
         })
     }
 }

@@ -17,9 +17,11 @@ use spectrain_models::{
     Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, LoraConfig, Scope, TargetParts,
     TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
+use spectrain_train::{WorkRows, Workload};
 
 use crate::drafter_folder::check_mask_token;
-use crate::registry::{Footprint, Layout, Shipped};
+use crate::footprint::{Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder};
+use crate::registry::{Layout, Shipped};
 use crate::tables::Engine;
 use crate::target::other_token;
 use crate::target_sizes::known_sizes;
@@ -74,13 +76,16 @@ impl Shipped for LanguageModel {
 
     fn footprint(config: &LanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
-        Sizes {
-            model: &config.model,
-            kept: config.keep_layers.len(),
-            fresh: config.fresh.as_ref(),
-            lora: config.lora.as_ref(),
-        }
-        .footprint(target)
+        sizes(config).footprint(target)
+    }
+
+    fn activations(
+        config: &LanguageModelConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        sizes(config).activations(target, work, (batch, Sees::Back))
     }
 }
 
@@ -179,15 +184,27 @@ impl Shipped for Pard {
 
     fn footprint(config: &PardConfig, target: &TargetSpec) -> Result<Footprint> {
         let captured = Self::capture(config, target)?.layers.len() as u64;
-        let mut footprint = Sizes {
-            model: &config.model,
-            kept: config.keep_layers.len(),
-            fresh: config.fresh.as_ref(),
-            lora: config.lora.as_ref(),
-        }
-        .footprint(target)?;
-        footprint.captured = captured;
-        Ok(footprint)
+        let of_model = sizes_of_pard(config).footprint(target)?;
+        let width = if config.target_features {
+            captured + 1
+        } else {
+            0
+        };
+        let (own, _) = sizes_of_pard(config).spec(target)?;
+        Ok(Footprint {
+            parameters: of_model.parameters + width * (target.d_model * own.d_model) as u64,
+            captured,
+            ..of_model
+        })
+    }
+
+    fn activations(
+        config: &PardConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        sizes_of_pard(config).activations(target, work, (batch, Sees::Back))
     }
 }
 
@@ -252,6 +269,34 @@ pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()>
     }
 }
 
+fn sizes(config: &LanguageModelConfig) -> Sizes<'_> {
+    Sizes {
+        model: &config.model,
+        kept: config.keep_layers.len(),
+        fresh: config.fresh.as_ref(),
+        lora: config.lora.as_ref(),
+    }
+}
+
+fn sizes_of_pard(config: &PardConfig) -> Sizes<'_> {
+    Sizes {
+        model: &config.model,
+        kept: config.keep_layers.len(),
+        fresh: config.fresh.as_ref(),
+        lora: config.lora.as_ref(),
+    }
+}
+
+/// Rows that are judged where only masks behind cuts are.
+fn judged(work: &Workload, batch: Packed) -> Option<u64> {
+    match work.rows {
+        WorkRows::Behind { cuts, places } if places > 1 => {
+            Some((batch.rows * cuts as u64 * (places - 1) as u64).min(batch.positions()))
+        }
+        _ => None,
+    }
+}
+
 /// What the parameters are counted from.
 pub(crate) struct Sizes<'a> {
     pub(crate) model: &'a str,
@@ -273,24 +318,47 @@ impl Sizes<'_> {
         let (d_q, d_kv) = (heads * d_head, kv_heads * d_head);
         let head_norms = if self.fresh.is_some() { 2 * d_head } else { 0 };
         let whole = 2 * (d_q + d_kv) * d + 3 * d * d_ff + 2 * d + head_norms;
-        let parameters = match self.lora {
+        let all = layers * whole + d + vocab * d * if tied { 1 } else { 2 };
+        let (parameters, frozen) = match self.lora {
             // Two thin matrices beside each linear layer.
             Some(lora) => {
                 let ends = 2 * (d + d_q) + 2 * (d + d_kv) + 3 * (d + d_ff);
-                layers * lora.rank as u64 * ends
+                (layers * lora.rank as u64 * ends, all)
             }
-            None => layers * whole + d + vocab * d * if tied { 1 } else { 2 },
+            None => (all, 0),
         };
         Ok(Footprint {
             parameters,
             head: if self.lora.is_some() { 0 } else { vocab * d },
+            frozen,
             // It proposes the tokens it knows; none is chosen by how often it occurs.
             draft_vocab: target.vocab as u64,
-            // Every layer keeps its scores.
-            heads: layers * heads,
             captured: 0,
-            // Inputs of every matrix product and norm, and the branches that are added.
-            activations: layers * (8 * d + 2 * (d_q + d_kv) + 4 * d_ff),
+        })
+    }
+
+    /// What a step of training keeps where the drafter sees `sees` of its texts.
+    pub(crate) fn activations(
+        &self,
+        target: &TargetSpec,
+        work: &Workload,
+        (batch, sees): (Packed, Sees),
+    ) -> Result<Activations> {
+        let (spec, _) = self.spec(target)?;
+        let layers = if self.kept > 0 {
+            self.kept
+        } else {
+            spec.layers
+        };
+        // Whether a model from a folder norms its heads is not known here; that is little beside the rest.
+        let layer = LayerSizes::of(&spec, [0; 3])?;
+        let attended = Attended::of(work, batch, sees);
+        let all = decoder(&layer, layers as u64, work, attended);
+        Ok(Activations {
+            // The last norm.
+            kept: all.kept + 3 * attended.rows * layer.d_model,
+            judged: judged(work, batch).unwrap_or(all.judged),
+            ..all
         })
     }
 

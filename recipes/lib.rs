@@ -11,6 +11,7 @@ pub mod drafter_at;
 mod drafter_folder;
 mod eagle1;
 mod eagle3;
+pub mod footprint;
 mod hashes;
 mod hydra;
 pub mod judge;

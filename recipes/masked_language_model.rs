@@ -11,16 +11,18 @@ use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::masked_language_model::{
-    Blocks, MaskedLanguageModel, MaskedLanguageModelConfig,
+    Blocks, Context as Seen, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
 use spectrain_models::{
     Capture, Drafter, FolderWeights, Scope, TargetParts, TargetSpec, Transformer,
     TransformerConfig, ignored_tensors,
 };
+use spectrain_train::Workload;
 
 use crate::drafter_folder::check_unheld;
+use crate::footprint::{Activations, Footprint, Packed, Sees};
 use crate::language_model::{Sizes, check_start, check_tokenizer, not_for_this, to_write};
-use crate::registry::{Footprint, Layout, Shipped};
+use crate::registry::{Layout, Shipped};
 use crate::tables::Engine;
 
 impl Shipped for MaskedLanguageModel {
@@ -83,13 +85,29 @@ impl Shipped for MaskedLanguageModel {
 
     fn footprint(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
-        Sizes {
-            model: &config.model,
-            kept: config.keep_layers.len(),
-            fresh: config.fresh.as_ref(),
-            lora: config.lora.as_ref(),
-        }
-        .footprint(target)
+        sizes(config).footprint(target)
+    }
+
+    fn activations(
+        config: &MaskedLanguageModelConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let sees = match config.context {
+            Seen::Bidirectional => Sees::Everywhere,
+            Seen::Causal => Sees::Back,
+        };
+        sizes(config).activations(target, work, (batch, sees))
+    }
+}
+
+fn sizes(config: &MaskedLanguageModelConfig) -> Sizes<'_> {
+    Sizes {
+        model: &config.model,
+        kept: config.keep_layers.len(),
+        fresh: config.fresh.as_ref(),
+        lora: config.lora.as_ref(),
     }
 }
 

@@ -14,10 +14,12 @@ use spectrain_models::draft_heads::{DraftHeads as _, OutputHead};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_train::Workload;
 
 use crate::draft_heads::{output_head, take_target_head, take_vocabulary, token_map};
 use crate::drafter_folder::{cast, check_sizes, target_head};
-use crate::registry::{Footprint, Layout, Shipped};
+use crate::footprint::{Activations, Footprint, Packed};
+use crate::registry::{Layout, Shipped};
 use crate::tables::Engine;
 
 impl Shipped for Medusa {
@@ -112,11 +114,25 @@ impl Shipped for Medusa {
             parameters: heads * layers * (d * d + d) + head,
             head,
             draft_vocab,
-            // There is no attention.
-            heads: 0,
+            frozen: 0,
             captured: 0,
-            // Input, product and sum of every block, and what the output layer reads with its gradient.
-            activations: heads * (3 * layers + 2) * d,
+        })
+    }
+
+    fn activations(
+        config: &MedusaConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let (d, positions) = (target.d_model as u64, batch.positions());
+        let (heads, layers) = (config.heads as u64, config.head_layers as u64);
+        Ok(Activations {
+            // What all blocks read; of each head the product and the sum of every block, and the gradient of the last sum.
+            kept: work.held as u64 * positions * d * (1 + heads * (2 * layers + 1)),
+            judged: positions,
+            rows: positions,
+            ..Activations::default()
         })
     }
 }

@@ -9,13 +9,15 @@ use crate::target_sizes;
 
 mod data;
 mod estimate;
+mod flops;
+mod memory;
 mod speed;
 mod stages;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use estimate::Estimate;
+pub use estimate::Estimate;
 
 /// The text of `--plan`.
 pub fn plan(asked: &Asked) -> Result<String> {
@@ -40,10 +42,19 @@ pub fn plan(asked: &Asked) -> Result<String> {
             let none = "known once it is on this machine";
             _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
         }
-        Some(found) => match Estimate::of(recipe, &found, &run, asked.device) {
+        Some(found) => match Estimate::of(asked, &found) {
             Ok(estimate) => text.push_str(&estimate.text(recipe, &found, asked.device)),
             Err(error) => _ = writeln!(text, "  none: {error:#}"),
         },
     }
     Ok(text)
+}
+
+/// What the run takes, where the sizes of its target need no download.
+///
+/// # Errors
+/// The drafter does not fit the target, or its own sizes are not known here.
+pub fn estimate(asked: &Asked) -> Result<Option<Estimate>> {
+    let sizes = target_sizes::of(asked.recipe);
+    sizes.map(|sizes| Estimate::of(asked, &sizes)).transpose()
 }

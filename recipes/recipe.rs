@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::published::Family;
-use spectrain_models::bounds;
+use spectrain_models::{TargetSpec, bounds};
 use spectrain_train::TrainConfig;
 
 use crate::cli::Misuse;
+use crate::footprint::Footprint;
 use crate::registry::Method;
 use crate::run_folder::check_name;
 use crate::tables;
@@ -71,6 +72,9 @@ pub struct File<D: Settings, O: Settings> {
 /// The table of a drafter or of an objective.
 pub trait Settings: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {}
 impl<T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Settings for T {}
+
+/// Tensors with an entry for each token of a draft vocabulary.
+const VOCABULARY_MAPS: [&str; 2] = ["d2t", "token_map"];
 
 /// Tables that may be left out of a file because every key in them has a default.
 const OPTIONAL_TABLES: [&str; 8] = [
@@ -190,6 +194,24 @@ impl ResolvedRecipe {
                 folder.display()
             ),
         }
+    }
+
+    /// Sizes of the drafter for a target of these sizes; that of `start` keeps its draft vocabulary where none is asked for.
+    pub(crate) fn footprint(&self, target: &TargetSpec) -> anyhow::Result<Footprint> {
+        let footprint = self.method.footprint(target)?;
+        let asked = footprint.draft_vocab != target.vocab as u64;
+        let Some(folder) = self.start.as_ref().filter(|_| !asked) else {
+            return Ok(footprint);
+        };
+        let model = ModelFolder::open(folder).context("`start`")?;
+        let map = VOCABULARY_MAPS
+            .iter()
+            .find_map(|name| model.info(name).ok());
+        let kept = map.and_then(|map| map.shape.first().copied());
+        Ok(match kept {
+            Some(kept) => footprint.with_vocabulary(kept as u64),
+            None => footprint,
+        })
     }
 
     /// How a stage trains.

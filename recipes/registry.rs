@@ -23,10 +23,11 @@ use spectrain_models::weights::{TensorWeights, export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
-    StagedBlockLoss, TrainingTimeTest,
+    StagedBlockLoss, TrainingTimeTest, Workload,
 };
 
 use crate::drafter_folder::cast;
+use crate::footprint::{Activations, Footprint, Packed};
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
 use crate::tables::{Engine, ExportTable};
@@ -131,6 +132,14 @@ pub trait Shipped: Drafter + 'static {
 
     /// Sizes, for an estimate before anything is loaded.
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint>;
+
+    /// What a step of training keeps, for an estimate before anything is loaded.
+    fn activations(
+        config: &Self::Config,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations>;
 }
 
 /// A folder that an engine loads in the place of the usual one.
@@ -194,29 +203,16 @@ pub(crate) fn check_start<D: Shipped>(
     Ok(())
 }
 
-/// Sizes of a drafter.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Footprint {
-    /// Trained parameters.
-    pub parameters: u64,
-    /// Of these, the head's.
-    pub head: u64,
-    /// Tokens it can propose.
-    pub draft_vocab: u64,
-    /// Query heads.
-    pub heads: u64,
-    /// Captured layers.
-    pub captured: u64,
-    /// Values kept for the backward pass, for each token of a step.
-    pub activations: u64,
-}
-
 /// A recipe's drafter and objective with their tables, without their types.
 pub trait Method: Send + Sync {
     /// The hidden states the drafter reads.
     fn capture(&self, target: &TargetSpec) -> Result<Capture>;
     /// Sizes of the drafter.
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
+    /// See [`Objective::workload`].
+    fn workload(&self, stage: &str) -> Workload;
+    /// What a step of a stage of the training keeps.
+    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
     /// See [`Shipped::FAMILY`].
     fn family(&self) -> Family;
     /// See [`Objective::STAGES`].
@@ -352,6 +348,14 @@ where
 
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
         D::footprint(&self.drafter, target)
+    }
+
+    fn workload(&self, stage: &str) -> Workload {
+        O::workload(&self.objective, stage)
+    }
+
+    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations> {
+        D::activations(&self.drafter, target, &self.workload(stage), batch)
     }
 
     fn family(&self) -> Family {

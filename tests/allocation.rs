@@ -1,36 +1,48 @@
-//! An allocator that remembers the largest single allocation.
+//! An allocator that remembers the largest single allocation, and the most that was allocated at a time.
 #![expect(
     unsafe_code,
     reason = "an allocator is unsafe by nature; this one passes on to the system's"
 )]
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 pub struct Counting;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static HELD: AtomicIsize = AtomicIsize::new(0);
+static PEAK: AtomicIsize = AtomicIsize::new(0);
+
+/// Bytes more, or fewer, that are held now.
+fn hold(change: isize) {
+    let held = HELD.fetch_add(change, Ordering::Relaxed) + change;
+    PEAK.fetch_max(held, Ordering::Relaxed);
+}
 
 // SAFETY: every call is passed on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        hold(layout.size() as isize);
         // SAFETY: the caller's contract is the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        hold(layout.size() as isize);
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
+        hold(size as isize - layout.size() as isize);
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        hold(-(layout.size() as isize));
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -41,4 +53,12 @@ pub fn largest_during(run: impl FnOnce()) -> usize {
     LARGEST.store(0, Ordering::SeqCst);
     run();
     LARGEST.load(Ordering::SeqCst)
+}
+
+/// The most bytes that are allocated at a time while `run` runs, beyond those allocated before.
+pub fn peak_during(run: impl FnOnce()) -> usize {
+    let before = HELD.load(Ordering::SeqCst);
+    PEAK.store(before, Ordering::SeqCst);
+    run();
+    usize::try_from(PEAK.load(Ordering::SeqCst) - before).unwrap_or(0)
 }

@@ -27,6 +27,7 @@ mod hub;
 mod language_models;
 mod language_models_parity;
 mod learning;
+mod memory;
 mod numbers;
 mod outputs;
 mod plans;

@@ -112,3 +112,24 @@ fn a_plan_compares_inputs_and_outputs_as_the_run_does() {
     let run = recipe(&workspace, &["--stage", "prepare"]).succeeded();
     assert!(run.stderr.contains(stale), "{run:#?}");
 }
+
+#[test]
+fn a_plan_knows_the_draft_vocabulary_of_the_drafter_that_training_starts_from() {
+    let workspace = Workspace::finished();
+    let start = [
+        "name=b",
+        "start=runs/run/export/drafter",
+        "drafter.draft_vocab=0",
+    ];
+    let plan = recipe(&workspace, &[&["--plan"][..], &set(&start)].concat()).succeeded();
+    let fresh = recipe(&workspace, &["--plan"]).succeeded();
+    let drafter = |plan: &Outcome| {
+        let line = plan
+            .stdout
+            .lines()
+            .find(|line| line.starts_with("  drafter "));
+        line.unwrap().to_owned()
+    };
+    assert!(drafter(&plan).ends_with(" 256 draft tokens"), "{plan:#?}");
+    assert_eq!(drafter(&plan), drafter(&fresh));
+}

@@ -58,10 +58,35 @@ fn every_shipped_recipe_has_a_plan_without_a_network() {
             for part in ["from this program's list", "GiB", "training time"] {
                 assert!(plan.stdout.contains(part), "no `{part}`: {plan:#?}");
             }
+            fits_its_gpu(&std::fs::read_to_string(&path).unwrap(), &plan.stdout);
         }
         let left: Vec<_> = workspace.files("").into_keys().collect();
         assert_eq!(left, [Path::new("recipe.toml")], "a plan leaves nothing");
     }
+}
+
+/// The memory that the plan counts is what the recipe says, and less than the GPU that it names has.
+fn fits_its_gpu(recipe: &str, plan: &str) {
+    let comments = recipe.lines().take_while(|line| line.starts_with('#'));
+    let comments: Vec<&str> = comments.map(|line| line[1..].trim()).collect();
+    let comments = comments.join(" ");
+    let number = |text: &str, before: &str, after: &str| -> f64 {
+        let rest = text.split_once(before).unwrap().1;
+        let (number, _) = rest.split_once(after).unwrap();
+        let number = number.rsplit(' ').next().unwrap();
+        number
+            .parse()
+            .unwrap_or_else(|_| panic!("`{number}` in `{rest}`"))
+    };
+    let gigabytes = number(&comments, "on one H200 (", " GB)");
+    let said = number(&comments, "TFLOP/s:", " GiB of GPU memory");
+    let planned = number(plan, "memory, together", " GiB");
+    assert!(
+        (said - planned).abs() <= 1.0,
+        "says {said} GiB, plans {planned}"
+    );
+    let gpu = gigabytes * 1e9 / f64::from(1 << 30);
+    assert!(planned < 0.9 * gpu, "{planned} GiB on a GPU of {gpu}");
 }
 
 #[test]

@@ -26,9 +26,11 @@ use self::heads::{Selection, be_sure, select};
 use self::slot_weights::preview;
 pub use self::staged::StagedBlockLoss;
 use crate::batch::Rows;
-use crate::token_loss::{Judged, TokenLoss, times};
+use crate::token_loss::{Judged, TokenLoss, judges, times};
 use crate::weighing::{Divisor, Weighing};
-use crate::{Batch, Head, HeadParameter, Loss, Objective, Result, Row, Statistics};
+use crate::{
+    Batch, Head, HeadParameter, Loss, Objective, Result, Row, Statistics, WorkRows, Workload,
+};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -47,6 +49,17 @@ impl Objective<DFlash> for BlockLoss {
             loss: TokenLoss::new(labels, teacher, config.divergence)?,
             config: config.clone(),
         })
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        Workload {
+            rows: WorkRows::Blocks(config.anchors),
+            judged: match config.masking {
+                Masking::All => 1.0,
+                Masking::Some | Masking::Last => 0.5,
+            },
+            ..Workload::texts(judges(config.teacher_weight, config.divergence))
+        }
     }
 
     /// # Panics

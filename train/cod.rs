@@ -56,8 +56,7 @@ impl ConditionalDrop {
 
     /// Whole chains, as many rows as a draw has, evenly spread: what a validation follows to the end.
     pub fn chains(&self, rows: &batch::Rows) -> Subset {
-        let shares = (0..self.blocks).map(|block| self.keep.powi(block as i32).max(self.least));
-        let share = shares.sum::<f64>() / self.blocks as f64;
+        let share = self.rows_per_position() / self.blocks as f64;
         let mut kept: Vec<Vec<usize>> = vec![(0..rows.len()).collect()];
         let first = |&at: &usize| is_chosen(share, at as u64);
         for block in 1..self.blocks {
@@ -66,6 +65,12 @@ impl ConditionalDrop {
             kept.push((0..rows.len()).filter(in_chain).collect());
         }
         self.gather(rows, &kept)
+    }
+
+    /// Rows for each position of the text, its own counted, where every position can be trained on.
+    pub(crate) fn rows_per_position(&self) -> f64 {
+        let shares = (0..self.blocks).map(|block| self.keep.powi(block as i32).max(self.least));
+        shares.sum()
     }
 
     /// Whether row `(block, position)` or one that sees it can be trained on.

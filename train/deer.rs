@@ -32,8 +32,10 @@ use spectrain_models::masked_language_model::{MaskedLanguageModel, Places};
 
 use self::sequences::{Drawing, Mask, Sequences};
 use crate::teacher::indices;
-use crate::token_loss::{Judged, TokenLoss, head};
-use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics};
+use crate::token_loss::{Judged, TokenLoss, head, judges};
+use crate::{
+    Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, WorkRows, Workload,
+};
 
 /// The `[objective]` table of a DEER recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -128,6 +130,22 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             settings.cuts = unread.cuts;
         }
         settings
+    }
+
+    fn workload(config: &Self::Config, stage: &str) -> Workload {
+        let stage = DeerStage::ALL.iter().find(|(name, _)| *name == stage);
+        let (cuts, places) = match stage.map(|(_, stage)| stage) {
+            Some(DeerStage::Adapt) => (1, 0),
+            // The rest of the text goes on behind what separates it.
+            Some(DeerStage::Align) => (1, 1),
+            Some(DeerStage::Refine) | None => (config.cuts, 1 + config.span),
+        };
+        Workload {
+            rows: WorkRows::Behind { cuts, places },
+            // Of tokens masked with any probability half are, on average.
+            judged: if places > 1 { 1.0 } else { 0.5 },
+            ..Workload::texts(judges(config.teacher_weight, config.divergence))
+        }
     }
 
     /// # Panics

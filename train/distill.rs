@@ -11,8 +11,8 @@ use spectrain_models::language_model::LanguageModel;
 
 use crate::batch::Rows;
 use crate::on_policy::{OnPolicyConfig, rewrite};
-use crate::token_loss::{Judged, TokenLoss, head};
-use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics};
+use crate::token_loss::{Judged, TokenLoss, head, judges};
+use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Workload};
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,6 +78,10 @@ impl Objective<LanguageModel> for Distill {
             loss,
             config: config.clone(),
         })
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        Workload::texts(judges(config.teacher_weight, config.divergence))
     }
 
     /// # Panics

@@ -5,6 +5,8 @@ use burn::tensor::activation::log_softmax;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
+use crate::Judges;
+
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +69,20 @@ const LEAST_ALPHA: f64 = 1e-5;
 const LEAST_DEVIATION: f64 = 1e-2;
 
 impl Divergence {
+    /// Whether the CPU has a kernel for it.
+    pub(crate) fn has_kernel(self) -> bool {
+        matches!(self, Self::Kl | Self::SoftCe)
+    }
+
+    /// What judges by it.
+    pub(crate) fn judges(self) -> Judges {
+        if self.has_kernel() {
+            Judges::Target
+        } else {
+            Judges::TargetByTensors
+        }
+    }
+
     /// What its parameter must be and is, where that makes no sense.
     pub(crate) fn problem(self) -> Option<(&'static str, String)> {
         match self {

@@ -20,8 +20,8 @@ use crate::steps::Steps;
 use crate::teacher::indices;
 use crate::vocab_loss::surrogate;
 use crate::{
-    Batch, Divergence, Error, Head, Judge, Loss, MaskAlign, Objective, Result, Row, Statistics,
-    Teacher, vocab_loss,
+    Batch, Divergence, Error, Head, Judge, Judges, Loss, MaskAlign, Objective, Result, Row,
+    Statistics, Teacher, WorkRows, Workload, vocab_loss,
 };
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
@@ -99,6 +99,20 @@ impl Objective<Eagle1> for FeatureRegression {
         Ok(Self {
             config: config.clone(),
         })
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        Workload {
+            passes: config.passes,
+            held: config.passes,
+            rows: WorkRows::Texts,
+            judged: 1.0,
+            judges: if config.top_k_weight > 0.0 {
+                Judges::TargetByTensors
+            } else {
+                config.divergence.judges()
+            },
+        }
     }
 
     /// # Panics

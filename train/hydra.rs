@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::hydra::Hydra;
 
 use crate::draft_heads::HeadsLoss;
-use crate::token_loss::TokenLoss;
-use crate::{Batch, Divergence, Loss, Objective, Result, Statistics};
+use crate::token_loss::{TokenLoss, judges};
+use crate::{Batch, Divergence, Loss, Objective, Result, Statistics, Workload};
 
 /// The `[objective]` table of a Hydra recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,10 @@ impl Objective<Hydra> for HydraLoss {
         let loss = TokenLoss::new(labels, teacher, config.divergence)?;
         let loss = HeadsLoss::new(config.decay, loss)?;
         Ok(Self(loss))
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        Workload::texts(judges(config.teacher_weight, config.divergence))
     }
 
     /// # Panics

@@ -34,6 +34,7 @@ mod training_time_test;
 mod vocab_loss;
 mod watch;
 mod weighing;
+mod workload;
 
 pub use batch::{Batch, Rows};
 pub use block_diffusion::{
@@ -63,3 +64,4 @@ pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
 pub use vocab_loss::{Head, HeadParameter, Judge, Row, Statistics, VocabLoss, vocab_loss};
+pub use workload::{Judges, WorkRows, Workload};

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::{Capture, Transformer};
 
 use crate::token_loss::head;
-use crate::{Batch, Judge, Loss, Objective, Result, Row, Statistics, vocab_loss};
+use crate::{Batch, Judge, Judges, Loss, Objective, Result, Row, Statistics, Workload, vocab_loss};
 
 /// It has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,10 @@ impl Objective<Transformer> for NextToken {
 
     fn new(_: &NextTokenConfig) -> Result<Self> {
         Ok(Self)
+    }
+
+    fn workload(_: &NextTokenConfig, _: &str) -> Workload {
+        Workload::texts(Judges::Text)
     }
 
     fn loss(&self, model: &Transformer, batch: &Batch, statistics: Statistics) -> Loss {

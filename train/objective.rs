@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::batch::Rows;
 use crate::optimizer::Gradients;
-use crate::{Batch, Result, Row, Statistics, VocabLoss};
+use crate::{Batch, Result, Row, Statistics, VocabLoss, Workload};
 use spectrain_models::weights::host_f32;
 
 /// What a model of type `M` is trained to minimise.
@@ -33,6 +33,9 @@ pub trait Objective<M: Module>: Sized {
     fn settings_of(config: &Self::Config, _stage: &str) -> Self::Config {
         config.clone()
     }
+
+    /// What one of [`Self::STAGES`] makes of a batch.
+    fn workload(config: &Self::Config, stage: &str) -> Workload;
 
     /// Whether a drafter in training with it drafts as it will, so that the best weights are those that draft best; else
     /// they are those of the least loss.

@@ -15,8 +15,10 @@ use spectrain_models::pard::Pard;
 
 use crate::cod::{ConditionalDrop, Subset};
 use crate::teacher::indices;
-use crate::token_loss::{Judged, TokenLoss, head};
-use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Teacher};
+use crate::token_loss::{Judged, TokenLoss, head, judges};
+use crate::{
+    Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Teacher, WorkRows, Workload,
+};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,6 +86,18 @@ impl Objective<Pard> for PardLoss {
             loss,
             config: config.clone(),
         })
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        let drop = ConditionalDrop {
+            blocks: config.draft_tokens,
+            keep: config.keep,
+            least: config.keep_least,
+        };
+        Workload {
+            rows: WorkRows::Extended(drop.rows_per_position()),
+            ..Workload::texts(judges(config.teacher_weight, config.divergence))
+        }
     }
 
     /// # Panics

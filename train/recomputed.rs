@@ -17,7 +17,7 @@ use crate::vocab_loss::dot;
 
 /// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
 /// gradients of the parameters need their memory.
-const KEPT: usize = 2;
+pub(crate) const KEPT: usize = 2;
 
 /// The inputs of every step, in no graph, and what its backward pass needs.
 pub(crate) struct Unrolled<'a> {

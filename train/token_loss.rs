@@ -5,8 +5,8 @@ use spectrain_models::{TargetParts, Transformer};
 use crate::vocab_loss::{JudgedRows, judged_loss};
 use crate::weighing::Weighing;
 use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Result, Row, Statistics, Teacher,
-    VocabLoss,
+    Batch, Divergence, Error, Head, HeadParameter, Judge, Judges, Loss, Result, Row, Statistics,
+    Teacher, VocabLoss,
 };
 
 /// Cross-entropy with the text, divergence from the target, or both.
@@ -18,6 +18,15 @@ pub(crate) struct TokenLoss {
     pub(crate) teacher_weight: f64,
     /// That divergence.
     pub(crate) divergence: Divergence,
+}
+
+/// What judges the rows of a loss of these keys.
+pub(crate) fn judges(teacher_weight: f64, divergence: Divergence) -> Judges {
+    if teacher_weight > 0.0 {
+        divergence.judges()
+    } else {
+        Judges::Text
+    }
 }
 
 impl TokenLoss {

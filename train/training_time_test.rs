@@ -8,12 +8,12 @@ use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 
 use crate::batch::Rows;
-use crate::recomputed::Unrolled;
+use crate::recomputed::{KEPT, Unrolled};
 use crate::steps::Steps;
 use crate::vocab_loss::{JudgedRows, Wanted, vocab_gradients};
 use crate::{
     Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
-    Teacher, vocab_loss,
+    Teacher, WorkRows, Workload, vocab_loss,
 };
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -115,6 +115,20 @@ impl Objective<Eagle3> for TrainingTimeTest {
         Ok(Self {
             config: config.clone(),
         })
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        Workload {
+            passes: config.steps,
+            held: if config.recompute {
+                config.steps.min(KEPT)
+            } else {
+                config.steps
+            },
+            rows: WorkRows::Texts,
+            judged: 1.0,
+            judges: config.divergence.judges(),
+        }
     }
 
     /// # Panics

@@ -505,9 +505,7 @@ impl Chunks<'_> {
     fn has_kernel(&self) -> bool {
         match self.judge {
             Judge::Labels(_) => true,
-            Judge::Target { divergence, .. } => {
-                matches!(divergence, Divergence::Kl | Divergence::SoftCe)
-            }
+            Judge::Target { divergence, .. } => divergence.has_kernel(),
         }
     }
 

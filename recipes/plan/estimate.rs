@@ -1,153 +1,191 @@
 //! What a run takes.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use anyhow::Result;
-use serde_json::Value;
 use spectrain_data::features::disk_bytes;
 use spectrain_models::TargetSpec;
+use spectrain_train::{Judges, TrainConfig, Workload};
 
 use super::data::data_tokens;
+use super::flops::Computed;
+use super::memory::{Memory, Trained, synthetic};
 use super::speed::speed;
 use super::words::{bytes, count, duration};
 use crate::device;
+use crate::footprint::{Attended, Footprint, Packed, Sees, decoder};
+use crate::preflight::Asked;
 use crate::recipe::ResolvedRecipe;
-use crate::registry::Footprint;
-use crate::tables::FeatureMode;
-use crate::target_sizes::{Sizes, body_parameters, target_parameters};
+use crate::tables::{ExportType, FeatureMode, SyntheticTable};
+use crate::target_sizes::{Sizes, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Estimate {
+pub struct Estimate {
     footprint: Footprint,
     target_parameters: u64,
-    pub(super) target_bytes: u64,
-    drafter_bytes: u64,
-    activation_bytes: u64,
+    /// Bytes of the target in memory: whole, whatever mode features have, as validation decodes with it.
+    pub target_bytes: u64,
+    memory: Memory,
+    /// Bytes of the most memory that the process has at a time in each stage that trains.
+    pub peaks: Vec<(&'static str, u64)>,
+    unroll: (usize, usize),
     feature_bytes: Option<u64>,
+    /// Bytes on the disk that saved states, the drafter and its exported folders take.
+    checkpoint_bytes: u64,
     data_tokens: Option<u64>,
     /// Known once the data is, where training is counted in epochs.
     train_tokens: Option<u64>,
-    unroll: u64,
-    /// Unrolled steps whose activations are held at the same time.
-    alive: u64,
     pub(super) flops_per_token: f64,
     /// FLOP/s, and how that is known.
     speed: (f64, String),
 }
 
 impl Estimate {
-    pub(super) fn of(
-        recipe: &ResolvedRecipe,
-        sizes: &Sizes,
-        run: &Path,
-        device: &str,
-    ) -> Result<Self> {
-        let spec = &sizes.spec;
-        let footprint = recipe.method.footprint(spec)?;
-        // An objective that does not unroll has no such key.
-        let objective = &recipe.json["objective"];
-        let unroll = ["steps", "passes"]
-            .iter()
-            .find_map(|key| objective[key].as_u64());
-        let unroll = unroll.unwrap_or_else(|| blocks(objective)).max(1);
-        // Activations of one step are alive at a time when the backward pass computes them again.
-        let recompute = objective["recompute"] == true;
-        let alive = if recompute { 1 } else { unroll };
-        let trainings: Vec<_> = recipe
-            .training_stages()
-            .into_iter()
-            .map(|stage| recipe.training(stage))
-            .collect();
-        let largest = trainings.iter().map(|training| training.batch_tokens).max();
-        let batch_tokens = largest.unwrap_or_default() as u64;
-        let row = (recipe.data.max_length as u64).min(batch_tokens.max(1));
-        let gpu = device::is_gpu(device);
-        let float = if gpu { 2 } else { 4 };
+    /// The estimate for a target of these sizes.
+    pub(crate) fn of(asked: &Asked, sizes: &Sizes) -> Result<Self> {
+        let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
+        let footprint = recipe.footprint(spec)?;
         let target_parameters = target_parameters(spec, sizes.tied_head);
         let dtype = device::target_dtype(recipe.target.dtype, device);
-        let data_tokens = data_tokens(recipe, run);
+        let target_bytes = dtype.size() as u64 * target_parameters;
         let live = recipe.features.mode == FeatureMode::Live;
+        let stages = recipe.training_stages();
+        let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
+        let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
+        let (mut memory, mut unroll) = (Memory::default(), (1, 1));
+        let (mut flops, mut weighed, mut tokens) = (0.0, 0, Some(0));
+        for stage in stages.iter().copied() {
+            let training = recipe.training(stage);
+            let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
+            let activations = recipe.method.activations(spec, stage, batch)?;
+            let found = Memory::of(&Trained {
+                target: spec,
+                footprint,
+                activations,
+                work,
+                batch,
+                value: dtype.size() as u64,
+                live,
+                gpu: device::is_gpu(device),
+            });
+            peaks.push((stage, target_bytes + found.peak));
+            if found.peak > memory.peak {
+                (memory, unroll) = (found, (work.passes, work.held));
+            }
+            let computed = Computed {
+                target: spec,
+                footprint,
+                activations,
+                work,
+                batch,
+                live,
+            };
+            let of_stage = trained_tokens(training, data_tokens);
+            // A stage counts by its tokens, where they are known.
+            let weight = of_stage.unwrap_or(1).max(1);
+            flops += computed.per_token() * weight as f64;
+            weighed += weight;
+            tokens = tokens.zip(of_stage).map(|(all, more)| all + more);
+        }
+        let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
-            target_parameters,
-            // Whole in either mode: validation decodes with it.
-            target_bytes: dtype.size() as u64 * target_parameters,
-            // Weights, gradients and the two moments of AdamW.
-            drafter_bytes: footprint.parameters * 4 * 4,
-            // Scores are kept in f32, before and after the softmax.
-            activation_bytes: alive
-                * batch_tokens
-                * (footprint.activations * float + 2 * 4 * footprint.heads * row),
-            feature_bytes: data_tokens
-                .filter(|_| !live)
-                .map(|tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64)),
-            data_tokens,
-            train_tokens: trainings
-                .iter()
-                .map(|each| match each.epochs {
-                    Some(epochs) => Some((data_tokens? as f64 * epochs) as u64),
-                    None => Some((each.batch_tokens * each.steps * each.accumulate) as u64),
-                })
-                .sum(),
-            unroll,
-            alive,
-            flops_per_token: flops_per_token(spec, &footprint, unroll, recompute, row, live),
-            speed: speed(device),
             footprint,
+            target_parameters,
+            target_bytes,
+            memory,
+            peaks,
+            unroll,
+            feature_bytes: data_tokens.filter(|_| !live).map(of_features),
+            checkpoint_bytes: checkpoints(recipe, &footprint),
+            data_tokens,
+            train_tokens: tokens,
+            flops_per_token: flops / weighed.max(1) as f64,
+            speed: speed(device),
         })
     }
 
     pub(super) fn text(&self, recipe: &ResolvedRecipe, sizes: &Sizes, device: &str) -> String {
         let mut text = String::new();
-        let mut line = |name: &str, value: String| _ = writeln!(text, "  {name:22} {value}");
-        line(
-            "target",
-            format!(
-                "{} parameters; {}",
-                count(self.target_parameters),
-                sizes.source
-            ),
-        );
-        line(
-            "drafter",
-            format!(
-                "{} trained parameters, {} draft tokens",
-                count(self.footprint.parameters),
-                self.footprint.draft_vocab
-            ),
-        );
-        line("memory, target", bytes(self.target_bytes));
-        line(
-            "memory, drafter",
-            format!(
-                "{} (weights, gradients, AdamW, f32)",
-                bytes(self.drafter_bytes)
-            ),
-        );
-        line(
-            "memory, activations",
-            format!(
-                "{} ({} steps unrolled, {} held at a time)",
-                bytes(self.activation_bytes),
-                self.unroll,
-                self.alive
-            ),
-        );
-        let total = self.target_bytes + self.drafter_bytes + self.activation_bytes;
-        line("memory, together", bytes(total));
-        if recipe.features.mode == FeatureMode::Stored {
-            let disk = self
-                .feature_bytes
-                .map_or_else(|| "known once `data.train` is there".into(), bytes);
-            line("disk, features", disk);
+        for (name, value) in self
+            .sizes(sizes)
+            .into_iter()
+            .chain(self.memory())
+            .chain(self.disk(recipe))
+            .chain(self.time(device))
+        {
+            _ = writeln!(text, "  {name:22} {value}");
         }
-        let data = match self.data_tokens {
-            Some(tokens) => format!("{} tokens", count(tokens)),
-            None => "known once `data.train` is there".into(),
+        text
+    }
+
+    fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {
+        let parameters = count(self.target_parameters);
+        let frozen = match self.footprint.frozen {
+            0 => String::new(),
+            frozen => format!(" beside {} frozen ones", count(frozen)),
         };
-        line("training data", data);
-        let unknown = || "known once `data.train` is there".to_owned();
+        let trained = count(self.footprint.parameters);
+        let tokens = self.footprint.draft_vocab;
+        [
+            (
+                "target",
+                format!("{parameters} parameters; {}", sizes.source),
+            ),
+            (
+                "drafter",
+                format!("{trained} trained parameters{frozen}, {tokens} draft tokens"),
+            ),
+        ]
+    }
+
+    fn memory(&self) -> [(&'static str, String); 7] {
+        let (memory, (passes, held)) = (&self.memory, self.unroll);
+        let largest = self.peaks.iter().max_by_key(|(_, bytes)| *bytes);
+        let (stage, peak) = largest.copied().unwrap_or_default();
+        [
+            ("memory, target", bytes(self.target_bytes)),
+            (
+                "memory, drafter",
+                format!("{} (weights, gradients, AdamW, f32)", bytes(memory.drafter)),
+            ),
+            (
+                "memory, activations",
+                format!(
+                    "{} ({passes} steps unrolled, {held} held at a time)",
+                    bytes(memory.activations)
+                ),
+            ),
+            ("memory, loss", bytes(memory.loss)),
+            ("memory, batches", bytes(memory.batches)),
+            (
+                "memory, saving",
+                format!("{} (not while a step runs)", bytes(memory.saving)),
+            ),
+            (
+                "memory, together",
+                format!("{} at the peak, in the stage `{stage}`", bytes(peak)),
+            ),
+        ]
+    }
+
+    fn disk(&self, recipe: &ResolvedRecipe) -> Vec<(&'static str, String)> {
+        let later = || "known once `data.train` is there".into();
+        let mut lines = vec![("disk, checkpoints", bytes(self.checkpoint_bytes))];
+        if recipe.features.mode == FeatureMode::Stored {
+            lines.push((
+                "disk, features",
+                self.feature_bytes.map_or_else(later, bytes),
+            ));
+        }
+        let data = self.data_tokens;
+        let tokens = data.map_or_else(later, |tokens| format!("{} tokens", count(tokens)));
+        lines.push(("training data", tokens));
+        lines
+    }
+
+    fn time(&self, device: &str) -> [(&'static str, String); 3] {
+        let later = || "known once `data.train` is there".to_owned();
         let training = self.train_tokens.map(|trained| match self.data_tokens {
             Some(tokens) if tokens > 0 => {
                 let times = trained as f64 / tokens as f64;
@@ -155,69 +193,94 @@ impl Estimate {
             }
             _ => format!("{} tokens", count(trained)),
         });
-        line("training", training.unwrap_or_else(unknown));
         let (speed, source) = &self.speed;
-        line(
-            "speed",
-            format!(
-                "{:.2} GFLOP per token, {} GFLOP/s on {device} ({source})",
-                self.flops_per_token / 1e9,
-                count((speed / 1e9) as u64)
-            ),
-        );
+        let per_token = self.flops_per_token / 1e9;
+        let giga = count((speed / 1e9) as u64);
         let time = self
             .train_tokens
             .map(|tokens| duration(tokens as f64 * self.flops_per_token / speed));
-        line("training time", time.unwrap_or_else(unknown));
-        text
+        [
+            ("training", training.unwrap_or_else(later)),
+            (
+                "speed",
+                format!("{per_token:.2} GFLOP per token, {giga} GFLOP/s on {device} ({source})"),
+            ),
+            ("training time", time.unwrap_or_else(later)),
+        ]
     }
 }
 
-/// How many times the text the rows of masks and text are together, of an objective that has such rows; 1 of others.
-fn blocks(objective: &Value) -> u64 {
-    let number = |key: &str| objective[key].as_f64();
-    let (Some(blocks), Some(keep), Some(least)) =
-        (number("draft_tokens"), number("keep"), number("keep_least"))
-    else {
-        return 1;
-    };
-    let share = |block: i32| keep.powi(block).max(least);
-    let rows: f64 = (1..blocks as i32).map(share).sum();
-    (1.0 + rows).round() as u64
+fn packed(recipe: &ResolvedRecipe, training: &TrainConfig) -> Packed {
+    let length = recipe.data.max_length as u64;
+    Packed {
+        rows: training.batch_tokens as u64 / length.max(1),
+        length,
+    }
 }
 
-/// FLOPs of training on one token: a forward pass costs 2 for each parameter, a backward pass 4.
-fn flops_per_token(
+/// Tokens that a stage trains on; of epochs known once the data is.
+fn trained_tokens(training: &TrainConfig, data_tokens: Option<u64>) -> Option<u64> {
+    if let Some(epochs) = training.epochs {
+        return Some((data_tokens? as f64 * epochs) as u64);
+    }
+    let [tokens, steps, batches] =
+        [training.batch_tokens, training.steps, training.accumulate].map(|number| number as u64);
+    Some(tokens.saturating_mul(steps).saturating_mul(batches))
+}
+
+/// Bytes on the disk that each training stage leaves: saved states with both moments, the best one kept beside the last
+/// ones, and the drafter; and the exported folder.
+fn checkpoints(recipe: &ResolvedRecipe, footprint: &Footprint) -> u64 {
+    let all = footprint.parameters + footprint.frozen;
+    let of_stage = |stage: &&str| {
+        let training = recipe.training(stage);
+        let saves = training.steps.div_ceil(training.save_every);
+        // The best of them, which may be older, and one that is being written.
+        let states = training.keep.min(saves).saturating_add(2) as u64;
+        states.saturating_mul(4 * (all + 2 * footprint.parameters)) + 4 * all
+    };
+    let trained: u64 = recipe.training_stages().iter().map(of_stage).sum();
+    let exported = match recipe.export.dtype {
+        ExportType::F32 => 4 * all,
+        ExportType::Bf16 | ExportType::F16 => 2 * all,
+    };
+    trained + exported
+}
+
+/// Where the recipe makes its target: the stage and the memory that this takes.
+fn synthetic_peak(
+    recipe: &ResolvedRecipe,
     spec: &TargetSpec,
-    footprint: &Footprint,
-    unroll: u64,
-    recompute: bool,
-    row: u64,
-    live: bool,
-) -> f64 {
-    let d_attention = (spec.heads * spec.d_head) as f64;
-    // Scores and weighted values over half a row of keys, on average.
-    let attention = 2.0 * row as f64 * d_attention;
-    let target = match live {
-        true => 2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention,
-        false => 0.0,
+    parameters: u64,
+) -> Option<(&'static str, u64)> {
+    let table = recipe.synthetic.as_ref()?;
+    let SyntheticTable {
+        batch_tokens,
+        max_length,
+        ..
+    } = *table;
+    let length = max_length as u64;
+    let batch = Packed {
+        rows: batch_tokens as u64 / length.max(1),
+        length,
     };
-    // The target's distribution at every position: once for an unrolled drafter, whose steps share its head, and once for
-    // each of several heads.
-    let heads = footprint.head / (footprint.draft_vocab * spec.d_model as u64).max(1);
-    let teacher = 2.0 * (spec.vocab * spec.d_model) as f64 * heads.max(1) as f64;
-    // A drafter may have several heads.
-    let head = footprint
-        .head
-        .max(footprint.draft_vocab * spec.d_model as u64) as f64;
-    let body = (footprint.parameters - footprint.head) as f64;
-    // A frozen head still passes gradients on.
-    let head_flops = if footprint.head > 0 {
-        6.0 * head
-    } else {
-        4.0 * head
-    };
-    // Steps that are computed again in the backward pass cost a second forward pass.
-    let passes = if recompute { 8.0 } else { 6.0 };
-    target + teacher + unroll as f64 * (passes * (body + attention / 2.0) + head_flops)
+    let (work, layer) = (Workload::texts(Judges::Text), synthetic(spec));
+    let attended = Attended::of(&work, batch, Sees::Back);
+    let memory = Memory::of(&Trained {
+        target: spec,
+        footprint: Footprint {
+            parameters,
+            head: 0,
+            frozen: 0,
+            draft_vocab: spec.vocab as u64,
+            captured: 0,
+        },
+        activations: decoder(&layer, spec.layers as u64, &work, attended),
+        work,
+        batch,
+        value: 4,
+        live: false,
+        gpu: false,
+    });
+    Some(("synthetic", memory.peak))
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::recipe::{ResolvedRecipe, read};
 use crate::run_folder::Existing;
 use crate::tables::FeatureMode;
+use crate::target_sizes::Sizes;
 
 fn qwen3() -> ResolvedRecipe {
     let text = r#"
@@ -18,6 +19,16 @@ fn qwen3() -> ResolvedRecipe {
         draft_vocab = 32000
     "#;
     read(text, &[]).unwrap()
+}
+
+fn estimated(recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Path) -> Estimate {
+    let asked = Asked {
+        recipe,
+        runs,
+        existing: Existing::Continue,
+        device: "cuda:0",
+    };
+    Estimate::of(&asked, sizes).unwrap()
 }
 
 fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
@@ -65,10 +76,10 @@ fn stored_features_take_the_target_out_of_the_training_step() {
     let recipe = qwen3();
     let sizes = target_sizes::of(&recipe).unwrap();
     let root = tempfile::tempdir().unwrap();
-    let live = Estimate::of(&recipe, &sizes, root.path(), "cuda:0").unwrap();
+    let live = estimated(&recipe, &sizes, root.path());
     let mut recipe = recipe;
     recipe.features.mode = FeatureMode::Stored;
-    let stored = Estimate::of(&recipe, &sizes, root.path(), "cuda:0").unwrap();
+    let stored = estimated(&recipe, &sizes, root.path());
     assert_eq!(stored.target_bytes, live.target_bytes);
     assert!(stored.flops_per_token < live.flops_per_token);
 }

@@ -3,7 +3,7 @@
 use spectrain_models::dflash::DFlash;
 
 use super::{BlockLoss, BlockLossConfig, Masking, SlotWeights};
-use crate::{Batch, Error, Loss, Objective, Result, Statistics};
+use crate::{Batch, Error, Loss, Objective, Result, Statistics, Workload};
 
 /// [`BlockLoss`] in two stages, which decide on `masking` and `slot_weights`.
 #[derive(Debug, Clone)]
@@ -47,6 +47,10 @@ impl Objective<DFlash> for StagedBlockLoss {
             growth,
             ..config
         }
+    }
+
+    fn workload(config: &Self::Config, stage: &str) -> Workload {
+        BlockLoss::workload(&Self::settings_of(config, stage), stage)
     }
 
     fn loss(&self, drafter: &DFlash, batch: &Batch, statistics: Statistics) -> Loss {

@@ -1,0 +1,230 @@
+//! How large drafters are and what a step of their training keeps, counted in values from sizes alone.
+//!
+//! What the backward pass keeps is counted as the layers are written: the input of every matrix product, what a norm reads and
+//! what it has scaled, the factors of products. `tests/memory.rs` compares with what is really allocated.
+
+use anyhow::Result;
+use spectrain_models::TargetSpec;
+use spectrain_models::bounds::LAYERS;
+use spectrain_train::{WorkRows, Workload};
+
+/// Queries whose scores are computed at a time on the CPU, in training.
+const QUERY_BLOCK: u64 = 128;
+
+/// Sizes of a drafter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Footprint {
+    /// Trained parameters.
+    pub parameters: u64,
+    /// Of these, the head's.
+    pub head: u64,
+    /// Parameters of its own that are not trained.
+    pub frozen: u64,
+    /// Tokens it can propose.
+    pub draft_vocab: u64,
+    /// Captured layers.
+    pub captured: u64,
+}
+
+impl Footprint {
+    /// The same where so many tokens can be proposed.
+    pub fn with_vocabulary(self, draft_vocab: u64) -> Self {
+        let head = self.head / self.draft_vocab.max(1) * draft_vocab;
+        Self {
+            parameters: self.parameters - self.head + head,
+            head,
+            draft_vocab,
+            ..self
+        }
+    }
+}
+
+/// A batch of packed rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packed {
+    /// Packed rows.
+    pub rows: u64,
+    /// Positions of each.
+    pub length: u64,
+}
+
+impl Packed {
+    /// Positions.
+    pub fn positions(self) -> u64 {
+        self.rows * self.length
+    }
+}
+
+/// What a step of training keeps in memory, in values, for the whole batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activations {
+    /// Kept for the backward pass by all passes that are held.
+    pub kept: u64,
+    /// Kept of every pass, held or not.
+    pub carried: u64,
+    /// Scores of attention that are there at a time.
+    pub scores: u64,
+    /// Values of a layer that are kept no more when its scores are differentiated: those of its feed-forward part.
+    pub given_back: u64,
+    /// Rows whose logits are judged together.
+    pub judged: u64,
+    /// Rows that went through the layers, of all passes.
+    pub rows: u64,
+}
+
+/// Rows that go through a layer, and what they see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attended {
+    /// Rows.
+    pub rows: u64,
+    /// Scores that are kept, for each head.
+    pub entries: u64,
+    /// Scores that are there at a time, for each head.
+    pub widest: u64,
+    /// Entries of the mask.
+    pub mask: u64,
+}
+
+/// What a row sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sees {
+    /// What comes before it.
+    Back,
+    /// Everything.
+    Everywhere,
+}
+
+impl Attended {
+    /// Rows of `width` places each that see their own.
+    pub fn within(rows: u64, width: u64, sees: Sees) -> Self {
+        let block = QUERY_BLOCK.min(width);
+        let keys = match sees {
+            // Keys behind a block of queries are not computed.
+            Sees::Back => (width + block).div_ceil(2),
+            Sees::Everywhere => width,
+        };
+        Self {
+            rows: rows * width,
+            entries: rows * width * keys,
+            widest: rows * block * width,
+            mask: rows * width * width,
+        }
+    }
+
+    /// The rows of a workload that go through a language model in a batch. Texts behind several cuts are there for each where
+    /// everything is seen.
+    pub fn of(work: &Workload, batch: Packed, sees: Sees) -> Self {
+        let length = batch.length;
+        match work.rows {
+            WorkRows::Texts | WorkRows::Blocks(_) => Self::within(batch.rows, length, sees),
+            WorkRows::Extended(rows) => {
+                Self::within(batch.rows, (length as f64 * rows).ceil() as u64, sees)
+            }
+            WorkRows::Behind { cuts, places } => {
+                let cuts = (cuts as u64).min(length);
+                let blocks = blocks(cuts, places as u64);
+                let width = match sees {
+                    Sees::Everywhere => cuts * length + blocks,
+                    Sees::Back => length + blocks,
+                };
+                // The mask says what is seen, of all keys.
+                Self::within(batch.rows, width, Sees::Everywhere)
+            }
+        }
+    }
+}
+
+/// Places of some blocks together, each of which separates itself from the text and has as many masks, up to the others of
+/// `places`, as is drawn: two standard deviations above the mean, which some batch of a training comes to.
+fn blocks(cuts: u64, places: u64) -> u64 {
+    let (cuts, masks) = (cuts as f64, places.saturating_sub(1) as f64);
+    let drawn = cuts * (masks + 1.0) / 2.0 + masks * (cuts / 3.0).sqrt();
+    (cuts * places.min(1) as f64 + drawn.min(cuts * masks)).ceil() as u64
+}
+
+/// Sizes of a decoder layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerSizes {
+    /// Width of what the projections read.
+    pub d_input: u64,
+    /// Width of the residual stream.
+    pub d_model: u64,
+    /// Feed-forward width.
+    pub d_ff: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads.
+    pub kv_heads: u64,
+    /// Width of a head.
+    pub d_head: u64,
+    /// Whether queries and keys are normed.
+    pub head_norms: bool,
+}
+
+impl LayerSizes {
+    /// Those of a drafter's layer with normed heads whose feed-forward width, query heads and key and value heads are given,
+    /// or the target's.
+    ///
+    /// # Errors
+    /// They do not go together.
+    pub fn of(target: &TargetSpec, [d_ff, heads, kv_heads]: [usize; 3]) -> Result<Self> {
+        let sizes = target.layer_sizes(d_ff, heads, kv_heads)?;
+        let [d_ff, heads, kv_heads] = sizes.map(|size| size as u64);
+        Ok(Self {
+            d_input: target.d_model as u64,
+            d_model: target.d_model as u64,
+            d_ff,
+            heads,
+            kv_heads,
+            d_head: target.d_head as u64,
+            head_norms: true,
+        })
+    }
+
+    /// Width of all queries.
+    pub fn queries(&self) -> u64 {
+        self.heads * self.d_head
+    }
+
+    /// Width of all keys, and of all values.
+    pub fn keys(&self) -> u64 {
+        self.kv_heads * self.d_head
+    }
+
+    /// Values kept of each row beside its scores.
+    pub fn kept_of_row(&self) -> u64 {
+        let norms = 2 * u64::from(self.head_norms);
+        // Before and in each of the two norms, what they give, and the sum with each branch; factors and product of the
+        // gated unit; scaled queries, sums of values and their quotients; keys and values, of each block of queries too.
+        self.d_input
+            + 6 * self.d_model
+            + 3 * self.d_ff
+            + (3 + norms) * self.queries()
+            + (3 + norms) * self.keys()
+    }
+
+    /// Values that such a layer keeps.
+    pub fn kept(&self, attended: Attended) -> u64 {
+        // Of each score its exponential, and the slope of that.
+        attended.rows * self.kept_of_row() + 2 * self.heads * attended.entries
+    }
+}
+
+/// What the layers of a decoder keep, with what their mask holds.
+pub fn decoder(
+    layer: &LayerSizes,
+    layers: u64,
+    work: &Workload,
+    attended: Attended,
+) -> Activations {
+    debug_assert!(layers <= LAYERS as u64);
+    let (held, passes) = (work.held as u64, work.passes as u64);
+    Activations {
+        kept: held * layers * layer.kept(attended) + attended.mask,
+        carried: 0,
+        scores: layer.heads * attended.widest,
+        given_back: attended.rows * 3 * (layer.d_ff + layer.d_model),
+        judged: (passes as f64 * attended.rows as f64 * work.judged) as u64,
+        rows: passes * attended.rows,
+    }
+}

@@ -1,0 +1,143 @@
+//! How much memory training takes at its peak.
+//!
+//! Counted are what stays (the target, the drafter with gradients and the moments of AdamW, the batches made ahead), and what
+//! comes on top in turn: a training step, a validation, and the copy of weights and moments that a saved state is written
+//! from. Where every position is trained on it is right within a fifth on the CPU; prompts and padding make it less.
+
+use spectrain_models::TargetSpec;
+use spectrain_train::{Judges, Workload};
+
+use crate::footprint::{Activations, Footprint, LayerSizes, Packed};
+
+/// Bytes of weights in training, gradients and moments.
+const F32: u64 = 4;
+/// Batches that are there at a time: one in training, one waiting, one in the making.
+const BATCHES: u64 = 3;
+/// Logits of one chunk of the loss: see `chunk_rows` in `train/teacher.rs`.
+const CHUNK_ON_CPU: u64 = 8_000_000;
+const CHUNK_ON_GPU: u64 = 1 << 26;
+
+/// What is trained, on what.
+pub(super) struct Trained<'a> {
+    /// The target.
+    pub(super) target: &'a TargetSpec,
+    /// The drafter.
+    pub(super) footprint: Footprint,
+    /// What a step keeps.
+    pub(super) activations: Activations,
+    /// What a step does.
+    pub(super) work: Workload,
+    /// A batch.
+    pub(super) batch: Packed,
+    /// Bytes of a value that is computed with.
+    pub(super) value: u64,
+    /// Whether the target computes the features of the next batch meanwhile.
+    pub(super) live: bool,
+    /// Whether it is on a GPU.
+    pub(super) gpu: bool,
+}
+
+/// Bytes, by what they are for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// Weights, gradients and moments.
+    pub(super) drafter: u64,
+    /// Batches with their features, and the making of them.
+    pub(super) batches: u64,
+    /// What the backward pass needs.
+    pub(super) activations: u64,
+    /// Logits and what is made of them.
+    pub(super) loss: u64,
+    /// The copy that a saved state is written from.
+    pub(super) saving: u64,
+    /// Drafter, batches, and the largest of what comes and goes.
+    pub(super) peak: u64,
+}
+
+impl Memory {
+    pub(super) fn of(trained: &Trained) -> Self {
+        let Footprint {
+            parameters, frozen, ..
+        } = trained.footprint;
+        let stays = F32 * (3 * parameters + frozen);
+        let gradients = F32 * parameters;
+        let held = BATCHES * trained.features();
+        let making = trained.value * trained.target_pass();
+        let (activations, loss) = (trained.kept(), trained.loss());
+        // Each score with its gradient, that of its exponential, and a block's products with a mask.
+        let scores = (F32 * trained.activations.scores * 12 / 5)
+            .saturating_sub(trained.value * trained.activations.given_back);
+        let meanwhile = if trained.live { making } else { 0 };
+        // The loss is judged before the backward pass, which has its own while scores are differentiated.
+        let step = gradients + activations + loss.max(scores) + meanwhile;
+        let validation = making.max(loss);
+        // Weights and both moments.
+        let saving = F32 * (3 * parameters + frozen);
+        Self {
+            drafter: stays + gradients,
+            batches: held + meanwhile,
+            activations,
+            loss,
+            saving,
+            peak: stays + held + step.max(validation).max(saving),
+        }
+    }
+}
+
+impl Trained<'_> {
+    /// Bytes of a batch: the captured layers, the last hidden state, and tokens, documents and positions.
+    fn features(&self) -> u64 {
+        let values = (self.footprint.captured + 1) * self.target.d_model as u64;
+        self.batch.positions() * (values * self.value + 3 * 8)
+    }
+
+    /// Values that the target makes on its way over a batch, whose scores are computed whole.
+    fn target_pass(&self) -> u64 {
+        let spec = self.target;
+        let (heads, length) = (spec.heads as u64, self.batch.length);
+        let queries = heads * spec.d_head as u64;
+        let attention = 2 * (heads * length + queries);
+        let feed_forward = 2 * spec.d_ff as u64;
+        let stream = (1 + self.footprint.captured) * spec.d_model as u64;
+        self.batch.positions() * (attention.max(feed_forward) + length + stream)
+    }
+
+    /// Bytes that a step keeps for its backward pass.
+    fn kept(&self) -> u64 {
+        self.value * (self.activations.kept + self.activations.carried)
+    }
+
+    /// Bytes of the largest chunk of logits with what is made of it, and of the hidden states that they are made from.
+    fn loss(&self) -> u64 {
+        let (vocab, d_model) = (
+            self.footprint.draft_vocab.max(1),
+            self.target.d_model as u64,
+        );
+        let rows = self.activations.judged.max(1);
+        let most = if self.gpu { CHUNK_ON_GPU } else { CHUNK_ON_CPU };
+        let chunk = rows.min((most / vocab).max(16));
+        // Rows judged by the same position stand together.
+        let positions = self.batch.positions() * chunk / rows;
+        let values = match self.work.judges {
+            // The logits, which become their gradient, and that once more, transposed.
+            Judges::Text if !self.gpu => 2 * chunk * vocab,
+            Judges::Target if !self.gpu => (2 * chunk + positions.min(chunk)) * vocab,
+            // Both sides' logarithms, both sides' probabilities, and steps of the gradient.
+            _ => 8 * chunk * vocab,
+        };
+        F32 * values + self.value * 3 * rows * d_model
+    }
+}
+
+/// A target that is trained itself, as `[synthetic]` does, as if it were a drafter of its own.
+pub(super) fn synthetic(spec: &TargetSpec) -> LayerSizes {
+    LayerSizes {
+        d_input: spec.d_model as u64,
+        d_model: spec.d_model as u64,
+        d_ff: spec.d_ff as u64,
+        heads: spec.heads as u64,
+        kv_heads: spec.kv_heads as u64,
+        d_head: spec.d_head as u64,
+        head_norms: true,
+    }
+}

@@ -1,0 +1,247 @@
+//! The memory that a plan promises, against what training really allocates.
+use burn::prelude::Device;
+use spectrain::plan;
+use spectrain::preflight::Asked;
+use spectrain::progress::Output;
+use spectrain::recipe;
+use spectrain::registry::{self, RECIPES, Recipe};
+use spectrain::run_folder::{Existing, RunFolder};
+use spectrain::stages::{self, StageContext};
+use spectrain::tables::FeatureMode;
+use spectrain_checkpoints::DType;
+
+use crate::allocation::peak_during;
+use crate::workspace::{Workspace, conversation};
+
+/// Sizes of a target and of a batch.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    d_model: usize,
+    d_ff: usize,
+    heads: usize,
+    row: usize,
+    rows: usize,
+    vocab: usize,
+}
+
+const BASE: Sizes = Sizes {
+    d_model: 64,
+    d_ff: 192,
+    heads: 4,
+    row: 256,
+    rows: 4,
+    vocab: 304,
+};
+
+fn workspace(sizes: Sizes) -> Workspace {
+    let workspace = Workspace::of("");
+    workspace.write_target_of("target", 7, |spec| {
+        spec.layers = 4;
+        spec.d_model = sizes.d_model;
+        spec.d_ff = sizes.d_ff;
+        spec.heads = sizes.heads;
+        spec.kv_heads = sizes.heads / 2;
+        spec.d_head = 16;
+        spec.vocab = sizes.vocab;
+    });
+    let answer = "one two three ".repeat(sizes.row);
+    let rows = |first: usize, count: usize| {
+        let rows = (first..first + count).map(|number| conversation(number, &answer));
+        rows.collect::<Vec<_>>().join("\n")
+    };
+    workspace.write("train.jsonl", rows(0, 10));
+    workspace.write("eval.jsonl", rows(10, 4));
+    workspace
+}
+
+/// The keys that a kind of recipe does not do without.
+fn needed(kind: &Recipe) -> &'static str {
+    match kind.name {
+        "dflash" | "dflash-deer" => {
+            "[drafter]\nmask_token = 303\nlayers = 2\nblock_size = 8\n[objective]\nanchors = 32\n"
+        }
+        "pard" => "[drafter]\nmask_token = 303\n[drafter.fresh]\n",
+        "deer" => {
+            "[drafter]\nmask_token = 303\nseparator_token = 302\n[drafter.fresh]\n[objective]\nspan = 16\n"
+        }
+        "distillspec" => "[drafter.fresh]\n",
+        _ => "",
+    }
+}
+
+/// What a training stage was planned to take and took, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    stage: &'static str,
+    planned: u64,
+    measured: u64,
+}
+
+impl Found {
+    fn ratio(&self) -> f64 {
+        self.planned as f64 / self.measured as f64
+    }
+}
+
+fn text(kind: &Recipe, sizes: Sizes, workspace: &Workspace) -> String {
+    let [target, train, eval] =
+        ["target", "train.jsonl", "eval.jsonl"].map(|name| workspace.path(name));
+    format!(
+        "recipe = {:?}\nname = \"a\"\n[target]\nmodel = {target:?}\n\
+         [data]\ntrain = {train:?}\neval = {eval:?}\nmax_length = {}\noverlong = \"truncate\"\n\
+         [train]\nsteps = 2\nbatch_tokens = {}\ndecode_prompts = 1\ndecode_tokens = 4\nvalidate_samples = 2\n{}",
+        kind.name,
+        sizes.row,
+        sizes.row * sizes.rows,
+        needed(kind)
+    )
+}
+
+/// Trains each stage of a kind of recipe with some settings changed.
+fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
+    let workspace = workspace(sizes);
+    let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
+    let recipe = recipe::read(&text(kind, sizes, &workspace), &changes).unwrap();
+    let runs = workspace.path("runs");
+    let asked = Asked {
+        recipe: &recipe,
+        runs: &runs,
+        existing: Existing::Continue,
+        device: "cpu",
+    };
+    let estimate = plan::estimate(&asked).unwrap().unwrap();
+    let run = RunFolder::open(asked.run(), &recipe.toml, Existing::Continue).unwrap();
+    let context = StageContext {
+        recipe: &recipe,
+        run: &run,
+        device: Device::flex(),
+        device_name: "cpu".into(),
+        dtype: DType::F32,
+        output: Output::Quiet,
+    };
+    let only = |stage: &str| stages::run(&context, &[stage.to_owned()]).unwrap();
+    only("prepare");
+    if recipe.features.mode == FeatureMode::Stored {
+        only("features");
+    }
+    let stages = recipe.training_stages().into_iter();
+    let each = stages.map(|stage| Found {
+        stage,
+        planned: estimate
+            .peaks
+            .iter()
+            .find(|(name, _)| *name == stage)
+            .unwrap()
+            .1,
+        measured: peak_during(|| only(stage)) as u64,
+    });
+    each.collect()
+}
+
+/// With stored features nothing but the training step and the validation takes memory, one after the other.
+const STORED: &str = "features.mode=stored";
+
+fn within_a_fifth(kind: &Recipe, sizes: Sizes, changes: &[&str]) {
+    let changes = [&[STORED][..], changes].concat();
+    for found in trained(kind, sizes, &changes) {
+        let ratio = found.ratio();
+        let (name, stage) = (kind.name, found.stage);
+        assert!(
+            (0.8..1.2).contains(&ratio),
+            "{name}, {stage}, {sizes:?}, {changes:?}: {found:?}: {ratio:.2}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_knows_the_memory_of_every_kind_of_training_to_a_fifth() {
+    for kind in RECIPES {
+        within_a_fifth(kind, BASE, &[]);
+    }
+}
+
+#[test]
+fn it_does_for_long_rows_and_many_heads() {
+    let sizes = Sizes {
+        row: 384,
+        heads: 8,
+        ..BASE
+    };
+    RECIPES
+        .iter()
+        .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+}
+
+#[test]
+fn it_does_for_wide_layers_and_large_vocabularies() {
+    let sizes = Sizes {
+        d_model: 128,
+        d_ff: 320,
+        vocab: 1200,
+        ..BASE
+    };
+    RECIPES
+        .iter()
+        .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+}
+
+#[test]
+fn it_does_for_parameters_that_outweigh_the_activations() {
+    let sizes = Sizes {
+        d_model: 256,
+        d_ff: 512,
+        row: 64,
+        rows: 1,
+        ..BASE
+    };
+    RECIPES
+        .iter()
+        .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+}
+
+#[test]
+fn it_does_for_the_settings_that_change_it_most() {
+    let cases: [(&str, &[&str]); 12] = [
+        ("eagle3", &["objective.recompute=false"]),
+        ("eagle3", &["objective.steps=2", "drafter.head=shared"]),
+        ("eagle1", &["objective.passes=3"]),
+        (
+            "medusa",
+            &["drafter.heads=8", "objective.teacher_weight=1.0"],
+        ),
+        ("hydra", &["drafter.prefix_layer=true"]),
+        ("dflash", &["objective.anchors=64", "drafter.layers=3"]),
+        (
+            "dflash",
+            &["drafter.conv_taps=2", "drafter.selector_rank=16"],
+        ),
+        ("dflash", &["drafter.markov_rank=16"]),
+        ("pard", &["objective.draft_tokens=4"]),
+        ("deer", &["drafter.context=causal", "objective.cuts=4"]),
+        (
+            "distillspec",
+            &["objective.divergence=tv", "drafter.fresh.layers=4"],
+        ),
+        ("distillspec", &["drafter.lora.rank=8"]),
+    ];
+    for (kind, changes) in cases {
+        within_a_fifth(registry::find(kind).unwrap(), BASE, changes);
+    }
+}
+
+#[test]
+fn live_features_take_at_most_what_is_planned_for_them_beside_a_step() {
+    for kind in RECIPES {
+        // How much of the next batch is being made at the peak of a step is a matter of time.
+        let stored = trained(kind, BASE, &[STORED]);
+        for (live, stored) in trained(kind, BASE, &[]).iter().zip(stored) {
+            let name = kind.name;
+            assert!(
+                live.planned >= stored.planned && live.ratio() > 0.8,
+                "{name}: {live:?}"
+            );
+            let least = 0.8 * stored.planned as f64;
+            assert!(live.measured as f64 > least, "{name}: {live:?}, {stored:?}");
+        }
+    }
+}
