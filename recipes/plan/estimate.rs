@@ -9,11 +9,11 @@ use spectrain_train::{Judges, TrainConfig, Workload};
 
 use super::data::data_tokens;
 use super::flops::Computed;
-use super::memory::{Memory, Trained, synthetic};
+use super::memory::{Memory, Trained};
 use super::speed::speed;
 use super::words::{bytes, count, duration};
 use crate::device;
-use crate::footprint::{Attended, Footprint, Packed, Sees, decoder};
+use crate::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
 use crate::preflight::Asked;
 use crate::recipe::ResolvedRecipe;
 use crate::tables::{ExportType, FeatureMode, SyntheticTable};
@@ -51,7 +51,8 @@ impl Estimate {
         let live = recipe.features.mode == FeatureMode::Live;
         let stages = recipe.training_stages();
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
-        let (mut memory, mut unroll, mut flops, mut tokens) = (Memory::default(), (1, 1), 0.0, 0);
+        let (mut memory, mut unroll, mut flops, mut tokens) =
+            (Memory::default(), (1, 1), 0.0, 0_u64);
         for stage in stages.iter().copied() {
             let training = recipe.training(stage);
             let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
@@ -66,7 +67,7 @@ impl Estimate {
                 live,
                 gpu: device::is_gpu(device),
             });
-            peaks.push((stage, target_bytes + found.peak));
+            peaks.push((stage, target_bytes.saturating_add(found.peak)));
             if found.peak > memory.peak {
                 (memory, unroll) = (found, (work.passes, work.held));
             }
@@ -80,7 +81,7 @@ impl Estimate {
             };
             let of_stage = trained_tokens(training);
             flops += computed.per_token() * of_stage as f64;
-            tokens += of_stage;
+            tokens = tokens.saturating_add(of_stage);
         }
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
@@ -255,7 +256,8 @@ fn synthetic_peak(
         rows: batch_tokens as u64 / length.max(1),
         length,
     };
-    let (work, layer) = (Workload::texts(Judges::Text), synthetic(spec));
+    let work = Workload::texts(Judges::Text);
+    let layer = LayerSizes::of(spec, [0; 3]).ok()?;
     let attended = Attended::of(&work, batch, Sees::Back);
     let memory = Memory::of(&Trained {
         target: spec,
