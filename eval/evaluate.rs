@@ -134,7 +134,9 @@ pub fn evaluate(
             let outputs = rounds.run(&mut generate)?;
             let tested = settings.baseline && !sampling.is_greedy() && !verifier.is_lossy();
             let tested = tested.then(|| {
-                let mut test = SamplingTest::new(*sampling, shape.length(), settings.seed);
+                // Each setting draws for itself, so that their tests are independent.
+                let seed = mix(settings.seed, evaluation.settings.len() as u64);
+                let mut test = SamplingTest::new(*sampling, shape.length(), seed);
                 rounds.test(&mut test, &mut |prompt, rng, test| {
                     let decode = DecodeSettings {
                         shadow: Some(rng.random()),

@@ -52,7 +52,8 @@ pub struct SamplingReport {
 pub struct TupleReport {
     /// Tokens of a tuple.
     pub length: usize,
-    /// Tuples that do not overlap, each from a token on of which the target was unsure.
+    /// Tuples that do not overlap, each from a token on of which the target was unsure; those that the output's end cuts
+    /// short are filled up at random.
     pub count: u64,
     /// The test.
     #[serde(flatten)]
@@ -191,10 +192,9 @@ impl SamplingTest {
     /// Tuples from unsure tokens on, each token's place in the lower or the upper half, or finer where there are enough.
     fn tuples(&self) -> Option<TupleReport> {
         let length = self.draft;
-        let tuples: Vec<&[(f64, f64)]> = self
-            .outputs
-            .iter()
-            .flat_map(|output| tuples_of(output, length))
+        let tuples: Vec<Vec<f64>> = (0..)
+            .zip(&self.outputs)
+            .flat_map(|(number, output)| tuples_of(output, length, mix(!self.seed, number)))
             .collect();
         // Of fewer, some cells would be expected to hold less than five.
         let most = tuples.len() / 5;
@@ -209,7 +209,7 @@ impl SamplingTest {
         for tuple in &tuples {
             let at = tuple[..length]
                 .iter()
-                .fold(0, |at, (place, _)| at * parts + cell(*place, parts));
+                .fold(0, |at, place| at * parts + cell(*place, parts));
             cells[at] += 1;
         }
         Some(TupleReport {
@@ -221,12 +221,17 @@ impl SamplingTest {
 }
 
 /// Tuples of an output that do not overlap, each from the first unsure token behind the one before. Where one begins depends
-/// on nothing in it.
-fn tuples_of(output: &[(f64, f64)], length: usize) -> Vec<&[(f64, f64)]> {
+/// on nothing in it, and neither does whether it counts: where an output ends depends on its last tokens, so a tuple that is
+/// cut short is not left out but filled up with places drawn from `seed`.
+fn tuples_of(output: &[(f64, f64)], length: usize, seed: u64) -> Vec<Vec<f64>> {
+    let place = |at: usize| match output.get(at) {
+        Some((place, _)) => *place,
+        None => uniform(mix(seed, at as u64)),
+    };
     let (mut found, mut at) = (Vec::new(), 0);
-    while length > 0 && at + length <= output.len() {
+    while length > 0 && at < output.len() {
         if output[at].1 >= UNSURE {
-            found.push(&output[at..at + length]);
+            found.push((at..at + length).map(place).collect());
             at += length;
         } else {
             at += 1;
@@ -427,6 +432,25 @@ mod tests {
         let found = test.report();
         assert!(found.each.p_value > 0.01, "{found:?}");
         assert!(found.tuples.unwrap().test.p_value < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn outputs_that_end_where_they_please_do_not_mislead_tuples() {
+        let mut test = SamplingTest::new(Sampling::at(1.0), 3, 1);
+        for output in 0..2000 {
+            let mut places = Vec::new();
+            for at in 0..40 {
+                let place = uniform(mix(output, at));
+                places.push((place, 1.0));
+                // The likeliest token ends the text.
+                if place < 0.3 {
+                    break;
+                }
+            }
+            test.outputs.push(places);
+        }
+        let found = test.report().tuples.unwrap();
+        assert!(found.test.p_value > 0.01, "{found:?}");
     }
 
     #[test]

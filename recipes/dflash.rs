@@ -248,27 +248,27 @@ impl Shipped for DFlash {
             WorkRows::Blocks(most) => (most as u64).min(batch.length),
             _ => 1,
         };
-        let places = blocks * size;
         let slots = if config.window > 0 { size } else { 1 };
+        let positions = batch.positions() as f64;
+        let places = (batch.rows * blocks * size) as f64;
         // A place sees the context of its row and its own block; all of it is computed at a time.
-        let entries = batch.rows * places * (batch.length + size);
+        let entries = places * (batch.length + size) as f64;
         let attended = Attended {
-            rows: batch.rows * places,
+            rows: places,
             entries,
             widest: entries,
-            mask: batch.rows * blocks * slots * batch.length,
+            mask: (blocks * slots) as f64 * positions,
         };
         let all = decoder(&layer, layers, work, attended);
-        let positions = batch.positions();
         // The context's norm, and its keys and values for every layer.
-        let context = positions * (3 * layer.d_model + 5 * layers * layer.keys());
+        let context = positions * (3 * layer.d_model + 5 * layers * layer.keys()) as f64;
         let convolved = match config.conv_taps as u64 {
             0 => 0,
-            taps => 4 * layers * attended.rows * (taps * layer.d_model + layer.d_model),
+            taps => 4 * layers * (taps + 1) * layer.d_model,
         };
         let ranks = (2 * config.selector_rank + 4 * config.markov_rank) as u64;
         Ok(Activations {
-            kept: all.kept + context + convolved + attended.rows * ranks,
+            kept: all.kept + context + places * (convolved + ranks) as f64,
             ..all
         })
     }

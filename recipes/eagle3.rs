@@ -206,16 +206,16 @@ impl Shipped for Eagle3 {
     ) -> Result<Activations> {
         let layer = layer(config, target)?;
         let attended = Attended::of(work, batch, Sees::Back);
-        let (d, rows) = (layer.d_model, attended.rows);
         let one = decoder(&layer, 1, work, attended);
+        let (d, keys) = (layer.d_model, layer.keys());
         let recomputed = work.held < work.passes;
         Ok(Activations {
             // One norm more than a layer of the target has.
-            kept: one.kept + work.held as u64 * rows * d,
+            kept: one.kept + work.held as f64 * attended.rows * d as f64,
             // Hidden states, keys and values of every pass, and what the head reads.
             carried: match recomputed {
-                true => work.passes as u64 * rows * (2 * d + 2 * layer.keys()),
-                false => 0,
+                true => one.rows * (2 * d + 2 * keys) as f64,
+                false => 0.0,
             },
             ..one
         })

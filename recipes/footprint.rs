@@ -1,15 +1,15 @@
-//! How large drafters are and what a step of their training keeps, counted in values from sizes alone.
+//! How large drafters are and what a step of their training keeps, counted in values from sizes alone. Products that grow with
+//! the square of a row are floating-point numbers: they have no end to run over.
 //!
 //! What the backward pass keeps is counted as the layers are written: the input of every matrix product, what a norm reads and
 //! what it has scaled, the factors of products. `tests/memory.rs` compares with what is really allocated.
 
 use anyhow::Result;
 use spectrain_models::TargetSpec;
-use spectrain_models::bounds::LAYERS;
 use spectrain_train::{WorkRows, Workload};
 
 /// Queries whose scores are computed at a time on the CPU, in training.
-const QUERY_BLOCK: u64 = 128;
+const QUERY_BLOCK: f64 = 128.0;
 
 /// Sizes of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,33 +56,33 @@ impl Packed {
 }
 
 /// What a step of training keeps in memory, in values, for the whole batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Activations {
     /// Kept for the backward pass by all passes that are held.
-    pub kept: u64,
+    pub kept: f64,
     /// Kept of every pass, held or not.
-    pub carried: u64,
+    pub carried: f64,
     /// Scores of attention that are there at a time.
-    pub scores: u64,
+    pub scores: f64,
     /// Values of a layer that are kept no more when its scores are differentiated: those of its feed-forward part.
-    pub given_back: u64,
+    pub given_back: f64,
     /// Rows whose logits are judged together.
-    pub judged: u64,
+    pub judged: f64,
     /// Rows that went through the layers, of all passes.
-    pub rows: u64,
+    pub rows: f64,
 }
 
 /// Rows that go through a layer, and what they see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attended {
     /// Rows.
-    pub rows: u64,
+    pub rows: f64,
     /// Scores that are kept, for each head.
-    pub entries: u64,
+    pub entries: f64,
     /// Scores that are there at a time, for each head.
-    pub widest: u64,
+    pub widest: f64,
     /// Entries of the mask.
-    pub mask: u64,
+    pub mask: f64,
 }
 
 /// What a row sees.
@@ -96,33 +96,32 @@ pub enum Sees {
 
 impl Attended {
     /// Rows of `width` places each that see their own.
-    pub fn within(rows: u64, width: u64, sees: Sees) -> Self {
-        let block = QUERY_BLOCK.min(width);
+    pub fn within(rows: u64, width: f64, sees: Sees) -> Self {
+        let block = width.min(QUERY_BLOCK);
         let keys = match sees {
             // Keys behind a block of queries are not computed.
-            Sees::Back => (width + block).div_ceil(2),
+            Sees::Back => (width + block) / 2.0,
             Sees::Everywhere => width,
         };
+        let places = rows as f64 * width;
         Self {
-            rows: rows * width,
-            entries: rows * width * keys,
-            widest: rows * block * width,
-            mask: rows * width * width,
+            rows: places,
+            entries: places * keys,
+            widest: places * block,
+            mask: places * width,
         }
     }
 
     /// The rows of a workload that go through a language model in a batch. Texts behind several cuts are there for each where
     /// everything is seen.
     pub fn of(work: &Workload, batch: Packed, sees: Sees) -> Self {
-        let length = batch.length;
+        let length = batch.length as f64;
         match work.rows {
             WorkRows::Texts | WorkRows::Blocks(_) => Self::within(batch.rows, length, sees),
-            WorkRows::Extended(rows) => {
-                Self::within(batch.rows, (length as f64 * rows).ceil() as u64, sees)
-            }
+            WorkRows::Extended(rows) => Self::within(batch.rows, length * rows, sees),
             WorkRows::Behind { cuts, places } => {
-                let cuts = (cuts as u64).min(length);
-                let blocks = blocks(cuts, places as u64);
+                let cuts = (cuts as f64).min(length);
+                let blocks = blocks(cuts, places);
                 let width = match sees {
                     Sees::Everywhere => cuts * length + blocks,
                     Sees::Back => length + blocks,
@@ -136,10 +135,10 @@ impl Attended {
 
 /// Places of some blocks together, each of which separates itself from the text and has as many masks, up to the others of
 /// `places`, as is drawn: two standard deviations above the mean, which some batch of a training comes to.
-fn blocks(cuts: u64, places: u64) -> u64 {
-    let (cuts, masks) = (cuts as f64, places.saturating_sub(1) as f64);
+fn blocks(cuts: f64, places: usize) -> f64 {
+    let (separators, masks) = (places.min(1) as f64, places.saturating_sub(1) as f64);
     let drawn = cuts * (masks + 1.0) / 2.0 + masks * (cuts / 3.0).sqrt();
-    (cuts * places.min(1) as f64 + drawn.min(cuts * masks)).ceil() as u64
+    cuts * separators + drawn.min(cuts * masks)
 }
 
 /// Sizes of a decoder layer.
@@ -204,9 +203,9 @@ impl LayerSizes {
     }
 
     /// Values that such a layer keeps.
-    pub fn kept(&self, attended: Attended) -> u64 {
+    pub fn kept(&self, attended: Attended) -> f64 {
         // Of each score its exponential, and the slope of that.
-        attended.rows * self.kept_of_row() + 2 * self.heads * attended.entries
+        attended.rows * self.kept_of_row() as f64 + 2.0 * self.heads as f64 * attended.entries
     }
 }
 
@@ -217,14 +216,13 @@ pub fn decoder(
     work: &Workload,
     attended: Attended,
 ) -> Activations {
-    debug_assert!(layers <= LAYERS as u64);
-    let (held, passes) = (work.held as u64, work.passes as u64);
+    let passes = work.passes as f64 * attended.rows;
     Activations {
-        kept: held * layers * layer.kept(attended) + attended.mask,
-        carried: 0,
-        scores: layer.heads * attended.widest,
-        given_back: attended.rows * 3 * (layer.d_ff + layer.d_model),
-        judged: (passes as f64 * attended.rows as f64 * work.judged) as u64,
-        rows: passes * attended.rows,
+        kept: work.held as f64 * layers as f64 * layer.kept(attended) + attended.mask,
+        carried: 0.0,
+        scores: layer.heads as f64 * attended.widest,
+        given_back: attended.rows * (3 * (layer.d_ff + layer.d_model)) as f64,
+        judged: passes * work.judged,
+        rows: passes,
     }
 }

@@ -109,7 +109,7 @@ impl Shipped for Hydra {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        let (d, positions) = (target.d_model as u64, batch.positions());
+        let (d, positions) = (target.d_model as u64, batch.positions() as f64);
         let (heads, layers) = (config.heads as u64, config.head_layers as u64);
         let layer = LayerSizes {
             head_norms: false,
@@ -122,8 +122,8 @@ impl Shipped for Hydra {
         // Head i reads i + 2 vectors; of each the product and the sum of every block, and the gradient of the last sum.
         let vectors = heads * (heads + 3) / 2 + heads * (2 * layers + 1);
         Ok(Activations {
-            kept: prefix.kept + positions * d * vectors,
-            judged: positions,
+            kept: prefix.kept + positions * (d * vectors) as f64,
+            judged: positions * work.judged,
             rows: positions,
             ..prefix
         })

@@ -288,10 +288,12 @@ fn sizes_of_pard(config: &PardConfig) -> Sizes<'_> {
 }
 
 /// Rows that are judged where only masks behind cuts are.
-fn judged(work: &Workload, batch: Packed) -> Option<u64> {
+fn judged(work: &Workload, batch: Packed) -> Option<f64> {
+    let positions = batch.positions() as f64;
     match work.rows {
         WorkRows::Behind { cuts, places } if places > 1 => {
-            Some((batch.rows * cuts as u64 * (places - 1) as u64).min(batch.positions()))
+            let masks = batch.rows as f64 * cuts as f64 * (places - 1) as f64;
+            Some(masks.min(positions))
         }
         _ => None,
     }
@@ -356,7 +358,7 @@ impl Sizes<'_> {
         let all = decoder(&layer, layers as u64, work, attended);
         Ok(Activations {
             // The last norm.
-            kept: all.kept + 3 * attended.rows * layer.d_model,
+            kept: all.kept + attended.rows * (3 * layer.d_model) as f64,
             judged: judged(work, batch).unwrap_or(all.judged),
             ..all
         })

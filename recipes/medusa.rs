@@ -125,12 +125,12 @@ impl Shipped for Medusa {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        let (d, positions) = (target.d_model as u64, batch.positions());
+        let (d, positions) = (target.d_model as u64, batch.positions() as f64);
         let (heads, layers) = (config.heads as u64, config.head_layers as u64);
         Ok(Activations {
             // What all blocks read; of each head the product and the sum of every block, and the gradient of the last sum.
-            kept: work.held as u64 * positions * d * (1 + heads * (2 * layers + 1)),
-            judged: positions,
+            kept: positions * (d * (1 + heads * (2 * layers + 1))) as f64,
+            judged: positions * work.judged,
             rows: positions,
             ..Activations::default()
         })

@@ -163,3 +163,52 @@ fn no_default_contradicts_a_number_that_was_set() {
         }
     }
 }
+
+#[test]
+fn the_largest_numbers_together_have_a_plan_too() {
+    let workspace = Workspace::new();
+    let cases: [(&str, &[&str]); 3] = [
+        (
+            "pard",
+            &[
+                "objective.draft_tokens=1024",
+                "objective.keep=1.0",
+                "drafter.fresh.heads=4096",
+            ],
+        ),
+        (
+            "deer",
+            &[
+                "objective.cuts=1024",
+                "objective.span=1024",
+                "drafter.fresh.layers=1024",
+            ],
+        ),
+        (
+            "dflash",
+            &[
+                "objective.anchors=4194304",
+                "drafter.block_size=1024",
+                "drafter.layers=1024",
+            ],
+        ),
+    ];
+    for (kind, changes) in cases {
+        let (name, needed) = (kind, needed(registry::find(kind).unwrap()));
+        let text = format!(
+            "recipe = {name:?}\nname = \"a\"\n[synthetic]\nvocab = 320\nd_model = 65536\nlayers = 1024\n\
+             [data]\nmax_length = 4194304\n[train]\nsteps = 1073741824\naccumulate = 65536\n{needed}"
+        );
+        let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
+        let recipe = recipe::read(&text, &changes).unwrap();
+        let runs = workspace.path("runs");
+        let asked = Asked {
+            recipe: &recipe,
+            runs: &runs,
+            existing: Existing::Continue,
+            device: "cpu",
+        };
+        let text = plan::plan(&asked).unwrap();
+        assert!(text.contains("memory, together"), "{text}");
+    }
+}

@@ -58,7 +58,7 @@ pub use pard::{PardLoss, PardLossConfig};
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
-pub use teacher::Teacher;
+pub use teacher::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Teacher};
 pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,

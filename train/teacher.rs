@@ -10,9 +10,9 @@ use crate::kernels::TeacherPanel;
 
 /// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
 /// kernel at once.
-const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
+pub const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
 /// And on other devices.
-const CHUNK_ELEMENTS: usize = 1 << 26;
+pub const CHUNK_ELEMENTS: usize = 1 << 26;
 
 /// The target's distribution at each position of a batch, kept as hidden states.
 pub struct Teacher {

@@ -9,11 +9,11 @@ use spectrain_train::{Judges, TrainConfig, Workload};
 
 use super::data::data_tokens;
 use super::flops::Computed;
-use super::memory::{Memory, Trained, synthetic};
+use super::memory::{Memory, Trained};
 use super::speed::speed;
 use super::words::{bytes, count, duration};
 use crate::device;
-use crate::footprint::{Attended, Footprint, Packed, Sees, decoder};
+use crate::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
 use crate::preflight::Asked;
 use crate::recipe::ResolvedRecipe;
 use crate::tables::{ExportType, FeatureMode, SyntheticTable};
@@ -54,7 +54,7 @@ impl Estimate {
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
-        let (mut flops, mut weighed, mut tokens) = (0.0, 0, Some(0));
+        let (mut flops, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
         for stage in stages.iter().copied() {
             let training = recipe.training(stage);
             let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
@@ -69,7 +69,7 @@ impl Estimate {
                 live,
                 gpu: device::is_gpu(device),
             });
-            peaks.push((stage, target_bytes + found.peak));
+            peaks.push((stage, target_bytes.saturating_add(found.peak)));
             if found.peak > memory.peak {
                 (memory, unroll) = (found, (work.passes, work.held));
             }
@@ -85,8 +85,10 @@ impl Estimate {
             // A stage counts by its tokens, where they are known.
             let weight = of_stage.unwrap_or(1).max(1);
             flops += computed.per_token() * weight as f64;
-            weighed += weight;
-            tokens = tokens.zip(of_stage).map(|(all, more)| all + more);
+            weighed = weighed.saturating_add(weight);
+            tokens = tokens
+                .zip(of_stage)
+                .map(|(all, more)| all.saturating_add(more));
         }
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
@@ -264,7 +266,8 @@ fn synthetic_peak(
         rows: batch_tokens as u64 / length.max(1),
         length,
     };
-    let (work, layer) = (Workload::texts(Judges::Text), synthetic(spec));
+    let work = Workload::texts(Judges::Text);
+    let layer = LayerSizes::of(spec, [0; 3]).ok()?;
     let attended = Attended::of(&work, batch, Sees::Back);
     let memory = Memory::of(&Trained {
         target: spec,

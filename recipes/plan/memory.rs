@@ -2,20 +2,18 @@
 //!
 //! Counted are what stays (the target, the drafter with gradients and the moments of AdamW, the batches made ahead), and what
 //! comes on top in turn: a training step, a validation, and the copy of weights and moments that a saved state is written
-//! from. Where every position is trained on it is right within a fifth on the CPU; prompts and padding make it less.
+//! from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
+//! it less. What is drawn for each step counts as much as some step of a training comes to.
 
 use spectrain_models::TargetSpec;
-use spectrain_train::{Judges, Workload};
+use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Workload};
 
-use crate::footprint::{Activations, Footprint, LayerSizes, Packed};
+use crate::footprint::{Activations, Footprint, Packed};
 
 /// Bytes of weights in training, gradients and moments.
 const F32: u64 = 4;
 /// Batches that are there at a time: one in training, one waiting, one in the making.
 const BATCHES: u64 = 3;
-/// Logits of one chunk of the loss: see `chunk_rows` in `train/teacher.rs`.
-const CHUNK_ON_CPU: u64 = 8_000_000;
-const CHUNK_ON_GPU: u64 = 1 << 26;
 
 /// What is trained, on what.
 pub(super) struct Trained<'a> {
@@ -65,11 +63,13 @@ impl Memory {
         let making = trained.value * trained.target_pass();
         let (activations, loss) = (trained.kept(), trained.loss());
         // Each score with its gradient, that of its exponential, and a block's products with a mask.
-        let scores = (F32 * trained.activations.scores * 12 / 5)
-            .saturating_sub(trained.value * trained.activations.given_back);
+        let scores = 2.4 * F32 as f64 * trained.activations.scores
+            - trained.value as f64 * trained.activations.given_back;
         let meanwhile = if trained.live { making } else { 0 };
         // The loss is judged before the backward pass, which has its own while scores are differentiated.
-        let step = gradients + activations + loss.max(scores) + meanwhile;
+        let returning = loss.max(scores as u64);
+        let step = [gradients, activations, returning, meanwhile];
+        let step = step.into_iter().fold(0, u64::saturating_add);
         let validation = making.max(loss);
         // Weights and both moments.
         let saving = F32 * (3 * parameters + frozen);
@@ -79,7 +79,7 @@ impl Memory {
             activations,
             loss,
             saving,
-            peak: stays + held + step.max(validation).max(saving),
+            peak: (stays + held).saturating_add(step.max(validation).max(saving)),
         }
     }
 }
@@ -104,7 +104,8 @@ impl Trained<'_> {
 
     /// Bytes that a step keeps for its backward pass.
     fn kept(&self) -> u64 {
-        self.value * (self.activations.kept + self.activations.carried)
+        // What is more than a number of bytes can say is as good as the largest one.
+        (self.value as f64 * (self.activations.kept + self.activations.carried)) as u64
     }
 
     /// Bytes of the largest chunk of logits with what is made of it, and of the hidden states that they are made from.
@@ -113,9 +114,13 @@ impl Trained<'_> {
             self.footprint.draft_vocab.max(1),
             self.target.d_model as u64,
         );
-        let rows = self.activations.judged.max(1);
-        let most = if self.gpu { CHUNK_ON_GPU } else { CHUNK_ON_CPU };
-        let chunk = rows.min((most / vocab).max(16));
+        let rows = (self.activations.judged as u64).max(1);
+        let most = if self.gpu {
+            CHUNK_ELEMENTS
+        } else {
+            CHUNK_ELEMENTS_CPU
+        };
+        let chunk = rows.min((most as u64 / vocab).max(16));
         // Rows judged by the same position stand together.
         let positions = self.batch.positions() * chunk / rows;
         let values = match self.work.judges {
@@ -126,18 +131,5 @@ impl Trained<'_> {
             _ => 8 * chunk * vocab,
         };
         F32 * values + self.value * 3 * rows * d_model
-    }
-}
-
-/// A target that is trained itself, as `[synthetic]` does, as if it were a drafter of its own.
-pub(super) fn synthetic(spec: &TargetSpec) -> LayerSizes {
-    LayerSizes {
-        d_input: spec.d_model as u64,
-        d_model: spec.d_model as u64,
-        d_ff: spec.d_ff as u64,
-        heads: spec.heads as u64,
-        kv_heads: spec.kv_heads as u64,
-        d_head: spec.d_head as u64,
-        head_norms: true,
     }
 }
