@@ -245,11 +245,21 @@ pub struct Judge {
 impl Judge {
     /// Loads both.
     pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
+        Self::open_with_drafter(target, drafter, device, dtype).map(|(judge, _)| judge)
+    }
+
+    /// Loads both, and gives the drafter as its folder has it besides.
+    pub fn open_with_drafter(
+        target: &Path,
+        drafter: &Path,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<(Self, Box<dyn Trained>)> {
         let model = ModelFolder::open(target)?;
         let stop = target::stop_tokens(&model)?;
         let target = load_target(&model, device, dtype)?;
         let drafter = open_drafter(drafter, &target.parts(), device)?;
-        Self::of(target, stop, drafter.as_ref())
+        Ok((Self::of(target, stop, drafter.as_ref())?, drafter))
     }
 
     /// Of a target in memory, with the tokens at which it stops.

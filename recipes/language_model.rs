@@ -92,13 +92,8 @@ impl Shipped for LanguageModel {
 impl Shipped for Pard {
     const KIND: &'static str = "pard";
     const FAMILY: Family = Family::Pard;
-    const ENGINES: &'static [Engine] = &[
-        Engine::Vllm,
-        Engine::Sglang,
-        Engine::Hf,
-        Engine::TensorrtLlm,
-        Engine::LlamaCpp,
-    ];
+    /// Served as the language model that it is.
+    const ENGINES: &'static [Engine] = LanguageModel::ENGINES;
     const LAYOUTS: &'static [Layout<Self>] = &[];
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {

@@ -14,14 +14,6 @@ use crate::workspace::{Outcome, Workspace};
 const DRAFTER: &str = "runs/run/export/drafter";
 const WEIGHTS: &str = "model.safetensors";
 
-fn contents(workspace: &Workspace, folder: &str) -> (Value, Vec<NamedTensor>) {
-    let folder = ModelFolder::open(workspace.path(folder)).unwrap();
-    let tensors = folder
-        .tensors()
-        .map(|info| folder.read(&info.name).unwrap());
-    (folder.config().clone(), tensors.collect())
-}
-
 /// A copy of a folder with its configuration and weights changed, as another program may have left it.
 fn changed(
     workspace: &Workspace,
@@ -29,7 +21,7 @@ fn changed(
     to: &str,
     change: impl FnOnce(&mut Value, &mut Vec<NamedTensor>),
 ) {
-    let (mut config, mut tensors) = contents(workspace, from);
+    let (mut config, mut tensors) = workspace.contents(from);
     config.as_object_mut().unwrap().remove("spectrain");
     change(&mut config, &mut tensors);
     let _ = fs::remove_dir_all(workspace.path(to));

@@ -1,6 +1,6 @@
 //! Drafters of others become runs of this program: recognised, measured, exported to other layouts and trained further.
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
+use spectrain_checkpoints::{DType, NamedTensor, write_folder};
 
 use crate::program::SYNTHETIC;
 use crate::workspace::{RECIPE, Workspace};
@@ -8,18 +8,10 @@ use crate::workspace::{RECIPE, Workspace};
 const EXPORTED: &str = "runs/run/export/drafter";
 const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 
-fn contents(workspace: &Workspace, folder: &str) -> (Value, Vec<NamedTensor>) {
-    let folder = ModelFolder::open(workspace.path(folder)).unwrap();
-    let tensors = folder
-        .tensors()
-        .map(|info| folder.read(&info.name).unwrap());
-    (folder.config().clone(), tensors.collect())
-}
-
 /// The exported drafter as `published`, as others would have written it: under other names, with a key of layer ids that
 /// can be meant in two ways, and nothing of this program.
 fn publish(workspace: &Workspace) {
-    let (mut config, mut tensors) = contents(workspace, EXPORTED);
+    let (mut config, mut tensors) = workspace.contents(EXPORTED);
     for key in ["spectrain", "eagle_config", "rope_parameters"] {
         config.as_object_mut().unwrap().remove(key);
     }
@@ -53,7 +45,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     workspace
         .run(&direct)
         .failed(&["more ways than one", "`spectrain import` measures"]);
-    let layers = contents(&workspace, EXPORTED).0["eagle_config"][LAYER_IDS].clone();
+    let layers = workspace.contents(EXPORTED).0["eagle_config"][LAYER_IDS].clone();
     let ids: Vec<String> = layers
         .as_array()
         .unwrap()
@@ -68,14 +60,14 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     let imported = "runs/taken/import/drafter";
     let same = |folder: &str| {
         assert_eq!(
-            contents(&workspace, folder).1,
-            contents(&workspace, EXPORTED).1,
+            workspace.contents(folder).1,
+            workspace.contents(EXPORTED).1,
             "{folder}"
         );
     };
     same(imported);
     assert_eq!(
-        contents(&workspace, imported).0["eagle_config"][LAYER_IDS],
+        workspace.contents(imported).0["eagle_config"][LAYER_IDS],
         layers
     );
     import(&["--name", "taken", "--layers", "0,1,2"])
@@ -86,7 +78,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     let words = ["taken", "--to", "speculators", "--out", "theirs"];
     let lines = "vllm serve theirs\n# above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports)\n";
     assert_eq!(export(&words).succeeded().stdout, lines);
-    let theirs = contents(&workspace, "theirs").0;
+    let theirs = workspace.contents("theirs").0;
     assert_eq!(
         theirs["speculators_config"]["verifier"]["name_or_path"],
         "target"
@@ -106,7 +98,8 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     assert!(!workspace.path("wide").exists());
     export(&["taken", "--to", "vllm", "--dtype", "f32", "--out", "wide"]).succeeded();
     assert!(
-        contents(&workspace, "wide")
+        workspace
+            .contents("wide")
             .1
             .iter()
             .all(|tensor| tensor.dtype != DType::BF16)
@@ -152,8 +145,8 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     ])
     .succeeded();
     assert!(kept.stdout.contains("eagle3 drafter"), "{kept:#?}");
-    let (_, before) = contents(&workspace, imported);
-    let (_, after) = contents(&workspace, "runs/further/export/drafter");
+    let (_, before) = workspace.contents(imported);
+    let (_, after) = workspace.contents("runs/further/export/drafter");
     assert_eq!(
         before, after,
         "a step of no length leaves what it started from"
@@ -204,7 +197,7 @@ fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
     };
     publish(&workspace);
     let outcome = import("published");
-    let ids = |folder: &str| contents(&workspace, folder).0["eagle_config"][LAYER_IDS].clone();
+    let ids = |folder: &str| workspace.contents(folder).0["eagle_config"][LAYER_IDS].clone();
     let manifest = workspace.json("runs/published/import/manifest.json");
     let ways = manifest["summary"]["imported"]["ways"].as_array().unwrap();
     assert_eq!(ways.len(), 2);
@@ -226,7 +219,7 @@ fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
     );
 
     // The same ids under the other key, which then has not the meaning that engines give it.
-    let (mut config, tensors) = contents(&workspace, "published");
+    let (mut config, tensors) = workspace.contents("published");
     let given = config.as_object_mut().unwrap().remove(LAYER_IDS);
     config["eagle_config"] = json!({ LAYER_IDS: given });
     write_folder(&workspace.path("other"), &config, &tensors, &[]).unwrap();
@@ -272,7 +265,7 @@ fn a_changed_folder_and_a_wrong_target_are_found_out() {
     evaluate(EXPORTED, &[]).failed(&["was trained for `target`", "`--other-target`"]);
     evaluate(EXPORTED, &["--other-target"]).succeeded();
 
-    let (config, tensors) = contents(&workspace, EXPORTED);
+    let (config, tensors) = workspace.contents(EXPORTED);
     let changed = |name: &str, config: &Value, tensors: &[NamedTensor], parts: &[&str]| {
         write_folder(&workspace.path(name), config, tensors, &[]).unwrap();
         check(name, "target").failed(parts);
@@ -406,10 +399,7 @@ fn a_dflash_drafter_goes_to_every_layout_and_back() {
         workspace
             .run(&["export", &from, "--to", "sglang", "--out", &out])
             .succeeded();
-        assert_eq!(
-            contents(&workspace, &out).1,
-            contents(&workspace, EXPORTED).1
-        );
+        assert_eq!(workspace.contents(&out).1, workspace.contents(EXPORTED).1);
     }
     // Training goes on from a folder in another layout.
     let start = format!("start={EXPORTED}-speculators");

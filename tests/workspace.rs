@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, write_folder};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_models::weights::export;
 use spectrain_models::{RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig};
@@ -120,6 +120,15 @@ impl Workspace {
 
     pub fn json(&self, name: &str) -> Value {
         serde_json::from_slice(&self.bytes(name)).unwrap()
+    }
+
+    /// Configuration and tensors of a model's folder.
+    pub fn contents(&self, folder: &str) -> (Value, Vec<NamedTensor>) {
+        let folder = ModelFolder::open(self.path(folder)).unwrap();
+        let tensors = folder
+            .tensors()
+            .map(|info| folder.read(&info.name).unwrap());
+        (folder.config().clone(), tensors.collect())
     }
 
     /// The manifest of a stage of the run `run`.

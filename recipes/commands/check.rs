@@ -1,6 +1,6 @@
 //! `spectrain check`: whether a drafter's folder is as it was written, and for this target.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -9,11 +9,10 @@ use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_eval::DraftReport;
 
 use crate::cli::{DeviceArgument, TemplateArgument};
+use crate::commands::prompts_in;
 use crate::judge::Judge;
-use crate::stages::evaluate::spread;
 use crate::stages::export::accepted;
-use crate::stages::prepare::Text;
-use crate::tables::{DataTable, TargetType};
+use crate::tables::TargetType;
 use crate::{device, drafter_at, target};
 
 /// Prompts to decode.
@@ -81,7 +80,10 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
         println!("{line}");
     }
     let (prompts, what) = match &arguments.prompts {
-        Some(path) => (given(arguments, path, (folder, &target))?, "the prompts"),
+        Some(path) => {
+            let prompts = prompts_in(path, (folder, &target), &arguments.template, PROMPTS)?;
+            (prompts, "the prompts")
+        }
         None => (
             judge.generated_prompts(PROMPTS)?,
             "texts that the target made up, which nobody asks for",
@@ -113,17 +115,4 @@ fn reported(drafter: &ModelFolder) -> Vec<String> {
     };
     let settings = settings.into_iter().flatten();
     settings.filter_map(line).collect()
-}
-
-fn given(
-    arguments: &CheckArguments,
-    path: &Path,
-    (drafter, target): (&Path, &Path),
-) -> Result<Vec<Vec<u32>>> {
-    let data = DataTable {
-        template_variables: arguments.template.with_those_of(drafter)?,
-        ..DataTable::default()
-    };
-    let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;
-    Ok(spread(prompts, PROMPTS))
 }

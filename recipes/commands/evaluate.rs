@@ -41,7 +41,7 @@ pub struct EvaluateArguments {
     /// Temperature; may be repeated
     #[arg(long = "temperature", default_values_t = [0.0, 1.0])]
     temperatures: Vec<f64>,
-    /// Length of a chain to draft, in tokens; may be repeated 0 is the drafter's own [default: 0, without `--draft`]
+    /// Length of a chain to draft, in tokens, 0 being the drafter's own; may be repeated [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated

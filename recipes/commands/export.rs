@@ -12,7 +12,6 @@ use crate::commands::import::IMPORTED;
 use crate::drafter_at::{DrafterAt, is_done};
 use crate::hashes::HashMemory;
 use crate::recipe;
-use crate::registry::Writing;
 use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::{EXPORTED, trained};
 use crate::tables::{Engine, ExportType};
@@ -74,13 +73,10 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         trained: &source.folder,
         target: source.target_folder,
         engine: arguments.to,
-        writing: Writing {
-            folder: &arguments.out,
-            dtype: arguments.dtype.dtype(),
-            target: &source.target,
-            draft_length: 0,
-            provenance: &source.provenance,
-        },
+        folder: &arguments.out,
+        dtype: arguments.dtype.dtype(),
+        named: &source.target,
+        provenance: &source.provenance,
     };
     for line in conversion.run()? {
         println!("{line}");

@@ -12,15 +12,14 @@ use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::load_target;
 
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
+use crate::commands::prompts_in;
 use crate::drafter_at::DrafterAt;
 use crate::drafter_folder::warn_of_own;
 use crate::judge::Judge;
 use crate::registry::open_drafter;
 use crate::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
-use crate::stages::evaluate::spread;
 use crate::stages::export::{Decoded, accepted};
-use crate::stages::prepare::Text;
-use crate::tables::{DataTable, TargetType};
+use crate::tables::TargetType;
 use crate::target::TEMPLATE_VARIABLES;
 use crate::{device, target};
 
@@ -317,18 +316,12 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
 
 /// Those of `--prompts`; none without it.
 fn given_prompts(arguments: &ImportArguments, wanted: &Wanted) -> Result<Vec<Vec<u32>>> {
-    let Some(path) = &arguments.prompts else {
-        return Ok(Vec::new());
-    };
-    let data = DataTable {
-        template_variables: arguments.template.with_those_of(&wanted.folder)?,
-        ..DataTable::default()
-    };
-    let prompts = Text::of(&wanted.target, &data)?.prompts_of(path)?.tokens;
-    let prompts = spread(prompts, arguments.count);
-    match prompts.is_empty() {
-        true => bail!("`{}` holds no prompts", path.display()),
-        false => Ok(prompts),
+    match &arguments.prompts {
+        None => Ok(Vec::new()),
+        Some(path) => {
+            let of = (wanted.folder.as_path(), wanted.target.as_path());
+            prompts_in(path, of, &arguments.template, arguments.count)
+        }
     }
 }
 

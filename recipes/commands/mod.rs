@@ -9,3 +9,28 @@ pub mod generate;
 pub mod import;
 pub mod regenerate;
 pub mod report;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::cli::TemplateArgument;
+use crate::stages::evaluate::spread;
+use crate::stages::prepare::Text;
+use crate::tables::DataTable;
+
+/// At most `count` prompts of a file that a user names, spread evenly over it: tokens of the target, rendered with the
+/// variables of the template that are given or else the drafter's.
+fn prompts_in(
+    path: &Path,
+    (drafter, target): (&Path, &Path),
+    template: &TemplateArgument,
+    count: usize,
+) -> Result<Vec<Vec<u32>>> {
+    let data = DataTable {
+        template_variables: template.with_those_of(drafter)?,
+        ..DataTable::default()
+    };
+    let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;
+    Ok(spread(prompts, count))
+}

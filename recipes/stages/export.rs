@@ -31,7 +31,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let export = &context.recipe.export;
     let trained_folder = trained(context.recipe.last_trained());
     let trained_folder = context.run.path().join(trained_folder);
-    let mut judge = Judge::open(
+    let (mut judge, trained) = Judge::open_with_drafter(
         &context.target_folder()?,
         &trained_folder,
         &context.device,
@@ -47,7 +47,6 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "trained": context.run.sha256(&trained_folder)?,
     });
     let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
-    let trained = open_drafter(&trained_folder, &judge.target.parts(), &context.device)?;
     let before = accepted(&judge, &prompts)?;
     let own = judge.drafter.session().draft_length();
     let length = context.recipe.evaluate.draft_length(own);
@@ -171,26 +170,34 @@ pub struct Conversion<'a> {
     pub target: PathBuf,
     /// The engine.
     pub engine: Engine,
-    /// What to write, and where. The length of the draft is the drafter's own, whatever stands there.
-    pub writing: Writing<'a>,
+    /// The folder to write.
+    pub folder: &'a Path,
+    /// Type of the weights.
+    pub dtype: DType,
+    /// Hub id or folder of the target, which some layouts name.
+    pub named: &'a str,
+    /// Where the drafter comes from.
+    pub provenance: &'a Value,
 }
 
 impl Conversion<'_> {
     /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it.
     pub fn run(&self) -> Result<Vec<String>> {
         let device = burn::prelude::Device::flex();
-        let mut judge = Judge::open(&self.target, self.trained, &device, DType::F32)?;
-        let target = judge.target.parts();
-        let trained = open_drafter(self.trained, &target, &device)?;
+        let (mut judge, trained) =
+            Judge::open_with_drafter(&self.target, self.trained, &device, DType::F32)?;
         let writing = &Writing {
+            folder: self.folder,
+            dtype: self.dtype,
+            target: self.named,
             draft_length: judge.drafter.session().draft_length(),
-            ..self.writing
+            provenance: self.provenance,
         };
         if !is_apart(self.engine, trained.as_ref()) {
             commands::check(trained.as_ref(), self.engine, writing)?;
         }
         trained.write_for(self.engine, writing)?;
-        let read_back = open_drafter(writing.folder, &target, &device)?;
+        let read_back = open_drafter(writing.folder, &judge.target.parts(), &device)?;
         let prompts = judge.generated_prompts(CONVERTED_PROMPTS)?;
         let both = (trained.as_ref(), read_back.as_ref());
         verify(&mut judge, both, writing, &prompts)?;

@@ -215,8 +215,14 @@ impl<'a> Setup<'a> {
             context
                 .output
                 .say(format!("{stage}: {epochs} epochs are {steps} steps"));
+            if config.warmup != given.warmup {
+                let (asked, warmup) = (given.warmup, config.warmup);
+                context.output.warn(format!(
+                    "{stage}: a warm-up of {asked} steps does not fit into them, so it has {warmup}"
+                ));
+            }
         }
-        // The warm-up has to fit into them.
+        // Epochs may come to more steps than there may be.
         config.check(row_length)?;
         Ok(Self {
             stage,
