@@ -9,7 +9,7 @@ use burn::prelude::Device;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
-use spectrain::judge::Judge;
+use spectrain::runtime::judge::Judge;
 use spectrain_checkpoints::DType;
 use spectrain_eval::{DecodeSettings, Greedy};
 use spectrain_models::{Draft, DraftRequest, DraftShape, Features, Proposer, Sampling};

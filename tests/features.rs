@@ -3,9 +3,9 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use burn::tensor::DType as BurnType;
-use spectrain::progress::Output;
+use spectrain::cli::progress::Output;
 use spectrain::recipe;
-use spectrain::run_folder::{Existing, RunFolder, RunName};
+use spectrain::runs::run_folder::{Existing, RunFolder, RunName};
 use spectrain::stages::{self, StageContext};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::features::FeatureShards;

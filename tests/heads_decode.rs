@@ -4,7 +4,7 @@ use burn::module::Module as _;
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::Value;
-use spectrain::registry::{Shipped, open_drafter};
+use spectrain::families::registry::{Shipped, open_drafter};
 use spectrain_checkpoints::DType;
 use spectrain_data::Sample;
 use spectrain_data::vocabulary::DraftVocabulary;

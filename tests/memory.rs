@@ -1,13 +1,13 @@
 //! The memory that a plan promises, against what training really allocates.
 use burn::prelude::Device;
+use spectrain::cli::progress::Output;
+use spectrain::families::registry::{self, RECIPES, Recipe};
 use spectrain::plan;
-use spectrain::preflight::Asked;
-use spectrain::progress::Output;
+use spectrain::plan::preflight::Asked;
 use spectrain::recipe;
-use spectrain::registry::{self, RECIPES, Recipe};
-use spectrain::run_folder::{Existing, RunFolder};
+use spectrain::recipe::tables::FeatureMode;
+use spectrain::runs::run_folder::{Existing, RunFolder};
 use spectrain::stages::{self, StageContext};
-use spectrain::tables::FeatureMode;
 use spectrain_checkpoints::DType;
 
 use crate::allocation::peak_during;

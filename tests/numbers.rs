@@ -2,11 +2,12 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use spectrain::preflight::Asked;
+use spectrain::families::registry;
+use spectrain::families::registry::RECIPES;
+use spectrain::plan;
+use spectrain::plan::preflight::Asked;
 use spectrain::recipe::{self, ResolvedRecipe};
-use spectrain::registry::RECIPES;
-use spectrain::run_folder::Existing;
-use spectrain::{plan, registry};
+use spectrain::runs::run_folder::Existing;
 
 use crate::allocation::largest_during;
 use crate::workspace::Workspace;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory as _};
 use spectrain::cli::{Arguments, EXIT_STATUS};
+use spectrain::families::registry::RECIPES;
 use spectrain::recipe;
-use spectrain::registry::RECIPES;
-use spectrain::tables::Engine;
+use spectrain::recipe::tables::Engine;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

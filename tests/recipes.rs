@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 use serde_json::Value;
 use spectrain::cli::Arguments;
+use spectrain::families::registry::RECIPES;
 use spectrain::recipe;
-use spectrain::registry::RECIPES;
 
 use crate::workspace::Workspace;
 

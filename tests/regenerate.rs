@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use spectrain::commands::regenerate::server::{Server, ServerSettings};
+use spectrain::cli::commands::regenerate::server::{Server, ServerSettings};
 use spectrain_data::regenerate::{Existing, Job, Report, Retry, Truncated, Wanted, Work};
 
 use crate::fault_server::{Fault, FaultServer, answer_to};

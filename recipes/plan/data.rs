@@ -7,7 +7,7 @@ use spectrain_data::sources::Source;
 use spectrain_data::tokens::TokenIndex;
 
 use crate::recipe::ResolvedRecipe;
-use crate::run_folder::{Status, manifest_in};
+use crate::runs::run_folder::{Status, manifest_in};
 
 /// Bytes of text for a token, where only the size of a file is known.
 const BYTES_PER_TOKEN: u64 = 4;

@@ -12,12 +12,12 @@ use super::flops::Computed;
 use super::memory::{Memory, Trained};
 use super::speed::speed;
 use super::words::{bytes, count, duration};
-use crate::device;
-use crate::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
-use crate::preflight::Asked;
+use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
+use crate::plan::preflight::Asked;
+use crate::plan::target_sizes::{Sizes, target_parameters};
 use crate::recipe::ResolvedRecipe;
-use crate::tables::{ExportType, FeatureMode, SyntheticTable};
-use crate::target_sizes::{Sizes, target_parameters};
+use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
+use crate::runtime::device;
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,8 +3,8 @@
 use spectrain_models::TargetSpec;
 use spectrain_train::Workload;
 
-use crate::footprint::{Activations, Footprint, Packed};
-use crate::target_sizes::body_parameters;
+use crate::families::footprint::{Activations, Footprint, Packed};
+use crate::plan::target_sizes::body_parameters;
 
 /// What a training step computes with.
 pub(super) struct Computed<'a> {

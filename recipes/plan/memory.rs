@@ -8,7 +8,7 @@
 use spectrain_models::TargetSpec;
 use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Workload};
 
-use crate::footprint::{Activations, Footprint, Packed};
+use crate::families::footprint::{Activations, Footprint, Packed};
 
 /// Bytes of weights in training, gradients and moments.
 const F32: u64 = 4;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use burn::prelude::{Device, Tensor};
 use burn::tensor::Distribution;
 
-use crate::device;
+use crate::runtime::device;
 
 /// Useful FLOP/s of a GPU: 40 % of the dense bf16 peak of an H100 or H200 (989 TFLOP/s).
 const GPU_FLOPS: f64 = 400e12;

@@ -4,12 +4,12 @@ use anyhow::Result;
 use burn::prelude::Device;
 
 use super::words::duration;
-use crate::device;
-use crate::preflight::Asked;
-use crate::progress::Output;
-use crate::run_folder::{Existing, RunFolder, StageState, manifest_in};
+use crate::cli::progress::Output;
+use crate::plan::preflight::Asked;
+use crate::plan::target_sizes::folder_of;
+use crate::runs::run_folder::{Existing, RunFolder, StageState, manifest_in};
+use crate::runtime::device;
 use crate::stages::{self, Stage, StageContext, listed};
-use crate::target_sizes::folder_of;
 
 /// Each stage with what becomes of it. One after a stage that has to run may have to run too, as its input changes.
 pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {

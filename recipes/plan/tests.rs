@@ -1,10 +1,10 @@
 use std::path::Path;
 
 use super::*;
+use crate::plan::target_sizes::Sizes;
+use crate::recipe::tables::FeatureMode;
 use crate::recipe::{ResolvedRecipe, read};
-use crate::run_folder::Existing;
-use crate::tables::FeatureMode;
-use crate::target_sizes::Sizes;
+use crate::runs::run_folder::Existing;
 
 fn qwen3() -> ResolvedRecipe {
     let text = r#"

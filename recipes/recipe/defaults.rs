@@ -4,7 +4,7 @@ use spectrain_models::bounds;
 use spectrain_train::TrainConfig;
 
 use super::{File, Settings};
-use crate::tables::SyntheticTable;
+use crate::recipe::tables::SyntheticTable;
 
 /// Fills in the keys that were left out, where `given` says of a key whether it was set.
 pub(super) fn fill<D: Settings, O: Settings>(file: &mut File<D, O>, given: &dyn Fn(&str) -> bool) {

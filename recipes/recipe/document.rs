@@ -12,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::defaults::fill;
 use super::{File, OPTIONAL_TABLES, Settings};
-use crate::registry::{self, Recipe};
-use crate::tables::Problem;
+use crate::families::registry::{self, Recipe};
+use crate::recipe::tables::Problem;
 
 /// The keys that say how long a training takes, of which there is one.
 const LENGTHS: [&str; 2] = ["steps", "epochs"];

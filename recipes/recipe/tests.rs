@@ -2,7 +2,7 @@ use spectrain_data::sources::Sources;
 use spectrain_train::OF_EPOCHS;
 
 use super::*;
-use crate::tables::{Engine, FeatureMode};
+use crate::recipe::tables::{Engine, FeatureMode};
 
 const MINIMAL: &str = "\
 recipe = \"eagle3\"

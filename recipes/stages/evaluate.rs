@@ -12,9 +12,9 @@ use spectrain_eval::{
 };
 
 use super::{EXPORTED, StageContext, export, prepare};
-use crate::judge::{Ends, Trial, TrialTarget};
-use crate::run_folder::RunFolder;
-use crate::tables::EvaluateTable;
+use crate::recipe::tables::EvaluateTable;
+use crate::runs::run_folder::RunFolder;
+use crate::runtime::judge::{Ends, Trial, TrialTarget};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -133,7 +133,8 @@ pub fn table(run: &RunFolder) -> Result<String> {
 
 /// The figures of the report in a run's folder, where it has one.
 pub fn summary(run: &Path) -> Option<Value> {
-    let report = crate::target::read_json(&run.join("evaluate").join("report.json")).ok()?;
+    let report =
+        crate::runtime::target::read_json(&run.join("evaluate").join("report.json")).ok()?;
     let of = |setting: &Value| {
         json!({
             "temperature": setting["temperature"],

@@ -12,10 +12,10 @@ use spectrain_checkpoints::{DType, ModelFolder, printable, seal};
 use super::evaluate::{record_again, spread};
 use super::train::EXPORTED_STEP;
 use super::{EXPORTED, StageContext, prepare, trained};
-use crate::judge::Judge;
-use crate::registry::{Trained, Writing, open_drafter};
-use crate::run_folder::RunFolder;
-use crate::tables::Engine;
+use crate::families::registry::{Trained, Writing, open_drafter};
+use crate::recipe::tables::Engine;
+use crate::runs::run_folder::RunFolder;
+use crate::runtime::judge::Judge;
 
 use commands::commands;
 pub(crate) use verify::{Decoded, accepted};

@@ -14,7 +14,7 @@ use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{Batch, Rows};
 
 use super::{StageContext, check_interrupted};
-use crate::target;
+use crate::runtime::target;
 
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {

@@ -12,8 +12,8 @@ use super::{
     Interrupted, Stage, StageContext, check_interrupted, export, or_interrupted, selected,
     settings, trained,
 };
-use crate::progress::print;
-use crate::run_folder::{Damage, Earlier, StageState, Start};
+use crate::cli::progress::print;
+use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
 
 /// Runs the stages of a recipe that are not done, or of these only the ones named.
 pub fn run(context: &StageContext, only: &[String]) -> Result<()> {

@@ -23,11 +23,11 @@ use spectrain_data::sources::{Source, Sources};
 use spectrain_train::Effect;
 
 use crate::cli::Misuse;
-use crate::progress::{Output, Progress};
+use crate::cli::progress::{Output, Progress};
 use crate::recipe::ResolvedRecipe;
-use crate::run_folder::{Inputs, RunFolder, StageState, Wanted};
-use crate::tables::FeatureMode;
-use crate::target;
+use crate::recipe::tables::FeatureMode;
+use crate::runs::run_folder::{Inputs, RunFolder, StageState, Wanted};
+use crate::runtime::target;
 
 pub(crate) use in_order::listed;
 pub use in_order::run;

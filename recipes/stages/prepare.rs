@@ -19,9 +19,9 @@ use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_data::vocabulary::count_tokens;
 
 use super::{StageContext, check_interrupted, interrupted};
-use crate::run_folder::RunFolder;
-use crate::tables::DataTable;
-use crate::target::{self, TEMPLATE_VARIABLES};
+use crate::recipe::tables::DataTable;
+use crate::runs::run_folder::RunFolder;
+use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 
 /// Tokens of one shard.
 const TOKENS_PER_SHARD: usize = 4_000_000;

@@ -22,7 +22,7 @@ use spectrain_train::{
 
 use super::train::{graph_device, memory_in_use};
 use super::{StageContext, check_interrupted, interrupted};
-use crate::tables::SyntheticTable;
+use crate::recipe::tables::SyntheticTable;
 
 const END_OF_TEXT: &str = "<|endoftext|>";
 const START: &str = "<|im_start|>";

@@ -16,10 +16,10 @@ use spectrain_models::{
 use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
+use crate::families::registry::Shipped as _;
 use crate::recipe;
-use crate::registry::Shipped as _;
-use crate::run_folder::{Existing, RunName, Start, Status};
-use crate::self_check;
+use crate::runs::run_folder::{Existing, RunName, Start, Status};
+use crate::runtime::self_check;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";

@@ -21,11 +21,11 @@ use spectrain_train::{
 
 use super::validation::{Validator, validation_prompts};
 use super::{StageContext, check_interrupted, features, interrupted, prepare, trained};
-use crate::device::is_gpu;
-use crate::registry::Shipped;
-use crate::self_check;
-use crate::tables::FeatureMode;
-use crate::target;
+use crate::families::registry::Shipped;
+use crate::recipe::tables::FeatureMode;
+use crate::runtime::device::is_gpu;
+use crate::runtime::self_check;
+use crate::runtime::target;
 
 /// Runs a stage of the training.
 pub fn run<D: Shipped, O: Objective<D>>(

@@ -6,9 +6,9 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::launch::{Launch, Server};
 
-use crate::registry::{Trained, Writing};
-use crate::tables::Engine;
-use crate::target::variables_of;
+use crate::families::registry::{Trained, Writing};
+use crate::recipe::tables::Engine;
+use crate::runtime::target::variables_of;
 
 /// Fails for an engine that does not load a drafter.
 pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writing) -> Result<()> {

@@ -1,0 +1,149 @@
+//! `spectrain data`: a dataset by itself.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Subcommand;
+use spectrain_data::expand::Turns;
+use spectrain_data::lint::{Linter, lint};
+use spectrain_data::mask::Masking;
+use spectrain_data::prepare::Overlong;
+use spectrain_data::rows::read_rows;
+
+use crate::cli::TemplateArgument;
+use crate::cli::commands::regenerate::{self, RegenerateArguments};
+use crate::cli::progress::print;
+use crate::recipe::tables::DataTable;
+use crate::runtime::target;
+use crate::stages::prepare::Text;
+
+/// Commands of `spectrain data`.
+#[derive(Debug, Subcommand)]
+pub enum DataCommand {
+    /// Write the tokens and loss masks of conversations
+    Prepare {
+        /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
+        #[arg(long, value_name = "PATH")]
+        data: PathBuf,
+        /// The folder to write
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// How conversations become tokens
+        #[command(flatten)]
+        text: TextArguments,
+    },
+    /// Let a target answer the turns of conversations anew
+    Regenerate(RegenerateArguments),
+    /// Say what is in a dataset and what is wrong with it; fails where something is
+    Lint {
+        /// Conversations to train on
+        #[arg(long, value_name = "PATH")]
+        train: PathBuf,
+        /// Conversations to evaluate with
+        #[arg(long, value_name = "PATH")]
+        eval: Option<PathBuf>,
+        /// Samples to show; what is trained on stands between ⟦ and ⟧
+        #[arg(long, default_value_t = 2)]
+        show: usize,
+        /// Sizes of draft vocabulary to give the coverage of; may be repeated
+        #[arg(long = "draft-vocab", default_values_t = [8192, 16_384, 32_000])]
+        draft_vocabularies: Vec<usize>,
+        /// How conversations become tokens
+        #[command(flatten)]
+        text: TextArguments,
+    },
+}
+
+/// How conversations become tokens.
+#[derive(Debug, clap::Args)]
+pub struct TextArguments {
+    /// The target, a hub id or a folder: its tokenizer and chat template are used
+    #[arg(long)]
+    target: String,
+    /// A chat template in place of the target's own
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+    /// Longest sample, in tokens
+    #[arg(long, default_value_t = 2048)]
+    max_length: usize,
+    /// What happens to longer ones: `drop` or `truncate`
+    #[arg(long, default_value = "drop", value_parser = overlong)]
+    overlong: Overlong,
+    /// The tokens trained on: `assistant`, `last_turn` or `all`
+    #[arg(long, default_value = "assistant", value_parser = masking)]
+    mask: Masking,
+    /// Whether a conversation is one sample or one for each answer: `auto`, `joined` or `expand`
+    #[arg(long, default_value = "auto", value_parser = word::<Turns>)]
+    turns: Turns,
+    /// Samples with fewer tokens to train on are left out
+    #[arg(long, default_value_t = 1)]
+    min_trained_tokens: usize,
+    #[command(flatten)]
+    variables: TemplateArgument,
+}
+
+fn overlong(name: &str) -> Result<Overlong, String> {
+    word(name)
+}
+
+fn masking(name: &str) -> Result<Masking, String> {
+    word(name)
+}
+
+/// A value by the name that recipes give it.
+pub(super) fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(serde_json::Value::String(name.into()))
+        .map_err(|error| error.to_string())
+}
+
+impl TextArguments {
+    fn open(&self) -> Result<Text> {
+        let data = DataTable {
+            max_length: self.max_length,
+            overlong: self.overlong,
+            mask: self.mask,
+            template: self.template.clone(),
+            template_variables: self.variables.given(),
+            turns: self.turns,
+            min_trained_tokens: self.min_trained_tokens,
+            ..DataTable::default()
+        };
+        data.check()?;
+        Text::of(&target::resolve(&self.target, None)?, &data)
+    }
+}
+
+/// Runs the command.
+pub fn run(command: &DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Prepare { data, out, text } => {
+            println!("{}", text.open()?.write_file(data, out)?);
+        }
+        DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
+        DataCommand::Lint {
+            train,
+            eval,
+            show,
+            draft_vocabularies,
+            text,
+        } => {
+            let text = text.open()?;
+            let linter = Linter {
+                template: text.template.as_ref(),
+                tokenizer: &text.tokenizer,
+                settings: &text.settings,
+                draft_vocabularies,
+                shown: *show,
+            };
+            let eval = eval.as_deref().map(read_rows).transpose()?;
+            let report = lint(read_rows(train)?, eval.into_iter().flatten(), &linter)?;
+            print(format!("{report}\n"))?;
+            let problems = report.problems().len();
+            if problems > 0 {
+                let noun = if problems == 1 { "problem" } else { "problems" };
+                bail!("{problems} {noun} in the data, which the report names");
+            }
+        }
+    }
+    Ok(())
+}

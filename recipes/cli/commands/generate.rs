@@ -1,0 +1,253 @@
+//! `spectrain generate`: one answer, with the tokens that were drafted marked.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::ModelFolder;
+use spectrain_data::Message;
+use spectrain_data::template::Generation as Turn;
+use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
+use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
+
+use crate::cli::progress::tell;
+use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
+use crate::families::registry::open_drafter;
+use crate::recipe::tables::{EvaluateTable, TargetType};
+use crate::runs::drafter_at;
+use crate::runtime::device;
+use crate::runtime::target;
+use crate::stages::interrupted;
+
+/// Arguments of `spectrain generate`.
+#[derive(Debug, clap::Args)]
+pub struct GenerateArguments {
+    /// The target: a hub id or a folder
+    #[arg(long)]
+    target: String,
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`; without one the
+    /// target decodes alone
+    #[arg(long, value_name = "DRAFTER")]
+    drafter: Option<String>,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+    /// What the user says
+    #[arg(long, value_name = "TEXT")]
+    prompt: String,
+    /// Tokens of the answer, at most
+    #[arg(long, default_value_t = 128)]
+    max_new_tokens: usize,
+    /// Temperature; 0 takes the most likely token
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f64,
+    /// Length of the draft, in tokens; 0 is the drafter's own
+    #[arg(long, default_value_t = 0)]
+    draft_length: usize,
+    /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`
+    #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
+    draft: Option<DraftChoice>,
+    /// Seed of sampling
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    template: TemplateArgument,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// Runs the command.
+pub fn run(arguments: &GenerateArguments) -> Result<()> {
+    EvaluateTable {
+        temperatures: vec![arguments.temperature],
+        draft_lengths: vec![arguments.draft_length],
+        drafts: arguments.draft.clone().into_iter().collect(),
+        max_new_tokens: arguments.max_new_tokens,
+        ..EvaluateTable::default()
+    }
+    .check()
+    .map_err(Misuse::from)?;
+    let draft = shape(arguments)?;
+    let drafter = arguments.drafter.as_ref();
+    let drafter = drafter.map(|given| drafter_at::folder_of(given, &arguments.runs));
+    let drafter = drafter.transpose()?;
+    let name = &arguments.device.device;
+    let device = device::device(name)?;
+    let folder = target::resolve(&arguments.target, None)?;
+    let variables = match &drafter {
+        Some(drafter) => arguments.template.with_those_of(drafter)?,
+        None => arguments.template.given(),
+    };
+    let (tokenizer, template) = target::text(&folder, None, &variables)?;
+    let text = match &template {
+        Some(template) => template.render(
+            &[Message::new("user", arguments.prompt.as_str())][..],
+            Turn::Prompt,
+        )?,
+        None => arguments.prompt.clone(),
+    };
+    let prompt = tokenizer.encode(&text)?.ids;
+    let model = ModelFolder::open(&folder)?;
+    let loaded = load_target(
+        &model,
+        &device,
+        device::target_dtype(TargetType::Auto, name),
+    )?;
+    let mut rng = StdRng::seed_from_u64(arguments.seed);
+    let open = |path: PathBuf| open_drafter(&path, &loaded.parts(), &device);
+    let drafter = drafter.map(open).transpose()?;
+    let capture = match &drafter {
+        Some(drafter) => drafter.capture()?,
+        None => Capture::default(),
+    };
+    let mut session = drafter.map(|drafter| drafter.held_in(loaded.dtype()).session());
+    let own = session.as_ref().map_or(1, |session| session.draft_length());
+    let settings = DecodeSettings {
+        max_new_tokens: arguments.max_new_tokens,
+        draft: draft.unwrap_or(DraftShape::Chain { length: own }),
+        sampling: Sampling::at(arguments.temperature),
+        stop: target::stop_tokens(&model)?,
+        shadow: None,
+    };
+    let decoder = Decoder::new(&loaded, &capture).unless(&interrupted);
+    let generation = match &mut session {
+        None => decoder.plain(&prompt, &settings, &mut rng)?,
+        Some(session) => {
+            let verifier = VerifierChoice::Exact.at(&settings.sampling);
+            decoder.generate(session.as_mut(), verifier, &prompt, &settings, &mut rng)?
+        }
+    };
+    let pieces = pieces(&tokenizer, &generation)?;
+    println!("{}", show(&pieces, std::io::stdout().is_terminal()));
+    tell(summary(&generation, session.is_some()));
+    Ok(())
+}
+
+/// The shape that is asked for; `None` for a chain as long as the drafter's own.
+fn shape(arguments: &GenerateArguments) -> Result<Option<DraftShape>> {
+    match (&arguments.draft, arguments.draft_length) {
+        (None, 0) => Ok(None),
+        (None, length) => Ok(Some(DraftShape::Chain { length })),
+        (Some(choice), _) => match choice.shape() {
+            Some(shape) => Ok(Some(shape)),
+            None => {
+                let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, whose report has its paths";
+                Err(Misuse(message.into()).into())
+            }
+        },
+    }
+}
+
+fn summary(generation: &Generation, drafted: bool) -> String {
+    let (tokens, passes) = (generation.tokens.len(), generation.passes.len());
+    let seconds = generation.seconds().total();
+    let rate = tokens.saturating_sub(1) as f64 / seconds.max(1e-9);
+    let mut text = format!("{tokens} tokens, {rate:.1} tokens/s");
+    if drafted && passes > 0 {
+        let emitted: usize = generation.passes.iter().map(|pass| pass.emitted).sum();
+        let accepted: usize = generation.passes.iter().map(|pass| pass.accepted).sum();
+        let tau = emitted as f64 / passes as f64;
+        text.push_str(&format!(
+            ", {accepted} of them drafted, {passes} target passes, τ {tau:.2}"
+        ));
+    }
+    text
+}
+
+/// A part of the answer, and whether it was drafted and accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Piece {
+    text: String,
+    drafted: bool,
+}
+
+/// Whether each token was drafted: every pass emits the drafted tokens that it accepts and then one of the target's.
+fn drafted(generation: &Generation) -> Vec<bool> {
+    let mut drafted = vec![false];
+    for pass in &generation.passes {
+        drafted.extend(std::iter::repeat_n(true, pass.accepted));
+        drafted.extend(std::iter::repeat_n(false, pass.emitted - pass.accepted));
+    }
+    drafted.resize(generation.tokens.len(), false);
+    drafted
+}
+
+/// The text by runs of drafted and other tokens. A character of several tokens belongs to the last of them.
+fn pieces(tokenizer: &Tokenizer, generation: &Generation) -> Result<Vec<Piece>> {
+    let drafted = drafted(generation);
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut shown = 0;
+    for end in 1..=generation.tokens.len() {
+        let text = tokenizer.decode(&generation.tokens[..end], Special::Skip)?;
+        if text.ends_with('\u{FFFD}') && end < generation.tokens.len() {
+            continue;
+        }
+        let new = text.get(shown..).unwrap_or_default().to_owned();
+        shown = text.len();
+        let drafted = drafted[end - 1];
+        match pieces.last_mut() {
+            Some(last) if last.drafted == drafted => last.text.push_str(&new),
+            _ => pieces.push(Piece { text: new, drafted }),
+        }
+    }
+    Ok(pieces)
+}
+
+/// Drafted parts are green and underlined on a terminal and between brackets elsewhere.
+fn show(pieces: &[Piece], terminal: bool) -> String {
+    let (open, close) = match terminal {
+        true => ("\u{1b}[4;32m", "\u{1b}[0m"),
+        false => ("[", "]"),
+    };
+    let part = |piece: &Piece| match piece.drafted && !piece.text.is_empty() {
+        true => format!("{open}{}{close}", piece.text),
+        false => piece.text.clone(),
+    };
+    pieces.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spectrain_eval::PassRecord;
+
+    fn pass(accepted: usize, emitted: usize) -> PassRecord {
+        PassRecord {
+            accepted,
+            emitted,
+            ..PassRecord::default()
+        }
+    }
+
+    #[test]
+    fn every_pass_emits_its_accepted_tokens_before_the_targets_own() {
+        let generation = Generation {
+            tokens: vec![1, 2, 3, 4, 5, 6],
+            passes: vec![pass(2, 3), pass(0, 1), pass(0, 1)],
+            shadows: Vec::new(),
+            prompt_seconds: 0.0,
+        };
+        assert_eq!(
+            drafted(&generation),
+            [false, true, true, false, false, false]
+        );
+    }
+
+    #[test]
+    fn drafted_parts_are_marked_with_and_without_a_terminal() {
+        let piece = |text: &str, drafted| Piece {
+            text: text.into(),
+            drafted,
+        };
+        let pieces = [
+            piece("The", false),
+            piece(" cat", true),
+            piece(" sat", false),
+            piece("", true),
+        ];
+        assert_eq!(show(&pieces, false), "The[ cat] sat");
+        assert_eq!(show(&pieces, true), "The\u{1b}[4;32m cat\u{1b}[0m sat");
+    }
+}

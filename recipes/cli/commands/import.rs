@@ -1,0 +1,347 @@
+//! `spectrain import`: a published drafter as a run of this program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use spectrain_checkpoints::eagle3::{self, Meaning, Reading};
+use spectrain_checkpoints::published::{Family, Published};
+use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_models::load_target;
+
+use crate::cli::commands::prompts_in;
+use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
+use crate::families::drafter_folder::warn_of_own;
+use crate::families::registry::open_drafter;
+use crate::recipe::tables::TargetType;
+use crate::runs::drafter_at::DrafterAt;
+use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
+use crate::runtime::device;
+use crate::runtime::judge::Judge;
+use crate::runtime::target;
+use crate::runtime::target::TEMPLATE_VARIABLES;
+use crate::stages::export::{Decoded, accepted};
+
+/// A mean acceptance length below which a drafter is for something else.
+const USELESS: f64 = 1.05;
+
+/// Where the drafter is, within the run.
+pub const IMPORTED: &str = "import/drafter";
+
+/// Arguments of `spectrain import`.
+#[derive(Debug, clap::Args)]
+pub struct ImportArguments {
+    /// The published drafter: its folder, or a hub id, `owner/name` or `owner/name@revision`; of a run, what it has exported
+    #[arg(value_name = "DRAFTER")]
+    drafter: String,
+    /// The target it was trained for: a hub id or a folder
+    #[arg(long)]
+    target: String,
+    /// The run's name [default: the folder's, or the one in the hub id]
+    #[arg(long, value_name = "RUN")]
+    name: Option<String>,
+    /// Captured layers as 0-based indices of the layers whose output is read, whatever the folder says
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    layers: Option<Vec<usize>>,
+    /// Conversations to measure with; without them the target makes texts up
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Prompts to measure with
+    #[arg(long, default_value_t = 32)]
+    count: usize,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+    #[command(flatten)]
+    template: TemplateArgument,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// What is being measured, in the folder of the stage.
+const CANDIDATE: &str = "candidate";
+
+/// One way to understand the folder, and what drafting that way is worth.
+struct Measured {
+    meaning: Meaning,
+    decoded: Decoded,
+}
+
+/// Runs the command. Where it fails it leaves behind what was there before, and no more.
+pub fn run(arguments: &ImportArguments) -> Result<()> {
+    if arguments.count == 0 {
+        return Err(Misuse("`--count`: expected at least 1, found 0".into()).into());
+    }
+    let at = DrafterAt::find(&arguments.drafter, &arguments.runs)?;
+    if let DrafterAt::Folder(folder) = &at {
+        ModelFolder::open(folder)?;
+    }
+    let name = run_name(arguments, &at)?;
+    let wanted = Wanted::of(arguments, &at)?;
+    let run = open_run(arguments, &name)?;
+    import(arguments, &wanted, &run).inspect_err(|_| {
+        // The first error is the one to report.
+        let _ = match run.is_new() {
+            true => run.discard(),
+            false => run.clear("import"),
+        };
+    })
+}
+
+/// What is imported, as far as it can be told without a run.
+struct Wanted {
+    /// The drafter's folder.
+    folder: PathBuf,
+    /// What it is called.
+    from: String,
+    family: Family,
+    /// The target's folder.
+    target: PathBuf,
+    /// The ways to understand the drafter's folder.
+    meanings: Vec<Meaning>,
+    /// Where the folder says that it comes from.
+    original: Option<Value>,
+}
+
+impl Wanted {
+    fn of(arguments: &ImportArguments, at: &DrafterAt) -> Result<Self> {
+        let folder = &at.folder()?;
+        let opened = ModelFolder::open(folder)?;
+        seal::check(&opened)?;
+        let family = Family::of(&opened)?;
+        if arguments.layers.is_some() && family != Family::Eagle3 {
+            return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
+        }
+        let target = target::resolve(&arguments.target, None)?;
+        if let Some(named) = target::other_target(&opened, &target)? {
+            bail!(
+                "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
+                 target",
+                folder.display(),
+                named.model,
+                arguments.target
+            );
+        }
+        Ok(Self {
+            meanings: meanings(arguments, folder, (family, &target))?,
+            from: at.name(folder),
+            folder: folder.clone(),
+            family,
+            target,
+            original: seal::provenance(opened.config()).cloned(),
+        })
+    }
+}
+
+fn meanings(
+    arguments: &ImportArguments,
+    folder: &Path,
+    (family, target): (Family, &Path),
+) -> Result<Vec<Meaning>> {
+    let spec = target::spec(target)?;
+    Ok(match family {
+        Family::Eagle3 => {
+            let layers = arguments.layers.as_deref();
+            eagle3::meanings(folder, spec.layers, layers)?
+        }
+        _ => vec![Meaning {
+            reading: Reading {
+                target_layers: Some(spec.layers),
+                target_vocab: Some(spec.vocab),
+                ..Reading::default()
+            },
+            text: "as its layout says".into(),
+        }],
+    })
+}
+
+fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Result<()> {
+    let started = Instant::now();
+    let (folder, from) = (&wanted.folder, &wanted.from);
+    let start = Start {
+        settings: json!({"from": from, "target": arguments.target}),
+        ..Start::default()
+    };
+    let manifest = run.start("import", start)?;
+    let (family, target) = (wanted.family, &wanted.target);
+    let measured =
+        measure(arguments, run, wanted).with_context(|| format!("cannot import `{from}`"))?;
+    let (taken, others) = chosen(&measured)?;
+    let target_sha256 = target::sha256(target)?;
+    let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
+    let provenance = json!({
+        "spectrain": env!("CARGO_PKG_VERSION"),
+        "imported": {"from": from, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
+        "target": {"model": arguments.target, "sha256": target_sha256},
+        "original": wanted.original,
+        (TEMPLATE_VARIABLES): arguments.template.with_those_of(folder)?,
+    });
+    let drafter = run.path().join(IMPORTED);
+    let published = Published::read(folder, &taken.meaning.reading)?;
+    published.write(&drafter, Some(target), &provenance)?;
+    println!("{family} drafter, {}", taken.summary());
+    for other in others {
+        println!("not taken: {}", other.summary());
+        if taken.may_be_chance(other) {
+            tracing::warn!(
+                "the difference may be chance: measure with `--prompts` of what the drafter is for, or decide with `--layers`"
+            );
+        }
+    }
+    if taken.decoded.tau() < USELESS {
+        tracing::warn!(
+            "next to nothing of what it drafts is accepted: is it for this target, and are these the layers?"
+        );
+    }
+    println!("imported to {}", drafter.display());
+    run.finish(manifest, started.elapsed().as_secs_f64(), provenance)
+}
+
+impl Measured {
+    /// Whether two standard deviations of the counts explain that one is larger.
+    fn may_be_chance(&self, other: &Self) -> bool {
+        let (a, b) = (self.decoded.total() as f64, other.decoded.total() as f64);
+        (a - b).abs() < 2.0 * (a + b).sqrt()
+    }
+
+    fn summary(&self) -> String {
+        format!(
+            "{}: τ {:.3}, {} tokens accepted in {} passes",
+            self.meaning.text,
+            self.decoded.tau(),
+            self.decoded.total(),
+            self.decoded.accepted.len()
+        )
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "read": self.meaning.text,
+            "captured_layers": self.meaning.reading.captured_layers,
+            "tau": self.decoded.tau(),
+            "accepted": self.decoded.total(),
+            "passes": self.decoded.accepted.len(),
+        })
+    }
+}
+
+fn run_name(arguments: &ImportArguments, at: &DrafterAt) -> Result<String> {
+    if let Some(name) = &arguments.name {
+        check_name(name).context("`--name`")?;
+        return Ok(name.clone());
+    }
+    let name = match at {
+        DrafterAt::Run(run) => {
+            let message = format!(
+                "`{}` is a run already: give the new one a name with `--name`",
+                run.display()
+            );
+            return Err(Misuse(message).into());
+        }
+        DrafterAt::Hub { id, .. } => id.rsplit('/').next().unwrap_or_default().to_owned(),
+        DrafterAt::Folder(folder) => {
+            let path = fs::canonicalize(folder)
+                .with_context(|| format!("cannot open `{}`", folder.display()))?;
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        }
+    };
+    let give = "the folder's name is none for a run: give one with `--name`";
+    check_name(&name).context(give)?;
+    Ok(name)
+}
+
+fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
+    let toml = format!(
+        "# made by `spectrain import`\nrecipe = \"import\"\nname = \"{name}\"\n\n[target]\nmodel = {}\n",
+        json!(arguments.target)
+    );
+    let run = RunName {
+        root: &arguments.runs,
+        name,
+        recipe: "import",
+    };
+    let run = RunFolder::open(run, &toml, Existing::Continue)?;
+    let manifest = run.manifest("import")?;
+    if manifest.is_some_and(|manifest| manifest.status == Status::Done) {
+        bail!(
+            "`{}` holds an imported drafter already; choose another `--name`",
+            run.path().display()
+        );
+    }
+    run.clear("import")?;
+    Ok(run)
+}
+
+/// What drafting is worth in each way of understanding the folder.
+fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Result<Vec<Measured>> {
+    let target = &wanted.target;
+    let candidate = run.path().join("import").join(CANDIDATE);
+    let name = &arguments.device.device;
+    let device = device::device(name)?;
+    let dtype = device::target_dtype(TargetType::Auto, name);
+    let model = ModelFolder::open(target)?;
+    let loaded = load_target(&model, &device, dtype)?;
+    if let Family::Eagle1 | Family::DFlash = wanted.family {
+        warn_of_own(&wanted.folder, &loaded.parts())?;
+    }
+    let mut judge: Option<Judge> = None;
+    let mut prompts = given_prompts(arguments, wanted)?;
+    let mut measured = Vec::new();
+    for meaning in wanted.meanings.iter().cloned() {
+        let published = Published::read(&wanted.folder, &meaning.reading)?;
+        published.write(&candidate, Some(target), &Value::Null)?;
+        let drafter = open_drafter(&candidate, &loaded.parts(), &device)?;
+        let judge = match &mut judge {
+            Some(judge) => {
+                judge.take(drafter.as_ref())?;
+                judge
+            }
+            None => {
+                let stop = target::stop_tokens(&model)?;
+                judge.insert(Judge::of(loaded.clone(), stop, drafter.as_ref())?)
+            }
+        };
+        if prompts.is_empty() {
+            prompts = judge.generated_prompts(arguments.count)?;
+        }
+        let decoded = accepted(judge, &prompts)?;
+        measured.push(Measured { meaning, decoded });
+    }
+    fs::remove_dir_all(&candidate)
+        .with_context(|| format!("cannot remove `{}`", candidate.display()))?;
+    Ok(measured)
+}
+
+/// Those of `--prompts`; none without it.
+fn given_prompts(arguments: &ImportArguments, wanted: &Wanted) -> Result<Vec<Vec<u32>>> {
+    match &arguments.prompts {
+        None => Ok(Vec::new()),
+        Some(path) => {
+            let of = (wanted.folder.as_path(), wanted.target.as_path());
+            prompts_in(path, of, &arguments.template, arguments.count)
+        }
+    }
+}
+
+/// The way in which most is accepted, and the others.
+fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
+    let tau = |way: &&Measured| way.decoded.tau();
+    let best = measured.iter().max_by(|a, b| tau(a).total_cmp(&tau(b)));
+    let best = best.context("the folder has no meaning")?;
+    let others: Vec<&Measured> = measured
+        .iter()
+        .filter(|way| !std::ptr::eq(*way, best))
+        .collect();
+    if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
+        bail!(
+            "the folder can be meant in two ways that are worth the same: {}; {}; measure with `--prompts` of \
+             what the drafter is for, or decide on the layers with `--layers`",
+            best.summary(),
+            other.summary()
+        );
+    }
+    Ok((best, others))
+}

@@ -1,0 +1,159 @@
+//! Answers of a target that this program decodes.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, bail};
+use rand::{SeedableRng, rngs::StdRng};
+use serde_json::{Map, Value, json};
+use spectrain_checkpoints::{ModelFolder, hash};
+use spectrain_data::Message;
+use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
+use spectrain_data::template::{ChatTemplate, Generation};
+use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_eval::{DecodeSettings, Decoder};
+use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
+
+use super::RegenerateArguments;
+use crate::recipe::tables::TargetType;
+use crate::runtime::device;
+use crate::runtime::target;
+use crate::runtime::target::TEMPLATE_VARIABLES;
+use crate::stages::interrupted;
+
+/// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
+const LONGEST_ANSWER: usize = 2048;
+
+/// A target with everything that turns a conversation into an answer.
+pub struct TargetAnswers {
+    /// It decodes one conversation at a time.
+    target: Mutex<Transformer>,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    decode: DecodeSettings,
+    seed: u64,
+    sha256: String,
+    text_sha256: String,
+    variables: Map<String, Value>,
+}
+
+impl TargetAnswers {
+    /// Loads the target.
+    pub(super) fn open(arguments: &RegenerateArguments, name: &str) -> Result<Self> {
+        let device_name = &arguments.device.device;
+        let device = device::device(device_name)?;
+        let folder = target::resolve(name, None)?;
+        let variables = arguments.template.given();
+        let (tokenizer, template) = target::text(&folder, None, &variables)?;
+        let Some(template) = template else {
+            bail!("the target `{name}` has no chat template, which conversations need");
+        };
+        let model = ModelFolder::open(&folder)?;
+        let dtype = device::target_dtype(TargetType::Auto, device_name);
+        let target = load_target(&model, &device, dtype)?;
+        let mut text = String::new();
+        for file in target::text_files(&folder)? {
+            text.push_str(&hash::sha256_file(&file)?);
+        }
+        let own = model.generation_config();
+        let decode = DecodeSettings {
+            max_new_tokens: arguments
+                .max_tokens
+                .map_or(LONGEST_ANSWER, |tokens| tokens as usize),
+            draft: DraftShape::Chain { length: 1 },
+            sampling: sampling(own, arguments.temperature, arguments.top_p),
+            stop: target::stop_tokens(&model)?,
+            shadow: None,
+        };
+        Ok(Self {
+            target: Mutex::new(target),
+            tokenizer,
+            template,
+            decode,
+            seed: arguments.seed.unwrap_or_default(),
+            sha256: model.sha256(),
+            text_sha256: hash::sha256_bytes(text.as_bytes()),
+            variables,
+        })
+    }
+
+    /// Everything that the answers depend on.
+    pub(super) fn settings(&self) -> Result<Map<String, Value>> {
+        let mut settings = json!({
+            "target": self.sha256,
+            "text": self.text_sha256,
+            "sampling": self.decode.sampling,
+            "max_tokens": self.decode.max_new_tokens,
+            "seed": self.seed,
+        });
+        if !self.variables.is_empty() {
+            settings[TEMPLATE_VARIABLES] = json!(self.variables);
+        }
+        match settings {
+            Value::Object(settings) => Ok(settings),
+            other => bail!("expected an object, found {other}"),
+        }
+    }
+
+    fn decode(&self, request: &Request) -> Result<Answer> {
+        let text = self.template.render(request.messages, Generation::Prompt)?;
+        let prompt = self.tokenizer.encode(&text)?.ids;
+        let mut rng = StdRng::seed_from_u64(request.seed(self.seed));
+        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let capture = Capture::default();
+        let decoder = Decoder::new(&*target, &capture).unless(&interrupted);
+        let mut tokens = decoder.plain(&prompt, &self.decode, &mut rng)?.tokens;
+        let stopped = tokens
+            .last()
+            .is_some_and(|last| self.decode.stop.contains(last));
+        if stopped {
+            tokens.pop();
+        }
+        let content = self.tokenizer.decode(&tokens, Special::Skip)?;
+        Ok(Answer {
+            message: Message::new("assistant", content),
+            truncated: !stopped,
+        })
+    }
+}
+
+impl Answers for TargetAnswers {
+    fn answer(&self, request: &Request) -> Result<Answer, Failure> {
+        // The same would happen again.
+        self.decode(request).map_err(|error| Failure::Lasting {
+            reason: format!("{error:#}"),
+        })
+    }
+}
+
+/// How tokens are chosen: as given, else as the target's generation settings say, as engines do.
+fn sampling(own: Option<&Value>, temperature: Option<f64>, top_p: Option<f64>) -> Sampling {
+    let of = |key: &str| own.map_or(&Value::Null, |own| &own[key]);
+    let greedy = of("do_sample").as_bool() == Some(false);
+    let temperature = temperature
+        .or(greedy.then_some(0.0))
+        .or(of("temperature").as_f64());
+    let top_k = of("top_k").as_u64().unwrap_or_default();
+    Sampling {
+        temperature: temperature.unwrap_or(1.0),
+        top_k: usize::try_from(top_k).unwrap_or_default(),
+        top_p: top_p.or(of("top_p").as_f64()).unwrap_or(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_given_is_as_the_target_says() {
+        let own = json!({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95});
+        let found = |own: Option<&Value>, temperature, top_p| {
+            let sampling = sampling(own, temperature, top_p);
+            (sampling.temperature, sampling.top_k, sampling.top_p)
+        };
+        assert_eq!(found(Some(&own), None, None), (0.6, 20, 0.95));
+        assert_eq!(found(Some(&own), Some(0.0), Some(0.5)), (0.0, 20, 0.5));
+        assert_eq!(found(Some(&json!({"do_sample": false})), None, None).0, 0.0);
+        assert_eq!(found(None, None, None), (1.0, 0, 1.0));
+    }
+}

@@ -1,0 +1,267 @@
+//! `spectrain report`: several runs side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::printable;
+use spectrain_eval::{Report, compare};
+
+use crate::cli::Misuse;
+use crate::cli::progress::print;
+use crate::runs::run_folder::{RunFolder, stale};
+use crate::runtime::target;
+
+/// Where a report is, in the folder of a run or of `spectrain evaluate --out`.
+const INSIDE: [&str; 2] = ["evaluate/report.json", "report.json"];
+/// What the table may be written as: it is Markdown.
+const ENDINGS: [&str; 3] = ["md", "markdown", "txt"];
+
+/// Arguments of `spectrain report`.
+#[derive(Debug, Args)]
+pub struct ReportArguments {
+    /// Runs or their folders, `report.json` files or folders with one, or the drafter's folder of a run
+    #[arg(required = true, value_name = "REPORT")]
+    reports: Vec<PathBuf>,
+    /// Write the table, which is Markdown, to this file (`.md` or `.txt`) instead of printing it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+}
+
+/// A report, and where it was found.
+struct Found {
+    /// What the user calls it.
+    given: PathBuf,
+    file: PathBuf,
+    report: Report,
+    /// Why it is not about what is there now.
+    stale: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &ReportArguments) -> Result<()> {
+    if let Some(out) = &arguments.out {
+        check_ending(out)?;
+    }
+    let reports = arguments.reports.iter();
+    let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
+    let found = reports.collect::<Result<Vec<_>>>()?;
+    let mut named = Vec::new();
+    let mut remarks = String::new();
+    for (name, found) in names(&found).into_iter().zip(found) {
+        if let Some(why) = found.stale {
+            remarks.push_str(&format!("\nStale: {name}: {why}.\n"));
+        }
+        named.push((name, found.report));
+    }
+    let table = compare(&named) + &remarks;
+    match &arguments.out {
+        Some(file) => Ok(write_file(file, table.as_bytes())?),
+        None => print(table),
+    }
+}
+
+/// Fails for a file of another kind.
+fn check_ending(out: &Path) -> Result<()> {
+    let ending = out.extension().unwrap_or_default().to_string_lossy();
+    match ENDINGS.contains(&&*ending.to_lowercase()) {
+        true => Ok(()),
+        false => {
+            let message = format!(
+                "`--out {}`: the table is Markdown: expected a name that ends in {}",
+                printable(&out.display().to_string()),
+                ENDINGS.map(|ending| format!("`.{ending}`")).join(" or ")
+            );
+            Err(Misuse(message).into())
+        }
+    }
+}
+
+/// The file that is meant by a file, a folder, or the name of a run.
+fn file_of(given: &Path, runs: &Path) -> Result<PathBuf> {
+    if given.is_file() {
+        return Ok(given.to_owned());
+    }
+    let named = given
+        .to_str()
+        .and_then(|name| RunFolder::look(runs, name).ok());
+    let folders = [Some(given), named.as_deref(), run_of_drafter(given)];
+    let mut tried = folders.into_iter().flatten().flat_map(|folder| {
+        let inside = INSIDE.iter().map(move |inside| folder.join(inside));
+        inside.collect::<Vec<_>>()
+    });
+    if let Some(file) = tried.find(|file| file.is_file()) {
+        return Ok(file);
+    }
+    let shown = printable(&given.display().to_string());
+    if RunFolder::is_run(given) || named.is_some() {
+        bail!("the run `{shown}` has no report yet: its stage `evaluate` has not run");
+    }
+    if given.join(CONFIG).is_file() {
+        bail!(
+            "no report of the drafter `{shown}`: `spectrain evaluate --drafter {shown} --out DIR` makes one"
+        );
+    }
+    let what = match given.is_dir() {
+        true => format!("it holds no `{}`", INSIDE.join("` and no `")),
+        false => format!(
+            "there is no such file or folder, and no run `{}`",
+            printable(&runs.join(given).display().to_string())
+        ),
+    };
+    bail!("no report `{shown}`: {what}")
+}
+
+/// The run whose drafter is in this folder, `RUN/export/drafter`.
+fn run_of_drafter(folder: &Path) -> Option<&Path> {
+    let run = folder.parent()?.parent()?;
+    (folder.join(CONFIG).is_file() && RunFolder::is_run(run)).then_some(run)
+}
+
+fn read(given: &Path, file: PathBuf) -> Result<Found> {
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read the report `{}`", file.display()))?;
+    let report = Report::from_json(&text)
+        .with_context(|| format!("`{}` is not a report", file.display()))?;
+    let stale = match run_of(&file) {
+        Some(run) => stale(run, "evaluate")?,
+        None => changed_drafter(&report),
+    };
+    Ok(Found {
+        given: given.to_owned(),
+        file,
+        report,
+        stale,
+    })
+}
+
+/// The run whose stage `evaluate` wrote this file.
+fn run_of(file: &Path) -> Option<&Path> {
+    let stage = file.parent()?;
+    let run = stage.parent()?;
+    (stage.file_name()? == "evaluate" && RunFolder::is_run(run)).then_some(run)
+}
+
+/// Whether a report that stands alone is about a drafter that has changed. One that is not here any more has not.
+fn changed_drafter(report: &Report) -> Option<String> {
+    let folder = Path::new(&report.drafter.path);
+    let now = target::sha256_of_drafter(folder).ok()?;
+    (now != report.drafter.sha256 && !report.drafter.sha256.is_empty()).then(|| {
+        format!(
+            "the drafter `{}` has changed since",
+            printable(&report.drafter.path)
+        )
+    })
+}
+
+/// The names of the table's rows: the run's, or what the user calls a file that stands alone. Where two are the same, so much of the path
+/// is there too as tells them apart.
+fn names(found: &[Found]) -> Vec<String> {
+    let plain: Vec<String> = found
+        .iter()
+        .map(|found| match found.report.recipe["name"].as_str() {
+            Some(name) => printable(name),
+            None => printable(&found.given.display().to_string()),
+        })
+        .collect();
+    let mut same: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, name) in plain.iter().enumerate() {
+        same.entry(name).or_default().push(at);
+    }
+    let mut names = plain.clone();
+    for group in same.into_values() {
+        let files: Vec<&Path> = group.iter().map(|&at| found[at].file.as_path()).collect();
+        let places: BTreeSet<PathBuf> = files.iter().map(whole).collect();
+        if places.len() < 2 {
+            continue;
+        }
+        for (at, place) in group.iter().zip(apart(&files)) {
+            names[*at] = format!("{} ({place})", plain[*at]);
+        }
+    }
+    names
+}
+
+/// A path by which no other file is called.
+fn whole(path: &&Path) -> PathBuf {
+    let found = path.canonicalize().or_else(|_| std::path::absolute(path));
+    found.unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// What tells paths apart: the parts in which they differ, from the first to the last of these; the whole path where one was
+/// given twice.
+fn apart(paths: &[&Path]) -> Vec<String> {
+    let whole: Vec<PathBuf> = paths.iter().map(whole).collect();
+    let parts: Vec<Vec<Component>> = whole
+        .iter()
+        .map(|path| path.components().collect())
+        .collect();
+    let same_at = |at: &dyn Fn(&[Component]) -> Option<String>| {
+        let mut found = parts.iter().map(|parts| at(parts));
+        let first = found.next().flatten();
+        first.is_some() && found.all(|other| other == first)
+    };
+    let text = |part: &Component| part.as_os_str().to_string_lossy().into_owned();
+    let before = (0..)
+        .take_while(|&n| same_at(&|parts| parts.get(n).map(text)))
+        .count();
+    let after = (1..)
+        .take_while(|&n| same_at(&|parts| parts.len().checked_sub(n).map(|at| text(&parts[at]))))
+        .count();
+    let shown = |(parts, path): (&Vec<Component>, &&Path)| {
+        let end = parts.len().saturating_sub(after);
+        let middle: PathBuf = parts.get(before..end).unwrap_or_default().iter().collect();
+        let place = match middle.as_os_str().is_empty() {
+            true => path.to_path_buf(),
+            false => middle,
+        };
+        printable(&place.display().to_string())
+    };
+    parts.iter().zip(paths).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_told_apart_by_the_folders_in_which_they_differ() {
+        let told = |paths: &[&str]| apart(&paths.iter().map(Path::new).collect::<Vec<_>>());
+        let file = "evaluate/report.json";
+        assert_eq!(
+            told(&[&format!("a/x/{file}"), &format!("b/x/{file}")]),
+            ["a", "b"]
+        );
+        assert_eq!(
+            told(&[&format!("runs/x/{file}"), "judged/report.json"]),
+            ["runs/x/evaluate", "judged"]
+        );
+        // The same one twice is given as it was called.
+        assert_eq!(
+            told(&["a/report.json", "a/report.json"]),
+            ["a/report.json", "a/report.json"]
+        );
+    }
+
+    #[test]
+    fn only_files_that_can_hold_the_table_are_written() {
+        for out in ["a.md", "a/b.MD", "a.txt"] {
+            check_ending(Path::new(out)).unwrap();
+        }
+        for out in ["a.html", "a", "a.json", "md"] {
+            let error = check_ending(Path::new(out)).unwrap_err();
+            assert!(error.is::<Misuse>(), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains(&format!("`--out {out}`")) && text.contains("`.md`"),
+                "{text}"
+            );
+        }
+    }
+}

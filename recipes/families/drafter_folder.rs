@@ -1,0 +1,226 @@
+//! What the folders of all drafters have in common.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use burn::tensor::DType as BurnType;
+use serde_json::json;
+use spectrain_checkpoints::eagle3::Rope;
+use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::names::wrapped;
+use spectrain_checkpoints::printable;
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain_data::tokens::TokenShards;
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::weights::host_f32;
+use spectrain_models::{RopeConfig, RopeScaling, TargetParts};
+
+/// Fails on the first size that is not the target's: what it is, the drafter's and the target's.
+pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
+    for (what, found, expected) in sizes {
+        if found != expected {
+            bail!("{what}: expected {expected}, found {found}");
+        }
+    }
+    Ok(())
+}
+
+/// Fails where texts, prompts included, hold the token that stands for tokens to come.
+pub(crate) fn check_mask_token(mask_token: Option<u32>, texts: &TokenShards) -> Result<()> {
+    check_unheld("mask_token", mask_token, texts)
+}
+
+/// Fails where texts, prompts included, hold the token that `[drafter] key` names.
+pub(crate) fn check_unheld(key: &str, token: Option<u32>, texts: &TokenShards) -> Result<()> {
+    let Some(wanted) = token else {
+        return Ok(());
+    };
+    let tokens = texts.iter().flat_map(|text| text.tokens);
+    match tokens.filter(|&&token| token == wanted).count() {
+        0 => Ok(()),
+        found => bail!(
+            "`[drafter] {key}`: expected a token that no text holds, found one that the texts hold {found} times"
+        ),
+    }
+}
+
+/// Rotary positions as a layout has them.
+pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
+    let scaling = match &rope.scaling {
+        RopeScaling::Default => None,
+        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
+    };
+    Ok(Rope {
+        rope_theta: rope.theta,
+        scaling,
+    })
+}
+
+/// Rotary positions that a folder's layout has, for heads of `d_head` and sequences of at most `positions`.
+pub(crate) fn rope_config(
+    folder: &Path,
+    rope: &Rope,
+    [d_head, positions]: [usize; 2],
+) -> Result<RopeConfig> {
+    let place = || {
+        format!(
+            "`{}`: `rope_parameters` or `rope_scaling`",
+            folder.join(CONFIG).display()
+        )
+    };
+    let scaling = match &rope.scaling {
+        None => RopeScaling::Default,
+        Some(scaling) => {
+            let mut scaling = scaling.clone();
+            // Some checkpoints leave the original context out and mean the longest one.
+            if scaling["original_max_position_embeddings"].is_null() {
+                scaling["original_max_position_embeddings"] = json!(positions);
+            }
+            let kind = scaling["rope_type"].to_string();
+            let scaling = serde_json::from_value::<RopeScaling>(scaling);
+            scaling.map_err(|error| {
+                let known = "default, linear, llama3 or yarn";
+                anyhow!(
+                    "{}: expected rotary scaling {known}, got `{}` ({})",
+                    place(),
+                    printable(&kind),
+                    printable(&error.to_string())
+                )
+            })?
+        }
+    };
+    let rope = RopeConfig {
+        theta: rope.rope_theta,
+        scaling,
+    };
+    let checked = rope.check(d_head).map_err(anyhow::Error::msg);
+    checked.with_context(place)?;
+    Ok(rope)
+}
+
+/// The target's head over the draft vocabulary, as files hold it.
+pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) -> NamedTensor {
+    let rows = target.head_rows(vocabulary).transpose();
+    let shape = rows.dims();
+    NamedTensor::from_f32("lm_head.weight", shape, host_f32(rows.cast(BurnType::F32)))
+}
+
+/// The target's embedding, as files hold it.
+pub(crate) fn target_embedding(target: &TargetParts) -> NamedTensor {
+    let rows = target.embed_tokens.weight.val();
+    let shape = rows.dims();
+    NamedTensor::from_f32(
+        "embed_tokens.weight",
+        shape,
+        host_f32(rows.cast(BurnType::F32)),
+    )
+}
+
+/// Largest difference between a tensor of the target and its copy in a folder, relative to the largest element: bf16
+/// keeps eight bits.
+const ROUNDED: f32 = 0.01;
+
+/// Whether a tensor of a folder is one of the target's, but for rounding.
+pub(crate) fn is_copy(found: &NamedTensor, expected: &NamedTensor) -> Result<bool> {
+    let (found, expected) = (found.to_f32()?, expected.to_f32()?);
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let mut pairs = found.iter().zip(&expected);
+    // Written so that NaN fails.
+    let near = pairs.all(|(got, x)| (got - x).abs() <= ROUNDED * largest);
+    Ok(near && found.len() == expected.len())
+}
+
+/// Warns of an embedding or a head in a folder that is not the target's copy: the target's is what drafts, as in SGLang.
+pub(crate) fn warn_of_own(folder: &Path, target: &TargetParts) -> Result<()> {
+    let model = ModelFolder::open(folder)?;
+    let full = DraftVocabulary::full(target.spec.vocab);
+    let theirs: [(&str, &dyn Fn() -> NamedTensor); 2] = [
+        ("embed_tokens.weight", &|| target_embedding(target)),
+        ("lm_head.weight", &|| target_head(target, &full)),
+    ];
+    for (name, theirs) in theirs {
+        let Some(own) = wrapped(&model, name) else {
+            continue;
+        };
+        if !is_copy(&model.read(&own.name)?, &theirs())? {
+            tracing::warn!(
+                "`{name}` in `{}` is not the target's; the target's is used, as SGLang does",
+                folder.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The names of the target's architecture, from its own configuration.
+pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
+    let Some(folder) = &target.folder else {
+        return Ok(Vec::new());
+    };
+    let config = crate::runtime::target::read_json(&folder.join("config.json"))?;
+    let names = config["architectures"].as_array();
+    let names = names.into_iter().flatten().filter_map(|name| name.as_str());
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Rounds tensors to the type they are written in.
+pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
+    let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
+    Ok(cast.collect::<spectrain_checkpoints::Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spectrain_data::Sample;
+    use spectrain_data::tokens::TokenWriter;
+
+    #[test]
+    fn a_mask_token_that_only_prompts_hold_is_refused_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = TokenWriter::create(folder.path(), 100).unwrap();
+        let sample = Sample {
+            tokens: vec![7, 1, 2, 7],
+            loss_mask: vec![false, false, true, false],
+        };
+        writer.push(&sample).unwrap();
+        writer.finish(serde_json::Map::new()).unwrap();
+        let texts = TokenShards::open(folder.path()).unwrap();
+        assert!(
+            check_mask_token(Some(3), &texts).is_ok() && check_mask_token(None, &texts).is_ok()
+        );
+        let error = check_mask_token(Some(7), &texts).unwrap_err().to_string();
+        assert!(
+            error.contains("mask_token") && error.contains("2 times"),
+            "{error}"
+        );
+    }
+}
+
+/// What the tests of all kinds of drafters start from.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use burn::prelude::Device;
+    use spectrain_models::load_target;
+
+    /// A Llama of a few thousand parameters.
+    pub(crate) fn target() -> TargetParts {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
+        let model = ModelFolder::open(folder).unwrap();
+        let model = load_target(&model, &Device::flex(), DType::F32).unwrap();
+        model.parts()
+    }
+
+    /// `size` of its tokens; all where that is 0.
+    pub(crate) fn vocabulary(size: usize) -> DraftVocabulary {
+        let vocab = target().spec.vocab;
+        let counts: Vec<u64> = (0..vocab as u64).map(|token| token * 7 % 13).collect();
+        match size {
+            0 => DraftVocabulary::full(vocab),
+            size => DraftVocabulary::from_counts(&counts, size, &[]).unwrap(),
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Drafters that are language models of their own, PARD's included, as ordinary folders and as sizes.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use serde_json::Value;
+use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
+use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::weights::export;
+use spectrain_models::{
+    Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, LoraConfig, Scope, TargetParts,
+    TargetSpec, Transformer, TransformerConfig, ignored_tensors,
+};
+use spectrain_train::{WorkRows, Workload};
+
+use crate::families::drafter_folder::check_mask_token;
+use crate::families::footprint::{
+    Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
+};
+use crate::families::registry::{Layout, Shipped};
+use crate::plan::target_sizes::known_sizes;
+use crate::recipe::tables::Engine;
+use crate::runtime::target::other_token;
+
+impl Shipped for LanguageModel {
+    const KIND: &'static str = "language_model";
+    const FAMILY: Family = Family::LanguageModel;
+    const ENGINES: &'static [Engine] = &[
+        Engine::Vllm,
+        Engine::Sglang,
+        Engine::Hf,
+        Engine::TensorrtLlm,
+        Engine::LlamaCpp,
+    ];
+    const LAYOUTS: &'static [Layout<Self>] = &[];
+
+    fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
+        check_start(&config.model, target)
+    }
+
+    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+        check_tokenizer(folder, target)?;
+        let model = spectrain_models::load_target(&ModelFolder::open(folder)?, device, DType::F32)?;
+        Self::of(model, target).with_context(|| not_for_this(folder))
+    }
+
+    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        let model = self.merged()?;
+        let to_write = to_write(&model, self.target(), dtype)?;
+        Ok(to_write.write(folder, provenance)?)
+    }
+
+    fn captured(&self) -> Result<Capture> {
+        Ok(Capture::default())
+    }
+
+    fn launch_lines(
+        &self,
+        folder: &Path,
+        target: &str,
+        draft_length: usize,
+    ) -> Result<Vec<Launch>> {
+        let lines = language_model::launch_lines(folder, target, draft_length);
+        Ok(with_remark(lines, self.model().config(), self.target()))
+    }
+
+    fn footprint(config: &LanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
+        Self::capture(config, target)?;
+        sizes(config).footprint(target)
+    }
+
+    fn activations(
+        config: &LanguageModelConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        sizes(config).activations(target, work, (batch, Sees::Back))
+    }
+}
+
+impl Shipped for Pard {
+    const KIND: &'static str = "pard";
+    const FAMILY: Family = Family::Pard;
+    /// Served as the language model that it is.
+    const ENGINES: &'static [Engine] = LanguageModel::ENGINES;
+    const LAYOUTS: &'static [Layout<Self>] = &[];
+
+    fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
+        check_start(&config.model, target)?;
+        check_mask_token(config.mask_token, texts)
+    }
+
+    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+        check_tokenizer(folder, target)?;
+        let opened = ModelFolder::open(folder)?;
+        let mask_token = language_model::read_mask_token(&opened)?;
+        let mut weights = FolderWeights::new(&opened, "model.");
+        let file = folder.join("config.json");
+        let config = TransformerConfig::read(opened.config(), &file)?;
+        let mut known = ignored_tensors(&config);
+        known.push(TARGET_PROJ.to_owned());
+        let d_model = config.spec.d_model;
+        let mut scope = Scope::root(&mut weights, device, DType::F32);
+        let model = Transformer::new(&mut scope, config)?;
+        let projection = match opened.info(TARGET_PROJ) {
+            Err(_) => None,
+            Ok(info) => {
+                let width = info.shape.last().copied().unwrap_or(0);
+                let mut weights = FolderWeights::new(&opened, "");
+                let mut scope = Scope::root(&mut weights, device, DType::F32);
+                let scope = &mut scope.child("target_proj");
+                Some(Linear::new(scope, width, d_model, Bias::Without)?)
+            }
+        };
+        weights.finish(&known)?;
+        let drafter = Self::of(model, projection, target, mask_token)
+            .with_context(|| not_for_this(folder))?;
+        if drafter.target_proj().is_some() && !drafter.reads_features() {
+            tracing::warn!(
+                "`{}` was trained with the features of a target of another width; it drafts without them",
+                folder.display()
+            );
+        }
+        Ok(drafter)
+    }
+
+    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        let model = self.merged()?;
+        let mut to_write = to_write(&model, self.target(), dtype)?;
+        to_write.mask_token = Some(self.mask_token());
+        if let Some(projection) = self.target_proj() {
+            let weight = export(projection).into_iter();
+            to_write.tensors.extend(weight.map(|tensor| NamedTensor {
+                name: TARGET_PROJ.into(),
+                ..tensor
+            }));
+        }
+        Ok(to_write.write(folder, provenance)?)
+    }
+
+    fn captured(&self) -> Result<Capture> {
+        Ok(self.capture_of_target())
+    }
+
+    fn launch_lines(
+        &self,
+        folder: &Path,
+        target: &str,
+        draft_length: usize,
+    ) -> Result<Vec<Launch>> {
+        let lines = language_model::pard_launch_lines(folder, target, draft_length);
+        let lines = with_remark(lines, self.model().config(), self.target());
+        Ok(match self.target_proj() {
+            None => lines,
+            Some(_) => {
+                let note =
+                    "engines read no features of the target; there the drafter works without them";
+                [vec![Launch::remark(note)], lines].concat()
+            }
+        })
+    }
+
+    fn footprint(config: &PardConfig, target: &TargetSpec) -> Result<Footprint> {
+        let captured = Self::capture(config, target)?.layers.len() as u64;
+        let of_model = sizes_of_pard(config).footprint(target)?;
+        let width = if config.target_features {
+            captured + 1
+        } else {
+            0
+        };
+        let (own, _) = sizes_of_pard(config).spec(target)?;
+        Ok(Footprint {
+            parameters: of_model.parameters + width * (target.d_model * own.d_model) as u64,
+            captured,
+            ..of_model
+        })
+    }
+
+    fn activations(
+        config: &PardConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        sizes_of_pard(config).activations(target, work, (batch, Sees::Back))
+    }
+}
+
+/// The commands, behind a remark where vLLM needs one more setting.
+fn with_remark(lines: Vec<Launch>, own: &TransformerConfig, target: &TargetParts) -> Vec<Launch> {
+    if own.spec.vocab == target.spec.vocab {
+        return lines;
+    }
+    let remark = format!(
+        "vLLM wants `\"use_heterogeneous_vocab\": true` too, as the drafter knows {} of the target's {} tokens",
+        own.spec.vocab, target.spec.vocab
+    );
+    // With that setting vLLM refuses to draw.
+    let lines = lines.into_iter().map(Launch::likeliest_alone);
+    std::iter::once(Launch::remark(&remark))
+        .chain(lines)
+        .collect()
+}
+
+pub(crate) fn to_write<'a>(
+    model: &Transformer,
+    target: &'a TargetParts,
+    dtype: DType,
+) -> Result<LanguageModelFolder<'a>> {
+    Ok(LanguageModelFolder {
+        config: model.config().to_json()?,
+        tensors: language_model::named(export(model)),
+        dtype,
+        mask_token: None,
+        target: target.folder.as_deref(),
+    })
+}
+
+pub(crate) fn not_for_this(folder: &Path) -> String {
+    format!("the drafter `{}` is not for this target", folder.display())
+}
+
+/// Fails where the model to start from has other tokens than the target.
+pub(crate) fn check_start(model: &str, target: &TargetParts) -> Result<()> {
+    match model.is_empty() {
+        true => Ok(()),
+        false => check_tokenizer(&crate::runtime::target::resolve(model, None)?, target),
+    }
+}
+
+/// Fails where a drafter's tokens are not the target's: the same ids must stand for the same texts. Without a tokenizer on
+/// either side nothing can be said.
+pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
+    let Some(of_target) = &target.folder else {
+        return Ok(());
+    };
+    let has_tokenizer = |folder: &Path| folder.join("tokenizer.json").exists();
+    if !has_tokenizer(folder) || !has_tokenizer(of_target) {
+        return Ok(());
+    }
+    match other_token(folder, of_target)? {
+        None => Ok(()),
+        Some(difference) => bail!(
+            "{}: {difference}; a drafter needs the tokenizer of its target",
+            not_for_this(folder)
+        ),
+    }
+}
+
+fn sizes(config: &LanguageModelConfig) -> Sizes<'_> {
+    Sizes {
+        model: &config.model,
+        kept: config.keep_layers.len(),
+        fresh: config.fresh.as_ref(),
+        lora: config.lora.as_ref(),
+    }
+}
+
+fn sizes_of_pard(config: &PardConfig) -> Sizes<'_> {
+    Sizes {
+        model: &config.model,
+        kept: config.keep_layers.len(),
+        fresh: config.fresh.as_ref(),
+        lora: config.lora.as_ref(),
+    }
+}
+
+/// Rows that are judged where only masks behind cuts are.
+fn judged(work: &Workload, batch: Packed) -> Option<f64> {
+    let positions = batch.positions() as f64;
+    match work.rows {
+        WorkRows::Behind { cuts, places } if places > 1 => {
+            let masks = batch.rows as f64 * cuts as f64 * (places - 1) as f64;
+            Some(masks.min(positions))
+        }
+        _ => None,
+    }
+}
+
+/// What the parameters are counted from.
+pub(crate) struct Sizes<'a> {
+    pub(crate) model: &'a str,
+    /// Layers that are kept; 0 for all.
+    pub(crate) kept: usize,
+    pub(crate) fresh: Option<&'a FreshConfig>,
+    pub(crate) lora: Option<&'a LoraConfig>,
+}
+
+impl Sizes<'_> {
+    pub(crate) fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
+        let (mut spec, tied) = self.spec(target)?;
+        if self.kept > 0 {
+            spec.layers = self.kept;
+        }
+        let (d, d_head, d_ff) = (spec.d_model as u64, spec.d_head as u64, spec.d_ff as u64);
+        let (heads, kv_heads) = (spec.heads as u64, spec.kv_heads as u64);
+        let (layers, vocab) = (spec.layers as u64, spec.vocab as u64);
+        let (d_q, d_kv) = (heads * d_head, kv_heads * d_head);
+        let head_norms = if self.fresh.is_some() { 2 * d_head } else { 0 };
+        let whole = 2 * (d_q + d_kv) * d + 3 * d * d_ff + 2 * d + head_norms;
+        let all = layers * whole + d + vocab * d * if tied { 1 } else { 2 };
+        let (parameters, frozen) = match self.lora {
+            // Two thin matrices beside each linear layer.
+            Some(lora) => {
+                let ends = 2 * (d + d_q) + 2 * (d + d_kv) + 3 * (d + d_ff);
+                (layers * lora.rank as u64 * ends, all)
+            }
+            None => (all, 0),
+        };
+        Ok(Footprint {
+            parameters,
+            head: if self.lora.is_some() { 0 } else { vocab * d },
+            frozen,
+            // It proposes the tokens it knows; none is chosen by how often it occurs.
+            draft_vocab: target.vocab as u64,
+            captured: 0,
+        })
+    }
+
+    /// What a step of training keeps where the drafter sees `sees` of its texts.
+    pub(crate) fn activations(
+        &self,
+        target: &TargetSpec,
+        work: &Workload,
+        (batch, sees): (Packed, Sees),
+    ) -> Result<Activations> {
+        let (spec, _) = self.spec(target)?;
+        let layers = if self.kept > 0 {
+            self.kept
+        } else {
+            spec.layers
+        };
+        // Whether a model from a folder norms its heads is not known here; that is little beside the rest.
+        let layer = LayerSizes::of(&spec, [0; 3])?;
+        let attended = Attended::of(work, batch, sees);
+        let all = decoder(&layer, layers as u64, work, attended);
+        Ok(Activations {
+            // The last norm.
+            kept: all.kept + attended.rows * (3 * layer.d_model) as f64,
+            judged: judged(work, batch).unwrap_or(all.judged),
+            ..all
+        })
+    }
+
+    /// Sizes at the start, and whether the head is the embedding. Of a cut target that is not known here; it counts as
+    /// having both.
+    fn spec(&self, target: &TargetSpec) -> Result<(TargetSpec, bool)> {
+        if !self.model.is_empty() {
+            let found = known_sizes(self.model, None);
+            return found.with_context(|| {
+                format!(
+                    "the sizes of `{}` are known once it is on this machine",
+                    self.model
+                )
+            });
+        }
+        let Some(fresh) = self.fresh else {
+            return Ok((target.clone(), false));
+        };
+        let structure = fresh.structure(target)?;
+        Ok((structure.spec, structure.tied_head))
+    }
+}

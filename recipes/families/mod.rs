@@ -1,0 +1,13 @@
+//! What kinds of drafters there are, with the folders and the sizes of each.
+
+mod dflash;
+mod draft_heads;
+pub(crate) mod drafter_folder;
+mod eagle1;
+mod eagle3;
+pub mod footprint;
+mod hydra;
+mod language_model;
+mod masked_language_model;
+mod medusa;
+pub mod registry;

@@ -1,0 +1,129 @@
+//! Sizes of targets on the hub, for an estimate before anything is downloaded. Nothing else reads them.
+
+use spectrain_models::{RopeConfig, RopeScaling, TargetSpec};
+
+/// Sizes of a target as far as an estimate needs them.
+struct Known {
+    id: &'static str,
+    layers: usize,
+    d_model: usize,
+    d_ff: usize,
+    heads: usize,
+    kv_heads: usize,
+    d_head: usize,
+    vocab: usize,
+    tied_head: bool,
+    max_positions: usize,
+}
+
+const fn qwen3(
+    id: &'static str,
+    layers: usize,
+    d_model: usize,
+    d_ff: usize,
+    heads: usize,
+    tied_head: bool,
+) -> Known {
+    Known {
+        id,
+        layers,
+        d_model,
+        d_ff,
+        heads,
+        kv_heads: 8,
+        d_head: 128,
+        vocab: 151_936,
+        tied_head,
+        max_positions: 40_960,
+    }
+}
+
+const fn llama3(
+    id: &'static str,
+    layers: usize,
+    d_model: usize,
+    d_ff: usize,
+    heads: usize,
+    d_head: usize,
+) -> Known {
+    Known {
+        id,
+        layers,
+        d_model,
+        d_ff,
+        heads,
+        kv_heads: 8,
+        d_head,
+        vocab: 128_256,
+        tied_head: d_head == 64,
+        max_positions: 131_072,
+    }
+}
+
+const KNOWN: [Known; 9] = [
+    qwen3("Qwen/Qwen3-0.6B", 28, 1024, 3072, 16, true),
+    qwen3("Qwen/Qwen3-1.7B", 28, 2048, 6144, 16, true),
+    qwen3("Qwen/Qwen3-4B", 36, 2560, 9728, 32, true),
+    qwen3("Qwen/Qwen3-8B", 36, 4096, 12_288, 32, false),
+    qwen3("Qwen/Qwen3-14B", 40, 5120, 17_408, 40, false),
+    qwen3("Qwen/Qwen3-32B", 64, 5120, 25_600, 64, false),
+    llama3("meta-llama/Llama-3.2-1B-Instruct", 16, 2048, 8192, 32, 64),
+    llama3(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        32,
+        4096,
+        14_336,
+        32,
+        128,
+    ),
+    llama3(
+        "meta-llama/Llama-3.3-70B-Instruct",
+        80,
+        8192,
+        28_672,
+        64,
+        128,
+    ),
+];
+
+/// The sizes of a hub id and whether its head is its embedding, if it is one of the few known here.
+pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
+    let known = KNOWN.iter().find(|known| known.id == id)?;
+    let spec = TargetSpec {
+        layers: known.layers,
+        d_model: known.d_model,
+        d_ff: known.d_ff,
+        heads: known.heads,
+        kv_heads: known.kv_heads,
+        d_head: known.d_head,
+        vocab: known.vocab,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            theta: 1e6,
+            scaling: RopeScaling::Default,
+        },
+        max_positions: known.max_positions,
+    };
+    Some((spec, known.tied_head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::target_sizes::target_parameters;
+
+    #[test]
+    fn the_sizes_give_the_published_numbers_of_parameters() {
+        // In billions, as the model cards say.
+        let published = [0.6, 1.7, 4.0, 8.2, 14.8, 32.8, 1.24, 8.03, 70.6];
+        for (known, published) in KNOWN.iter().zip(published) {
+            let (spec, tied) = find(known.id).unwrap();
+            let parameters = target_parameters(&spec, tied) as f64 / 1e9;
+            assert!(
+                (parameters / published - 1.0).abs() < 0.03,
+                "{}: {parameters}",
+                known.id
+            );
+        }
+    }
+}

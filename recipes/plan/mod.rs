@@ -1,0 +1,62 @@
+//! `--plan`: what a recipe would do, what would stop it, and what it would take.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use crate::plan::preflight::Asked;
+
+mod data;
+mod estimate;
+mod flops;
+mod known_targets;
+mod memory;
+pub mod preflight;
+mod speed;
+mod stages;
+pub(crate) mod target_sizes;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use estimate::Estimate;
+
+/// The text of `--plan`.
+pub fn plan(asked: &Asked) -> Result<String> {
+    let recipe = asked.recipe;
+    let run = asked.runs.join(&recipe.name);
+    let mut text = format!("{}\n", recipe.toml.trim_end());
+    _ = writeln!(text, "\nrun: {}\nstages:", run.display());
+    for (name, state) in stages::stages(asked)? {
+        _ = writeln!(text, "  {name:9} {state}");
+    }
+    let refusals = asked.refusals();
+    if !refusals.is_empty() {
+        text.push_str("\nrefused:\n");
+    }
+    for refusal in refusals {
+        _ = writeln!(text, "  {refusal:#}");
+    }
+    text.push_str("\nestimates:\n");
+    match target_sizes::of(recipe) {
+        None => {
+            let model = recipe.model().unwrap_or_default();
+            let none = "known once it is on this machine";
+            _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
+        }
+        Some(found) => match Estimate::of(asked, &found) {
+            Ok(estimate) => text.push_str(&estimate.text(recipe, &found, asked.device)),
+            Err(error) => _ = writeln!(text, "  none: {error:#}"),
+        },
+    }
+    Ok(text)
+}
+
+/// What the run takes, where the sizes of its target need no download.
+///
+/// # Errors
+/// The drafter does not fit the target, or its own sizes are not known here.
+pub fn estimate(asked: &Asked) -> Result<Option<Estimate>> {
+    let sizes = target_sizes::of(asked.recipe);
+    sizes.map(|sizes| Estimate::of(asked, &sizes)).transpose()
+}

@@ -1,0 +1,78 @@
+//! What would stop a run, found before anything heavy is done: by the run itself, and by its plan.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Error, Result};
+
+use crate::plan::target_sizes;
+use crate::recipe::ResolvedRecipe;
+use crate::runs::run_folder::{self, Existing, RunName};
+use crate::runtime::device;
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The recipe.
+    pub recipe: &'a ResolvedRecipe,
+    /// The folder of runs.
+    pub runs: &'a Path,
+    /// What is done with a run of this name that is there.
+    pub existing: Existing,
+    /// The device's name.
+    pub device: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    /// The folder it would run in.
+    pub fn run(&self) -> RunName<'a> {
+        RunName {
+            root: self.runs,
+            name: &self.recipe.name,
+            recipe: &self.recipe.recipe,
+        }
+    }
+
+    /// Everything that would stop the run, the first thing first.
+    pub fn refusals(&self) -> Vec<Error> {
+        let checks = [
+            self.recipe.check_start(),
+            device::check_built(self.device),
+            run_folder::check(self.run(), self.existing),
+            self.check_drafter(),
+        ];
+        let checks = checks.into_iter().chain(self.check_files());
+        checks.filter_map(Result::err).collect()
+    }
+
+    /// Fails on the first thing that would stop the run.
+    pub fn check(&self) -> Result<()> {
+        match self.refusals().into_iter().next() {
+            None => Ok(()),
+            Some(refusal) => Err(refusal),
+        }
+    }
+
+    /// Whether the drafter's settings fit a target whose sizes need no download.
+    fn check_drafter(&self) -> Result<()> {
+        match target_sizes::of(self.recipe) {
+            None => Ok(()),
+            Some(sizes) => self.recipe.method.capture(&sizes.spec).map(drop),
+        }
+    }
+
+    /// Whether the files are there that the recipe names.
+    fn check_files(&self) -> Vec<Result<()>> {
+        let data = &self.recipe.data;
+        let sources = [("data.train", &data.train), ("data.eval", &data.eval)];
+        let sources = sources.into_iter().filter_map(|(key, sources)| {
+            let found = sources.as_ref()?.files().map(drop);
+            Some(found.with_context(|| format!("`{key}`")))
+        });
+        let template = data.template.iter().map(|path| {
+            let found = std::fs::metadata(path).map(drop);
+            let found = found.with_context(|| format!("cannot read `{}`", path.display()));
+            found.context("`data.template`")
+        });
+        sources.chain(template).collect()
+    }
+}

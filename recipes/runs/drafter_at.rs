@@ -1,0 +1,208 @@
+//! A drafter by what a user calls it: its folder, a run, or its id on the hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::hub::{RepoType, Repository};
+use spectrain_checkpoints::printable;
+
+use crate::cli::commands::import::IMPORTED;
+use crate::recipe;
+use crate::runs::run_folder::{RunFolder, Status, manifest_in, stale};
+use crate::runtime::target;
+use crate::stages::{EXPORTED, trained};
+
+/// What a user may call a drafter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DrafterAt {
+    /// A folder with a drafter's configuration.
+    Folder(PathBuf),
+    /// The folder of a run.
+    Run(PathBuf),
+    /// A repository of the hub.
+    Hub {
+        /// `owner/name`.
+        id: String,
+        /// A branch, a tag or a commit.
+        revision: Option<String>,
+    },
+}
+
+/// Where a drafter is in what holds one, by its path from there.
+const INSIDE: [&str; 3] = [EXPORTED, IMPORTED, "drafter"];
+/// Folders above a wrong path in which a drafter is looked for.
+const ABOVE: usize = 3;
+
+/// The folder of the drafter that `given` names; `runs` is the folder of runs. Downloads what is missing.
+pub fn folder_of(given: &str, runs: &Path) -> Result<PathBuf> {
+    DrafterAt::find(given, runs)?.folder()
+}
+
+impl DrafterAt {
+    /// What `given` names: a folder of a drafter or of a run, else a run in `runs`, else an id of the hub, which is not asked.
+    pub fn find(given: &str, runs: &Path) -> Result<Self> {
+        let path = Path::new(given);
+        // A path has no place in `runs`.
+        let named = RunFolder::look(runs, given).ok();
+        match (Self::at(path), named) {
+            (Some(Self::Run(at)), Some(run)) if same(&at, &run) => Ok(Self::Run(at)),
+            (Some(_), Some(run)) => bail!(
+                "`{given}` means two things: the folder `./{given}`, and the run `{}`; name one of them by this path",
+                run.display()
+            ),
+            (Some(found), None) => Ok(found),
+            (None, Some(run)) => Ok(Self::Run(run)),
+            (None, None) => Self::on_hub(path, runs),
+        }
+    }
+
+    /// What a path holds.
+    fn at(path: &Path) -> Option<Self> {
+        match path {
+            path if path.as_os_str().is_empty() => None,
+            // Whoever opens it says what is wrong with the link.
+            path if path.is_symlink() && !path.exists() => Some(Self::Folder(path.to_owned())),
+            path if path.join(CONFIG).is_file() => Some(Self::Folder(path.to_owned())),
+            path if RunFolder::is_run(path) => Some(Self::Run(path.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The id that is left when nothing on the disk is meant.
+    fn on_hub(path: &Path, runs: &Path) -> Result<Self> {
+        let given = printable(&path.display().to_string());
+        let near = suggestion(path, runs);
+        if path.exists() {
+            let what = match path.is_dir() {
+                true => format!("it has no `{CONFIG}`, and is no run"),
+                false => "it is a file".to_owned(),
+            };
+            bail!("`{given}` holds no drafter: {what}{near}");
+        }
+        let (id, revision) = match given.split_once('@') {
+            Some((id, revision)) => (id, Some(revision)),
+            None => (given.as_str(), None),
+        };
+        let is_id = Repository::new(RepoType::Model, id, revision).is_ok();
+        // What is in a folder of runs is not looked for among other people's models.
+        let is_ours =
+            path.parent().is_some_and(|parent| same(parent, runs)) || is_in_run(path, runs);
+        if is_ours || !is_id {
+            let run = match path.components().count() {
+                1 => format!(", no run `{}`", runs.join(path).display()),
+                _ => String::new(),
+            };
+            let hub = match is_id {
+                true => "",
+                false => ", and this is no id of the hub (`owner/name`, or `owner/name@revision`)",
+            };
+            bail!("no drafter `{given}`: there is no such folder{run}{hub}{near}");
+        }
+        Ok(Self::Hub {
+            id: id.to_owned(),
+            revision: revision.map(str::to_owned),
+        })
+    }
+
+    /// The folder that holds the drafter: of a run the one that it exported or imported.
+    pub fn folder(&self) -> Result<PathBuf> {
+        match self {
+            Self::Folder(folder) => Ok(folder.clone()),
+            Self::Run(run) => of_run(run),
+            Self::Hub { id, revision } => target::resolve_as("drafter", id, revision.as_deref()),
+        }
+    }
+
+    /// What reports call it, where its folder is `folder`.
+    pub fn name(&self, folder: &Path) -> String {
+        match self {
+            Self::Hub {
+                id,
+                revision: Some(revision),
+            } => format!("{id}@{revision}"),
+            Self::Hub { id, revision: None } => id.clone(),
+            _ => folder.display().to_string(),
+        }
+    }
+}
+
+/// The drafter that a run has finished.
+fn of_run(run: &Path) -> Result<PathBuf> {
+    for (stage, drafter) in [("import", IMPORTED), ("export", EXPORTED)] {
+        if !is_done(run, stage)? {
+            continue;
+        }
+        let folder = run.join(drafter);
+        if !folder.join(CONFIG).is_file() {
+            bail!(
+                "`{}`, which the stage `{stage}` left, is missing: run it again",
+                folder.display()
+            );
+        }
+        if let Some(why) = stale(run, stage)? {
+            tracing::warn!("the drafter in `{}` is stale: {why}", folder.display());
+        }
+        return Ok(folder);
+    }
+    if manifest_in(run, "import")?.is_some() {
+        bail!("the import of `{}` is not finished", run.display());
+    }
+    let mut message = format!(
+        "the run `{}` has not exported a drafter yet: run its recipe first",
+        run.display()
+    );
+    if let Some(folder) = last_trained(run)? {
+        message.push_str(&format!(
+            "; what it has trained is in `{}`",
+            folder.display()
+        ));
+    }
+    bail!(message)
+}
+
+/// Whether a stage of a run is done.
+pub fn is_done(run: &Path, stage: &str) -> Result<bool> {
+    let manifest = manifest_in(run, stage)?;
+    Ok(manifest.is_some_and(|manifest| manifest.status == Status::Done))
+}
+
+/// The drafter in f32 that the last training stage of a run has left, where that is done.
+fn last_trained(run: &Path) -> Result<Option<PathBuf>> {
+    // This is a hint in the message of an error: what else is wrong with the run is not what was asked.
+    let text = std::fs::read_to_string(run.join("recipe.toml")).ok();
+    let Some(recipe) = text.and_then(|text| recipe::read(&text, &[]).ok()) else {
+        return Ok(None);
+    };
+    let stage = recipe.last_trained();
+    Ok(is_done(run, stage)?.then(|| run.join(trained(stage))))
+}
+
+/// Where a drafter is near a path that holds none, as a question; empty where there is none.
+fn suggestion(path: &Path, runs: &Path) -> String {
+    let in_runs = runs.join(path);
+    // Of a path that is not there its parents may be; what it is relative to is none of them.
+    let is_above = |path: &&Path| path.is_dir() && !same(path, runs) && !same(path, Path::new("."));
+    let above = [path, &in_runs].map(|path| path.ancestors().take(ABOVE).filter(is_above));
+    let near = above.into_iter().flatten().find_map(|from| {
+        let mut inside = INSIDE.iter().map(|inside| from.join(inside));
+        inside.find(|path| path.join(CONFIG).is_file())
+    });
+    near.map_or_else(String::new, |near| {
+        format!("; did you mean `{}`?", near.display())
+    })
+}
+
+/// Whether a path, from here or from the folder of runs, leads into a run.
+fn is_in_run(path: &Path, runs: &Path) -> bool {
+    let in_runs = runs.join(path);
+    let mut above = path.ancestors().chain(in_runs.ancestors());
+    above.any(|above| !above.as_os_str().is_empty() && RunFolder::is_run(above))
+}
+
+fn same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    }
+}

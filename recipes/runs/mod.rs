@@ -1,0 +1,5 @@
+//! The folders of runs: what is in them, whether it is still true, and the drafters found there.
+
+pub mod drafter_at;
+pub(crate) mod hashes;
+pub mod run_folder;

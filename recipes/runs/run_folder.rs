@@ -1,0 +1,455 @@
+//! `runs/<name>/`: one recipe's outputs, used by one process at a time, with a manifest for each stage.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use spectrain_checkpoints::atomic::{partial_path, write_file};
+
+use crate::cli::Misuse;
+use crate::runs::hashes::HashMemory;
+
+pub mod aside;
+mod lock;
+mod manifest;
+mod outputs;
+mod stale;
+#[cfg(test)]
+mod tests;
+
+use aside::free_name;
+use lock::{LOCK, lock};
+pub use manifest::{
+    Damage, Earlier, Inputs, Manifest, StageState, Status, Wanted, manifest_in, stage_state,
+};
+pub use stale::stale;
+
+const RUN: &str = "run.json";
+const RECIPE: &str = "recipe.toml";
+const HASHES: &str = "hashes.json";
+
+/// What is done with a folder that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Its finished stages are kept and its unfinished one goes on.
+    Continue,
+    /// It is moved to `<name>.old-N`.
+    SetAside,
+}
+
+/// Which run a folder is for.
+#[derive(Debug, Clone, Copy)]
+pub struct RunName<'a> {
+    /// The folder of runs.
+    pub root: &'a Path,
+    /// The folder's name.
+    pub name: &'a str,
+    /// The registry's name of the recipe.
+    pub recipe: &'a str,
+}
+
+/// `run.json`, written when the folder is made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Run {
+    recipe: String,
+    name: String,
+    spectrain: String,
+    created: u64,
+}
+
+/// A folder that this process alone uses until the value is dropped.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    is_new: bool,
+    /// None where nothing may be written.
+    lock: Option<File>,
+}
+
+/// What a manifest says of a stage when it starts.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// The recipe's seed.
+    pub seed: u64,
+    /// See [`Manifest::settings`].
+    pub settings: Value,
+    /// See [`Manifest::inputs`].
+    pub inputs: Inputs,
+    /// See [`Manifest::history`].
+    pub history: Vec<Earlier>,
+}
+
+/// Refuses names that are no plain folder name.
+pub fn check_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !starts_plain || !name.chars().all(plain) || name.len() > 128 {
+        let message = format!(
+            "expected a folder name of letters, digits, `-`, `_` and `.` that starts with a letter or digit, found `{name}`"
+        );
+        return Err(Misuse(message).into());
+    }
+    Ok(())
+}
+
+impl RunFolder {
+    /// Opens or makes the folder and locks it. `toml` is the resolved recipe.
+    pub fn open(run: RunName, toml: &str, existing: Existing) -> Result<Self> {
+        check_name(run.name)?;
+        let path = run.root.join(run.name);
+        check_lockable(&path)?;
+        let mut lock = lock(&path)?;
+        // Only now does nobody else change what is there.
+        let mut is_new = !check_ours(&path, run, existing)?;
+        if existing == Existing::SetAside && !is_new {
+            let aside = free_name(&path);
+            fs::rename(&path, &aside).with_context(|| {
+                format!("cannot move `{}` to `{}`", path.display(), aside.display())
+            })?;
+            tracing::info!("moved `{}` to `{}`", path.display(), aside.display());
+            lock = self::lock(&path)?;
+            is_new = true;
+        }
+        for file in [RUN, RECIPE, HASHES] {
+            // What a killed process was writing; that nothing was is the usual case.
+            let _ = fs::remove_file(partial_path(&path.join(file)));
+        }
+        let folder = Self {
+            path,
+            is_new,
+            lock: Some(lock),
+        };
+        folder.write_description(run, toml)?;
+        Ok(folder)
+    }
+
+    fn write_description(&self, run: RunName, toml: &str) -> Result<()> {
+        if !self.path.join(RUN).exists() {
+            let description = Run {
+                recipe: run.recipe.into(),
+                name: run.name.into(),
+                spectrain: env!("CARGO_PKG_VERSION").into(),
+                created: now(),
+            };
+            write_json(&self.path.join(RUN), &description)?;
+        }
+        // The recipe may change between two calls; the manifests tell what each stage was made from.
+        let recipe = self.path.join(RECIPE);
+        if fs::read_to_string(&recipe).ok().as_deref() != Some(toml) {
+            write_file(&recipe, toml.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Locks the folder of a run that is there.
+    pub fn existing(root: &Path, name: &str) -> Result<Self> {
+        let path = Self::look(root, name)?;
+        let lock = lock(&path)?;
+        Ok(Self {
+            path,
+            is_new: false,
+            lock: Some(lock),
+        })
+    }
+
+    /// A run that another process may use, or that may not be there: nothing is written to it.
+    pub(crate) fn unlocked(path: PathBuf) -> Self {
+        Self {
+            path,
+            is_new: false,
+            lock: None,
+        }
+    }
+
+    /// Whether this value has made the run.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Removes the whole run.
+    pub fn discard(self) -> Result<()> {
+        remove_whole(&self.path)
+    }
+
+    /// The folder of a run that another command reads; it is not locked.
+    pub fn look(root: &Path, name: &str) -> Result<PathBuf> {
+        check_name(name)?;
+        let path = root.join(name);
+        if !Self::is_run(&path) {
+            bail!("`{}` is no run: it has no `{RUN}`", path.display());
+        }
+        Ok(path)
+    }
+
+    /// Whether a folder is a run's.
+    pub fn is_run(path: &Path) -> bool {
+        path.join(RUN).exists()
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of a stage.
+    pub fn stage(&self, stage: &str) -> PathBuf {
+        self.path.join(stage)
+    }
+
+    /// The manifest of a stage, if it was ever started.
+    pub fn manifest(&self, stage: &str) -> Result<Option<Manifest>> {
+        manifest_in(&self.path, stage)
+    }
+
+    /// Whether a stage has to run, and why.
+    pub fn stage_state(&self, stage: &str, wanted: Wanted) -> Result<StageState> {
+        let state = stage_state(&self.path, stage, wanted)?;
+        if !matches!(state, StageState::Done(_)) {
+            return Ok(state);
+        }
+        let left = self
+            .manifest(stage)?
+            .map_or_else(Inputs::new, |done| done.outputs);
+        let mut memory = self.hashes();
+        let damage = outputs::damage(&self.stage(stage), &left, &mut memory)?;
+        self.keep(&memory)?;
+        Ok(match damage.is_empty() {
+            true => state,
+            false => StageState::Damaged(damage),
+        })
+    }
+
+    /// Marks a stage as started. Its folder is there afterwards; what is in it stays.
+    pub fn start(&self, stage: &str, start: Start) -> Result<Manifest> {
+        let folder = self.stage(stage);
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create `{}`", folder.display()))?;
+        let started = self
+            .manifest(stage)?
+            .filter(|old| old.status == Status::Started);
+        let manifest = Manifest {
+            stage: stage.into(),
+            status: Status::Started,
+            settings: start.settings,
+            history: start.history,
+            inputs: start.inputs,
+            outputs: Inputs::new(),
+            spectrain: env!("CARGO_PKG_VERSION").into(),
+            git_revision: git_revision(),
+            seed: start.seed,
+            started: started.map_or_else(now, |old| old.started),
+            finished: None,
+            seconds: None,
+            summary: Value::Null,
+        };
+        manifest::write_manifest(&self.path, &manifest)?;
+        Ok(manifest)
+    }
+
+    /// Marks a stage as done, with what it has left.
+    pub fn finish(&self, mut manifest: Manifest, seconds: f64, summary: Value) -> Result<()> {
+        manifest.status = Status::Done;
+        manifest.finished = Some(now());
+        manifest.seconds = Some(seconds);
+        manifest.summary = summary;
+        let mut memory = self.hashes();
+        manifest.outputs = outputs::of(&self.stage(&manifest.stage), &mut memory)?;
+        self.keep(&memory)?;
+        manifest::write_manifest(&self.path, &manifest)
+    }
+
+    /// Removes a stage's folder.
+    pub fn clear(&self, stage: &str) -> Result<()> {
+        let folder = self.stage(stage);
+        if !folder.exists() {
+            return Ok(());
+        }
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove `{}`", folder.display()))
+    }
+
+    /// Moves a stage's folder, or something in it, to `<name>.old-N`, whose path is returned.
+    pub fn set_aside(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let folder = self.path.join(path);
+        let aside = free_name(&folder);
+        fs::rename(&folder, &aside).with_context(|| {
+            format!(
+                "cannot move `{}` to `{}`",
+                folder.display(),
+                aside.display()
+            )
+        })?;
+        Ok(aside)
+    }
+
+    fn hashes(&self) -> HashMemory {
+        HashMemory::read(&self.path.join(HASHES))
+    }
+
+    /// Keeps computed hashes for the next process.
+    fn keep(&self, memory: &HashMemory) -> Result<()> {
+        match self.lock {
+            Some(_) => memory.write(),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the SHA-256 of files from whoever has just written them, so that they need not be read again.
+    pub fn remember(&self, files: impl IntoIterator<Item = (PathBuf, String)>) -> Result<()> {
+        let mut memory = self.hashes();
+        for (path, sha256) in files {
+            memory.remember(&path, &sha256)?;
+        }
+        self.keep(&memory)
+    }
+
+    /// SHA-256 of a file, or of every file of a folder, remembered for files that have not changed since.
+    pub fn sha256(&self, path: &Path) -> Result<String> {
+        let mut memory = self.hashes();
+        let hash = memory.of(path)?;
+        self.keep(&memory)?;
+        Ok(hash)
+    }
+
+    /// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.
+    pub fn sha256_of_drafter(&self, folder: &Path) -> Result<String> {
+        let mut memory = self.hashes();
+        let hash = memory.of_drafter(folder)?;
+        self.keep(&memory)?;
+        Ok(hash)
+    }
+
+    /// SHA-256 of several files, by their names and contents.
+    pub fn sha256_of(&self, files: &[PathBuf]) -> Result<String> {
+        let mut memory = self.hashes();
+        let hash = memory.of_all(files)?;
+        self.keep(&memory)?;
+        Ok(hash)
+    }
+}
+
+pub(crate) fn entries(folder: &Path) -> Result<Vec<String>> {
+    let read = || -> std::io::Result<Vec<String>> {
+        let names = fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    };
+    let mut names = read().with_context(|| format!("cannot read `{}`", folder.display()))?;
+    names.sort();
+    Ok(names)
+}
+
+/// What a folder of this program holds from the moment at which it is made: a killed process may leave no more.
+fn is_beginning(name: &str) -> bool {
+    name == LOCK || Path::new(name) == partial_path(Path::new(RUN))
+}
+
+/// Fails where [`RunFolder::open`] would, but for a lock that another process holds.
+pub(crate) fn check(run: RunName, existing: Existing) -> Result<()> {
+    check_name(run.name)?;
+    let path = run.root.join(run.name);
+    if !path.exists() {
+        return Ok(());
+    }
+    check_lockable(&path)?;
+    check_ours(&path, run, existing).map(drop)
+}
+
+/// Fails where not even a lock may be put: on a file, or in a folder of something else.
+fn check_lockable(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    if !path.is_dir() {
+        bail!("`{}` is a file; choose another `name`", path.display());
+    }
+    let found = entries(path)?;
+    let is_run = found.iter().any(|name| name == RUN || is_beginning(name));
+    match is_run || found.is_empty() {
+        true => Ok(()),
+        false => Err(not_ours(path, &found)),
+    }
+}
+
+/// Whether a folder that is locked holds a run, which must be of this recipe.
+fn check_ours(path: &Path, run: RunName, existing: Existing) -> Result<bool> {
+    const CHOICE: &str = "choose another `name`, or move it aside with `--fresh`";
+    let description = path.join(RUN);
+    if !description.exists() {
+        let found = entries(path)?;
+        return match found.iter().all(|name| is_beginning(name)) {
+            true => Ok(false),
+            false => Err(not_ours(path, &found)),
+        };
+    }
+    if existing == Existing::SetAside {
+        return Ok(true);
+    }
+    let text = fs::read_to_string(&description)
+        .with_context(|| format!("cannot read `{}`", description.display()))?;
+    let found: Run = serde_json::from_str(&text)
+        .with_context(|| format!("cannot read `{}`; {CHOICE}", description.display()))?;
+    if found.recipe != run.recipe {
+        bail!(
+            "`{}` holds a run of the recipe `{}`, this is the recipe `{}`; {CHOICE}",
+            path.display(),
+            found.recipe,
+            run.recipe
+        );
+    }
+    Ok(true)
+}
+
+/// Not even `--fresh` moves a folder that was never a run.
+fn not_ours(path: &Path, found: &[String]) -> anyhow::Error {
+    let others = found.iter().filter(|name| !is_beginning(name)).take(5);
+    let shown: Vec<String> = others.map(|name| format!("`{name}`")).collect();
+    anyhow::anyhow!(
+        "`{}` is no run of this program: it has no `{RUN}` but {}; choose another `name`",
+        path.display(),
+        shown.join(", ")
+    )
+}
+
+/// Removes a file or a folder, under another name, so that under its own it is there whole or not at all.
+fn remove_whole(path: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // No run has a name that begins with a dot.
+    let removed = path.with_file_name(format!(".{name}.removed"));
+    let remove = || {
+        if removed.is_dir() {
+            fs::remove_dir_all(&removed)?;
+        }
+        fs::rename(path, &removed)?;
+        match removed.is_dir() {
+            true => fs::remove_dir_all(&removed),
+            false => fs::remove_file(&removed),
+        }
+    };
+    remove().with_context(|| format!("cannot remove `{}`", path.display()))
+}
+
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
+    text.push('\n');
+    write_file(path, text.as_bytes()).map_err(Into::into)
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |passed| passed.as_secs())
+}
+
+fn git_revision() -> Option<String> {
+    let output = Command::new("git")
+        .args(["rev-parse", "HEAD"])
+        .output()
+        .ok()?;
+    let revision = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !revision.is_empty()).then_some(revision)
+}

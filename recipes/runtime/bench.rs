@@ -1,0 +1,372 @@
+//! The command `bench`: tokens per second and peak memory of feature capture, a training step and decoding.
+//!
+//! Each case runs in a process of its own, so that its peak memory is its own. `tests/bench/eagle3_pytorch.py` runs the
+//! same training step in PyTorch.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::*;
+use burn::tensor::DType as BurnDType;
+use clap::ValueEnum;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::DType;
+use spectrain_data::packing::{PackedBatch, layout};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::{
+    Bias, Capture, DraftShape, Drafter, RandomWeights, RopeConfig, RopeScaling, Sampling, Scope,
+    Session, TargetSpec, Transformer, TransformerConfig,
+};
+use spectrain_train::{
+    Batch, MaskAlign, Objective, Reduction, Rows, Statistics, Train, TrainConfig, Trainee,
+    TrainingTimeTest, TrainingTimeTestConfig,
+};
+
+use crate::runtime::device;
+use crate::stages::check_interrupted;
+
+/// Positions of a batch.
+const LENGTH: usize = 512;
+/// Draft steps unrolled in the training step.
+const UNROLLED: usize = 7;
+/// Tokens decoded, after a prompt of [`PROMPT`], with chains of [`DRAFT`].
+const DECODED: usize = 64;
+const PROMPT: usize = 128;
+const DRAFT: usize = 5;
+
+/// Arguments of `spectrain bench`.
+#[derive(Debug, clap::Args)]
+pub struct BenchArguments {
+    /// Only this size.
+    #[arg(long)]
+    size: Option<Size>,
+    /// Only this task.
+    #[arg(long)]
+    task: Option<Task>,
+    /// Timed repetitions, after one that is not timed.
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// Keep the activations of all unrolled steps for the backward pass.
+    #[arg(long)]
+    keep_activations: bool,
+    /// Compute cheap activations of the training step again in the backward pass instead of keeping them.
+    #[arg(long)]
+    gradient_checkpointing: bool,
+    /// `cpu` or `cuda:N`.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Print the line of one case and no more.
+    #[arg(long, hide = true, requires_all = ["size", "task"])]
+    case: bool,
+}
+
+/// What is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Task {
+    /// The target's hidden states over a batch.
+    Capture,
+    /// A training step of EAGLE-3: seven unrolled steps, loss, gradients, clipping, AdamW.
+    Train,
+    /// Plain greedy decoding.
+    Plain,
+    /// Speculative greedy decoding with an untrained drafter: the cost of drafting and verifying, without its gain.
+    Speculative,
+}
+
+/// Sizes of drafter and target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Size {
+    /// Width 256, vocabulary 4,096.
+    Small,
+    /// Width 512, vocabulary 32,000.
+    Medium,
+    /// Width 1,024, vocabulary 32,000.
+    Large,
+}
+
+/// Runs the command.
+pub fn run(arguments: &BenchArguments) -> Result<()> {
+    if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
+        return case(size, task, arguments);
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    println!("task         size     tokens/s   ms each   peak MiB above start");
+    for task in Task::value_variants()
+        .iter()
+        .filter(|&&task| arguments.task.is_none_or(|t| t == task))
+    {
+        for size in Size::value_variants()
+            .iter()
+            .filter(|&&size| arguments.size.is_none_or(|s| s == size))
+        {
+            let status = std::process::Command::new(&program)
+                .args([
+                    "bench",
+                    "--case",
+                    "--size",
+                    &name(size),
+                    "--task",
+                    &name(task),
+                ])
+                .args([
+                    "--repeat",
+                    &arguments.repeat.to_string(),
+                    "--device",
+                    &arguments.device,
+                ])
+                .args(
+                    arguments
+                        .gradient_checkpointing
+                        .then_some("--gradient-checkpointing"),
+                )
+                .args(arguments.keep_activations.then_some("--keep-activations"))
+                .status()
+                .context("cannot start a case")?;
+            check_interrupted()?;
+            if !status.success() {
+                bail!("the case {} {} failed: {status}", name(task), name(size));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn name(value: &impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
+    let (device, repeat) = (&device::device(&arguments.device)?, arguments.repeat);
+    let graph = match arguments.gradient_checkpointing {
+        true => device.clone().autodiff().gradient_checkpointing(),
+        false => device.clone().autodiff(),
+    };
+    let start = memory("VmRSS");
+    let (tokens, mut work): (usize, Box<dyn FnMut() -> Result<()>>) = match task {
+        Task::Capture => (LENGTH, capture(size, device)?),
+        Task::Train => (
+            LENGTH,
+            train(size, device, &graph, !arguments.keep_activations)?,
+        ),
+        Task::Plain => (DECODED, decode(size, device, Drafting::Off)?),
+        Task::Speculative => (DECODED, decode(size, device, Drafting::On)?),
+    };
+    work()?;
+    let started = Instant::now();
+    for _ in 0..repeat {
+        check_interrupted()?;
+        work()?;
+    }
+    let seconds = started.elapsed().as_secs_f64() / repeat.max(1) as f64;
+    let peak = memory("VmHWM")
+        .zip(start)
+        .map(|(peak, start)| peak.saturating_sub(start) >> 10);
+    let peak = peak.map_or("?".to_owned(), |mib| mib.to_string());
+    println!(
+        "{:<12} {:<8} {:>8.0} {:>9.1}   {peak:>8}",
+        name(&task),
+        name(&size),
+        tokens as f64 / seconds,
+        seconds * 1e3
+    );
+    Ok(())
+}
+
+/// A line of this process's memory account, in KiB; Linux only.
+fn memory(line: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let found = status.lines().find(|text| text.starts_with(line))?;
+    found.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn spec(size: Size) -> TargetSpec {
+    let (d_model, heads, d_head, vocab) = match size {
+        Size::Small => (256, 8, 32, 4096),
+        Size::Medium => (512, 8, 64, 32_000),
+        Size::Large => (1024, 16, 64, 32_000),
+    };
+    TargetSpec {
+        layers: 8,
+        d_model,
+        d_ff: 3 * d_model,
+        heads,
+        kv_heads: heads / 2,
+        d_head,
+        vocab,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Default,
+        },
+        max_positions: 2 * LENGTH,
+    }
+}
+
+fn target(size: Size, device: &Device) -> Result<Transformer> {
+    let spec = spec(size);
+    let config = TransformerConfig {
+        windows: vec![None; spec.layers],
+        spec,
+        qkv_bias: Bias::Without,
+        output_bias: Bias::Without,
+        mlp_bias: Bias::Without,
+        head_norm: true,
+        tied_head: false,
+    };
+    let mut random = RandomWeights::new(1);
+    Ok(Transformer::new(
+        &mut Scope::root(&mut random, device, DType::F32),
+        config,
+    )?)
+}
+
+fn text(vocab: usize, length: usize) -> Vec<u32> {
+    let mut rng = StdRng::seed_from_u64(2);
+    (0..length)
+        .map(|_| rng.random_range(0..vocab as u32))
+        .collect()
+}
+
+fn batch(vocab: usize, device: &Device) -> Batch {
+    let packed = PackedBatch {
+        rows: vec![vec![0]],
+    };
+    let rows = Rows {
+        layout: layout(&packed, &[LENGTH], LENGTH),
+        packed,
+        tokens: text(vocab, LENGTH),
+        loss_mask: vec![true; LENGTH],
+    };
+    Batch::new(rows, device)
+}
+
+fn capture(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>> {
+    let target = target(size, device)?;
+    let batch = batch(spec(size).vocab, device);
+    let capture = Eagle3::capture(&Eagle3Config::default(), &spec(size))?;
+    let device = device.clone();
+    Ok(Box::new(move || {
+        let features = target.features(batch.tokens.clone(), &batch.layout, &capture);
+        // Written out, as the stage `features` does.
+        let _ = features.captured.into_data();
+        device
+            .sync()
+            .map_err(|error| anyhow::anyhow!("reading from the device: {error}"))
+    }))
+}
+
+fn train(
+    size: Size,
+    device: &Device,
+    graph: &Device,
+    recompute: bool,
+) -> Result<Box<dyn FnMut() -> Result<()>>> {
+    let spec = spec(size);
+    let config = Eagle3Config::default();
+    // The target's layers take no part in the step: only its frozen pieces are here.
+    let small = target_without_layers(&spec);
+    let mut random = RandomWeights::new(1);
+    let frozen = Transformer::new(&mut Scope::root(&mut random, device, DType::F32), small)?;
+    let mut parts = frozen.parts();
+    parts.spec = spec.clone();
+    let vocabulary = DraftVocabulary::full(spec.vocab);
+    let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, graph)?;
+    let objective = TrainingTimeTestConfig {
+        steps: UNROLLED,
+        recompute,
+        mask_align: MaskAlign::Feature,
+        reduction: Reduction::All,
+        ..Default::default()
+    };
+    let settings = TrainConfig::default();
+    let mut trainee = Trainee::drafter(
+        drafter,
+        TrainingTimeTest::new(&objective)?,
+        settings.optimizer(),
+    );
+    let mut batch = batch(spec.vocab, device);
+    let random = |width: usize| {
+        let shape = [1, LENGTH, width];
+        Tensor::<3>::random(
+            shape,
+            burn::tensor::Distribution::Normal(0.0, 1.0),
+            (device, BurnDType::F32),
+        )
+    };
+    batch.features = Some(spectrain_models::Features {
+        captured: random(3 * spec.d_model),
+        last: random(spec.d_model),
+    });
+    Ok(Box::new(move || {
+        let loss = trainee.accumulate(&batch, Statistics::Loss);
+        trainee.update(settings.learning_rate, settings.clip);
+        let loss = loss.report().total;
+        anyhow::ensure!(loss.is_finite(), "the loss is {loss}");
+        Ok(())
+    }))
+}
+
+fn target_without_layers(spec: &TargetSpec) -> TransformerConfig {
+    TransformerConfig {
+        spec: TargetSpec {
+            layers: 0,
+            ..spec.clone()
+        },
+        qkv_bias: Bias::Without,
+        output_bias: Bias::Without,
+        mlp_bias: Bias::Without,
+        head_norm: true,
+        tied_head: false,
+        windows: Vec::new(),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Drafting {
+    On,
+    Off,
+}
+
+fn decode(
+    size: Size,
+    device: &Device,
+    drafting: Drafting,
+) -> Result<Box<dyn FnMut() -> Result<()>>> {
+    let target = target(size, device)?;
+    let capture = Eagle3::capture(&Eagle3Config::default(), &spec(size))?;
+    let vocabulary = DraftVocabulary::full(spec(size).vocab);
+    let drafter = Eagle3::fresh(
+        &Eagle3Config::default(),
+        &target.parts(),
+        &vocabulary,
+        3,
+        device,
+    )?;
+    let mut session = Session::new(drafter);
+    let prompt = text(spec(size).vocab, PROMPT);
+    let settings = DecodeSettings {
+        max_new_tokens: DECODED,
+        draft: DraftShape::Chain { length: DRAFT },
+        sampling: Sampling::GREEDY,
+        stop: Vec::new(),
+        shadow: None,
+    };
+    Ok(Box::new(move || {
+        let none = Capture::default();
+        let mut rng = StdRng::seed_from_u64(0);
+        match drafting {
+            Drafting::Off => {
+                Decoder::new(&target, &none).plain(&prompt, &settings, &mut rng)?;
+            }
+            Drafting::On => {
+                let decoder = Decoder::new(&target, &capture);
+                decoder.generate(&mut session, &Greedy, &prompt, &settings, &mut rng)?;
+            }
+        }
+        Ok(())
+    }))
+}

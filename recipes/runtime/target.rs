@@ -1,0 +1,248 @@
+//! Targets on the disk: their folder, the files in it, and what can be read without their weights.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value};
+use spectrain_checkpoints::printable;
+use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_models::{TargetSpec, TransformerConfig};
+
+use crate::runs::hashes::HashMemory;
+use crate::stages::interrupted;
+
+/// The key of the variables of a chat template, in recipes and in what folders say of their origin.
+pub const TEMPLATE_VARIABLES: &str = "template_variables";
+
+/// The folder of a hub id or of a folder; downloads what is missing.
+pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
+    resolve_as("target", model, revision)
+}
+
+/// The same for a model that is the `what` of a target.
+pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<PathBuf> {
+    let options = HubOptions {
+        stop: Some(interrupted),
+        ..HubOptions::default()
+    };
+    spectrain_checkpoints::resolve(model, revision, &options)
+        .with_context(|| format!("cannot open the {what} `{model}`"))
+}
+
+/// The files that decide what a target computes.
+pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    files(folder, |name| {
+        name == "config.json" || name.contains(".safetensors")
+    })
+}
+
+/// SHA-256 of the files that decide what a target computes.
+pub fn sha256(folder: &Path) -> Result<String> {
+    HashMemory::default().of_all(&weight_files(folder)?)
+}
+
+/// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.
+pub fn sha256_of_drafter(folder: &Path) -> Result<String> {
+    HashMemory::default().of_drafter(folder)
+}
+
+/// The target that a drafter's folder says it was trained for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainedFor {
+    /// Its name.
+    pub model: String,
+    /// See [`sha256`].
+    pub sha256: String,
+}
+
+/// What a drafter's folder says of its target.
+pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
+    let target = &seal::provenance(drafter.config())?["target"];
+    let text = |key: &str| target[key].as_str().map(printable);
+    Some(TrainedFor {
+        model: text("model")?,
+        sha256: text("sha256")?,
+    })
+}
+
+/// Whether nothing but an import says which target a drafter's folder is for.
+pub fn is_assumed(drafter: &ModelFolder) -> bool {
+    let provenance = seal::provenance(drafter.config());
+    provenance.is_some_and(|found| found["imported"].is_object() && found["original"].is_null())
+}
+
+/// Whether a drafter needs nothing of its target but the text: it drafts for any target with its tokens.
+pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
+    matches!(
+        Family::of(drafter),
+        Ok(Family::Deer | Family::Pard | Family::LanguageModel)
+    )
+}
+
+/// The target that a drafter's folder says it was trained for, where that has other weights than the one in `target` and
+/// the drafter reads what it computes.
+pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<TrainedFor>> {
+    match trained_for(drafter) {
+        Some(named) if !drafts_by_text(drafter) && named.sha256 != sha256(target)? => {
+            Ok(Some(named))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The files that decide how a target's text becomes tokens.
+pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    const NAMES: [&str; 4] = [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "config.json",
+    ];
+    files(folder, |name| NAMES.contains(&name))
+}
+
+fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry =
+            entry.with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
+        if wanted(&entry.file_name().to_string_lossy()) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        bail!(
+            "`{}` holds no model: expected `config.json` and `*.safetensors`",
+            folder.display()
+        );
+    }
+    Ok(files)
+}
+
+/// The sizes of the target in a folder, from its `config.json`.
+pub fn spec(folder: &Path) -> Result<TargetSpec> {
+    let path = folder.join("config.json");
+    Ok(TransformerConfig::read(&read_json(&path)?, &path)?.spec)
+}
+
+/// The tokenizer of a target and its chat template, or the one in `template`, with variables that it reads. A target may
+/// have none.
+pub fn text(
+    folder: &Path,
+    template: Option<&Path>,
+    variables: &Map<String, Value>,
+) -> Result<(Tokenizer, Option<ChatTemplate>)> {
+    let (tokenizer, template) = plain_text(folder, template)?;
+    let with_variables = |template: ChatTemplate| template.with_variables(variables.clone());
+    match template {
+        None if !variables.is_empty() => bail!(
+            "`{}` has no chat template that could read the variables {}",
+            folder.display(),
+            Value::Object(variables.clone())
+        ),
+        template => Ok((tokenizer, template.map(with_variables))),
+    }
+}
+
+/// The variables of the chat template that a drafter's folder says it was trained or imported with.
+pub fn template_variables(drafter: &ModelFolder) -> Map<String, Value> {
+    let provenance = seal::provenance(drafter.config());
+    let found = provenance.and_then(variables_of);
+    found.cloned().unwrap_or_default()
+}
+
+/// The variables of the chat template in what a drafter's folder says of its origin.
+pub fn variables_of(provenance: &Value) -> Option<&Map<String, Value>> {
+    let trained = provenance["recipe"]["data"][TEMPLATE_VARIABLES].as_object();
+    trained.or_else(|| provenance[TEMPLATE_VARIABLES].as_object())
+}
+
+fn plain_text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Option<ChatTemplate>)> {
+    let tokenizer = Tokenizer::from_folder(folder)?;
+    if let Some(path) = template {
+        let source = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the template `{}`", path.display()))?;
+        let template =
+            ChatTemplate::from_source(&source, tokenizer.bos_token(), tokenizer.eos_token())?;
+        return Ok((tokenizer, Some(template)));
+    }
+    let own = folder.join("chat_template.jinja").exists()
+        || read_json(&folder.join("tokenizer_config.json"))
+            .is_ok_and(|config| !config["chat_template"].is_null());
+    let template = own.then(|| ChatTemplate::from_folder(folder)).transpose()?;
+    Ok((tokenizer, template))
+}
+
+/// A token that is another one in another tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("token {id}: expected `{}`, as in `{}`, found `{}`", printable(.expected), .like.display(), printable(.found))]
+pub struct OtherToken {
+    /// Its id.
+    pub id: u32,
+    /// What it should stand for.
+    pub expected: String,
+    /// The folder in which it does.
+    pub like: PathBuf,
+    /// What it stands for.
+    pub found: String,
+}
+
+/// The first token of `folder` that stands for another text in `like`; of ids that only one of them knows nothing is said.
+pub fn other_token(folder: &Path, like: &Path) -> Result<Option<OtherToken>> {
+    let (own, theirs) = (
+        Tokenizer::from_folder(folder)?,
+        Tokenizer::from_folder(like)?,
+    );
+    if own.fingerprint() == theirs.fingerprint() {
+        return Ok(None);
+    }
+    let shared = own.vocab_size().min(theirs.vocab_size()) as u32;
+    let other = (0..shared).find(|&id| own.token(id) != theirs.token(id));
+    Ok(other.map(|id| OtherToken {
+        id,
+        expected: theirs.token(id).unwrap_or_default(),
+        like: like.to_owned(),
+        found: own.token(id).unwrap_or_default(),
+    }))
+}
+
+/// The tokens at which the target stops, as its generation settings say, else its configuration, else its tokenizer.
+pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
+    let settings = [model.generation_config(), Some(model.config())];
+    for value in settings
+        .into_iter()
+        .flatten()
+        .map(|settings| &settings["eos_token_id"])
+    {
+        let ids: Vec<u32> = match value {
+            Value::Array(ids) => ids.iter().filter_map(token).collect(),
+            id => token(id).into_iter().collect(),
+        };
+        if !ids.is_empty() {
+            return Ok(ids);
+        }
+    }
+    let tokenizer = Tokenizer::from_folder(model.path())?;
+    Ok(tokenizer
+        .eos_token()
+        .and_then(|eos| tokenizer.token_id(eos))
+        .into_iter()
+        .collect())
+}
+
+fn token(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+/// A JSON file.
+pub fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read `{}`", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
+}
