@@ -18,6 +18,7 @@ mod eagle3_parity;
 mod engine_logits;
 mod engines;
 mod fault_server;
+mod exports;
 mod features;
 mod golden;
 mod heads_decode;
