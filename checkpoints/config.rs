@@ -1,11 +1,13 @@
 //! What the configurations of all drafters have in common: sizes, flags and rotary positions, read with errors that
 //! name the key.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::folder::{CONFIG, ModelFolder};
+use crate::dialect::reading::Reading;
+use crate::folder::{CONFIG, ModelFolder, TensorInfo};
 use crate::tensors::DType;
 use crate::{Error, Result};
 
@@ -40,16 +42,21 @@ pub struct Rope {
 impl Rope {
     /// Adds it to a configuration in both spellings.
     pub(crate) fn write(&self, config: &mut Value) {
+        config["rope_theta"] = json!(self.rope_theta);
+        config["rope_parameters"] = self.parameters();
+        if let Some(scaling) = &self.scaling {
+            config["rope_scaling"] = scaling.clone();
+        }
+    }
+
+    /// As newer versions of transformers write it: the base among the parameters of the scaling.
+    pub(crate) fn parameters(&self) -> Value {
         let mut parameters = Map::from_iter([("rope_type".to_string(), json!("default"))]);
         if let Some(scaling) = self.scaling.as_ref().and_then(Value::as_object) {
             parameters.extend(scaling.clone());
         }
         parameters.insert("rope_theta".to_string(), json!(self.rope_theta));
-        config["rope_theta"] = json!(self.rope_theta);
-        config["rope_parameters"] = Value::Object(parameters);
-        if let Some(scaling) = &self.scaling {
-            config["rope_scaling"] = scaling.clone();
-        }
+        Value::Object(parameters)
     }
 
     /// The scaling, if it is one that engines would take for the default.
@@ -109,7 +116,19 @@ pub(crate) struct Config<'a> {
     path: PathBuf,
     root: &'a Value,
     section: Option<&'static str>,
+    folder: &'a ModelFolder,
+    /// How the folder is to be understood, and the stored name of each of its tensors; for drafters.
+    drafter: Option<(&'a Reading, &'a BTreeMap<String, String>)>,
 }
+
+/// What is known where nothing is given.
+static UNREAD: Reading = Reading {
+    target_layers: None,
+    target_vocab: None,
+    captured_layers: None,
+    absolute_ids: false,
+    norm_before_residual: false,
+};
 
 impl<'a> Config<'a> {
     /// That of a folder.
@@ -118,7 +137,40 @@ impl<'a> Config<'a> {
             path: folder.path().join(CONFIG),
             root: folder.config(),
             section: None,
+            folder,
+            drafter: None,
         }
+    }
+
+    /// That of a drafter, which is to be understood as `reading` says, by its tensors' stored names. Keys that are not at the
+    /// top are looked for in the table `section`.
+    pub(crate) fn read_as(
+        self,
+        reading: &'a Reading,
+        names: &'a BTreeMap<String, String>,
+        section: Option<&'static str>,
+    ) -> Self {
+        Self {
+            drafter: Some((reading, names)),
+            section,
+            ..self
+        }
+    }
+
+    /// How the folder is to be understood.
+    pub(crate) fn reading(&self) -> &Reading {
+        self.drafter.map_or(&UNREAD, |(reading, _)| reading)
+    }
+
+    /// The drafter's tensor of this name, where there is one.
+    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let (_, names) = self.drafter?;
+        self.folder.info(names.get(name)?).ok()
+    }
+
+    /// The folder.
+    pub(crate) fn folder(&self) -> &ModelFolder {
+        self.folder
     }
 
     /// The same, where keys that are not at the top are looked for in the table `section`.

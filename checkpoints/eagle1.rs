@@ -64,7 +64,7 @@ pub fn recognises(config: &Value) -> bool {
         let published = name == PUBLISHED && config["num_hidden_layers"] == 1;
         let other = language_model::is_marked(config)
             || language_model::mask_token(config).is_some()
-            || eagle3::recognises(config);
+            || eagle3::names_eagle3(config);
         eagle || (published && !other)
     };
     let names = config["architectures"].as_array();

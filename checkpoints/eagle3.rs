@@ -1,4 +1,5 @@
-//! EAGLE-3 drafters as vLLM, SGLang, TensorRT-LLM and llama.cpp load them (<https://arxiv.org/abs/2503.01840>).
+//! EAGLE-3 drafters as vLLM, SGLang, TensorRT-LLM and llama.cpp load them (<https://arxiv.org/abs/2503.01840>), and as the
+//! speculators library does.
 //!
 //! Engines load a folder with missing tensors without a word and then draft badly, so names, shapes, types and the
 //! vocabulary map are checked here, in both directions, when a folder is written and when one is read.
@@ -7,257 +8,285 @@
 //! captured layer that is wrong by one in both of its keys. The seal of a folder of ours shows both; in folders of others
 //! they show as a low acceptance length only.
 
-mod config;
-mod launch;
-mod read;
-mod readings;
-pub mod speculators;
-#[cfg(test)]
-pub(crate) mod tests;
-mod vocabulary;
-
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::config::check_decoder;
-use crate::expected::{Expected, TensorSpec};
+use crate::config::Config;
+use crate::dialect::description::{Check, Dialect, Keys, Neutral, Quirks, SharedHead, top};
+use crate::dialect::key::{Key, Otherwise};
+use crate::dialect::llama::{self, DTYPE, NORMS, ROPE, SIZES, UNBIASED, VOCAB};
+use crate::dialect::settings::Settings;
+use crate::dialect::vocabulary::TokenMap;
+use crate::eagle3::layer_ids::{LAYER_IDS, NESTED_LAYER_IDS, captured_layers};
+use crate::expected::TensorSpec;
+use crate::folder::ModelFolder;
+use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, checked};
+use crate::{Error, Result};
 
-pub use crate::config::Rope;
-pub use config::default_captured_layers;
-pub use config::recognises;
-pub use launch::launch_lines;
-pub use read::{Reading, read, read_as, read_for_target};
-pub use readings::{Meaning, meanings};
-pub use vocabulary::{target_ids, vocabulary_tensors};
+pub(crate) mod launch;
+pub(crate) mod layer_ids;
+mod meanings;
 
-/// Sizes and switches of an EAGLE-3 drafter.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Eagle3Layout {
-    /// Width of the drafter.
-    pub hidden_size: usize,
-    /// Width of the target's hidden states.
-    pub target_hidden_size: usize,
-    /// Width inside the MLP.
-    pub intermediate_size: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Decoder layers. The first reads embeddings beside hidden states, the others hidden states only.
-    pub layers: usize,
-    /// Size of the target's vocabulary.
-    pub vocab_size: usize,
-    /// Size of the drafter's vocabulary; equal to `vocab_size` where it drafts every token.
-    pub draft_vocab_size: usize,
-    /// 0-based indices of the target's layers whose outputs are the features, ascending.
-    pub captured_layers: Vec<usize>,
-    /// Whether the residual starts at the normed features; SGLang and TensorRT-LLM have no such switch and take `false`.
-    pub norm_before_residual: bool,
-    /// Whether each captured hidden state is normed before `fc` (EAGLE-3.1).
-    pub fc_norm: bool,
-    /// Whether the normed output is fed back to the next step (EAGLE-3.1).
-    pub norm_output: bool,
-    /// How many positions back a layer sees, the own one counted; 0 for all.
-    pub window: usize,
-    /// The epsilon of every RMSNorm.
-    pub rms_norm_eps: f64,
-    /// Longest sequence; the target's, so that engines do not cap it.
-    pub max_position_embeddings: usize,
-    /// Rotary position embedding.
-    pub rope: Rope,
-    /// Whether the target's head is used: no `lm_head.weight` in the folder.
-    pub shared_head: bool,
-    /// The type of the weights.
-    pub dtype: DType,
-}
+pub use self::launch::launch_lines;
+pub use self::layer_ids::default_captured_layers;
 
-impl Eagle3Layout {
-    /// Whether the drafter has a vocabulary of its own, and with it `d2t` and `t2d`.
-    pub fn has_draft_vocab(&self) -> bool {
-        self.draft_vocab_size != self.vocab_size
+/// The layout that engines share.
+pub const EAGLE3: Dialect = Dialect {
+    architectures: &[ARCHITECTURE, "Eagle3LlamaForCausalLM", SPECULATOR, PUBLISHED.0],
+    keys: &[
+        top(&[
+            Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
+            Key::told("model_type", |_, _| Some(json!("llama"))),
+            LAYERS,
+        ]),
+        top(SIZES),
+        top(&[
+            VOCAB,
+            // Null, not absent: SGLang fails without the key, and vLLM takes null as the whole vocabulary.
+            DRAFT_VOCAB.written(|settings, here| match settings.shares_head() {
+                true => Some(Value::Null),
+                false => settings.get(here).cloned(),
+            }),
+            Key::told("target_hidden_size", |settings, _| settings.get("d_model").cloned()),
+        ]),
+        top(NORMS),
+        top(UNBIASED),
+        top(&[
+            // Written even when false: vLLM's default differs between its two formats.
+            NORM_BEFORE_RESIDUAL,
+            CAPTURED,
+            LAYERS_RUN,
+            Key::told("eagle_config.use_aux_hidden_state", |_, _| Some(json!(true))),
+            Key::told(NESTED_LAYER_IDS, |settings, _| settings.get("captured_layers").cloned()),
+            DTYPE,
+        ]),
+        top(ROPE),
+        top(WINDOW),
+        top(&[
+            Key::flag("fc_norm", "fc_norm", false).only_if_on(),
+            Key::flag("norm_output", "norm_output", false).only_if_on(),
+            OWN_HEAD,
+        ]),
+    ],
+    shared_head: SharedHead::OfDraftVocabulary,
+    ..of_both("EAGLE-3", recognises)
+};
+
+/// The layout of the speculators library, which vLLM serves with the target it names. Layer ids count the layers that have run.
+pub const SPECULATORS: Dialect = Dialect {
+    section: Some(LAYER_CONFIG),
+    keys: &[
+        top(&[
+            Key::told("architectures", |_, _| Some(json!([SPECULATOR]))),
+            Key::told(MODEL_TYPE, |_, _| Some(json!("eagle3"))),
+        ]),
+        top(SPECULATORS_KEYS),
+        Keys { under: LAYER_CONFIG, keys: SPECULATORS_LAYER },
+        Keys { under: LAYER_CONFIG, keys: SIZES },
+        Keys { under: LAYER_CONFIG, keys: &[VOCAB] },
+        Keys { under: LAYER_CONFIG, keys: NORMS },
+        // vLLM reads the number here, and takes three for granted where it is absent.
+        Keys { under: LAYER_CONFIG, keys: &[UNBIASED[1], UNBIASED[2], UNBIASED[0], CAPTURED, DTYPE] },
+        Keys { under: LAYER_CONFIG, keys: ROPE },
+        Keys { under: LAYER_CONFIG, keys: WINDOW },
+        top(&[
+            Key::told("speculators_config", |settings, _| Some(speculators_config(settings, "eagle3"))),
+            DTYPE,
+            OWN_HEAD,
+        ]),
+    ],
+    renamed: &[["midlayer.", "layers.0."]],
+    shared_head: SharedHead::AsOwn,
+    ..of_both("EAGLE-3 for speculators", |folder| folder.config()[MODEL_TYPE] == "eagle3")
+};
+
+/// What the library says at the top beside the layer, in its order.
+pub(crate) const SPECULATORS_KEYS: &[Key] = &[
+    Key::told("speculators_version", |_, _| Some(json!(VERSION))),
+    DRAFT_VOCAB,
+    // Always: the library takes false where it is absent, vLLM true.
+    NORM_BEFORE_RESIDUAL,
+    Key::told("norm_before_fc", |_, _| Some(json!(false))),
+    Key::flag("fc_norm", "fc_norm", false),
+    Key::flag("norm_output", "norm_output", false),
+    Key::told("target_hidden_size", |_, _| Some(Value::Null)),
+    Key::told("embed_requires_grad", |_, _| Some(json!(false))),
+    Key::told("tie_word_embeddings", |_, _| Some(json!(false))),
+    LAYERS_RUN,
+];
+
+pub(crate) const SPECULATORS_LAYER: &[Key] = &[
+    Key::told("model_type", |_, _| Some(json!("llama"))),
+    Key::told("architectures", |_, _| Some(json!(["LlamaForCausalLM"]))),
+    LAYERS,
+];
+
+/// What both layouts have in common.
+pub(crate) const fn of_both(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
+    Dialect {
+        neutral: &[llama::NEUTRAL, NEUTRAL],
+        aliases: &[["layers.0.", "midlayer."]],
+        repeated: &[
+            "verifier_norm.weight",
+            "verifier_lm_head.weight",
+            // Frequencies that older versions of transformers saved with every attention.
+            "midlayer.self_attn.rotary_emb.inv_freq",
+            "rotary_emb.inv_freq",
+        ],
+        token_map: TokenMap::Offsets,
+        quirks: QUIRKS,
+        ..Dialect::named(name, recognises)
     }
 }
 
-/// The tensors that a folder of this layout must hold. `d2t` and `t2d` are there exactly when the drafter has its own vocabulary.
-pub fn required(layout: &Eagle3Layout) -> Vec<TensorSpec> {
-    let (hidden, target) = (layout.hidden_size, layout.target_hidden_size);
-    let (queries, keys) = (
-        layout.heads * layout.head_dim,
-        layout.kv_heads * layout.head_dim,
-    );
-    let captured = layout.captured_layers.len();
-    let mut weights = vec![
-        ("fc.weight".to_string(), vec![hidden, captured * target]),
-        ("midlayer.input_layernorm.weight".to_string(), vec![hidden]),
-        ("midlayer.hidden_norm.weight".to_string(), vec![hidden]),
-        (
-            "midlayer.self_attn.q_proj.weight".to_string(),
-            vec![queries, 2 * hidden],
-        ),
-        (
-            "midlayer.self_attn.k_proj.weight".to_string(),
-            vec![keys, 2 * hidden],
-        ),
-        (
-            "midlayer.self_attn.v_proj.weight".to_string(),
-            vec![keys, 2 * hidden],
-        ),
-        (
-            "midlayer.self_attn.o_proj.weight".to_string(),
-            vec![hidden, queries],
-        ),
-        (
-            "midlayer.post_attention_layernorm.weight".to_string(),
-            vec![hidden],
-        ),
-        (
-            "midlayer.mlp.gate_proj.weight".to_string(),
-            vec![layout.intermediate_size, hidden],
-        ),
-        (
-            "midlayer.mlp.up_proj.weight".to_string(),
-            vec![layout.intermediate_size, hidden],
-        ),
-        (
-            "midlayer.mlp.down_proj.weight".to_string(),
-            vec![hidden, layout.intermediate_size],
-        ),
-        ("norm.weight".to_string(), vec![hidden]),
-    ];
-    weights.extend((1..layout.layers).flat_map(|layer| further_layer(layout, layer)));
-    if layout.fc_norm {
-        weights.extend((0..captured).map(|j| (format!("fc_norm.{j}.weight"), vec![target])));
-    }
-    if !layout.shared_head {
-        weights.push((
-            "lm_head.weight".to_string(),
-            vec![layout.draft_vocab_size, hidden],
-        ));
-    }
-    let mut specs: Vec<TensorSpec> = weights
-        .into_iter()
-        .map(|(name, shape)| (name, shape, layout.dtype))
-        .collect();
-    if layout.has_draft_vocab() {
-        specs.push(("d2t".to_string(), vec![layout.draft_vocab_size], DType::I64));
-        specs.push(("t2d".to_string(), vec![layout.vocab_size], DType::Bool));
-    }
-    specs
+pub(crate) const ARCHITECTURE: &str = "LlamaForCausalLMEagle3";
+/// What the library calls the architecture; what it saves names its own class of the model in its place.
+const SPECULATOR: &str = "Eagle3Speculator";
+/// What the training code of the paper's authors says; only they have the key beside it.
+const PUBLISHED: (&str, &str) = ("LlamaForCausalLM", "draft_vocab_size");
+
+const LAYERS: Key = Key::count("num_hidden_layers", "layers")
+    .or(Otherwise::Size(1))
+    .written(|settings, here| Some(json!(settings.size(here).max(1))));
+pub(crate) const DRAFT_VOCAB: Key =
+    Key::size("draft_vocab_size", "draft_vocab").or(Otherwise::SameAs("vocab_size"));
+const NORM_BEFORE_RESIDUAL: Key = Key::code(
+    "norm_before_residual",
+    "norm_before_residual",
+    |config, key, _| Ok(json!(config.flag(key, config.reading().norm_before_residual)?)),
+    |settings, here| settings.get(here).cloned(),
+);
+const CAPTURED: Key = Key::code(
+    "num_aux_hidden_states",
+    "captured_layers",
+    |config, _, _| Ok(json!(captured_layers(config)?)),
+    |settings, here| Some(json!(settings.sizes(here).len())),
+);
+const LAYERS_RUN: Key = Key::told(LAYER_IDS, |settings, _| {
+    let layers = settings.sizes("captured_layers").into_iter();
+    Some(json!(layers.map(|layer| layer + 1).collect::<Vec<_>>()))
+});
+/// Whether there is a head says more than the configuration.
+const OWN_HEAD: Key = Key::code(
+    "",
+    "head",
+    |config, _, _| {
+        let own = config.tensor("lm_head.weight").is_some();
+        Ok(json!(if own { "own" } else { "shared" }))
+    },
+    |_, _| None,
+);
+
+/// The types of a layer that sees some positions back, and of one that sees all; vLLM reads the window under them.
+const SLIDING: &str = "sliding_attention";
+const FULL: &str = "full_attention";
+pub(crate) const WINDOW: &[Key] = &[
+    Key::code(
+        "layer_types",
+        "window",
+        |config, _, _| Ok(json!(window(config)?)),
+        |settings, here| {
+            let layers = settings.size("layers").max(1);
+            (settings.size(here) > 0).then(|| json!(vec![SLIDING; layers]))
+        },
+    ),
+    Key::told("sliding_window", |settings, _| {
+        settings.get("window").filter(|window| **window != json!(0)).cloned()
+    }),
+];
+
+/// What a layer of EAGLE-3 does not do; ModelOpt spells that its layer is the usual one.
+pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
+    ("model_type", Neutral::Word("llama")),
+    ("bias", Neutral::Flag(false)),
+    ("tie_word_embeddings", Neutral::Flag(false)),
+    ("norm_before_fc", Neutral::Flag(false)),
+    ("eagle_config.norm_before_fc", Neutral::Flag(false)),
+    ("eagle_config.use_aux_hidden_state", Neutral::Flag(true)),
+    ("eagle_config.use_input_layernorm_in_first_layer", Neutral::Flag(true)),
+    ("eagle_config.use_last_layernorm", Neutral::Flag(true)),
+    ("eagle_config.use_mtp_layernorm", Neutral::Flag(false)),
+    ("eagle_config.parallel_draft_step", Neutral::Size(1)),
+];
+
+const QUIRKS: Quirks = Quirks {
+    check_folder,
+    check_settings,
+    reduce: check_head,
+    optional: embedding,
+    meanings: meanings::meanings,
+    ..Quirks::NONE
+};
+
+/// Whether a `config.json` is of an EAGLE-3 drafter, ours or a published one.
+fn recognises(folder: &ModelFolder) -> bool {
+    let config = folder.config();
+    names_eagle3(config)
 }
 
-/// The tensors of a layer behind the first. vLLM norms what it reads with `input_layernorm`, SGLang and TensorRT-LLM with
-/// `hidden_norm`: both are there and equal.
-fn further_layer(layout: &Eagle3Layout, layer: usize) -> Vec<(String, Vec<usize>)> {
-    let (hidden, inner) = (layout.hidden_size, layout.intermediate_size);
-    let (queries, keys) = (
-        layout.heads * layout.head_dim,
-        layout.kv_heads * layout.head_dim,
-    );
-    let of_layer = [
-        (NORMS[0], vec![hidden]),
-        (NORMS[1], vec![hidden]),
-        ("self_attn.q_proj", vec![queries, hidden]),
-        ("self_attn.k_proj", vec![keys, hidden]),
-        ("self_attn.v_proj", vec![keys, hidden]),
-        ("self_attn.o_proj", vec![hidden, queries]),
-        ("post_attention_layernorm", vec![hidden]),
-        ("mlp.gate_proj", vec![inner, hidden]),
-        ("mlp.up_proj", vec![inner, hidden]),
-        ("mlp.down_proj", vec![hidden, inner]),
-    ];
-    let named = |(name, shape)| (format!("layers.{layer}.{name}.weight"), shape);
-    of_layer.into_iter().map(named).collect()
+pub(crate) fn names_eagle3(config: &Value) -> bool {
+    let names = config["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    names.any(|name| {
+        let published = name == PUBLISHED.0 && config.get(PUBLISHED.1).is_some();
+        name.to_lowercase().contains("eagle3") || published
+    })
 }
 
-/// The two names of the norm of what a layer behind the first reads.
-const NORMS: [&str; 2] = ["input_layernorm", "hidden_norm"];
-
-/// Fails where a layer behind the first has two norms for what it reads.
-fn check_norms(file: &Path, tensors: &[NamedTensor], layout: &Eagle3Layout) -> Result<()> {
-    let find = |name: &str| tensors.iter().find(|tensor| tensor.name == name);
-    for layer in 1..layout.layers {
-        let [input, hidden] = NORMS.map(|norm| format!("layers.{layer}.{norm}.weight"));
-        let bytes = |name: &str| find(name).map(|tensor| &tensor.bytes);
-        if bytes(&input) != bytes(&hidden) {
-            return Err(Error::Values {
-                reason: format!("expected the values of `{input}`: engines read one or the other"),
-                name: hidden,
-                path: file.to_path_buf(),
-            });
-        }
+pub(crate) fn check_folder(config: &Config) -> Result<()> {
+    let (width, key) = (config.size("hidden_size", None)?, "target_hidden_size");
+    if config.size(key, Some(width))? != width {
+        return Err(config.wrong(key, format!("`{width}`, the drafter's own width")));
     }
     Ok(())
 }
 
-/// The tensors that a folder of this layout may hold besides. SGLang and TensorRT-LLM put the target's embeddings in their place.
-pub fn optional(layout: &Eagle3Layout) -> Vec<TensorSpec> {
-    vec![(
-        "embed_tokens.weight".to_string(),
-        vec![layout.vocab_size, layout.hidden_size],
-        layout.dtype,
-    )]
+pub(crate) fn check_settings(settings: &Settings) -> Check {
+    let layers = settings.sizes("captured_layers");
+    if layers.is_empty() || !layers.is_sorted_by(|a, b| a < b) {
+        let expected = "ascending layer indices".to_owned();
+        return Err(("captured_layers", expected, format!("{layers:?}")));
+    }
+    if settings.shares_head() && settings.has_draft_vocab() {
+        let expected = "false where the drafter has a vocabulary of its own".to_owned();
+        return Err(("shared_head", expected, "true".to_owned()));
+    }
+    Ok(())
 }
 
-/// Writes a drafter's folder, whole or not at all. Tensors have the names and types of [`required`] and [`optional`].
-///
-/// `provenance` says where the drafter comes from; unless it is null it is kept beside the weights.
-pub fn write(
-    dir: &Path,
-    layout: &Eagle3Layout,
-    tensors: Vec<NamedTensor>,
-    provenance: &Value,
-) -> Result<()> {
-    check_layout(layout)?;
-    let expected = Expected {
-        required: required(layout),
-        optional: optional(layout),
-    };
-    let also = |weights: &Path| {
-        check_norms(weights, &tensors, layout)?;
-        vocabulary::check(weights, &tensors, layout)
-    };
-    let config = config::to_json(layout);
-    checked::write(dir, &config, &tensors, &expected, also, provenance)
+/// Without a head of its own a drafter speaks the target's vocabulary. Engines do not notice when it does not.
+pub(crate) fn check_head(file: &Path, settings: &Settings, _: &mut Vec<NamedTensor>) -> Result<()> {
+    if !settings.shares_head() || !settings.has_draft_vocab() {
+        return Ok(());
+    }
+    Err(Error::NoTensor {
+        name: "lm_head.weight".to_string(),
+        path: file.to_path_buf(),
+    })
 }
 
-fn check_layout(layout: &Eagle3Layout) -> Result<()> {
-    let wrong = |field, expected: &str, got: String| {
-        let expected = expected.to_string();
-        Err(Error::Layout {
-            dialect: "EAGLE-3",
-            field,
-            expected,
-            got,
-        })
+/// SGLang and TensorRT-LLM put the target's embeddings in the place of these.
+pub(crate) fn embedding(settings: &Settings) -> Vec<TensorSpec> {
+    let shape = vec![settings.size("vocab"), settings.size("d_model")];
+    vec![("embed_tokens.weight".to_string(), shape, DType::F32)]
+}
+
+/// How many positions back every layer sees, as their types say; 0 for all.
+fn window(config: &Config) -> Result<usize> {
+    let key = "layer_types";
+    let Some(value) = config.get(key) else {
+        return Ok(0);
     };
-    let ascending = layout.captured_layers.is_sorted_by(|a, b| a < b);
-    if layout.layers == 0 {
-        return wrong("layers", "at least 1", layout.layers.to_string());
+    let layers = config.count("num_hidden_layers", Some(1))?;
+    let types = value.as_array().filter(|types| types.len() == layers);
+    let all = |kind: &str| types.is_some_and(|types| types.iter().all(|found| *found == kind));
+    if all(FULL) {
+        Ok(0)
+    } else if all(SLIDING) {
+        config.size("sliding_window", None)
+    } else {
+        Err(config.wrong(key, format!("{layers} of `{FULL}`, or as many of `{SLIDING}`")))
     }
-    if layout.captured_layers.is_empty() || !ascending {
-        return wrong(
-            "captured_layers",
-            "ascending layer indices",
-            format!("{:?}", layout.captured_layers),
-        );
-    }
-    if layout.draft_vocab_size > layout.vocab_size {
-        let got = layout.draft_vocab_size.to_string();
-        return wrong(
-            "draft_vocab_size",
-            &format!("at most {}", layout.vocab_size),
-            got,
-        );
-    }
-    if layout.shared_head && layout.has_draft_vocab() {
-        let expected = "false where the drafter has a vocabulary of its own";
-        return wrong("shared_head", expected, "true".to_string());
-    }
-    let heads = [layout.heads, layout.kv_heads];
-    check_decoder("EAGLE-3", heads, layout.dtype, &layout.rope)
 }

@@ -8,6 +8,7 @@ pub mod atomic;
 mod checked;
 mod config;
 pub mod dflash;
+pub mod dialect;
 mod draft_heads;
 pub mod eagle1;
 pub mod eagle3;

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::dialect::settings::Settings;
+
 /// The key that marks folders of this layout.
 pub(crate) const MODEL_TYPE: &str = "speculators_model_type";
 /// The table of what the layer is.
@@ -41,4 +43,20 @@ impl Verifier {
             "verifier": {"name_or_path": self.name, "architectures": self.architectures},
         })
     }
+}
+
+/// The target that the settings name under `verifier`, as the library's `speculators_config`.
+pub(crate) fn speculators_config(settings: &Settings, algorithm: &str) -> Value {
+    let named = &settings.table()["verifier"];
+    json!({
+        "algorithm": algorithm,
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{
+            "proposal_type": "greedy",
+            "speculative_tokens": named["draft_tokens"],
+            "verifier_accept_k": 1,
+            "accept_tolerance": 0.0,
+        }],
+        "verifier": {"name_or_path": named["name"], "architectures": named["architectures"]},
+    })
 }

@@ -20,6 +20,7 @@ pub mod generate;
 pub mod hydra;
 pub mod language_model;
 mod linear;
+pub mod listing;
 mod lora;
 pub mod mask;
 pub mod masked_language_model;

@@ -91,8 +91,12 @@ impl TargetParts {
         lift(self.embed_tokens.forward(tokens.without_autodiff()), device)
     }
 
-    /// The head over the draft vocabulary, `[d_model, draft_vocab]`.
+    /// The head over the draft vocabulary, `[d_model, draft_vocab]`; of a hollow target, rows without values.
     pub fn head_rows(&self, vocabulary: &DraftVocabulary) -> Tensor<2> {
+        if !self.lm_head.weight.is_initialized() {
+            let rows = [self.spec.d_model, vocabulary.len()];
+            return Tensor::empty(rows, &Device::flex());
+        }
         let weight = self.lm_head.weight.val();
         if vocabulary.is_full() {
             return weight;

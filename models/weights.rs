@@ -1,5 +1,5 @@
 //! Where parameters come from, and how a module's parameters are written back.
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType as BurnDType;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -224,7 +224,9 @@ impl<'a> Scope<'a> {
         init: Init,
     ) -> Result<Param<Tensor<2>>> {
         let mut tensor = self.take(name, &[d_out, d_in], init)?;
-        tensor.bytes = transpose(&tensor.bytes, d_out, d_in);
+        if !is_hollow(&tensor) {
+            tensor.bytes = transpose(&tensor.bytes, d_out, d_in);
+        }
         tensor.shape = vec![d_in, d_out];
         Ok(self.parameter(tensor))
     }
@@ -235,8 +237,21 @@ impl<'a> Scope<'a> {
     }
 
     fn parameter<const D: usize>(&self, tensor: NamedTensor) -> Param<Tensor<D>> {
-        Param::from_tensor(tensor_from(tensor, self.device))
+        if !is_hollow(&tensor) {
+            return Param::from_tensor(tensor_from(tensor, self.device));
+        }
+        let shape = Shape::from(tensor.shape);
+        let zeros = {
+            let shape = shape.clone();
+            move |device: &Device, _| Tensor::zeros(shape, device)
+        };
+        Param::uninitialized(ParamId::new(), zeros, self.device.clone(), true, shape)
     }
+}
+
+/// Whether a source gave a name and a shape, and no values.
+fn is_hollow(tensor: &NamedTensor) -> bool {
+    tensor.bytes.is_empty() && tensor.shape.iter().product::<usize>() > 0
 }
 
 /// Transposes a `[rows, columns]` matrix of elements of any size.

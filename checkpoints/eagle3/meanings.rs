@@ -3,52 +3,35 @@
 //! One of the two keys of layer ids alone has been written with either meaning, and the layers beside the right ones only
 //! cost acceptance: whoever can decode measures which meaning is the one.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use super::config::{self, ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS};
-use super::{Reading, read};
 use crate::config::Config;
-use crate::folder::ModelFolder;
+use crate::dialect::reading::{Meaning, Reading};
+use crate::eagle3::layer_ids::{
+    ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS, check_layer_ids, layer_ids,
+};
 use crate::speculators::MODEL_TYPE;
 use crate::tensors::NamedTensor;
 use crate::{Error, Result};
 
-/// One way to understand a folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meaning {
-    /// The way.
-    pub reading: Reading,
-    /// What it takes the folder to say.
-    pub text: String,
-}
-
-/// Every way in which a folder can be meant for a target of `target_layers` layers; the likeliest first. Where
-/// `captured_layers` are given they are not in question.
-pub fn meanings(
-    dir: &Path,
-    target_layers: usize,
-    captured_layers: Option<&[usize]>,
-) -> Result<Vec<Meaning>> {
-    let folder = ModelFolder::open(dir)?;
+/// Every way in which a folder can be meant for its target; the likeliest first. Where `captured_layers` are given they are
+/// not in question.
+pub(crate) fn meanings(config: &Config, captured_layers: Option<&[usize]>) -> Result<Vec<Meaning>> {
     let layers = match captured_layers {
         Some(layers) => vec![(layers.to_vec(), "as given".to_string())],
-        None => of_layers(&config::of(&folder), target_layers)?,
+        None => of_layers(config)?,
     };
-    let ids = of_ids(&folder)?;
-    let norms = of_norm(&config::of(&folder));
+    let ids = of_ids(config)?;
     let mut found = Vec::new();
     for (captured, text) in &layers {
         for &(absolute_ids, of_map) in &ids {
-            for &(norm_before_residual, of_norm) in norms {
+            for &(norm_before_residual, of_norm) in of_norm(config) {
                 found.push(Meaning {
                     reading: Reading {
-                        target_layers: Some(target_layers),
-                        target_vocab: None,
                         captured_layers: (!captured.is_empty()).then(|| captured.clone()),
                         absolute_ids,
                         norm_before_residual,
+                        ..config.reading().clone()
                     },
                     text: format!("{text}{of_map}{of_norm}"),
                 });
@@ -75,16 +58,17 @@ fn of_norm(config: &Config) -> &'static [(bool, &'static str)] {
 }
 
 /// Captured layers with what says so; none named means the default ones.
-fn of_layers(config: &Config, target_layers: usize) -> Result<Vec<(Vec<usize>, String)>> {
+fn of_layers(config: &Config) -> Result<Vec<(Vec<usize>, String)>> {
+    let target_layers = config.reading().target_layers.unwrap_or(usize::MAX);
     let as_run = |key: &str| format!("`{key}` counts the layers that have run");
     let as_taken = |key: &str| format!("`{key}` is the index of the layer whose output is taken");
-    config.check_layer_ids()?;
+    check_layer_ids(config)?;
     let nested = config.get(NESTED_LAYER_IDS).is_some();
     let top = config.get(LAYER_IDS).is_some();
     let mut found: Vec<(Vec<usize>, String)> = Vec::new();
     let mut add = |key: &str, first: u64, text: String| -> Result<()> {
         // A meaning without such layers is not one; keys that mean nothing at all are errors all the same.
-        let ids = match config.layer_ids(key, first) {
+        let ids = match layer_ids(config, key, first) {
             Err(_) if first > 0 => None,
             read => read?,
         };
@@ -125,12 +109,9 @@ fn of_layers(config: &Config, target_layers: usize) -> Result<Vec<(Vec<usize>, S
 }
 
 /// Whether `d2t` can hold offsets, ids, or either.
-fn of_ids(folder: &ModelFolder) -> Result<Vec<(bool, &'static str)>> {
-    let named = |name: &str| {
-        let mut tensors = folder.tensors();
-        tensors.find(|tensor| read::canonical(&tensor.name) == name)
-    };
-    let Some(d2t) = named("d2t") else {
+fn of_ids(config: &Config) -> Result<Vec<(bool, &'static str)>> {
+    let folder = config.folder();
+    let Some(d2t) = config.tensor("d2t") else {
         return Ok(vec![(false, "")]);
     };
     let values = folder.read(&d2t.name)?.to_i64();
@@ -146,8 +127,8 @@ fn of_ids(folder: &ModelFolder) -> Result<Vec<(bool, &'static str)>> {
         .zip(&values)
         .map(|(i, &value)| value.saturating_add(i))
         .collect();
-    let vocab = config::of(folder).get("vocab_size").and_then(Value::as_i64);
-    let drafted = match named("t2d") {
+    let vocab = config.get("vocab_size").and_then(Value::as_i64);
+    let drafted = match config.tensor("t2d") {
         Some(t2d) => marked(&folder.read(&t2d.name)?),
         None => None,
     };

@@ -1,0 +1,196 @@
+//! What one engine, or several, take a folder of a kind of drafter to be.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::dialect::key::Key;
+use crate::dialect::reading::Meaning;
+use crate::dialect::settings::Settings;
+use crate::dialect::vocabulary::TokenMap;
+use crate::expected::TensorSpec;
+use crate::folder::ModelFolder;
+use crate::tensors::NamedTensor;
+use crate::{Error, Result};
+
+/// A layout of folders, as data. What is truly code are small functions in [`Quirks`].
+pub struct Dialect {
+    /// What errors call it.
+    pub name: &'static str,
+    /// Whether a folder is of it.
+    pub recognises: fn(&ModelFolder) -> bool,
+    /// Values of `architectures` that it is read under; none where it is not told by them.
+    pub(crate) architectures: &'static [&'static str],
+    /// The table in which keys are looked for that are not at the top.
+    pub(crate) section: Option<&'static str>,
+    /// Keys in the order in which they are written.
+    pub(crate) keys: &'static [Keys],
+    /// What keys must hold if they are there: the drafter computes nothing else.
+    pub(crate) neutral: &'static [&'static [(&'static str, Neutral)]],
+    /// Beginnings of names of tensors: here, and in the folder.
+    pub(crate) renamed: &'static [[&'static str; 2]],
+    /// Further beginnings in folders of others, and what they are here.
+    pub(crate) aliases: &'static [[&'static str; 2]],
+    /// Tensors that folders repeat of the target, or of nothing, and that are not read.
+    pub(crate) repeated: &'static [&'static str],
+    /// How it writes a draft vocabulary.
+    pub(crate) token_map: TokenMap,
+    /// Where the target's head is written if the drafter shares it.
+    pub shared_head: SharedHead,
+    /// The rest.
+    pub(crate) quirks: Quirks,
+}
+
+/// Keys that stand together.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys {
+    /// The table that they are in; empty for none.
+    pub(crate) under: &'static str,
+    pub(crate) keys: &'static [Key],
+}
+
+/// Keys at the top.
+pub(crate) const fn top(keys: &'static [Key]) -> Keys {
+    Keys { under: "", keys }
+}
+
+/// Where a shared head is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedHead {
+    /// Nowhere: engines use the target's.
+    Never,
+    /// In folders whose drafter has a vocabulary of its own: engines share the whole head or none.
+    OfDraftVocabulary,
+    /// In every folder, as if it were the drafter's own.
+    AsOwn,
+    /// In every folder, which says whose it is.
+    Beside,
+}
+
+/// The one value of a key that changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Neutral {
+    Flag(bool),
+    Word(&'static str),
+    Number(f64),
+    Size(usize),
+    /// No value at all, for this reason.
+    Absent(&'static str),
+}
+
+/// What no table says.
+#[derive(Clone, Copy)]
+pub(crate) struct Quirks {
+    /// Fails for a folder that says it computes something else.
+    pub(crate) check_folder: fn(&Config) -> Result<()>,
+    /// Fails for settings that would be read as others, or that no engine runs as they are meant.
+    pub(crate) check_settings: fn(&Settings) -> Check,
+    /// Makes stored tensors the drafter's: what is written twice, or is missing and means something.
+    pub(crate) reduce: fn(&Path, &Settings, &mut Vec<NamedTensor>) -> Result<()>,
+    /// The reverse: adds what engines read besides.
+    pub(crate) complete: fn(&Settings, &mut Vec<NamedTensor>),
+    /// What a folder may hold besides.
+    pub(crate) optional: fn(&Settings) -> Vec<TensorSpec>,
+    /// Every way in which a folder can be meant, the likeliest first; where there are captured layers these are not in
+    /// question.
+    pub(crate) meanings: fn(&Config, Option<&[usize]>) -> Result<Vec<Meaning>>,
+}
+
+/// Nothing, or the setting at fault with what was expected and found.
+pub(crate) type Check = std::result::Result<(), (&'static str, String, String)>;
+
+impl Quirks {
+    pub(crate) const NONE: Self = Self {
+        check_folder: |_| Ok(()),
+        check_settings: |_| Ok(()),
+        reduce: |_, _, _| Ok(()),
+        complete: |_, _| (),
+        optional: |_| Vec::new(),
+        meanings: |config, captured_layers| {
+            let mut reading = config.reading().clone();
+            reading.captured_layers = captured_layers.map(<[usize]>::to_vec);
+            let text = String::from("as it says");
+            Ok(vec![Meaning { reading, text }])
+        },
+    };
+}
+
+impl Dialect {
+    /// One that says nothing yet.
+    pub(crate) const fn named(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Self {
+        Self {
+            name,
+            recognises,
+            architectures: &[],
+            section: None,
+            keys: &[],
+            neutral: &[],
+            renamed: &[],
+            aliases: &[],
+            repeated: &[],
+            token_map: TokenMap::Whole,
+            shared_head: SharedHead::Never,
+            quirks: Quirks::NONE,
+        }
+    }
+
+    /// The name of a drafter's tensor in a folder.
+    pub(crate) fn stored(&self, name: &str) -> String {
+        replaced(self.renamed.iter().copied(), name)
+    }
+
+    /// The name here of a stored tensor that nothing wraps.
+    pub(crate) fn canonical(&self, stored: &str) -> String {
+        let aliases = self.aliases.iter().copied();
+        let renamed = self.renamed.iter().map(|[here, there]| [*there, *here]);
+        replaced(aliases.chain(renamed), stored)
+    }
+
+    /// An error about settings that are not written.
+    pub(crate) fn refuse(&self, (field, expected, got): (&'static str, String, String)) -> Error {
+        Error::Layout {
+            dialect: self.name,
+            field,
+            expected,
+            got,
+        }
+    }
+}
+
+fn replaced(mut pairs: impl Iterator<Item = [&'static str; 2]>, name: &str) -> String {
+    let found = pairs.find_map(|[from, to]| Some((to, name.strip_prefix(from)?)));
+    match found {
+        Some((to, rest)) => format!("{to}{rest}"),
+        None => name.to_owned(),
+    }
+}
+
+impl Neutral {
+    fn is(self, value: &Value) -> bool {
+        match self {
+            Self::Flag(flag) => *value == flag,
+            Self::Word(word) => *value == word,
+            Self::Number(number) => value.as_f64() == Some(number),
+            Self::Size(size) => *value == size,
+            Self::Absent(_) => false,
+        }
+    }
+
+    fn expected(self) -> String {
+        match self {
+            Self::Flag(flag) => format!("`{flag}`"),
+            Self::Word(word) => format!("`\"{word}\"`"),
+            Self::Number(number) => format!("`{number:?}`"),
+            Self::Size(size) => format!("`{size}`"),
+            Self::Absent(reason) => format!("nothing: {reason}"),
+        }
+    }
+
+    pub(crate) fn check(self, config: &Config, key: &str) -> Result<()> {
+        match config.get(key) {
+            Some(value) if !self.is(value) => Err(config.wrong(key, self.expected())),
+            _ => Ok(()),
+        }
+    }
+}

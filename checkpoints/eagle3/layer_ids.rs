@@ -1,0 +1,103 @@
+//! Captured layers in three keys with two meanings. The top-level `eagle_aux_hidden_state_layer_ids` counts layers that
+//! have run (vLLM, llama.cpp); the one under `eagle_config` is the index of the layer whose output is taken (SGLang,
+//! TensorRT-LLM), as everywhere in this program. Each engine reads one of them, so both are written. AngelSlim has a third,
+//! `aux_hidden_states_layer_ids`, with the second meaning.
+
+use serde_json::Value;
+
+use crate::Result;
+use crate::config::{Config, MAX_SIZE};
+
+pub(crate) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
+pub(crate) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";
+pub(crate) const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
+
+/// The layers that engines capture when a configuration names none, for a target of so many layers.
+pub fn default_captured_layers(target_layers: usize) -> Option<Vec<usize>> {
+    let [low, middle, high] = [
+        1,
+        (target_layers / 2).checked_sub(1)?,
+        target_layers.checked_sub(4)?,
+    ];
+    (low < middle && middle < high).then(|| vec![low, middle, high])
+}
+
+/// The captured layers of a folder, as many as it says there are.
+pub(crate) fn captured_layers(config: &Config) -> Result<Vec<usize>> {
+    let layers = match &config.reading().captured_layers {
+        Some(layers) => layers.clone(),
+        None => named(config)?,
+    };
+    let key = "num_aux_hidden_states";
+    if config.size(key, Some(layers.len()))? != layers.len() {
+        let expected = format!("`{}`, as many as there are layer ids", layers.len());
+        return Err(config.wrong(key, expected));
+    }
+    Ok(layers)
+}
+
+fn named(config: &Config) -> Result<Vec<usize>> {
+    let top = layer_ids(config, LAYER_IDS, 1)?;
+    let nested = layer_ids(config, NESTED_LAYER_IDS, 0)?;
+    let angelslim = layer_ids(config, ANGELSLIM_LAYER_IDS, 0)?;
+    match (top, nested.or(angelslim)) {
+        (Some(top), Some(nested)) if top != nested => {
+            let key = match config.get(NESTED_LAYER_IDS) {
+                Some(_) => NESTED_LAYER_IDS,
+                None => ANGELSLIM_LAYER_IDS,
+            };
+            Err(config.wrong(key, format!("`{top:?}` (`{LAYER_IDS}` less one)")))
+        }
+        (Some(layers), _) | (None, Some(layers)) => Ok(layers),
+        (None, None) => {
+            let target_layers = config.reading().target_layers;
+            target_layers.and_then(default_captured_layers).ok_or_else(|| {
+                let expected = "layer ids, or a target whose number of layers gives the default ones";
+                config.wrong(LAYER_IDS, expected)
+            })
+        }
+    }
+}
+
+/// Fails unless every key of layer ids that is there holds some, ascending, whatever they count from.
+pub(crate) fn check_layer_ids(config: &Config) -> Result<()> {
+    let table = config.get("eagle_config");
+    if table.is_some_and(|table| !table.is_object()) {
+        return Err(config.wrong("eagle_config", "a table"));
+    }
+    for key in [LAYER_IDS, NESTED_LAYER_IDS, ANGELSLIM_LAYER_IDS] {
+        layer_ids(config, key, 0)?;
+    }
+    Ok(())
+}
+
+/// Ascending layer ids under a key, counted from `first`.
+pub(crate) fn layer_ids(config: &Config, key: &str, first: u64) -> Result<Option<Vec<usize>>> {
+    let Some(value) = config.get(key) else {
+        return Ok(None);
+    };
+    let index = |id: &Value| {
+        let id = id.as_u64().filter(|&id| id <= MAX_SIZE)?;
+        id.checked_sub(first).map(|id| id as usize)
+    };
+    let ids = value.as_array();
+    let ids: Option<Vec<usize>> = ids.and_then(|ids| ids.iter().map(index).collect());
+    match ids {
+        Some(ids) if !ids.is_empty() && ids.is_sorted_by(|a, b| a < b) => Ok(Some(ids)),
+        _ => Err(config.wrong(key, format!("ascending layer ids from {first}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_layers_are_those_of_the_reference() {
+        assert_eq!(default_captured_layers(32), Some(vec![1, 15, 28]));
+        assert_eq!(default_captured_layers(8), Some(vec![1, 3, 4]));
+        for layers in [0, 3, 4, 6] {
+            assert_eq!(default_captured_layers(layers), None);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Drafters that a dialect describes: read from folders and written to them, whatever they are.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use serde_json::{Value, json};
+use spectrain_checkpoints::dialect::{Dialect, Reading, Settings, SharedHead, Written};
+use spectrain_checkpoints::names::wrapped;
+use spectrain_checkpoints::{ModelFolder, NamedTensor};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::listing::{hollow, parameters};
+use spectrain_models::weights::{TensorWeights, export};
+use spectrain_models::{TargetParts, TargetSpec};
+
+use crate::families::drafter_folder::{
+    architectures, is_copy, rope_config, rope_layout, target_embedding, target_head,
+};
+use crate::families::footprint::Footprint;
+use crate::families::shipped::{Shipped, Writing};
+
+/// The target's, which folders may repeat.
+const EMBEDDING: &str = "embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// What a drafter is, in the words of dialects.
+fn settings<D: Shipped>(drafter: &D) -> Result<Settings> {
+    let config = serde_json::to_value(drafter.config()).context("cannot write the settings")?;
+    let Value::Object(table) = config else {
+        bail!("the settings of {} drafters are no table", D::KIND);
+    };
+    let mut settings = Settings::of(table);
+    let spec = &drafter.target().spec;
+    settings.set("d_model", spec.d_model);
+    settings.set("d_head", spec.d_head);
+    settings.set("vocab", spec.vocab);
+    settings.set("target_layers", spec.layers);
+    settings.set("norm_epsilon", spec.norm_epsilon);
+    settings.set("max_positions", spec.max_positions);
+    settings.set("draft_vocab", drafter.vocabulary().len());
+    settings.set_rope(&rope_layout(&spec.rope)?);
+    if settings.word("head") == "copied" {
+        // What it started as is in no folder.
+        settings.set("head", "own");
+    }
+    Ok(settings)
+}
+
+/// The `[drafter]` table that a folder's settings are.
+fn config_of<D: Shipped>(settings: &Settings) -> Result<D::Config> {
+    let known = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
+    let table = settings.table().iter();
+    let table = table.filter(|(key, _)| known.get(key).is_some());
+    let table: Value = table.map(|(key, value)| (key.clone(), value.clone())).collect();
+    serde_json::from_value(table).context("cannot read the settings")
+}
+
+/// Reads a drafter's folder, ours or a published one, as `reading` says or, where it says nothing, as is likeliest.
+pub(crate) fn open<D: Shipped>(
+    folder: &Path,
+    reading: Option<&Reading>,
+    target: &TargetParts,
+    device: &Device,
+) -> Result<D> {
+    let model = ModelFolder::open(folder)?;
+    let dialect = dialect_of::<D>(&model)?;
+    let reading = match reading {
+        Some(reading) => reading.clone(),
+        None => likeliest(dialect, &model, &target.spec)?,
+    };
+    let opened = dialect.open(&model, reading)?;
+    let found = opened.settings.clone();
+    let not_for_this = || format!("the drafter `{}` is not for this target", folder.display());
+    check_fit(&found, &target.spec).with_context(not_for_this)?;
+    let config = config_of::<D>(&found)?;
+    let mut parts = target.clone();
+    adopt(folder, &found, &mut parts.spec)?;
+    let vocab = parts.spec.vocab;
+    let draft_vocab = match found.size("draft_vocab") {
+        0 => vocab,
+        size => size,
+    };
+    let listed = parameters::<D>(&config, &parts.spec, draft_vocab).with_context(not_for_this)?;
+    let contents = opened.tensors(&listed)?;
+    let vocabulary = match &contents.target_ids {
+        None => DraftVocabulary::full(vocab),
+        Some(ids) => {
+            let offsets: Vec<i64> = ids.iter().zip(0..).map(|(&id, draft)| id as i64 - draft).collect();
+            DraftVocabulary::from_d2t(&offsets, vocab)?
+        }
+    };
+    let is_own = |name: &str| listed.iter().any(|(listed, _)| listed == name);
+    if !is_own(EMBEDDING) {
+        check_repeated(&model, EMBEDDING, &|| target_embedding(target))?;
+    }
+    if found.shares_head() && dialect.shared_head == SharedHead::Beside {
+        check_shared_head(&model, &target_head(target, &vocabulary)).with_context(not_for_this)?;
+    } else if !is_own(HEAD) {
+        check_repeated(&model, HEAD, &|| target_head(target, &vocabulary))?;
+    }
+    let mut weights = TensorWeights::new(contents.parameters, folder.display().to_string());
+    Ok(D::new(&config, &parts, &vocabulary, &mut weights, device)?)
+}
+
+/// The dialect of a folder.
+pub(crate) fn dialect_of<D: Shipped>(model: &ModelFolder) -> Result<&'static Dialect> {
+    let mut dialects = D::DIALECTS.iter().map(|(dialect, _)| *dialect);
+    let found = dialects.clone().find(|dialect| (dialect.recognises)(model));
+    // One that does not know the folder says what it expected.
+    let usual = found.or_else(|| dialects.next());
+    usual.with_context(|| format!("{} drafters have no folders", D::KIND))
+}
+
+/// What a folder leaves open, taken as is likeliest for this target.
+fn likeliest(dialect: &Dialect, model: &ModelFolder, target: &TargetSpec) -> Result<Reading> {
+    let meanings = dialect.meanings(model, &reading_for(target), None)?;
+    if let [taken, other, ..] = &meanings[..] {
+        tracing::warn!(
+            "`{}` can be meant in {} ways; taken: {}; another: {}; `spectrain import` measures which is the one",
+            model.path().display(),
+            meanings.len(),
+            taken.text,
+            other.text
+        );
+    }
+    let likeliest = meanings.into_iter().next();
+    Ok(likeliest.map_or_else(|| reading_for(target), |meaning| meaning.reading))
+}
+
+/// What a target says of its drafters' folders.
+pub(crate) fn reading_for(target: &TargetSpec) -> Reading {
+    Reading {
+        target_layers: Some(target.layers),
+        target_vocab: Some(target.vocab),
+        ..Reading::default()
+    }
+}
+
+/// Fails on the first size of a folder that is not the target's.
+fn check_fit(found: &Settings, target: &TargetSpec) -> Result<()> {
+    let sizes = [
+        ("hidden size", "d_model", target.d_model),
+        ("width of a head", "d_head", target.d_head),
+        ("target vocabulary", "vocab", target.vocab),
+        ("layers of its target", "target_layers", target.layers),
+    ];
+    for (what, key, expected) in sizes {
+        let found = found.get(key).map(|_| found.size(key));
+        if let Some(found) = found.filter(|&found| found != expected) {
+            bail!("{what}: expected {expected}, found {found}");
+        }
+    }
+    Ok(())
+}
+
+/// A drafter's norms and positions may be other than its target's.
+fn adopt(folder: &Path, found: &Settings, spec: &mut TargetSpec) -> Result<()> {
+    if let Some(epsilon) = found.get("norm_epsilon").and_then(Value::as_f64) {
+        spec.norm_epsilon = epsilon;
+    }
+    if let Some(rope) = found.rope() {
+        let sizes = [found.size("d_head"), found.size("max_positions")];
+        spec.rope = rope_config(folder, &rope, sizes)?;
+    }
+    Ok(())
+}
+
+/// Warns if a tensor that a folder repeats of the target differs from it: the target's is what drafts, as in SGLang.
+fn check_repeated(model: &ModelFolder, name: &str, of_target: &dyn Fn() -> NamedTensor) -> Result<()> {
+    let Some(own) = wrapped(model, name) else {
+        return Ok(());
+    };
+    if !is_copy(&model.read(&own.name)?, &of_target())? {
+        tracing::warn!(
+            "`{name}` in `{}` is not the target's; the target's is used, as SGLang does",
+            model.path().display()
+        );
+    }
+    Ok(())
+}
+
+/// Fails unless the head that a folder repeats is the target's: its drafter has no other.
+fn check_shared_head(model: &ModelFolder, of_target: &NamedTensor) -> Result<()> {
+    let own = wrapped(model, HEAD).with_context(|| format!("no `{HEAD}`"))?;
+    if is_copy(&model.read(&own.name)?, of_target)? {
+        return Ok(());
+    }
+    bail!("`{HEAD}`, which the heads share with their target, is another one")
+}
+
+/// Writes a drafter's folder in a dialect, whole or not at all.
+pub(crate) fn write<D: Shipped>(drafter: &D, dialect: &Dialect, writing: &Writing) -> Result<()> {
+    let mut settings = settings(drafter)?;
+    let vocabulary = drafter.vocabulary();
+    let mut tensors = export(drafter);
+    let is_written = match dialect.shared_head {
+        SharedHead::Never => false,
+        SharedHead::OfDraftVocabulary => !vocabulary.is_full(),
+        SharedHead::AsOwn | SharedHead::Beside => true,
+    };
+    if settings.shares_head() && is_written {
+        tensors.push(target_head(drafter.target(), vocabulary));
+        if dialect.shared_head != SharedHead::Beside {
+            settings.set("head", "own");
+        }
+    }
+    let verifier = json!({
+        "name": writing.target,
+        "architectures": architectures(drafter.target())?,
+        "draft_tokens": drafter.max_depth().unwrap_or(writing.draft_length),
+    });
+    settings.set("verifier", verifier);
+    let ids = vocabulary.target_ids().into_iter();
+    let drafter = Written {
+        settings,
+        tensors,
+        target_ids: (!vocabulary.is_full()).then(|| ids.map(|id| id as usize).collect()),
+        dtype: writing.dtype,
+        provenance: writing.provenance,
+    };
+    Ok(dialect.write(writing.folder, drafter)?)
+}
+
+/// What a drafter is, for the commands that serve it.
+pub(crate) fn settings_of<D: Shipped>(drafter: &D) -> Result<Settings> {
+    settings(drafter)
+}
+
+/// Fails unless a drafter of the settings `config` is what was read from `folder`, to start from.
+pub(crate) fn check_start<D: Shipped>(
+    config: &D::Config,
+    drafter: &D,
+    folder: &Path,
+    target: &TargetSpec,
+) -> Result<()> {
+    let given = serde_json::to_value(config).context("cannot write the settings")?;
+    let kept = drafter.vocabulary().len();
+    // Where no size is asked for, the one that is there is kept.
+    let draft_vocab = match given["draft_vocab"].as_u64() {
+        None | Some(0) => kept,
+        Some(size) => size as usize,
+    };
+    let other = || {
+        let folder = folder.display();
+        format!("the drafter `{folder}` has other settings than `[drafter]`")
+    };
+    let asked = settings(&hollow::<D>(config, target, draft_vocab).with_context(other)?)?;
+    let found = settings(drafter)?;
+    let Value::Object(given) = given else {
+        return Ok(());
+    };
+    for (key, _) in given.iter().filter(|(_, value)| !value.is_null()) {
+        let (expected, found) = (&asked.table()[key], &found.table()[key]);
+        if expected != found {
+            bail!("{}: `{key}`: expected {expected}, found {found}", other());
+        }
+    }
+    Ok(())
+}
+
+/// Sizes of a drafter, counted from the list of its parameters.
+pub(crate) fn footprint<D: Shipped>(config: &D::Config, target: &TargetSpec) -> Result<Footprint> {
+    let captured = D::capture(config, target)?.layers.len() as u64;
+    let given = serde_json::to_value(config).context("cannot write the settings")?;
+    let draft_vocab = match given["draft_vocab"].as_u64() {
+        None | Some(0) => target.vocab,
+        Some(size) => size as usize,
+    };
+    let listed = parameters::<D>(config, target, draft_vocab)?;
+    let count = |(_, shape): &(String, Vec<usize>)| shape.iter().map(|&size| size as u64).product::<u64>();
+    let of_head = listed.iter().filter(|(name, _)| name.starts_with("lm_head"));
+    Ok(Footprint {
+        parameters: listed.iter().map(count).sum(),
+        head: of_head.map(count).sum(),
+        frozen: 0,
+        draft_vocab: draft_vocab as u64,
+        captured,
+    })
+}
