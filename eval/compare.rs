@@ -11,7 +11,7 @@ const SHARED: [&str; 10] = [
     "/data/max_length",
     "/train/steps",
     "/train/batch_tokens",
-    "/train/accumulate",
+    "/train/gradient_accumulation",
     "/evaluate/prompts",
     "/evaluate/max_new_tokens",
     "/evaluate/top_k",

@@ -155,10 +155,14 @@ pub(crate) fn residual_blocks(layers: &[Linear], mut x: Tensor<2>) -> Tensor<2> 
     x
 }
 
-/// Fails on numbers of heads that make no sense for any target.
-pub(crate) fn check_numbers(heads: usize, head_layers: usize, draft_vocab: usize) -> Result<()> {
+/// Fails on numbers that make no sense for any target; that of the heads comes with its key.
+pub(crate) fn check_numbers(
+    (key, heads): (&'static str, usize),
+    head_layers: usize,
+    draft_vocab: usize,
+) -> Result<()> {
     Ok(bounds::check([
-        bounds::up_to("heads", heads, bounds::DRAFT),
+        bounds::up_to(key, heads, bounds::DRAFT),
         bounds::up_to("head_layers", head_layers, bounds::LAYERS),
         bounds::or_none("draft_vocab", draft_vocab, bounds::VOCABULARY),
     ])?)

@@ -20,7 +20,7 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct HydraConfig {
     /// Heads: the longest draft. 4.
-    pub heads: usize,
+    pub hydra_heads: usize,
     /// Blocks of each head; the first one reads hidden state and tokens together. 1, and 4 in Hydra++.
     pub head_layers: usize,
     /// Whether a decoder layer of the target's sizes stands before the heads (Hydra++). False.
@@ -35,7 +35,7 @@ pub struct HydraConfig {
 impl Default for HydraConfig {
     fn default() -> Self {
         Self {
-            heads: 4,
+            hydra_heads: 4,
             head_layers: 1,
             prefix_layer: false,
             head: OutputHead::Own,
@@ -175,7 +175,11 @@ impl Drafter for Hydra {
     type State = State;
 
     fn check(config: &HydraConfig) -> Result<()> {
-        check_numbers(config.heads, config.head_layers, config.draft_vocab)
+        check_numbers(
+            ("hydra_heads", config.hydra_heads),
+            config.head_layers,
+            config.draft_vocab,
+        )
     }
 
     fn new(
@@ -197,8 +201,8 @@ impl Drafter for Hydra {
             let mut scope = root.child("prefix_norm");
             prefix_norm = Some(RmsNorm::new(&mut scope, d, spec.norm_epsilon)?);
         }
-        let mut blocks = Vec::with_capacity(config.heads);
-        for head in 0..config.heads {
+        let mut blocks = Vec::with_capacity(config.hydra_heads);
+        for head in 0..config.hydra_heads {
             let mut scope = root.child(format!("blocks.{head}"));
             blocks.push(Blocks::new(
                 &mut scope,
@@ -208,7 +212,13 @@ impl Drafter for Hydra {
             )?);
         }
         let sizes = [d, vocabulary.len()];
-        let lm_heads = own_outputs(&mut root, config.heads, sizes, config.head, Bias::With)?;
+        let lm_heads = own_outputs(
+            &mut root,
+            config.hydra_heads,
+            sizes,
+            config.head,
+            Bias::With,
+        )?;
         Ok(Self {
             prefix_layer,
             prefix_norm,
@@ -244,12 +254,12 @@ impl Drafter for Hydra {
     }
 
     fn max_depth(&self) -> Option<usize> {
-        Some(self.config.heads)
+        Some(self.config.hydra_heads)
     }
 
     /// Its own parameters are shared out evenly: each pass is that of another head.
     fn parameters_per_pass(&self) -> u64 {
-        (self.num_params() / self.config.heads) as u64 + self.frozen.shared_parameters()
+        (self.num_params() / self.config.hydra_heads) as u64 + self.frozen.shared_parameters()
     }
 
     fn start(&self, capacity: usize, _: u32) -> State {
@@ -272,7 +282,7 @@ impl Drafter for Hydra {
     }
 
     fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        head_after(&tree.parents, nodes[0], self.config.heads);
+        head_after(&tree.parents, nodes[0], self.config.hydra_heads);
         let path = |&node: &usize| {
             let mut tokens = Vec::new();
             let mut at = Some(node);

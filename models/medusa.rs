@@ -18,7 +18,7 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct MedusaConfig {
     /// Heads: the longest draft. 4.
-    pub heads: usize,
+    pub medusa_heads: usize,
     /// Residual blocks of each head. 1.
     pub head_layers: usize,
     /// Where the output layers come from. `"own"`.
@@ -31,7 +31,7 @@ pub struct MedusaConfig {
 impl Default for MedusaConfig {
     fn default() -> Self {
         Self {
-            heads: 4,
+            medusa_heads: 4,
             head_layers: 1,
             head: OutputHead::Own,
             draft_vocab: 0,
@@ -105,7 +105,11 @@ impl Drafter for Medusa {
     type State = State;
 
     fn check(config: &MedusaConfig) -> Result<()> {
-        check_numbers(config.heads, config.head_layers, config.draft_vocab)
+        check_numbers(
+            ("medusa_heads", config.medusa_heads),
+            config.head_layers,
+            config.draft_vocab,
+        )
     }
 
     fn new(
@@ -120,8 +124,8 @@ impl Drafter for Medusa {
         let d = spec.d_model;
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
-        let mut blocks = Vec::with_capacity(config.heads);
-        for head in 0..config.heads {
+        let mut blocks = Vec::with_capacity(config.medusa_heads);
+        for head in 0..config.medusa_heads {
             let mut layers = Vec::with_capacity(config.head_layers);
             for layer in 0..config.head_layers {
                 let mut scope = root.child(format!("blocks.{head}.layers.{layer}"));
@@ -130,7 +134,13 @@ impl Drafter for Medusa {
             blocks.push(Blocks { layers });
         }
         let sizes = [d, vocabulary.len()];
-        let lm_heads = own_outputs(&mut root, config.heads, sizes, config.head, Bias::Without)?;
+        let lm_heads = own_outputs(
+            &mut root,
+            config.medusa_heads,
+            sizes,
+            config.head,
+            Bias::Without,
+        )?;
         Ok(Self {
             blocks,
             lm_heads,
@@ -164,7 +174,7 @@ impl Drafter for Medusa {
     }
 
     fn max_depth(&self) -> Option<usize> {
-        Some(self.config.heads)
+        Some(self.config.medusa_heads)
     }
 
     /// No head waits for another.
@@ -190,7 +200,7 @@ impl Drafter for Medusa {
     }
 
     fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let head = head_after(&tree.parents, nodes[0], self.config.heads);
+        let head = head_after(&tree.parents, nodes[0], self.config.medusa_heads);
         let logits = self.logits(state, head);
         let vocab = logits.dims()[1];
         logits.expand([nodes.len(), vocab])

@@ -55,13 +55,13 @@ fn a_wrong_recipe_is_refused_where_it_is_wrong() {
         RECIPE.replacen(from, to, 1)
     };
     fails(
-        &edit("warmup", "warm_up"),
+        &edit("warmup_steps", "warm_up"),
         &[],
         &[
             "`recipe.toml`",
             "line 25, column 1",
             "unknown field `warm_up`",
-            "`warmup`",
+            "`warmup_steps`",
         ],
     );
     fails(

@@ -390,7 +390,7 @@ fn steps_in_which_nothing_was_masked_by_chance_do_not_end_a_training() {
     let settings = TrainConfig {
         steps: 12,
         batch_tokens: 64,
-        warmup: 0,
+        warmup_steps: 0,
         log_every: 1,
         ..TrainConfig::default()
     };

@@ -175,7 +175,7 @@ fn parity_of_one(case: &str, drafter: Eagle3Config, objective: TrainingTimeTestC
 #[test]
 fn the_default_objective_equals_pytorch() {
     let objective = TrainingTimeTestConfig {
-        steps: 4,
+        draft_steps: 4,
         ..Default::default()
     };
     parity("label", Eagle3Config::default(), objective);
@@ -184,7 +184,7 @@ fn the_default_objective_equals_pytorch() {
 #[test]
 fn the_reference_codes_objective_equals_pytorch() {
     let objective = TrainingTimeTestConfig {
-        steps: 4,
+        draft_steps: 4,
         divergence: Divergence::SoftCe,
         mask_align: MaskAlign::Feature,
         reduction: Reduction::All,
@@ -198,7 +198,7 @@ fn the_reference_codes_objective_equals_pytorch() {
 #[test]
 fn the_speculators_variant_equals_pytorch() {
     let objective = TrainingTimeTestConfig {
-        steps: 3,
+        draft_steps: 3,
         decay: 1.0,
         ..Default::default()
     };

@@ -43,7 +43,7 @@ steps = 120
 batch_tokens = 512
 max_length = 256
 learning_rate = 1e-2
-warmup = 5
+warmup_steps = 5
 
 [data]
 max_length = 256
@@ -55,7 +55,7 @@ draft_vocab = 256
 steps = 200
 batch_tokens = 512
 learning_rate = 1e-2
-warmup = 5
+warmup_steps = 5
 
 [export]
 dtype = "f32"
@@ -397,7 +397,7 @@ const EAGLE1: (&str, &str, &str) = ("eagle1", "first", "");
 const MEDUSA: (&str, &str, &str) = (
     "medusa",
     "heads",
-    "[drafter]\nheads = 4\n\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
+    "[drafter]\nmedusa_heads = 4\n\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
 );
 const LANGUAGE_MODEL: (&str, &str, &str) =
     ("distillspec", "small", "[drafter]\nkeep_layers = [0, 7]\n");

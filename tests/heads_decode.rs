@@ -30,14 +30,14 @@ const NEW_TOKENS: usize = 48;
 
 fn medusa() -> MedusaConfig {
     MedusaConfig {
-        heads: HEADS,
+        medusa_heads: HEADS,
         ..Default::default()
     }
 }
 
 fn hydra() -> HydraConfig {
     HydraConfig {
-        heads: HEADS,
+        hydra_heads: HEADS,
         ..Default::default()
     }
 }

@@ -174,12 +174,18 @@ fn parity<D: DraftHeads, O: Objective<D>>(
 }
 
 fn medusa(case: &str, config: MedusaConfig, objective: MedusaLossConfig) {
-    let config = MedusaConfig { heads: 3, ..config };
+    let config = MedusaConfig {
+        medusa_heads: 3,
+        ..config
+    };
     parity::<Medusa, MedusaLoss>("medusa", case, &config, &objective);
 }
 
 fn hydra(case: &str, config: HydraConfig, objective: HydraLossConfig) {
-    let config = HydraConfig { heads: 3, ..config };
+    let config = HydraConfig {
+        hydra_heads: 3,
+        ..config
+    };
     parity::<Hydra, HydraLoss>("hydra", case, &config, &objective);
 }
 

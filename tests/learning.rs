@@ -88,7 +88,7 @@ where
 #[test]
 fn an_overfitted_eagle3_drafts_almost_everything() {
     let objective = TrainingTimeTestConfig {
-        steps: LENGTH,
+        draft_steps: LENGTH,
         ..Default::default()
     };
     let config = Eagle3Config::default();

@@ -203,11 +203,14 @@ fn it_does_for_parameters_that_outweigh_the_activations() {
 fn it_does_for_the_settings_that_change_it_most() {
     let cases: [(&str, &[&str]); 12] = [
         ("eagle3", &["objective.recompute=false"]),
-        ("eagle3", &["objective.steps=2", "drafter.head=shared"]),
+        (
+            "eagle3",
+            &["objective.draft_steps=2", "drafter.head=shared"],
+        ),
         ("eagle1", &["objective.passes=3"]),
         (
             "medusa",
-            &["drafter.heads=8", "objective.teacher_weight=1.0"],
+            &["drafter.medusa_heads=8", "objective.teacher_weight=1.0"],
         ),
         ("hydra", &["drafter.prefix_layer=true"]),
         ("dflash", &["objective.anchors=64", "drafter.layers=3"]),

@@ -198,7 +198,7 @@ fn the_largest_numbers_together_have_a_plan_too() {
         let (name, needed) = (kind, needed(registry::find(kind).unwrap()));
         let text = format!(
             "recipe = {name:?}\nname = \"a\"\n[synthetic]\nvocab = 320\nd_model = 65536\nlayers = 1024\n\
-             [data]\nmax_length = 4194304\n[train]\nsteps = 1073741824\naccumulate = 65536\n{needed}"
+             [data]\nmax_length = 4194304\n[train]\nsteps = 1073741824\ngradient_accumulation = 65536\n{needed}"
         );
         let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
         let recipe = recipe::read(&text, &changes).unwrap();

@@ -74,7 +74,7 @@ fn a_plan_is_refused_where_its_run_is_one_of_another_recipe() {
     let other = RECIPE.replace("eagle3", "eagle1");
     let other = other
         .replace("draft_vocab = 256\n", "")
-        .replace("steps = 2\n\n", "passes = 2\n\n");
+        .replace("draft_steps = 2\n\n", "passes = 2\n\n");
     workspace.write("recipe.toml", other);
     let before = workspace.files("runs");
     let refused = ["a run of the recipe `eagle3`, this is the recipe `eagle1`"];

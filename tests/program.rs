@@ -24,7 +24,7 @@ steps = 20
 batch_tokens = 512
 max_length = 256
 learning_rate = 1e-2
-warmup = 5
+warmup_steps = 5
 
 [data]
 max_length = 256
@@ -33,13 +33,13 @@ max_length = 256
 draft_vocab = 256
 
 [objective]
-steps = 3
+draft_steps = 3
 
 [train]
 steps = 12
 batch_tokens = 256
 learning_rate = 1e-2
-warmup = 2
+warmup_steps = 2
 validate_every = 6
 validate_samples = 4
 decode_prompts = 2
@@ -59,8 +59,11 @@ fn eagle1_workspace() -> Workspace {
     let recipe = RECIPE
         .replace("eagle3", "eagle1")
         .replace("draft_vocab = 256\n", "")
-        .replace("[objective]\nsteps = 2", "[objective]\npasses = 2")
-        .replace("[train]\n", "[train]\nclip = 0.0\nclip_value = 0.5\n");
+        .replace("[objective]\ndraft_steps = 2", "[objective]\npasses = 2")
+        .replace(
+            "[train]\n",
+            "[train]\nmax_grad_norm = 0.0\nclip_value = 0.5\n",
+        );
     workspace.write("recipe.toml", recipe);
     workspace
 }
@@ -165,7 +168,7 @@ fn a_plan_writes_nothing() {
         .succeeded();
     for part in [
         "[synthetic]",
-        "warmup = 5",
+        "warmup_steps = 5",
         "explosion = 10.0",
         "stages:",
         "estimates:",
@@ -217,10 +220,10 @@ fn a_changed_key_runs_again_what_depends_on_it_and_no_more() {
 
     let train = [
         "prepare: done before",
-        "train: starts over: `objective.steps`: 2 → 3",
+        "train: starts over: `objective.draft_steps`: 2 → 3",
         "train.old-1",
     ];
-    says(&["objective.steps=3"], &train);
+    says(&["objective.draft_steps=3"], &train);
     assert_eq!(
         workspace.bytes("runs/run/train.old-1/drafter/model.safetensors"),
         trained
@@ -337,7 +340,7 @@ fn heads(kind: &str, drafter: &str, objective: &str) -> Workspace {
         .replace("recipe = \"eagle3\"", &format!("recipe = \"{kind}\""))
         .replace("draft_vocab = 256", drafter)
         .replace(
-            "[objective]\nsteps = 2",
+            "[objective]\ndraft_steps = 2",
             &format!("[objective]\n{objective}"),
         );
     workspace.write("recipe.toml", recipe);
@@ -347,16 +350,21 @@ fn heads(kind: &str, drafter: &str, objective: &str) -> Workspace {
 #[test]
 fn heads_go_from_conversations_to_a_report() {
     let cases = [
-        ("medusa", "heads = 3\ndraft_vocab = 256", "", "0.32.0"),
         (
             "medusa",
-            "heads = 2\nhead = \"shared\"",
+            "medusa_heads = 3\ndraft_vocab = 256",
+            "",
+            "0.32.0",
+        ),
+        (
+            "medusa",
+            "medusa_heads = 2\nhead = \"shared\"",
             "teacher_weight = 1.0",
             "\"original_lm_head\": true",
         ),
         (
             "hydra",
-            "heads = 3\nhead_layers = 2\nprefix_layer = true",
+            "hydra_heads = 3\nhead_layers = 2\nprefix_layer = true",
             "label_weight = 0.0\nteacher_weight = 1.0",
             "no serving engine loads Hydra",
         ),

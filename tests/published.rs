@@ -139,7 +139,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
         "--set",
         "train.steps=1",
         "--set",
-        "train.warmup=0",
+        "train.warmup_steps=0",
         "--set",
         "train.learning_rate=1e-12",
     ])
@@ -382,7 +382,7 @@ fn a_dflash_drafter_goes_to_every_layout_and_back() {
             "draft_vocab = 256",
             "layers = 1\nblock_size = 4\nmask_token = 4",
         )
-        .replace("[objective]\nsteps = 2", "[objective]\nanchors = 4");
+        .replace("[objective]\ndraft_steps = 2", "[objective]\nanchors = 4");
     let recipe = format!("{recipe}\n[export]\nto = [\"vllm\", \"hf\", \"speculators\"]\n");
     let workspace = Workspace::new();
     workspace.write("recipe.toml", recipe);
@@ -423,8 +423,8 @@ fn a_dflash_drafter_goes_to_every_layout_and_back() {
 fn heads_that_no_engine_loads_are_exported_for_none() {
     let recipe = RECIPE
         .replace("\"eagle3\"", "\"hydra\"")
-        .replace("draft_vocab = 256", "heads = 2")
-        .replace("[objective]\nsteps = 2\n", "");
+        .replace("draft_vocab = 256", "hydra_heads = 2")
+        .replace("[objective]\ndraft_steps = 2\n", "");
     let workspace = Workspace::new();
     // The two engines that are there unless a recipe says otherwise are remarked upon.
     workspace.write("recipe.toml", &recipe);

@@ -36,8 +36,8 @@ impl Session {
             settings: TrainConfig {
                 steps: 10,
                 batch_tokens: 128,
-                accumulate: 2,
-                warmup: 2,
+                gradient_accumulation: 2,
+                warmup_steps: 2,
                 log_every: 2,
                 validate_every: 4,
                 save_every: 3,
@@ -69,7 +69,7 @@ fn eagle3(folder: &Path, session: &Session) -> Trained {
 
 fn try_eagle3(folder: &Path, session: &Session) -> Result<Trained, Error> {
     let objective = TrainingTimeTestConfig {
-        steps: 2,
+        draft_steps: 2,
         ..Default::default()
     };
     let config = Eagle3Config::default();

@@ -75,7 +75,7 @@ fn read_by(head: &Tensor<2>, hidden: Vec<Tensor<2>>) -> Vec<Vec<f32>> {
 fn eagle3(config: Eagle3Config) {
     unrolled_equals_decoding(&config, |drafter: &Eagle3, batch| {
         let objective = TrainingTimeTestConfig {
-            steps: STEPS,
+            draft_steps: STEPS,
             ..Default::default()
         };
         let objective = TrainingTimeTest::new(&objective).unwrap();

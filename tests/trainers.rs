@@ -381,7 +381,7 @@ fn every_command_takes_the_folders_of_other_trainers() {
         let recipe = format!(
             "recipe = \"{kind}\"\nname = \"further\"\nstart = \"{copied}\"\n[target]\nmodel = \"target\"\n[data]\n\
              train = \"train.jsonl\"\neval = \"eval.jsonl\"\nmax_length = 64\n[drafter]\n{drafter}\n[train]\nsteps = 2\n\
-             batch_tokens = 64\nlearning_rate = 1e-4\nwarmup = 0\nvalidate_samples = 2\ndecode_prompts = 1\ndecode_tokens = 4\n\
+             batch_tokens = 64\nlearning_rate = 1e-4\nwarmup_steps = 0\nvalidate_samples = 2\ndecode_prompts = 1\ndecode_tokens = 4\n\
              [export]\nto = [\"vllm\"]\n[evaluate]\nprompts = 1\ntemperatures = [0.0]\ndraft_lengths = [2]\nmax_new_tokens = 4\n"
         );
         workspace.write("recipe.toml", recipe);

@@ -292,9 +292,9 @@ fn trials() -> Vec<Trial> {
         )
     };
     let eagle3_1 = json!({ "fc_norm": true, "norm_output": true, "norm_before_residual": true });
-    let steps = json!({ "steps": 4, "out_of_vocab": "keep" });
-    let kept = json!({ "steps": 4, "recompute": false });
-    let hydra = json!({ "heads": 3, "head_layers": 2, "prefix_layer": true });
+    let steps = json!({ "draft_steps": 4, "out_of_vocab": "keep" });
+    let kept = json!({ "draft_steps": 4, "recompute": false });
+    let hydra = json!({ "hydra_heads": 3, "head_layers": 2, "prefix_layer": true });
     let dspark = json!({
         "conv_taps": 2, "conv_group": 4, "markov_rank": 8, "sample_from_anchor": true,
     });
@@ -312,7 +312,7 @@ fn trials() -> Vec<Trial> {
         trial::<Eagle3, TrainingTimeTest>("eagle3", json!({}), steps),
         trial::<Eagle3, TrainingTimeTest>("eagle3", eagle3_1, kept),
         trial::<Eagle1, FeatureRegression>("eagle1", json!({}), json!({ "passes": 3 })),
-        trial::<Medusa, MedusaLoss>("medusa", json!({ "heads": 3 }), heads.clone()),
+        trial::<Medusa, MedusaLoss>("medusa", json!({ "medusa_heads": 3 }), heads.clone()),
         trial::<Hydra, HydraLoss>("hydra", hydra, heads.clone()),
         in_block(block(6, json!({})), 5),
         in_block(block(5, json!({ "causal": true, "window": 200 })), 4),

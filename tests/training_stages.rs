@@ -15,7 +15,7 @@ fn workspace() -> Workspace {
     let recipe = RECIPE
         .replace("recipe = \"eagle3\"", "recipe = \"deer\"")
         .replace("draft_vocab = 256", drafter)
-        .replace("[objective]\nsteps = 2", "[objective]\nspan = 4")
+        .replace("[objective]\ndraft_steps = 2", "[objective]\nspan = 4")
         .replace("[evaluate]", "[stages.refine]\nsteps = 9\n\n[evaluate]");
     workspace.write("recipe.toml", recipe);
     workspace
@@ -136,7 +136,10 @@ fn stages_that_there_are_not_or_that_make_no_sense_are_refused_where_they_stand(
         &["unknown stage `polish`", "adapt, align, refine"],
     );
     refused(&["stages.align.stpes=1"], &["stpes"]);
-    refused(&["stages.align.clip=-1.0"], &["stages.align.clip"]);
+    refused(
+        &["stages.align.max_grad_norm=-1.0"],
+        &["stages.align.max_grad_norm"],
+    );
     refused(
         &["stages.align.batch_tokens=100"],
         &["stages.align.batch_tokens"],

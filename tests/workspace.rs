@@ -37,13 +37,13 @@ samples_per_shard = 16
 draft_vocab = 256
 
 [objective]
-steps = 2
+draft_steps = 2
 
 [train]
 steps = 6
 batch_tokens = 128
 learning_rate = 1e-3
-warmup = 2
+warmup_steps = 2
 log_every = 2
 validate_every = 3
 validate_samples = 4

@@ -132,8 +132,8 @@ struct Progress {
 pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
     fit.config.check(fit.samples.row_length())?;
     let mut progress = resume(trainee, &fit)?;
-    let first = progress.step * fit.config.accumulate;
-    let wanted = fit.config.steps * fit.config.accumulate - first;
+    let first = progress.step * fit.config.gradient_accumulation;
+    let wanted = fit.config.steps * fit.config.gradient_accumulation - first;
     let order = Order::from(fit.samples.clone(), first)?;
     let Fit {
         config,
@@ -347,7 +347,7 @@ impl Run<'_> {
             norm: None,
         };
         let mut tokens = 0;
-        for _ in 0..self.config.accumulate {
+        for _ in 0..self.config.gradient_accumulation {
             let ahead = batches
                 .recv()
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
@@ -363,7 +363,7 @@ impl Run<'_> {
             pending.samples.extend(batch.rows.samples());
             pending.losses.push(trainee.accumulate(&batch, statistics));
         }
-        pending.norm = trainee.update(learning_rate, self.config.clip);
+        pending.norm = trainee.update(learning_rate, self.config.max_grad_norm);
         self.pending.push(pending);
         self.log.tick(step + 1);
         Ok(tokens)

@@ -24,23 +24,23 @@ pub struct Schedule {
     /// Peak.
     pub learning_rate: f64,
     /// Steps until the peak is reached, from 0 along a line.
-    pub warmup: usize,
+    pub warmup_steps: usize,
     /// Optimizer steps in all.
     pub steps: usize,
     /// What follows the warm-up.
     pub decay: Decay,
     /// Share of the peak that is left at the end.
-    pub floor: f64,
+    pub min_lr_ratio: f64,
 }
 
 impl Schedule {
     /// Learning rate of `step`, counted from 0.
     pub fn at(&self, step: usize) -> f64 {
-        if step < self.warmup {
-            return self.learning_rate * (step + 1) as f64 / self.warmup as f64;
+        if step < self.warmup_steps {
+            return self.learning_rate * (step + 1) as f64 / self.warmup_steps as f64;
         }
-        let span = (self.steps.saturating_sub(self.warmup)).max(1) as f64;
-        let progress = ((step - self.warmup) as f64 / span).min(1.0);
+        let span = (self.steps.saturating_sub(self.warmup_steps)).max(1) as f64;
+        let progress = ((step - self.warmup_steps) as f64 / span).min(1.0);
         let left = match self.decay {
             Decay::Constant => 1.0,
             Decay::Linear => 1.0 - progress,
@@ -49,7 +49,7 @@ impl Schedule {
         };
         match self.decay {
             Decay::Constant => self.learning_rate,
-            _ => self.learning_rate * (self.floor + (1.0 - self.floor) * left),
+            _ => self.learning_rate * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * left),
         }
     }
 }
@@ -61,10 +61,10 @@ mod tests {
     fn schedule(decay: Decay) -> Schedule {
         Schedule {
             learning_rate: 1.0,
-            warmup: 10,
+            warmup_steps: 10,
             steps: 110,
             decay,
-            floor: 0.1,
+            min_lr_ratio: 0.1,
         }
     }
 

@@ -34,17 +34,17 @@ pub struct TrainConfig {
     /// leaves it out has the whole rows in them, one at least.
     pub batch_tokens: usize,
     /// Batches whose gradients are averaged in one step, each counting by its positions that count. 1.
-    pub accumulate: usize,
+    pub gradient_accumulation: usize,
     /// Peak learning rate. 1e-4.
     pub learning_rate: f64,
     /// Decay after the warm-up: `"constant"`, `"linear"`, `"cosine"` or `"wsd"`. `"cosine"`.
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end. 0.
-    pub floor: f64,
+    pub min_lr_ratio: f64,
     /// Steps of linear warm-up. 50; a recipe that leaves it out has a tenth of its steps at most.
-    pub warmup: usize,
+    pub warmup_steps: usize,
     /// Largest global gradient norm; 0 clips nothing. 0.5.
-    pub clip: f64,
+    pub max_grad_norm: f64,
     /// Size to which every element of the gradient is cut after that; 0 cuts nothing. 0.
     pub clip_value: f64,
     /// AdamW's weight decay, of matrices; norms and biases do not decay. 0.
@@ -83,12 +83,12 @@ impl Default for TrainConfig {
             steps: 1000,
             epochs: None,
             batch_tokens: 4096,
-            accumulate: 1,
+            gradient_accumulation: 1,
             learning_rate: 1e-4,
             schedule: Decay::Cosine,
-            floor: 0.0,
-            warmup: 50,
-            clip: 0.5,
+            min_lr_ratio: 0.0,
+            warmup_steps: 50,
+            max_grad_norm: 0.5,
             clip_value: 0.0,
             weight_decay: 0.0,
             beta1: 0.9,
@@ -115,7 +115,11 @@ impl TrainConfig {
     /// Such a setting.
     pub fn check(&self, row_length: usize) -> Result<()> {
         let numbers = [
-            bounds::up_to("accumulate", self.accumulate, bounds::BATCHES),
+            bounds::up_to(
+                "gradient_accumulation",
+                self.gradient_accumulation,
+                bounds::BATCHES,
+            ),
             bounds::up_to("batch_tokens", self.batch_tokens, bounds::TEXT),
             bounds::up_to("log_every", self.log_every, usize::MAX),
             bounds::up_to("validate_every", self.validate_every, usize::MAX),
@@ -169,10 +173,10 @@ impl TrainConfig {
             );
         }
         let not_negative = [
-            ("clip", self.clip),
+            ("max_grad_norm", self.max_grad_norm),
             ("clip_value", self.clip_value),
             ("weight_decay", self.weight_decay),
-            ("floor", self.floor),
+            ("min_lr_ratio", self.min_lr_ratio),
         ];
         for (key, value) in not_negative {
             if value.is_nan() || value < 0.0 {
@@ -184,9 +188,9 @@ impl TrainConfig {
                 return wrong(key, "at least 0 and below 1".into(), beta.to_string());
             }
         }
-        if self.warmup > self.steps {
+        if self.warmup_steps > self.steps {
             let expected = format!("at most `steps`, {}", self.steps);
-            return wrong("warmup", expected, self.warmup.to_string());
+            return wrong("warmup_steps", expected, self.warmup_steps.to_string());
         }
         Ok(())
     }
@@ -212,14 +216,14 @@ impl TrainConfig {
         if batches == 0.0 {
             return Err(Error::Features("there is no sample to train on".into()));
         }
-        let steps = (batches / self.accumulate as f64).ceil() as usize;
+        let steps = (batches / self.gradient_accumulation as f64).ceil() as usize;
         Ok(Self {
             steps,
             epochs: None,
             // It was said without the steps being known.
-            warmup: match self.warmup > steps {
+            warmup_steps: match self.warmup_steps > steps {
                 true => steps / 10,
-                false => self.warmup,
+                false => self.warmup_steps,
             },
             ..self.clone()
         })
@@ -229,10 +233,10 @@ impl TrainConfig {
     pub fn schedule(&self) -> Schedule {
         Schedule {
             learning_rate: self.learning_rate,
-            warmup: self.warmup,
+            warmup_steps: self.warmup_steps,
             steps: self.steps,
             decay: self.schedule,
-            floor: self.floor,
+            min_lr_ratio: self.min_lr_ratio,
         }
     }
 
@@ -272,11 +276,11 @@ mod tests {
         let shards = Arc::new(TokenShards::open(folder.path()).unwrap());
         // Ten samples in rows of one, two rows a batch: five batches an epoch.
         let samples = Samples::new(shards, 8, 2, 0);
-        let steps = |epochs: f64, accumulate: usize| {
+        let steps = |epochs: f64, gradient_accumulation: usize| {
             let config = TrainConfig {
                 steps: OF_EPOCHS,
                 epochs: Some(epochs),
-                accumulate,
+                gradient_accumulation,
                 ..TrainConfig::default()
             };
             let resolved = config.with_steps(&samples).unwrap();

@@ -21,7 +21,7 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingTimeTestConfig {
     /// Draft steps unrolled in training. 7.
-    pub steps: usize,
+    pub draft_steps: usize,
     /// The loss of step `j` counts `decay^j`. 0.8.
     pub decay: f64,
     /// Distance minimised at each step. `"kl"`.
@@ -83,7 +83,7 @@ impl MaskAlign {
 impl Default for TrainingTimeTestConfig {
     fn default() -> Self {
         Self {
-            steps: 7,
+            draft_steps: 7,
             decay: 0.8,
             divergence: Divergence::Kl,
             mask_align: MaskAlign::Label,
@@ -105,7 +105,11 @@ impl Objective<Eagle3> for TrainingTimeTest {
 
     fn new(config: &Self::Config) -> Result<Self> {
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        Error::check_objective([bounds::up_to("steps", config.steps, bounds::DRAFT)])?;
+        Error::check_objective([bounds::up_to(
+            "draft_steps",
+            config.draft_steps,
+            bounds::DRAFT,
+        )])?;
         if !(config.decay > 0.0 && config.decay <= 1.0) {
             return setting("decay", "above 0 and at most 1", config.decay.to_string());
         }
@@ -119,11 +123,11 @@ impl Objective<Eagle3> for TrainingTimeTest {
 
     fn workload(config: &Self::Config, _: &str) -> Workload {
         Workload {
-            passes: config.steps,
+            passes: config.draft_steps,
             held: if config.recompute {
-                config.steps.min(KEPT)
+                config.draft_steps.min(KEPT)
             } else {
-                config.steps
+                config.draft_steps
             },
             rows: WorkRows::Texts,
             judged: 1.0,
@@ -148,7 +152,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
         };
         let mut loss = match self.config.recompute && batch.tokens.is_autodiff() {
             true => {
-                let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.steps);
+                let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.draft_steps);
                 let rows = JudgedRows::new(rows, judge, statistics);
                 let mut judged = vocab_gradients(hidden, head, rows, Wanted::Gradients);
                 let gradients = std::mem::take(&mut judged.hidden_gradients);
@@ -181,8 +185,8 @@ impl TrainingTimeTest {
         let steps = Steps::new(drafter.target(), batch, drafter.window());
         let mut cache = UnrolledCache::default();
         let mut hidden = drafter.fuse(batch.features().captured.clone()); // [batch, seq, d_model]
-        let mut normed = Vec::with_capacity(self.config.steps);
-        for step in 0..self.config.steps {
+        let mut normed = Vec::with_capacity(self.config.draft_steps);
+        for step in 0..self.config.draft_steps {
             let output = run(drafter, &steps, step, hidden, &mut cache);
             normed.push(positions(drafter.normed(output.clone())));
             hidden = drafter.feedback(output);
@@ -195,7 +199,7 @@ impl TrainingTimeTest {
     fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> (Vec<Row>, Vec<(usize, usize)>) {
         let counts = |position, step| self.config.mask_align.counts(batch, position, step);
         let positions = 0..batch.len();
-        let mut rows: Vec<Row> = (0..self.config.steps)
+        let mut rows: Vec<Row> = (0..self.config.draft_steps)
             .flat_map(|step| positions.clone().map(move |position| (step, position)))
             .filter(|&(step, position)| counts(position, step))
             .map(|(step, position)| Row {
@@ -206,7 +210,7 @@ impl TrainingTimeTest {
             })
             .collect();
         let missed = self.drop_out_of_vocab(&mut rows, teacher);
-        let mut counted = vec![0usize; self.config.steps];
+        let mut counted = vec![0usize; self.config.draft_steps];
         rows.iter().for_each(|row| counted[row.step] += 1);
         for row in &mut rows {
             let divisor = match self.config.reduction {

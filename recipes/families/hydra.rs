@@ -41,7 +41,7 @@ impl Shipped for Hydra {
             .with_context(|| format!("the heads `{}` are not for this target", folder.display()))?;
         let vocabulary = take_vocabulary(&mut tensors, target.spec.vocab)?;
         let config = HydraConfig {
-            heads: layout.heads,
+            hydra_heads: layout.heads,
             head_layers: layout.layers,
             prefix_layer: layout.prefix.is_some(),
             head: output_head(layout.shared_head),
@@ -79,7 +79,7 @@ impl Shipped for Hydra {
     fn footprint(config: &HydraConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
         let (d, d_ff) = (target.d_model as u64, target.d_ff as u64);
-        let (heads, layers) = (config.heads as u64, config.head_layers as u64);
+        let (heads, layers) = (config.hydra_heads as u64, config.head_layers as u64);
         let draft_vocab = match config.draft_vocab {
             0 => target.vocab as u64,
             given => given as u64,
@@ -112,7 +112,7 @@ impl Shipped for Hydra {
         batch: Packed,
     ) -> Result<Activations> {
         let (d, positions) = (target.d_model as u64, batch.positions() as f64);
-        let (heads, layers) = (config.heads as u64, config.head_layers as u64);
+        let (heads, layers) = (config.hydra_heads as u64, config.head_layers as u64);
         let layer = LayerSizes {
             head_norms: false,
             ..LayerSizes::of(target, [0; 3])?
@@ -171,7 +171,7 @@ fn layout(drafter: &Hydra, dtype: DType) -> Result<HydraLayout> {
         hidden_size: spec.d_model,
         vocab_size: spec.vocab,
         draft_vocab_size: drafter.vocabulary().len(),
-        heads: config.heads,
+        heads: config.hydra_heads,
         layers: config.head_layers,
         shared_head: config.head == OutputHead::Shared,
         prefix,
@@ -194,7 +194,7 @@ mod tests {
 
     fn cases() -> [HydraConfig; 3] {
         let of = |head, head_layers, prefix_layer, draft_vocab| HydraConfig {
-            heads: 3,
+            hydra_heads: 3,
             head_layers,
             prefix_layer,
             head,

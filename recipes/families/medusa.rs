@@ -53,7 +53,7 @@ impl Shipped for Medusa {
             }
         }
         let config = MedusaConfig {
-            heads: layout.heads,
+            medusa_heads: layout.heads,
             head_layers: layout.layers,
             head: output_head(layout.shared_head),
             draft_vocab: layout.draft_vocab_size,
@@ -101,7 +101,7 @@ impl Shipped for Medusa {
     fn footprint(config: &MedusaConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
         let d = target.d_model as u64;
-        let (heads, layers) = (config.heads as u64, config.head_layers as u64);
+        let (heads, layers) = (config.medusa_heads as u64, config.head_layers as u64);
         let draft_vocab = match config.draft_vocab {
             0 => target.vocab as u64,
             given => given as u64,
@@ -126,7 +126,7 @@ impl Shipped for Medusa {
         batch: Packed,
     ) -> Result<Activations> {
         let (d, positions) = (target.d_model as u64, batch.positions() as f64);
-        let (heads, layers) = (config.heads as u64, config.head_layers as u64);
+        let (heads, layers) = (config.medusa_heads as u64, config.head_layers as u64);
         Ok(Activations {
             // What all blocks read; of each head the product and the sum of every block, and the gradient of the last sum.
             kept: positions * (d * (1 + heads * (2 * layers + 1))) as f64,
@@ -143,7 +143,7 @@ fn layout(drafter: &Medusa, dtype: DType) -> MedusaLayout {
         hidden_size: spec.d_model,
         vocab_size: spec.vocab,
         draft_vocab_size: drafter.vocabulary().len(),
-        heads: config.heads,
+        heads: config.medusa_heads,
         layers: config.head_layers,
         bias: true,
         shared_head: config.head == OutputHead::Shared,
@@ -166,7 +166,7 @@ mod tests {
 
     fn cases() -> [MedusaConfig; 3] {
         let of = |head, head_layers, draft_vocab| MedusaConfig {
-            heads: 3,
+            medusa_heads: 3,
             head_layers,
             head,
             draft_vocab,

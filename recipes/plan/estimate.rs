@@ -225,8 +225,12 @@ fn trained_tokens(training: &TrainConfig, data_tokens: Option<u64>) -> Option<u6
     if let Some(epochs) = training.epochs {
         return Some((data_tokens? as f64 * epochs) as u64);
     }
-    let [tokens, steps, batches] =
-        [training.batch_tokens, training.steps, training.accumulate].map(|number| number as u64);
+    let [tokens, steps, batches] = [
+        training.batch_tokens,
+        training.steps,
+        training.gradient_accumulation,
+    ]
+    .map(|number| number as u64);
     Some(tokens.saturating_mul(steps).saturating_mul(batches))
 }
 

@@ -25,14 +25,14 @@ fn fill_training(training: &mut TrainConfig, row: usize, given: &dyn Fn(&str) ->
     if !given("batch_tokens") && row > 0 {
         training.batch_tokens = (training.batch_tokens / row).max(1).saturating_mul(row);
     }
-    if !given("warmup") {
-        training.warmup = training.warmup.min(training.steps / 10);
+    if !given("warmup_steps") {
+        training.warmup_steps = training.warmup_steps.min(training.steps / 10);
     }
 }
 
 fn fill_synthetic(table: &mut SyntheticTable, given: &dyn Fn(&str) -> bool) {
-    if !given("warmup") {
-        table.warmup = table.warmup.min(table.steps / 10);
+    if !given("warmup_steps") {
+        table.warmup_steps = table.warmup_steps.min(table.steps / 10);
     }
     if !given("max_length") {
         table.max_length = table.max_length.min(table.batch_tokens.max(1));
@@ -64,14 +64,22 @@ mod tests {
     fn what_is_left_out_goes_with_what_is_set() {
         let made = "[synthetic]\n";
         for (tables, key, expected) in [
-            ("", "train.warmup", 50),
-            ("[train]\nsteps = 10\n", "train.warmup", 1),
-            ("[train]\nsteps = 10\n", "stages.align.warmup", 1),
-            ("[stages.align]\nsteps = 20\n", "stages.align.warmup", 2),
-            ("[stages.align]\nsteps = 20\n", "stages.refine.warmup", 50),
+            ("", "train.warmup_steps", 50),
+            ("[train]\nsteps = 10\n", "train.warmup_steps", 1),
+            ("[train]\nsteps = 10\n", "stages.align.warmup_steps", 1),
             (
-                "[train]\nwarmup = 7\n[stages.align]\nsteps = 20\n",
-                "stages.align.warmup",
+                "[stages.align]\nsteps = 20\n",
+                "stages.align.warmup_steps",
+                2,
+            ),
+            (
+                "[stages.align]\nsteps = 20\n",
+                "stages.refine.warmup_steps",
+                50,
+            ),
+            (
+                "[train]\nwarmup_steps = 7\n[stages.align]\nsteps = 20\n",
+                "stages.align.warmup_steps",
                 7,
             ),
             ("[data]\nmax_length = 1000\n", "train.batch_tokens", 4000),
@@ -89,7 +97,7 @@ mod tests {
             );
         }
         for (keys, key, expected) in [
-            ("steps = 10", "warmup", 1),
+            ("steps = 10", "warmup_steps", 1),
             ("max_length = 5000", "batch_tokens", 5000),
             ("batch_tokens = 100", "max_length", 100),
             ("heads = 3", "kv_heads", 1),
@@ -106,8 +114,7 @@ mod tests {
 
     #[test]
     fn what_is_set_is_refused_where_it_does_not_fit() {
-        let text =
-            "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nsteps = 10\nwarmup = 11\n";
+        let text = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nsteps = 10\nwarmup_steps = 11\n";
         let error = format!("{:#}", read(text, &[]).unwrap_err());
         assert!(
             error.contains("line 6") && error.contains("`steps`, 10, found 11"),

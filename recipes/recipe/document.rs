@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::defaults::fill;
+use super::renamed::new_name;
 use super::{File, OPTIONAL_TABLES, Settings};
 use crate::families::registry::{self, Recipe};
 use crate::recipe::tables::Problem;
@@ -190,6 +191,9 @@ impl<'a> Document<'a> {
 
     /// The parser's error with the lines of the file, or with the override, that it is about.
     fn explain(&self, mut error: toml::de::Error) -> anyhow::Error {
+        if let Some(renamed) = self.renamed(&error) {
+            return renamed;
+        }
         match error.span() {
             // Only a table that was left out stands at no place.
             None | Some(Range { start: 0, end: 0 }) => {}
@@ -202,6 +206,21 @@ impl<'a> Document<'a> {
             "{}",
             in_words(error.to_string().trim_end()).replace("\nin `", " in `")
         )
+    }
+
+    /// The error at a key by its old name.
+    fn renamed(&self, error: &toml::de::Error) -> Option<anyhow::Error> {
+        let span = error.span()?;
+        let path = key_at(self.table.get_ref(), &span)?;
+        let (table, key) = path.rsplit_once('.')?;
+        // A stage's table has the keys of `[train]`.
+        let kind = match table.split_once('.') {
+            Some((STAGES, _)) => "train",
+            _ => table,
+        };
+        let new = new_name(kind, key, error.message())?;
+        let problem = Problem::new(&path, format!("is now called `{new}`"));
+        Some(self.at(span, &problem.to_string()))
     }
 
     fn override_at(&self, span: &Range<usize>) -> Option<&str> {
@@ -313,6 +332,17 @@ impl Change {
         let table = DeTable::parse(&self.toml).map_err(|error| anyhow!("{}", error.message()))?;
         Ok(table.into_inner())
     }
+}
+
+/// The path of the key that stands at this place.
+fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        if key.span() == *span {
+            return Some(key.get_ref().to_string());
+        }
+        let below = key_at(value.get_ref().as_table()?, span)?;
+        Some(format!("{}.{below}", key.get_ref()))
+    })
 }
 
 fn has(table: &DeTable<'_>, name: &str) -> bool {

@@ -24,6 +24,7 @@ use crate::runs::run_folder::check_name;
 
 mod defaults;
 mod document;
+mod renamed;
 pub mod tables;
 #[cfg(test)]
 mod tests;

@@ -74,7 +74,7 @@ pub struct SyntheticTable {
     /// Peak learning rate of the target. Default: 0.002.
     pub learning_rate: f64,
     /// Steps over which the learning rate rises. Default: 40, and at most a tenth of `steps`.
-    pub warmup: usize,
+    pub warmup_steps: usize,
 }
 
 impl Default for SyntheticTable {
@@ -93,7 +93,7 @@ impl Default for SyntheticTable {
             batch_tokens: 4096,
             max_length: 512,
             learning_rate: 2e-3,
-            warmup: 40,
+            warmup_steps: 40,
         }
     }
 }
@@ -541,12 +541,12 @@ impl SyntheticTable {
                 ),
             ));
         }
-        if self.warmup > self.steps {
+        if self.warmup_steps > self.steps {
             return Err(Problem::new(
-                "warmup",
+                "warmup_steps",
                 format!(
                     "expected at most `steps` ({}), found {}",
-                    self.steps, self.warmup
+                    self.steps, self.warmup_steps
                 ),
             ));
         }

@@ -30,7 +30,7 @@ fn defaults_are_filled_in_and_written_out() {
     assert_eq!((recipe.seed, recipe.data.max_length), (0, 2048));
     assert_eq!(recipe.export.to, [Engine::Sglang, Engine::Vllm]);
     assert_eq!(recipe.evaluate.temperatures, [0.0, 1.0]);
-    assert_eq!(recipe.json["objective"]["steps"], 7);
+    assert_eq!(recipe.json["objective"]["draft_steps"], 7);
     let again = read(&recipe.toml, &[]).unwrap();
     assert_eq!(again.json, recipe.json);
     assert_eq!(again.toml, recipe.toml);
@@ -179,9 +179,9 @@ fn an_impossible_value_is_shown_with_its_key_and_place() {
             "`train.batch_tokens`",
         ),
         (
-            "[objective]\nsteps = 0\n",
-            "line 9, column 9",
-            "`objective.steps`",
+            "[objective]\ndraft_steps = 0\n",
+            "line 9, column 15",
+            "`objective.draft_steps`",
         ),
     ];
     for (table, place, key) in cases {

@@ -276,7 +276,7 @@ fn train(
     let vocabulary = DraftVocabulary::full(spec.vocab);
     let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, graph)?;
     let objective = TrainingTimeTestConfig {
-        steps: UNROLLED,
+        draft_steps: UNROLLED,
         recompute,
         mask_align: MaskAlign::Feature,
         reduction: Reduction::All,
@@ -303,7 +303,7 @@ fn train(
     });
     Ok(Box::new(move || {
         let loss = trainee.accumulate(&batch, Statistics::Loss);
-        trainee.update(settings.learning_rate, settings.clip);
+        trainee.update(settings.learning_rate, settings.max_grad_norm);
         let loss = loss.report().total;
         anyhow::ensure!(loss.is_finite(), "the loss is {loss}");
         Ok(())

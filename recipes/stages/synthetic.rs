@@ -229,9 +229,9 @@ fn train_config(table: &SyntheticTable) -> TrainConfig {
         // Whole rows.
         batch_tokens: table.batch_tokens / table.max_length * table.max_length,
         learning_rate: table.learning_rate,
-        warmup: table.warmup.min(table.steps),
-        clip: 1.0,
-        floor: 0.1,
+        warmup_steps: table.warmup_steps.min(table.steps),
+        max_grad_norm: 1.0,
+        min_lr_ratio: 0.1,
         validate_every: table.steps,
         log_every: 20,
         save_every: table.steps.div_ceil(2),

@@ -215,8 +215,8 @@ impl<'a> Setup<'a> {
             context
                 .output
                 .say(format!("{stage}: {epochs} epochs are {steps} steps"));
-            if config.warmup != given.warmup {
-                let (asked, warmup) = (given.warmup, config.warmup);
+            if config.warmup_steps != given.warmup_steps {
+                let (asked, warmup) = (given.warmup_steps, config.warmup_steps);
                 context.output.warn(format!(
                     "{stage}: a warm-up of {asked} steps does not fit into them, so it has {warmup}"
                 ));

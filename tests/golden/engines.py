@@ -34,7 +34,7 @@ heads = 2
 kv_heads = 1
 d_head = 16
 steps = 120
-warmup = 5
+warmup_steps = 5
 learning_rate = 1e-2
 batch_tokens = 512
 max_length = 256
@@ -47,13 +47,13 @@ max_length = 256
 steps = 80
 batch_tokens = 256
 learning_rate = 1e-2
-warmup = 2
+warmup_steps = 2
 """
 KINDS = {
     "eagle3": ("[drafter]\ndraft_vocab = 260\n", "speculators"),
     "dflash": ("[drafter]\nlayers = 2\nblock_size = 5\nmask_token = 0\nd_ff = 48\n\n[objective]\nanchors = 8\n", "hf"),
     "eagle1": ("", None),
-    "medusa": (f"[drafter]\nheads = {STEPS}\n", None),
+    "medusa": (f"[drafter]\nmedusa_heads = {STEPS}\n", None),
 }
 
 
