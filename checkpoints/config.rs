@@ -40,15 +40,6 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Adds it to a configuration in both spellings.
-    pub(crate) fn write(&self, config: &mut Value) {
-        config["rope_theta"] = json!(self.rope_theta);
-        config["rope_parameters"] = self.parameters();
-        if let Some(scaling) = &self.scaling {
-            config["rope_scaling"] = scaling.clone();
-        }
-    }
-
     /// As newer versions of transformers write it: the base among the parameters of the scaling.
     pub(crate) fn parameters(&self) -> Value {
         let mut parameters = Map::from_iter([("rope_type".to_string(), json!("default"))]);
@@ -67,38 +58,6 @@ impl Rope {
                 .is_some_and(|name| name != "default")
         };
         self.scaling.as_ref().filter(|value| !named(value))
-    }
-}
-
-/// Fails for a layout of a decoder layer that no engine reads as it is meant.
-pub(crate) fn check_decoder(
-    dialect: &'static str,
-    [heads, kv_heads]: [usize; 2],
-    dtype: DType,
-    rope: &Rope,
-) -> Result<()> {
-    let wrong = |field, expected: &str, got: String| {
-        Err(Error::Layout {
-            dialect,
-            field,
-            expected: expected.to_string(),
-            got,
-        })
-    };
-    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-        let got = format!("{kv_heads} for {heads} heads");
-        return wrong("kv_heads", "a divisor of the number of heads", got);
-    }
-    if !dtype.is_float() {
-        return wrong("dtype", "F32, F16 or BF16", dtype.to_string());
-    }
-    match rope.unnamed_scaling() {
-        None => Ok(()),
-        Some(scaling) => wrong(
-            "rope.scaling",
-            "a table whose `rope_type` is not `default`",
-            scaling.to_string(),
-        ),
     }
 }
 
@@ -171,14 +130,6 @@ impl<'a> Config<'a> {
     /// The folder.
     pub(crate) fn folder(&self) -> &ModelFolder {
         self.folder
-    }
-
-    /// The same, where keys that are not at the top are looked for in the table `section`.
-    pub(crate) fn with_section(self, section: &'static str) -> Self {
-        Self {
-            section: Some(section),
-            ..self
-        }
     }
 
     /// The value under keys separated by dots; null is as good as nothing.

@@ -13,14 +13,17 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dialect::description::{Check, Dialect, Keys, Neutral, Quirks, SharedHead, top};
+use crate::dialect::description::{Check, Dialect, Neutral, Quirks, SharedHead, top, under};
 use crate::dialect::key::{Key, Otherwise};
-use crate::dialect::llama::{self, DTYPE, NORMS, ROPE, SIZES, UNBIASED, VOCAB};
+use crate::dialect::llama::{
+    self, ATTENTION_BIAS, DTYPE, MLP_BIAS, NORMS, ROPE, SIZES, TIED, UNBIASED, VOCAB,
+};
 use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
 use crate::eagle3::layer_ids::{LAYER_IDS, NESTED_LAYER_IDS, captured_layers};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
+use crate::launch::vllm_of_speculators;
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 use crate::tensors::{DType, NamedTensor};
 use crate::{Error, Result};
@@ -34,7 +37,12 @@ pub use self::layer_ids::default_captured_layers;
 
 /// The layout that engines share.
 pub const EAGLE3: Dialect = Dialect {
-    architectures: &[ARCHITECTURE, "Eagle3LlamaForCausalLM", SPECULATOR, PUBLISHED.0],
+    architectures: &[
+        ARCHITECTURE,
+        "Eagle3LlamaForCausalLM",
+        SPECULATOR,
+        PUBLISHED.0,
+    ],
     keys: &[
         top(&[
             Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
@@ -49,7 +57,9 @@ pub const EAGLE3: Dialect = Dialect {
                 true => Some(Value::Null),
                 false => settings.get(here).cloned(),
             }),
-            Key::told("target_hidden_size", |settings, _| settings.get("d_model").cloned()),
+            Key::told("target_hidden_size", |settings, _| {
+                settings.get("d_model").cloned()
+            }),
         ]),
         top(NORMS),
         top(UNBIASED),
@@ -58,8 +68,12 @@ pub const EAGLE3: Dialect = Dialect {
             NORM_BEFORE_RESIDUAL,
             CAPTURED,
             LAYERS_RUN,
-            Key::told("eagle_config.use_aux_hidden_state", |_, _| Some(json!(true))),
-            Key::told(NESTED_LAYER_IDS, |settings, _| settings.get("captured_layers").cloned()),
+            Key::told("eagle_config.use_aux_hidden_state", |_, _| {
+                Some(json!(true))
+            }),
+            Key::told(NESTED_LAYER_IDS, |settings, _| {
+                settings.get("captured_layers").cloned()
+            }),
             DTYPE,
         ]),
         top(ROPE),
@@ -71,6 +85,7 @@ pub const EAGLE3: Dialect = Dialect {
         ]),
     ],
     shared_head: SharedHead::OfDraftVocabulary,
+    launch: launch_lines,
     ..of_both("EAGLE-3", recognises)
 };
 
@@ -83,23 +98,31 @@ pub const SPECULATORS: Dialect = Dialect {
             Key::told(MODEL_TYPE, |_, _| Some(json!("eagle3"))),
         ]),
         top(SPECULATORS_KEYS),
-        Keys { under: LAYER_CONFIG, keys: SPECULATORS_LAYER },
-        Keys { under: LAYER_CONFIG, keys: SIZES },
-        Keys { under: LAYER_CONFIG, keys: &[VOCAB] },
-        Keys { under: LAYER_CONFIG, keys: NORMS },
+        under(LAYER_CONFIG, SPECULATORS_LAYER),
+        under(LAYER_CONFIG, SIZES),
+        under(LAYER_CONFIG, &[VOCAB]),
+        under(LAYER_CONFIG, NORMS),
         // vLLM reads the number here, and takes three for granted where it is absent.
-        Keys { under: LAYER_CONFIG, keys: &[UNBIASED[1], UNBIASED[2], UNBIASED[0], CAPTURED, DTYPE] },
-        Keys { under: LAYER_CONFIG, keys: ROPE },
-        Keys { under: LAYER_CONFIG, keys: WINDOW },
+        under(
+            LAYER_CONFIG,
+            &[ATTENTION_BIAS, MLP_BIAS, TIED, CAPTURED, DTYPE],
+        ),
+        under(LAYER_CONFIG, ROPE),
+        under(LAYER_CONFIG, WINDOW),
         top(&[
-            Key::told("speculators_config", |settings, _| Some(speculators_config(settings, "eagle3"))),
+            Key::told("speculators_config", |settings, _| {
+                Some(speculators_config(settings, "eagle3"))
+            }),
             DTYPE,
             OWN_HEAD,
         ]),
     ],
     renamed: &[["midlayer.", "layers.0."]],
     shared_head: SharedHead::AsOwn,
-    ..of_both("EAGLE-3 for speculators", |folder| folder.config()[MODEL_TYPE] == "eagle3")
+    launch: |_, dir, _, _| vec![vllm_of_speculators(dir)],
+    ..of_both("EAGLE-3 for speculators", |folder| {
+        folder.config()[MODEL_TYPE] == "eagle3"
+    })
 };
 
 /// What the library says at the top beside the layer, in its order.
@@ -155,7 +178,11 @@ pub(crate) const DRAFT_VOCAB: Key =
 const NORM_BEFORE_RESIDUAL: Key = Key::code(
     "norm_before_residual",
     "norm_before_residual",
-    |config, key, _| Ok(json!(config.flag(key, config.reading().norm_before_residual)?)),
+    |config, key, _| {
+        Ok(json!(
+            config.flag(key, config.reading().norm_before_residual)?
+        ))
+    },
     |settings, here| settings.get(here).cloned(),
 );
 const CAPTURED: Key = Key::code(
@@ -193,7 +220,10 @@ pub(crate) const WINDOW: &[Key] = &[
         },
     ),
     Key::told("sliding_window", |settings, _| {
-        settings.get("window").filter(|window| **window != json!(0)).cloned()
+        settings
+            .get("window")
+            .filter(|window| **window != json!(0))
+            .cloned()
     }),
 ];
 
@@ -205,7 +235,10 @@ pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
     ("norm_before_fc", Neutral::Flag(false)),
     ("eagle_config.norm_before_fc", Neutral::Flag(false)),
     ("eagle_config.use_aux_hidden_state", Neutral::Flag(true)),
-    ("eagle_config.use_input_layernorm_in_first_layer", Neutral::Flag(true)),
+    (
+        "eagle_config.use_input_layernorm_in_first_layer",
+        Neutral::Flag(true),
+    ),
     ("eagle_config.use_last_layernorm", Neutral::Flag(true)),
     ("eagle_config.use_mtp_layernorm", Neutral::Flag(false)),
     ("eagle_config.parallel_draft_step", Neutral::Size(1)),
@@ -287,6 +320,9 @@ fn window(config: &Config) -> Result<usize> {
     } else if all(SLIDING) {
         config.size("sliding_window", None)
     } else {
-        Err(config.wrong(key, format!("{layers} of `{FULL}`, or as many of `{SLIDING}`")))
+        Err(config.wrong(
+            key,
+            format!("{layers} of `{FULL}`, or as many of `{SLIDING}`"),
+        ))
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::torch_dtype;
+use crate::dialect::description::Dialect;
 use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::launch::{self, Launch};
@@ -14,6 +15,18 @@ use crate::{Error, Result, json as files, regular, seal};
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+/// The folder of an ordinary language model.
+pub const LANGUAGE_MODEL: Dialect = Dialect {
+    launch: |_, dir, target, draft_tokens| launch_lines(dir, target, draft_tokens),
+    ..Dialect::named("language model", |folder| recognises(folder.config()))
+};
+
+/// That of a language model that drafts in one pass.
+pub const PARD: Dialect = Dialect {
+    launch: |_, dir, target, draft_tokens| pard_launch_lines(dir, target, draft_tokens),
+    ..Dialect::named("PARD", |folder| mask_token(folder.config()).is_some())
+};
 
 /// The key that tells these folders from other drafters of the same architecture.
 const KIND: &str = "spectrain_drafter";

@@ -5,11 +5,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod atomic;
-mod checked;
 mod config;
 pub mod dflash;
 pub mod dialect;
-mod draft_heads;
 pub mod eagle1;
 pub mod eagle3;
 mod error;
@@ -25,12 +23,12 @@ pub mod masked_language_model;
 pub mod medusa;
 pub mod names;
 mod printable;
-pub mod published;
 pub mod regular;
 pub mod seal;
 pub mod speculators;
 pub mod state;
 pub mod tensors;
+pub mod unknown;
 
 pub use config::Rope;
 pub use error::{Error, Result};

@@ -3,9 +3,16 @@
 
 use serde_json::{Value, json};
 
+use crate::dialect::description::Dialect;
 use crate::folder::{CONFIG, ModelFolder};
 use crate::launch::Launch;
 use crate::{Error, Result};
+
+/// This program's folder.
+pub const DEER: Dialect = Dialect {
+    launch: |_, _, _, _| launch_lines(),
+    ..Dialect::named("DEER", |folder| recognises(folder.config()))
+};
 
 /// The architecture and the type of the model, which no other program knows.
 const ARCHITECTURE: &str = "MaskedDiffusionDrafter";

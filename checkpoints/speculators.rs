@@ -17,34 +17,6 @@ pub(crate) fn kind(config: &Value) -> Option<&str> {
     config[MODEL_TYPE].as_str()
 }
 
-/// The target that a folder of this layout names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verifier {
-    /// Its hub id or folder: what vLLM serves.
-    pub name: String,
-    /// Its architectures, as its own configuration has them.
-    pub architectures: Vec<String>,
-    /// Tokens to draft by default.
-    pub draft_tokens: usize,
-}
-
-impl Verifier {
-    /// As the library's `speculators_config`.
-    pub(crate) fn to_json(&self, algorithm: &str) -> Value {
-        json!({
-            "algorithm": algorithm,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{
-                "proposal_type": "greedy",
-                "speculative_tokens": self.draft_tokens,
-                "verifier_accept_k": 1,
-                "accept_tolerance": 0.0,
-            }],
-            "verifier": {"name_or_path": self.name, "architectures": self.architectures},
-        })
-    }
-}
-
 /// The target that the settings name under `verifier`, as the library's `speculators_config`.
 pub(crate) fn speculators_config(settings: &Settings, algorithm: &str) -> Value {
     let named = &settings.table()["verifier"];

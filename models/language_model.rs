@@ -78,6 +78,11 @@ impl LanguageModel {
         })
     }
 
+    /// Its settings.
+    pub fn config(&self) -> &LanguageModelConfig {
+        &self.frozen.config
+    }
+
     /// The decoder.
     pub fn model(&self) -> &Transformer {
         &self.model

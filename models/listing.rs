@@ -4,13 +4,13 @@ use burn::prelude::*;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::Result;
 use crate::drafter::Drafter;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::target::{TargetParts, TargetSpec};
 use crate::transformer::embedding;
 use crate::weights::{Init, Scope, Weights};
-use crate::Result;
 
 /// The name and the shape of a parameter in files.
 pub type Parameter = (String, Vec<usize>);

@@ -151,7 +151,7 @@ struct Frozen {
     target: TargetParts,
     vocabulary: DraftVocabulary,
     blocks: Blocks,
-    trains_head: bool,
+    config: MaskedLanguageModelConfig,
 }
 
 impl MaskedLanguageModel {
@@ -178,10 +178,15 @@ impl MaskedLanguageModel {
                 vocabulary: shared_vocabulary(model.config(), &target.spec)?,
                 target: target.clone(),
                 blocks,
-                trains_head: true,
+                config: MaskedLanguageModelConfig::default(),
             },
             model,
         })
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &MaskedLanguageModelConfig {
+        &self.frozen.config
     }
 
     /// The decoder.
@@ -196,7 +201,7 @@ impl MaskedLanguageModel {
 
     /// Whether its head is trained: not beside low-rank matrices.
     pub fn trains_head(&self) -> bool {
-        self.frozen.trains_head
+        self.frozen.config.lora.is_none()
     }
 
     /// The target it drafts for.
@@ -252,7 +257,7 @@ impl Drafter for MaskedLanguageModel {
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let model = Transformer::new(&mut scope, structure)?;
         let mut drafter = Self::of(model, target, blocks)?;
-        drafter.frozen.trains_head = config.lora.is_none();
+        drafter.frozen.config = config.clone();
         Ok(drafter)
     }
 

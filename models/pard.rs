@@ -134,6 +134,11 @@ impl Pard {
         self
     }
 
+    /// Its settings.
+    pub fn config(&self) -> &PardConfig {
+        &self.frozen.config
+    }
+
     /// The decoder.
     pub fn model(&self) -> &Transformer {
         &self.model

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use burn::prelude::Device;
 use serde_json::{Value, json};
-use spectrain::families::registry::{Shipped, Writing};
+use spectrain::families::registry::write_usual;
+use spectrain::families::shipped::{Shipped, Writing};
 use spectrain_checkpoints::{DType, hash};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::DFlash;
@@ -40,16 +41,24 @@ impl Taken {
         let drafter = D::fresh(&config, &target, &vocabulary, 11, &Device::flex()).unwrap();
         for dtype in [DType::F32, DType::BF16] {
             let folder = self.root.join(format!("{name}-{dtype}"));
-            drafter.write(&folder, dtype, &json!({"a": 1})).unwrap();
+            write_usual(&drafter, &folder, dtype, &json!({"a": 1})).unwrap();
             self.folder(&format!("{name} {dtype}"), &folder);
         }
-        let lines = drafter.launch_lines(Path::new("d"), "org/name", 5).unwrap();
+        let (usual, others) = D::DIALECTS.split_first().unwrap();
+        let writing = Writing {
+            folder: Path::new("d"),
+            dtype: DType::F32,
+            target: "org/name",
+            draft_length: 5,
+            provenance: &Value::Null,
+        };
+        let lines = drafter.launch_lines(usual.0, &writing).unwrap();
         for (number, line) in lines.iter().enumerate() {
             self.lines
                 .insert(format!("{name} launch {number}"), line.text.clone());
         }
-        for layout in D::LAYOUTS {
-            let key = layout.engine.key();
+        for (dialect, engine) in others {
+            let key = engine.unwrap().key();
             let folder = self.root.join(format!("{name}-{key}"));
             let writing = Writing {
                 folder: &folder,
@@ -58,7 +67,7 @@ impl Taken {
                 draft_length: 5,
                 provenance: &Value::Null,
             };
-            match (layout.write)(&drafter, &writing) {
+            match drafter.write(dialect, &writing) {
                 Ok(()) => self.folder(&format!("{name} {key}"), &folder),
                 Err(error) => {
                     let told = format!("{error:#}");
@@ -68,7 +77,11 @@ impl Taken {
                     continue;
                 }
             }
-            let launch = (layout.launch)(&drafter, &writing).text;
+            let launch = drafter
+                .launch_lines(dialect, &writing)
+                .unwrap()
+                .remove(0)
+                .text;
             let root = self.root.display().to_string();
             self.lines
                 .insert(format!("{name} {key} launch"), launch.replace(&root, ""));
@@ -95,8 +108,12 @@ fn an_export_has_the_bytes_that_it_always_had() {
     all.of::<Eagle3>("eagle3", json!({}));
     all.of::<Eagle3>("eagle3-half", json!({"draft_vocab": 20, "head": "own"}));
     all.of::<Eagle3>("eagle3-shared", json!({"head": "shared"}));
-    all.of::<Eagle3>("eagle3-shared-half", json!({"head": "shared", "draft_vocab": 20}));
-    let eagle3_1 = json!({"fc_norm": true, "norm_output": true, "norm_before_residual": true, "d_ff": 40});
+    all.of::<Eagle3>(
+        "eagle3-shared-half",
+        json!({"head": "shared", "draft_vocab": 20}),
+    );
+    let eagle3_1 =
+        json!({"fc_norm": true, "norm_output": true, "norm_before_residual": true, "d_ff": 40});
     all.of::<Eagle3>("eagle3-1", eagle3_1);
     let other = json!({"captured_layers": [0, 4], "window": 9, "heads": 2, "kv_heads": 1});
     all.of::<Eagle3>("eagle3-window", other);
@@ -128,7 +145,10 @@ fn an_export_has_the_bytes_that_it_always_had() {
     }
     all.of::<DFlash>("dspark-no-confidence", block(json!({"markov_rank": 3})));
     all.of::<DFlash>("dflash-tokens", block(json!({"context": "tokens"})));
-    all.of::<DFlash>("dflash-mixed", block(json!({"conv_taps": 2, "markov_rank": 3})));
+    all.of::<DFlash>(
+        "dflash-mixed",
+        block(json!({"conv_taps": 2, "markov_rank": 3})),
+    );
     let fresh = json!({"fresh": {"layers": 2}});
     all.of::<LanguageModel>("distillspec", fresh.clone());
     let lora = json!({"fresh": {"layers": 1}, "lora": {"rank": 2}});

@@ -1,138 +1,136 @@
 //! A drafter of DFlash, DFlash 2 or DSpark in the layout of the speculators library, which vLLM serves with the target it
 //! names. Layer ids count the layers that have run.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use super::parts::Family;
-use super::{DFlashLayout, DFlashParts, Keys, required, to_json};
-use crate::config::Config;
-use crate::expected::Expected;
-use crate::speculators::{MODEL_TYPE, VERSION, Verifier};
-use crate::tensors::NamedTensor;
-use crate::{Error, Result, checked};
+use crate::dflash::family::{Family, KINDS, is_of_speculators};
+use crate::dflash::heads::{
+    CONFIDENCE, CONFIDENCE_WITH_MARKOV, KIND, RANK, SAMPLES_FROM_ANCHOR, has_heads,
+};
+use crate::dflash::keys::{
+    BLOCK, CONTEXT, DECODER, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS, captured_layers,
+    of_all, rope, sliding,
+};
+use crate::dialect::description::{Check, Dialect, Quirks, top, under};
+use crate::dialect::key::Key;
+use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
+use crate::dialect::settings::Settings;
+use crate::launch::{Launch, vllm_of_speculators};
+use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 
-pub(super) use crate::speculators::LAYER_CONFIG;
+/// The layout of the speculators library.
+pub const SPECULATORS: Dialect = Dialect {
+    section: Some(LAYER_CONFIG),
+    keys: &[
+        top(&[
+            Key::told("architectures", |settings, _| {
+                Some(json!([kind(settings)[1]]))
+            }),
+            Key::told(MODEL_TYPE, |settings, _| Some(json!(kind(settings)[0]))),
+            Key::told("speculators_version", |_, _| Some(json!(VERSION))),
+            Key::told("draft_vocab_size", |settings, _| {
+                settings.get("vocab").cloned()
+            }),
+            BLOCK,
+            Key::told("target_hidden_size", |_, _| Some(Value::Null)),
+            Key::code(
+                "aux_hidden_state_layer_ids",
+                "captured_layers",
+                |config, key, _| captured_layers(config, key, 1),
+                |settings, here| {
+                    let layers = settings.sizes(here).into_iter();
+                    Some(json!(layers.map(|layer| layer + 1).collect::<Vec<_>>()))
+                },
+            ),
+            Key::token("mask_token_id", "mask_token"),
+            // Always: without it vLLM makes every layer causal.
+            Key::told(NON_CAUSAL, |settings, _| {
+                Some(json!(!settings.flag("causal")))
+            }),
+            SAMPLES_FROM_ANCHOR.written(|settings, here| Some(json!(settings.flag(here)))),
+            TARGET_LAYERS,
+            Key::told("tie_word_embeddings", |_, _| Some(json!(false))),
+        ]),
+        under(
+            LAYER_CONFIG,
+            &[
+                Key::told("architectures", |_, _| Some(json!(["Qwen3ForCausalLM"]))),
+                Key::told("model_type", |_, _| Some(json!("qwen3"))),
+            ],
+        ),
+        under(LAYER_CONFIG, DECODER),
+        under(LAYER_CONFIG, &[CAUSAL, DTYPE]),
+        under(LAYER_CONFIG, SLIDING_KEYS),
+        under(LAYER_CONFIG, &[ROPE_THETA.with_read(rope)]),
+        under(LAYER_CONFIG, &[ROPE_PARAMETERS, ROPE_SCALING]),
+        top(&[
+            Key::told("speculators_config", |settings, _| {
+                Some(speculators_config(settings, kind(settings)[0]))
+            }),
+            DTYPE,
+        ]),
+        top(SIZES_OF_PARTS),
+        top(&[
+            RANK,
+            CONFIDENCE,
+            CONFIDENCE_WITH_MARKOV,
+            KIND,
+            CONTEXT.unwritten(),
+        ]),
+    ],
+    launch: |settings, dir, _, _| {
+        let other_bias = has_heads(settings) && settings.word("markov") != "vanilla";
+        vec![if other_bias {
+            Launch::remark("vLLM does not load this kind of bias; the speculators library does")
+        } else {
+            vllm_of_speculators(dir)
+        }]
+    },
+    quirks: Quirks {
+        check_settings,
+        ..of_all("", |_| false).quirks
+    },
+    ..of_all("DFlash for speculators", |folder| {
+        is_of_speculators(folder.config())
+    })
+};
 
-/// What the library calls each kind, and the architecture of each.
-pub(crate) const KINDS: [[&str; 2]; 3] = [
-    ["dflash", "DFlashSpeculator"],
-    ["dflash2", "DFlash2DraftModel"],
-    ["dspark", "DSparkSpeculator"],
-];
-const LAYER_IDS: &str = "aux_hidden_state_layer_ids";
 /// What the library calls the opposite of a causal block, for sliding layers; vLLM reads it for all.
 const NON_CAUSAL: &str = "sliding_window_non_causal";
 
-pub(super) const KEYS: Keys = Keys {
-    layer_ids: &[LAYER_IDS],
-    first_id: 1,
-    mask_token: &["mask_token_id"],
-    parts: "",
-    rms_norm_eps: super::DEFAULT_EPSILON,
-    rope_theta: None,
-    window: None,
-    window_less: 0,
-};
-
-/// Whether a `config.json` is of this layout.
-pub(super) fn recognises(config: &Value) -> bool {
-    KINDS.iter().any(|[kind, _]| config[MODEL_TYPE] == *kind)
-}
-
-/// Whether a place of a block sees only those before it: sliding layers are so unless the key says otherwise.
-pub(super) fn causal(config: &Config, sliding: bool) -> Result<bool> {
-    Ok(sliding && !config.flag(NON_CAUSAL, false)?)
-}
-
-/// Writes a drafter's folder, whole or not at all. Tensors have the names and types of [`required`].
-pub fn write(
-    dir: &Path,
-    layout: &DFlashLayout,
-    tensors: &[NamedTensor],
-    verifier: &Verifier,
-    provenance: &Value,
-) -> Result<()> {
-    let dialect = "DFlash for speculators";
-    let kind = kind(layout, dialect)?;
-    if layout.causal && layout.window == 0 {
-        return Err(Error::Layout {
-            dialect,
-            field: "causal",
-            expected: "false where layers do not slide".to_string(),
-            got: "true".to_string(),
-        });
-    }
-    let expected = Expected {
-        required: required(layout),
-        optional: Vec::new(),
-    };
-    let config = to_speculators(layout, kind, verifier);
-    checked::write(dir, &config, tensors, &expected, |_| Ok(()), provenance)
-}
+/// Whether a place of a block sees only those before it: sliding layers do so unless a key says otherwise.
+const CAUSAL: Key = Key::code(
+    "is_causal",
+    "causal",
+    |config, key, _| {
+        let slides = sliding(config, false)? != Sliding::No;
+        let unsaid = slides && !config.flag(NON_CAUSAL, false)?;
+        Ok(json!(config.flag(key, unsaid)?))
+    },
+    |settings, here| Some(json!(settings.flag(here))),
+);
 
 /// What the library calls a drafter with these parts.
-fn kind(layout: &DFlashLayout, dialect: &'static str) -> Result<[&'static str; 2]> {
-    match layout.parts.family() {
-        Family::DFlash => Ok(KINDS[0]),
-        Family::DFlash2 => Ok(KINDS[1]),
-        Family::DSpark => Ok(KINDS[2]),
-        Family::Own => Err(Error::Layout {
-            dialect,
-            field: "parts",
-            expected: "those of DFlash, DFlash 2 or DSpark".to_string(),
-            got: "a mixture that no engine knows".to_string(),
-        }),
+fn kind(settings: &Settings) -> [&'static str; 2] {
+    match Family::of(settings) {
+        Family::DFlash2 => KINDS[1],
+        Family::DSpark => KINDS[2],
+        Family::DFlash | Family::Own => KINDS[0],
     }
 }
 
-fn to_speculators(
-    layout: &DFlashLayout,
-    [kind, architecture]: [&str; 2],
-    verifier: &Verifier,
-) -> Value {
-    let mut layer = to_json(&DFlashLayout {
-        parts: DFlashParts::default(),
-        ..layout.clone()
-    });
-    if let Some(keys) = layer.as_object_mut() {
-        for key in [
-            "dflash_config",
-            "block_size",
-            "num_target_layers",
-            "target_hidden_size",
-        ] {
-            keys.remove(key);
-        }
+fn check_settings(settings: &Settings) -> Check {
+    if Family::of(settings) == Family::Own {
+        let expected = "those of DFlash, DFlash 2 or DSpark".to_owned();
+        return Err((
+            "parts",
+            expected,
+            "a mixture that no engine knows".to_owned(),
+        ));
     }
-    layer["architectures"] = json!(["Qwen3ForCausalLM"]);
-    let layers_run: Vec<usize> = layout
-        .captured_layers
-        .iter()
-        .map(|layer| layer + 1)
-        .collect();
-    let mut config = json!({
-        "architectures": [architecture],
-        MODEL_TYPE: kind,
-        "speculators_version": VERSION,
-        "draft_vocab_size": layout.vocab_size,
-        "block_size": layout.block_size,
-        "target_hidden_size": null,
-        LAYER_IDS: layers_run,
-        "mask_token_id": layout.mask_token,
-        // Always: without it vLLM makes every layer causal.
-        NON_CAUSAL: !layout.causal,
-        "sample_from_anchor": layout.parts.sample_from_anchor,
-        "num_target_layers": layout.target_layers,
-        "tie_word_embeddings": false,
-        LAYER_CONFIG: layer,
-        "speculators_config": verifier.to_json(kind),
-        "torch_dtype": crate::config::torch_dtype(layout.dtype),
-    });
-    layout.parts.write_sizes(&mut config);
-    if kind == KINDS[2][0] {
-        layout.parts.write_heads(&mut config);
+    if settings.flag("causal") && settings.size("window") == 0 {
+        let expected = "false where layers do not slide".to_owned();
+        return Err(("causal", expected, "true".to_owned()));
     }
-    config
+    Ok(())
 }

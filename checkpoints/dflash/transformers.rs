@@ -1,100 +1,128 @@
 //! A DFlash drafter as `transformers` has it: under the name of the first model that came with one. Any target decodes with it,
 //! `generate(assistant_model=..., speculation_type="dflash")`.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use super::parts::Family;
-use super::{DFlashLayout, Keys, required, to_json};
-use crate::expected::{Expected, TensorSpec};
-use crate::tensors::NamedTensor;
-use crate::{Error, Result, checked};
+use crate::dflash::family::{Family, TRANSFORMERS_TYPE, is_of_transformers};
+use crate::dflash::heads::HEADS;
+use crate::dflash::keys::{
+    BLOCK, CAUSAL, CONTEXT, DECODER, SIZES_OF_PARTS, Sliding, TARGET_LAYERS, TARGET_WIDTH,
+    captured_layers, of_all, sliding,
+};
+use crate::dialect::description::{Check, Dialect, Quirks, top, under};
+use crate::dialect::key::Key;
+use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
+use crate::dialect::settings::Settings;
+use crate::launch::transformers_dflash;
 
-const ARCHITECTURE: &str = "MuseGlimmerAssistantModel";
-const MODEL_TYPE: &str = "muse_glimmer_assistant";
-/// What the two layouts call differently: here, and in the authors' layout.
-const RENAMED: [[&str; 2]; 2] = [
-    ["encoder.fc.weight", "fc.weight"],
-    ["encoder.output_norm_enc.weight", "hidden_norm.weight"],
-];
-
-pub(super) const KEYS: Keys = Keys {
-    layer_ids: &["target_layer_ids", "dflash_config.target_layer_ids"],
-    first_id: 0,
-    mask_token: &["mask_token_id", "dflash_config.mask_token_id"],
-    parts: "dflash_config.",
-    rms_norm_eps: 1e-5,
-    rope_theta: Some(500_000.0),
-    window: Some(2048),
-    window_less: 1,
+/// The layout of transformers.
+pub const TRANSFORMERS: Dialect = Dialect {
+    keys: &[
+        top(&[
+            Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
+            Key::told("model_type", |_, _| Some(json!(TRANSFORMERS_TYPE))),
+        ]),
+        top(DECODER),
+        // The library's default.
+        top(&[Key::epsilon("rms_norm_eps", "norm_epsilon", 1e-5)]),
+        top(&[BLOCK, TARGET_LAYERS, TARGET_WIDTH]),
+        top(&[CAUSAL.with_read(|config, key, _| Ok(json!(config.flag(key, false)?)))]),
+        under(
+            "dflash_config",
+            &[
+                Key::told("mask_token_id", |settings, _| {
+                    settings.get("mask_token").cloned()
+                }),
+                Key::told("target_layer_ids", |settings, _| {
+                    settings.get("captured_layers").cloned()
+                }),
+                Key::told("causal", |settings, _| {
+                    (settings.size("window") > 0).then(|| json!(settings.flag("causal")))
+                }),
+            ],
+        ),
+        top(&[DTYPE]),
+        top(&[
+            Key::told("layer_types", |settings, _| {
+                let types = vec!["sliding_attention"; settings.size("layers")];
+                (settings.size("window") > 0).then(|| json!(types))
+            }),
+            WINDOW,
+            Key::told("use_sliding_window", |settings, _| {
+                (settings.size("window") > 0).then(|| json!(true))
+            }),
+        ]),
+        top(&[ROPE_THETA.with_read(|config, _, _| {
+            let rope = config.rope_or(500_000.0)?;
+            Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
+        })]),
+        top(&[ROPE_PARAMETERS, ROPE_SCALING]),
+        top(&[
+            Key::code(
+                "target_layer_ids",
+                "captured_layers",
+                |config, key, _| captured_layers(config, key, 0),
+                |settings, here| settings.get(here).cloned(),
+            )
+            .also(&["dflash_config.target_layer_ids"]),
+            Key::token("mask_token_id", "mask_token").also(&["dflash_config.mask_token_id"]),
+            // The library's default is a token that only the first such model had.
+            Key::told("pad_token_id", |_, _| Some(Value::Null)),
+            Key::told("layer_types", |settings, _| {
+                let types = vec!["full_attention"; settings.size("layers")];
+                (settings.size("window") == 0).then(|| json!(types))
+            }),
+        ]),
+        // What is written elsewhere is of no such drafter.
+        under("dflash_config", SIZES_OF_PARTS),
+        under("dflash_config", &[CONTEXT]),
+        top(HEADS),
+    ],
+    renamed: &[
+        ["fc.", "encoder.fc."],
+        ["hidden_norm.", "encoder.output_norm_enc."],
+    ],
+    launch: |_, dir, target, _| vec![transformers_dflash(dir, target)],
+    quirks: Quirks {
+        check_settings: check_plain,
+        ..of_all("", |_| false).quirks
+    },
+    ..of_all("DFlash for Transformers", |folder| {
+        is_of_transformers(folder.config())
+    })
 };
 
-/// Whether a `config.json` is of this layout.
-pub(super) fn recognises(config: &Value) -> bool {
-    config["model_type"] == MODEL_TYPE
-}
+const ARCHITECTURE: &str = "MuseGlimmerAssistantModel";
+/// What a window counts less than here, where it counts the own place.
+const LESS: usize = 1;
 
-/// The name of [`required`] for one of this layout.
-pub(super) fn canonical(stored: &str) -> String {
-    let renamed = RENAMED.iter().find(|[here, _]| *here == stored);
-    renamed.map_or(stored, |[_, there]| there).to_owned()
-}
+/// How far the layers slide: so many positions where nothing is said.
+const WINDOW: Key = Key::code(
+    "sliding_window",
+    "window",
+    |config, key, _| match sliding(config, true)? {
+        Sliding::No => Ok(json!(0)),
+        _ => Ok(json!(config.size(key, Some(2048))? + LESS)),
+    },
+    |settings, here| (settings.size(here) > 0).then(|| json!(settings.size(here) - LESS)),
+)
+.also(&["dflash_config.swa_window_size"]);
 
-fn stored(name: &str) -> String {
-    let renamed = RENAMED.iter().find(|[_, there]| *there == name);
-    renamed.map_or(name, |[here, _]| here).to_owned()
-}
-
-/// Writes a drafter's folder, whole or not at all. Tensors have the names and types of [`required`].
-pub fn write(
-    dir: &Path,
-    layout: &DFlashLayout,
-    tensors: &[NamedTensor],
-    provenance: &Value,
-) -> Result<()> {
-    check_plain(layout, "DFlash for Transformers")?;
-    let mut config = to_json(layout);
-    if layout.window > 0 {
-        config["sliding_window"] = json!(layout.window - KEYS.window_less);
-    }
-    config["architectures"] = json!([ARCHITECTURE]);
-    config["model_type"] = json!(MODEL_TYPE);
-    config["target_layer_ids"] = config["dflash_config"]["target_layer_ids"].clone();
-    config["mask_token_id"] = config["dflash_config"]["mask_token_id"].clone();
-    // The library's default is a token that only the first such model had.
-    config["pad_token_id"] = Value::Null;
-    if layout.window == 0 {
-        config["layer_types"] = json!(vec!["full_attention"; layout.layers]);
-    }
-    let renamed = |(name, shape, dtype): TensorSpec| (stored(&name), shape, dtype);
-    let expected = Expected {
-        required: required(layout).into_iter().map(renamed).collect(),
-        optional: Vec::new(),
-    };
-    let named = |tensor: &NamedTensor| NamedTensor {
-        name: stored(&tensor.name),
-        ..tensor.clone()
-    };
-    let tensors: Vec<NamedTensor> = tensors.iter().map(named).collect();
-    checked::write(dir, &config, &tensors, &expected, |_| Ok(()), provenance)
-}
-
-/// Fails for a drafter with parts that this dialect has no keys for.
-fn check_plain(layout: &DFlashLayout, dialect: &'static str) -> Result<()> {
-    match layout.parts.family() {
-        Family::DFlash if !layout.causal => Ok(()),
-        Family::DFlash if layout.causal => Err(Error::Layout {
-            dialect,
-            field: "causal",
-            expected: "false, as the library's blocks always are".to_string(),
-            got: "true".to_string(),
-        }),
-        other => Err(Error::Layout {
-            dialect,
-            field: "parts",
-            expected: "those of a plain DFlash drafter".to_string(),
-            got: format!("those of `{}`", other.architecture()),
-        }),
+/// Fails for a drafter with parts that this layout has no keys for.
+fn check_plain(settings: &Settings) -> Check {
+    match Family::of(settings) {
+        Family::DFlash if settings.flag("causal") => {
+            let expected = "false, as the library's blocks always are".to_owned();
+            Err(("causal", expected, "true".to_owned()))
+        }
+        Family::DFlash => Ok(()),
+        other => {
+            let expected = "those of a plain DFlash drafter".to_owned();
+            Err((
+                "parts",
+                expected,
+                format!("those of `{}`", other.architecture()),
+            ))
+        }
     }
 }

@@ -1,48 +1,12 @@
 //! What authors and trainers of block drafters write in several ways, and what their drafters may have that those here have
 //! not, which is refused: it would be read as something else.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
-use super::transformers;
 use crate::config::Config;
 use crate::folder::ModelFolder;
-use crate::names::unwrapped;
 use crate::{Error, Result, regular};
 
-/// Where the length of a block may stand.
-pub(super) const BLOCK_SIZE: &[&str] = &[
-    "block_size",
-    "dflash_config.block_size",
-    "dspark_block_size",
-];
-/// The same for the width of the bias by the token before.
-pub(super) const MARKOV_RANK: &[&str] = &[
-    "markov_rank",
-    "dspark_markov_rank",
-    "dflash_config.markov_rank",
-];
-/// The same for its kind.
-pub(super) const MARKOV_TYPE: &[&str] = &[
-    "markov_head_type",
-    "dspark_markov_head_type",
-    "dflash_config.markov_head_type",
-];
-/// The same for the window of layers that slide.
-pub(super) const WINDOW: &[&str] = &["sliding_window", "dflash_config.swa_window_size"];
-
-/// The same for whether there is a head that guesses how likely a draft is kept.
-pub(super) const CONFIDENCE: &[&str] = &[
-    "enable_confidence_head",
-    "dflash_config.enable_confidence_head",
-    "dflash_config.use_confidence_head",
-];
-/// The same for whether it reads the code of the token before.
-pub(super) const CONFIDENCE_WITH_MARKOV: &[&str] = &[
-    "confidence_head_with_markov",
-    "dflash_config.confidence_head_with_markov",
-];
 /// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark, whatever the architecture says.
 const PARTS: &str = "dflash_config.projector_type";
 /// Whether a place of a block predicts the token behind its own, as these two write it.
@@ -64,27 +28,8 @@ const NEUTRAL_ANYWHERE: [(&str, f64); 4] = [
 /// Switches for rotary positions, which must be those of Hugging Face.
 const ROTARY: [&str; 2] = ["is_neox_style", "rope_is_neox_style"];
 
-/// Names that DeepSpec and ModelOpt give the tensors of DSpark's heads, and the engines' prefixes for them.
-const HEADS: [[&str; 2]; 5] = [
-    ["markov_w1.", "markov_head."],
-    ["markov_w2.", "markov_head."],
-    ["gate_proj.", "markov_head."],
-    ["joint_proj.", "markov_head."],
-    ["confidence_proj.", "confidence_head.proj."],
-];
 /// A mask's embedding of its own, in a pickle.
 const MASK_EMBEDDING: &str = "mask_embedding.pt";
-
-/// The name that a tensor has here.
-pub(super) fn canonical(stored: &str) -> String {
-    let name = unwrapped(stored);
-    let head = HEADS.iter().find(|[old, _]| name.starts_with(old));
-    match head {
-        Some([old, new]) if old.starts_with("confidence") => name.replacen(old, new, 1),
-        Some([_, prefix]) => format!("{prefix}{name}"),
-        None => transformers::canonical(name),
-    }
-}
 
 /// Refuses what a drafter computes besides, and a folder whose tensors are not all of it.
 pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
@@ -167,9 +112,4 @@ pub(super) fn slides_from_the_first(config: &Config) -> Result<bool> {
 /// Whether a folder says that its parts are those of DSpark.
 pub(super) fn names_dspark(config: &Config) -> bool {
     config.get(PARTS).is_some_and(|parts| parts == "dspark")
-}
-
-/// Whether there is a head that guesses how likely a draft is kept, for folders that do not say so.
-pub(super) fn has_confidence(names: &BTreeMap<String, String>) -> bool {
-    names.contains_key("confidence_head.proj.weight")
 }

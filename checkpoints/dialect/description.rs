@@ -11,6 +11,7 @@ use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
+use crate::launch::Launch;
 use crate::tensors::NamedTensor;
 use crate::{Error, Result};
 
@@ -38,6 +39,8 @@ pub struct Dialect {
     pub(crate) token_map: TokenMap,
     /// Where the target's head is written if the drafter shares it.
     pub shared_head: SharedHead,
+    /// Commands that serve such a folder: of its settings, the folder, the target and the tokens of a draft.
+    pub launch: fn(&Settings, &Path, &str, usize) -> Vec<Launch>,
     /// The rest.
     pub(crate) quirks: Quirks,
 }
@@ -47,12 +50,33 @@ pub struct Dialect {
 pub(crate) struct Keys {
     /// The table that they are in; empty for none.
     pub(crate) under: &'static str,
+    /// The switch that must be on for them to be there; empty for none.
+    pub(crate) when: &'static str,
     pub(crate) keys: &'static [Key],
+}
+
+impl Keys {
+    /// Whether they are there, by what was read before them.
+    pub(crate) fn are_there(&self, settings: &Settings) -> bool {
+        self.when.is_empty() || settings.flag(self.when)
+    }
 }
 
 /// Keys at the top.
 pub(crate) const fn top(keys: &'static [Key]) -> Keys {
-    Keys { under: "", keys }
+    under("", keys)
+}
+
+/// Keys in a table.
+pub(crate) const fn under(under: &'static str, keys: &'static [Key]) -> Keys {
+    let when = "";
+    Keys { under, when, keys }
+}
+
+/// Keys at the top that are there where a switch is on.
+pub(crate) const fn when(when: &'static str, keys: &'static [Key]) -> Keys {
+    let under = "";
+    Keys { under, when, keys }
 }
 
 /// Where a shared head is written.
@@ -82,6 +106,8 @@ pub(crate) enum Neutral {
 /// What no table says.
 #[derive(Clone, Copy)]
 pub(crate) struct Quirks {
+    /// The name here of a stored tensor that nothing wraps, where no table of beginnings has it.
+    pub(crate) canonical: fn(&ModelFolder, &str) -> Option<String>,
     /// Fails for a folder that says it computes something else.
     pub(crate) check_folder: fn(&Config) -> Result<()>,
     /// Fails for settings that would be read as others, or that no engine runs as they are meant.
@@ -102,6 +128,7 @@ pub(crate) type Check = std::result::Result<(), (&'static str, String, String)>;
 
 impl Quirks {
     pub(crate) const NONE: Self = Self {
+        canonical: |_, _| None,
         check_folder: |_| Ok(()),
         check_settings: |_| Ok(()),
         reduce: |_, _, _| Ok(()),
@@ -131,6 +158,7 @@ impl Dialect {
             repeated: &[],
             token_map: TokenMap::Whole,
             shared_head: SharedHead::Never,
+            launch: |_, _, _, _| Vec::new(),
             quirks: Quirks::NONE,
         }
     }
@@ -141,7 +169,10 @@ impl Dialect {
     }
 
     /// The name here of a stored tensor that nothing wraps.
-    pub(crate) fn canonical(&self, stored: &str) -> String {
+    pub(crate) fn canonical(&self, folder: &ModelFolder, stored: &str) -> String {
+        if let Some(name) = (self.quirks.canonical)(folder, stored) {
+            return name;
+        }
         let aliases = self.aliases.iter().copied();
         let renamed = self.renamed.iter().map(|[here, there]| [*there, *here]);
         replaced(aliases.chain(renamed), stored)

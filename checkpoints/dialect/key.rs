@@ -109,7 +109,9 @@ impl Key {
         Self::new(there, here, |config, key, _| {
             let id = config.get(key).and_then(Value::as_u64);
             let id = id.and_then(|id| u32::try_from(id).ok());
-            Ok(json!(id.ok_or_else(|| config.wrong(key, "the id of a token"))?))
+            Ok(json!(
+                id.ok_or_else(|| config.wrong(key, "the id of a token"))?
+            ))
         })
     }
 
@@ -140,6 +142,14 @@ impl Key {
     /// The same, which may stand under other keys too when it is read.
     pub(crate) const fn also(self, also: &'static [&'static str]) -> Self {
         Self { also, ..self }
+    }
+
+    /// The same, read otherwise.
+    pub(crate) const fn with_read(self, read: Read) -> Self {
+        Self {
+            read: Some(read),
+            ..self
+        }
     }
 
     /// The same, written otherwise.

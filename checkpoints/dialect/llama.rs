@@ -6,72 +6,71 @@ use crate::config::{DEFAULT_EPSILON, DEFAULT_POSITIONS};
 use crate::dialect::description::Neutral;
 use crate::dialect::key::{Key, Otherwise};
 
+/// Width of the residual stream.
+pub(crate) const WIDTH: Key = Key::size("hidden_size", "d_model");
+/// Width inside the MLP.
+pub(crate) const D_FF: Key = Key::size("intermediate_size", "d_ff");
+/// Query heads.
+pub(crate) const HEADS: Key = Key::size("num_attention_heads", "heads")
+    .with_read(|config, _, _| Ok(json!(config.heads()?.0)));
+/// Key and value heads.
+pub(crate) const KV_HEADS: Key = Key::size("num_key_value_heads", "kv_heads")
+    .with_read(|config, _, _| Ok(json!(config.heads()?.1)));
+/// Width of a head.
+pub(crate) const D_HEAD: Key = Key::size("head_dim", "d_head").with_read(|config, _, _| {
+    let (heads, _) = config.heads()?;
+    Ok(json!(
+        config.head_dim(config.size("hidden_size", None)?, heads)?
+    ))
+});
 /// Sizes of its layers.
-pub(crate) const SIZES: &[Key] = &[
-    Key::size("hidden_size", "d_model"),
-    Key::size("intermediate_size", "d_ff"),
-    HEADS[0],
-    HEADS[1],
-    Key::code(
-        "head_dim",
-        "d_head",
-        |config, _, _| {
-            let (heads, _) = config.heads()?;
-            Ok(json!(config.head_dim(config.size("hidden_size", None)?, heads)?))
-        },
-        |settings, here| settings.get(here).cloned(),
-    ),
-];
-
-const HEADS: [Key; 2] = [
-    Key::code(
-        "num_attention_heads",
-        "heads",
-        |config, _, _| Ok(json!(config.heads()?.0)),
-        |settings, here| settings.get(here).cloned(),
-    ),
-    Key::code(
-        "num_key_value_heads",
-        "kv_heads",
-        |config, _, _| Ok(json!(config.heads()?.1)),
-        |settings, here| settings.get(here).cloned(),
-    ),
-];
+pub(crate) const SIZES: &[Key] = &[WIDTH, D_FF, HEADS, KV_HEADS, D_HEAD];
 
 /// The size of the vocabulary.
 pub(crate) const VOCAB: Key = Key::size("vocab_size", "vocab");
 
-/// Norms and the longest sequence, which is the target's, so that engines do not cap it.
-pub(crate) const NORMS: &[Key] = &[
-    Key::told("hidden_act", |_, _| Some(json!("silu"))),
-    Key::epsilon("rms_norm_eps", "norm_epsilon", DEFAULT_EPSILON),
-    Key::size("max_position_embeddings", "max_positions").or(Otherwise::Size(DEFAULT_POSITIONS)),
-];
+/// What stands between the two matrices of an MLP.
+pub(crate) const ACTIVATION: Key = Key::told("hidden_act", |_, _| Some(json!("silu")));
+/// The epsilon of every norm.
+pub(crate) const EPSILON: Key = Key::epsilon("rms_norm_eps", "norm_epsilon", DEFAULT_EPSILON);
+/// The longest sequence: the target's, so that engines do not cap it.
+pub(crate) const POSITIONS: Key =
+    Key::size("max_position_embeddings", "max_positions").or(Otherwise::Size(DEFAULT_POSITIONS));
+/// These three.
+pub(crate) const NORMS: &[Key] = &[ACTIVATION, EPSILON, POSITIONS];
 
-/// Switches that are off.
-pub(crate) const UNBIASED: &[Key] = &[
-    Key::told("tie_word_embeddings", |_, _| Some(json!(false))),
-    Key::told("attention_bias", |_, _| Some(json!(false))),
-    Key::told("mlp_bias", |_, _| Some(json!(false))),
-];
+/// The head is not the embedding.
+pub(crate) const TIED: Key = Key::told("tie_word_embeddings", |_, _| Some(json!(false)));
+/// Projections have no bias.
+pub(crate) const ATTENTION_BIAS: Key = Key::told("attention_bias", |_, _| Some(json!(false)));
+/// Nor has the MLP.
+pub(crate) const MLP_BIAS: Key = Key::told("mlp_bias", |_, _| Some(json!(false)));
+/// These three.
+pub(crate) const UNBIASED: &[Key] = &[TIED, ATTENTION_BIAS, MLP_BIAS];
 
 /// The type of the weights, which the weights say themselves.
-pub(crate) const DTYPE: Key = Key::told("torch_dtype", |settings, _| settings.get("dtype").cloned());
+pub(crate) const DTYPE: Key =
+    Key::told("torch_dtype", |settings, _| settings.get("dtype").cloned());
 
-/// Rotary positions, in the spellings of old and new engines.
-pub(crate) const ROPE: &[Key] = &[
-    Key::code(
-        "rope_theta",
-        "rope",
-        |config, _, _| {
-            let rope = config.rope()?;
-            Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
-        },
-        |settings, _| settings.rope().map(|rope| json!(rope.rope_theta)),
-    ),
-    Key::told("rope_parameters", |settings, _| settings.rope().map(|rope| rope.parameters())),
-    Key::told("rope_scaling", |settings, _| settings.rope()?.scaling),
-];
+/// The base of rotary positions, with what is known of their scaling.
+pub(crate) const ROPE_THETA: Key = Key::code(
+    "rope_theta",
+    "rope",
+    |config, _, _| {
+        let rope = config.rope()?;
+        Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
+    },
+    |settings, _| settings.rope().map(|rope| json!(rope.rope_theta)),
+);
+/// Both as new engines read them.
+pub(crate) const ROPE_PARAMETERS: Key = Key::told("rope_parameters", |settings, _| {
+    settings.rope().map(|rope| rope.parameters())
+});
+/// The scaling as old ones do.
+pub(crate) const ROPE_SCALING: Key =
+    Key::told("rope_scaling", |settings, _| settings.rope()?.scaling);
+/// These three.
+pub(crate) const ROPE: &[Key] = &[ROPE_THETA, ROPE_PARAMETERS, ROPE_SCALING];
 
 /// What a decoder layer of Llama's kind does not do.
 pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[

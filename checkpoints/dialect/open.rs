@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::Result;
 use crate::config::Config;
 use crate::dialect::description::Dialect;
 use crate::dialect::reading::{Meaning, Reading};
@@ -13,7 +14,6 @@ use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::names::{read_named, stored_names, unwrapped};
 use crate::tensors::{DType, NamedTensor};
-use crate::Result;
 
 /// A folder whose configuration was read, and whose tensors were not.
 pub struct Opened<'a> {
@@ -41,14 +41,22 @@ impl Dialect {
     ///
     /// # Errors
     /// A key is missing, or says what no drafter of this kind computes.
-    pub fn open<'a>(&'static self, folder: &'a ModelFolder, reading: Reading) -> Result<Opened<'a>> {
-        let mut names = stored_names(folder, |stored| self.canonical(unwrapped(stored)))?;
+    pub fn open<'a>(
+        &'static self,
+        folder: &'a ModelFolder,
+        reading: Reading,
+    ) -> Result<Opened<'a>> {
+        let mut names = stored_names(folder, |stored| self.canonical(folder, unwrapped(stored)))?;
         names.retain(|name, _| !self.repeated.contains(&name.as_str()));
         let config = self.config(folder, &reading, &names);
         self.check(&config)?;
         let mut settings = Settings::default();
-        for key in self.keys.iter().flat_map(|group| group.keys) {
-            key.read(&config, &mut settings)?;
+        for group in self.keys {
+            if group.are_there(&settings) {
+                for key in group.keys {
+                    key.read(&config, &mut settings)?;
+                }
+            }
         }
         Ok(Opened {
             dialect: self,
@@ -70,7 +78,7 @@ impl Dialect {
         reading: &Reading,
         captured_layers: Option<&[usize]>,
     ) -> Result<Vec<Meaning>> {
-        let names = stored_names(folder, |stored| self.canonical(unwrapped(stored)))?;
+        let names = stored_names(folder, |stored| self.canonical(folder, unwrapped(stored)))?;
         let config = self.config(folder, reading, &names);
         (self.quirks.meanings)(&config, captured_layers)
     }
@@ -87,8 +95,14 @@ impl Dialect {
     fn check(&self, config: &Config) -> Result<()> {
         let named = config.get("architectures").and_then(Value::as_array);
         let named = named.into_iter().flatten().filter_map(Value::as_str);
-        if !self.architectures.is_empty() && !named.clone().any(|name| self.architectures.contains(&name)) {
-            let known: Vec<String> = self.architectures.iter().map(|name| format!("`{name}`")).collect();
+        if !self.architectures.is_empty()
+            && !named.clone().any(|name| self.architectures.contains(&name))
+        {
+            let known: Vec<String> = self
+                .architectures
+                .iter()
+                .map(|name| format!("`{name}`"))
+                .collect();
             let one_of = if known.len() > 1 { "one of " } else { "" };
             return Err(config.wrong("architectures", format!("{one_of}{}", known.join(", "))));
         }
@@ -113,14 +127,21 @@ impl Opened<'_> {
         let mut tensors = read_named(self.folder, &self.names)?;
         (dialect.quirks.reduce)(&file, &self.settings, &mut tensors)?;
         map.drop_identity(&self.settings, &mut tensors)?;
-        let of_weights = |(name, shape): &(String, Vec<usize>)| (name.clone(), shape.clone(), DType::F32);
+        let of_weights =
+            |(name, shape): &(String, Vec<usize>)| (name.clone(), shape.clone(), DType::F32);
         let mut required: Vec<TensorSpec> = parameters.iter().map(of_weights).collect();
         let mut optional = (dialect.quirks.optional)(&self.settings);
         map.expect(&self.settings, &mut required, &mut optional);
         let expected = Expected { required, optional };
         check_tensors(&file, &specs(&tensors), &expected, same_kind)?;
-        let target_ids = map.take(&file, &self.settings, self.reading.absolute_ids, &mut tensors)?;
-        let is_parameter = |tensor: &NamedTensor| parameters.iter().any(|(name, _)| *name == tensor.name);
+        let target_ids = map.take(
+            &file,
+            &self.settings,
+            self.reading.absolute_ids,
+            &mut tensors,
+        )?;
+        let is_parameter =
+            |tensor: &NamedTensor| parameters.iter().any(|(name, _)| *name == tensor.name);
         let (parameters, beside) = tensors.into_iter().partition(is_parameter);
         Ok(Contents {
             parameters,

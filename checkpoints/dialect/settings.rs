@@ -75,7 +75,10 @@ impl Settings {
 
     /// Sets the rotary positions.
     pub fn set_rope(&mut self, rope: &Rope) {
-        self.set("rope", json!({"theta": rope.rope_theta, "scaling": rope.scaling}));
+        self.set(
+            "rope",
+            json!({"theta": rope.rope_theta, "scaling": rope.scaling}),
+        );
     }
 
     /// Sets the type of the weights.

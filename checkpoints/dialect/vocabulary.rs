@@ -124,10 +124,14 @@ impl TokenMap {
         for (value, draft) in map.to_i64()?.into_iter().zip(0_i64..) {
             let id = value.checked_add(if shifted { draft } else { 0 });
             let id = id.and_then(|id| usize::try_from(id).ok()).ok_or_else(|| {
-                wrong(name, format!("offset {value} of draft token {draft} leads to no target token"))
+                wrong(
+                    name,
+                    format!("offset {value} of draft token {draft} leads to no target token"),
+                )
             })?;
             if id >= vocab {
-                let reason = format!("draft token {draft} is target token {id}; the target has {vocab}");
+                let reason =
+                    format!("draft token {draft} is target token {id}; the target has {vocab}");
                 return Err(wrong(name, reason));
             }
             ids.push(id);

@@ -40,7 +40,8 @@ impl Dialect {
             provenance,
         } = drafter;
         settings.set_dtype(dtype);
-        let checked = check(&settings, dtype).and_then(|()| (self.quirks.check_settings)(&settings));
+        let checked =
+            check(&settings, dtype).and_then(|()| (self.quirks.check_settings)(&settings));
         checked.map_err(|fault| self.refuse(fault))?;
         let mut stored = Vec::with_capacity(tensors.len());
         for tensor in tensors {
@@ -50,7 +51,8 @@ impl Dialect {
         let file = dir.join(WEIGHTS);
         for tensor in &mut stored {
             if tensor.dtype.is_float() {
-                *tensor = std::mem::replace(tensor, NamedTensor::from_i64("", [0], Vec::new())).cast(dtype)?;
+                *tensor = std::mem::replace(tensor, NamedTensor::from_i64("", [0], Vec::new()))
+                    .cast(dtype)?;
             }
             tensor.name = self.stored(&tensor.name);
             check_finite(&file, tensor)?;
@@ -64,7 +66,7 @@ impl Dialect {
 
     fn to_json(&self, settings: &Settings) -> Value {
         let mut config = json!({});
-        for group in self.keys {
+        for group in self.keys.iter().filter(|group| group.are_there(settings)) {
             for key in group.keys {
                 key.write(group.under, settings, &mut config);
             }
@@ -78,7 +80,11 @@ fn check(settings: &Settings, dtype: DType) -> Check {
     let (heads, kv_heads) = (settings.size("heads"), settings.size("kv_heads"));
     if settings.get("kv_heads").is_some() && (kv_heads == 0 || !heads.is_multiple_of(kv_heads)) {
         let expected = "a divisor of the number of heads".to_owned();
-        return Err(("kv_heads", expected, format!("{kv_heads} for {heads} heads")));
+        return Err((
+            "kv_heads",
+            expected,
+            format!("{kv_heads} for {heads} heads"),
+        ));
     }
     if !dtype.is_float() {
         return Err(("dtype", "F32, F16 or BF16".to_owned(), dtype.to_string()));

@@ -10,8 +10,8 @@ use crate::launch::{self, Launch};
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
-    dir: &Path,
     settings: &Settings,
+    dir: &Path,
     target: &str,
     draft_tokens: usize,
 ) -> Vec<Launch> {
@@ -20,7 +20,10 @@ pub fn launch_lines(
         return lines;
     }
     if !settings.flag("norm_before_residual") {
-        let captured = format!(", eagle3_layers_to_capture: {:?}", settings.sizes("captured_layers"));
+        let captured = format!(
+            ", eagle3_layers_to_capture: {:?}",
+            settings.sizes("captured_layers")
+        );
         let sglang = launch::sglang(dir, "EAGLE3", target, draft_tokens);
         // SGLang draws from the whole vocabulary or not at all.
         lines.push(if settings.has_draft_vocab() {
@@ -34,4 +37,3 @@ pub fn launch_lines(
     lines.push(launch::llama_cpp(dir, kind, target, draft_tokens, true));
     lines
 }
-

@@ -51,10 +51,13 @@ fn named(config: &Config) -> Result<Vec<usize>> {
         (Some(layers), _) | (None, Some(layers)) => Ok(layers),
         (None, None) => {
             let target_layers = config.reading().target_layers;
-            target_layers.and_then(default_captured_layers).ok_or_else(|| {
-                let expected = "layer ids, or a target whose number of layers gives the default ones";
-                config.wrong(LAYER_IDS, expected)
-            })
+            target_layers
+                .and_then(default_captured_layers)
+                .ok_or_else(|| {
+                    let expected =
+                        "layer ids, or a target whose number of layers gives the default ones";
+                    config.wrong(LAYER_IDS, expected)
+                })
         }
     }
 }

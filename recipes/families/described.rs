@@ -24,19 +24,30 @@ const EMBEDDING: &str = "embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// What a drafter is, in the words of dialects.
-fn settings<D: Shipped>(drafter: &D) -> Result<Settings> {
+pub(crate) fn settings<D: Shipped>(drafter: &D) -> Result<Settings> {
     let config = serde_json::to_value(drafter.config()).context("cannot write the settings")?;
     let Value::Object(table) = config else {
         bail!("the settings of {} drafters are no table", D::KIND);
     };
     let mut settings = Settings::of(table);
     let spec = &drafter.target().spec;
-    settings.set("d_model", spec.d_model);
-    settings.set("d_head", spec.d_head);
-    settings.set("vocab", spec.vocab);
-    settings.set("target_layers", spec.layers);
+    let of_target = [
+        ("d_model", spec.d_model),
+        ("d_ff", spec.d_ff),
+        ("heads", spec.heads),
+        ("kv_heads", spec.kv_heads),
+        ("d_head", spec.d_head),
+        ("vocab", spec.vocab),
+        ("target_layers", spec.layers),
+        ("max_positions", spec.max_positions),
+    ];
+    for (key, size) in of_target {
+        // A drafter's own sizes are in its settings.
+        if settings.get(key).is_none() {
+            settings.set(key, size);
+        }
+    }
     settings.set("norm_epsilon", spec.norm_epsilon);
-    settings.set("max_positions", spec.max_positions);
     settings.set("draft_vocab", drafter.vocabulary().len());
     settings.set_rope(&rope_layout(&spec.rope)?);
     if settings.word("head") == "copied" {
@@ -50,8 +61,10 @@ fn settings<D: Shipped>(drafter: &D) -> Result<Settings> {
 fn config_of<D: Shipped>(settings: &Settings) -> Result<D::Config> {
     let known = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
     let table = settings.table().iter();
-    let table = table.filter(|(key, _)| known.get(key).is_some());
-    let table: Value = table.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let table = table.filter(|(key, value)| known.get(key).is_some() && !value.is_null());
+    let table: Value = table
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     serde_json::from_value(table).context("cannot read the settings")
 }
 
@@ -71,7 +84,7 @@ pub(crate) fn open<D: Shipped>(
     let opened = dialect.open(&model, reading)?;
     let found = opened.settings.clone();
     let not_for_this = || format!("the drafter `{}` is not for this target", folder.display());
-    check_fit(&found, &target.spec).with_context(not_for_this)?;
+    check_fit::<D>(&found, &target.spec).with_context(not_for_this)?;
     let config = config_of::<D>(&found)?;
     let mut parts = target.clone();
     adopt(folder, &found, &mut parts.spec)?;
@@ -85,7 +98,11 @@ pub(crate) fn open<D: Shipped>(
     let vocabulary = match &contents.target_ids {
         None => DraftVocabulary::full(vocab),
         Some(ids) => {
-            let offsets: Vec<i64> = ids.iter().zip(0..).map(|(&id, draft)| id as i64 - draft).collect();
+            let offsets: Vec<i64> = ids
+                .iter()
+                .zip(0..)
+                .map(|(&id, draft)| id as i64 - draft)
+                .collect();
             DraftVocabulary::from_d2t(&offsets, vocab)?
         }
     };
@@ -136,15 +153,22 @@ pub(crate) fn reading_for(target: &TargetSpec) -> Reading {
     }
 }
 
-/// Fails on the first size of a folder that is not the target's.
-fn check_fit(found: &Settings, target: &TargetSpec) -> Result<()> {
+/// Fails on the first size of a folder that should be the target's and is another.
+fn check_fit<D: Shipped>(found: &Settings, target: &TargetSpec) -> Result<()> {
+    let own = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
     let sizes = [
         ("hidden size", "d_model", target.d_model),
         ("width of a head", "d_head", target.d_head),
         ("target vocabulary", "vocab", target.vocab),
         ("layers of its target", "target_layers", target.layers),
+        ("feed-forward width", "d_ff", target.d_ff),
+        ("query heads", "heads", target.heads),
+        ("key and value heads", "kv_heads", target.kv_heads),
     ];
-    for (what, key, expected) in sizes {
+    for (what, key, expected) in sizes
+        .into_iter()
+        .filter(|(_, key, _)| own.get(key).is_none())
+    {
         let found = found.get(key).map(|_| found.size(key));
         if let Some(found) = found.filter(|&found| found != expected) {
             bail!("{what}: expected {expected}, found {found}");
@@ -166,7 +190,11 @@ fn adopt(folder: &Path, found: &Settings, spec: &mut TargetSpec) -> Result<()> {
 }
 
 /// Warns if a tensor that a folder repeats of the target differs from it: the target's is what drafts, as in SGLang.
-fn check_repeated(model: &ModelFolder, name: &str, of_target: &dyn Fn() -> NamedTensor) -> Result<()> {
+fn check_repeated(
+    model: &ModelFolder,
+    name: &str,
+    of_target: &dyn Fn() -> NamedTensor,
+) -> Result<()> {
     let Some(own) = wrapped(model, name) else {
         return Ok(());
     };
@@ -221,11 +249,6 @@ pub(crate) fn write<D: Shipped>(drafter: &D, dialect: &Dialect, writing: &Writin
     Ok(dialect.write(writing.folder, drafter)?)
 }
 
-/// What a drafter is, for the commands that serve it.
-pub(crate) fn settings_of<D: Shipped>(drafter: &D) -> Result<Settings> {
-    settings(drafter)
-}
-
 /// Fails unless a drafter of the settings `config` is what was read from `folder`, to start from.
 pub(crate) fn check_start<D: Shipped>(
     config: &D::Config,
@@ -267,8 +290,11 @@ pub(crate) fn footprint<D: Shipped>(config: &D::Config, target: &TargetSpec) -> 
         Some(size) => size as usize,
     };
     let listed = parameters::<D>(config, target, draft_vocab)?;
-    let count = |(_, shape): &(String, Vec<usize>)| shape.iter().map(|&size| size as u64).product::<u64>();
-    let of_head = listed.iter().filter(|(name, _)| name.starts_with("lm_head"));
+    let count =
+        |(_, shape): &(String, Vec<usize>)| shape.iter().map(|&size| size as u64).product::<u64>();
+    let of_head = listed
+        .iter()
+        .filter(|(name, _)| name.starts_with("lm_head"));
     Ok(Footprint {
         parameters: listed.iter().map(count).sum(),
         head: of_head.map(count).sum(),

@@ -5,25 +5,14 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::DType as BurnType;
 use serde_json::json;
-use spectrain_checkpoints::eagle3::Rope;
+use spectrain_checkpoints::Rope;
 use spectrain_checkpoints::folder::CONFIG;
-use spectrain_checkpoints::names::wrapped;
 use spectrain_checkpoints::printable;
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{RopeConfig, RopeScaling, TargetParts};
-
-/// Fails on the first size that is not the target's: what it is, the drafter's and the target's.
-pub(crate) fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<()> {
-    for (what, found, expected) in sizes {
-        if found != expected {
-            bail!("{what}: expected {expected}, found {found}");
-        }
-    }
-    Ok(())
-}
 
 /// Fails where texts, prompts included, hold the token that stands for tokens to come.
 pub(crate) fn check_mask_token(mask_token: Option<u32>, texts: &TokenShards) -> Result<()> {
@@ -130,28 +119,6 @@ pub(crate) fn is_copy(found: &NamedTensor, expected: &NamedTensor) -> Result<boo
     // Written so that NaN fails.
     let near = pairs.all(|(got, x)| (got - x).abs() <= ROUNDED * largest);
     Ok(near && found.len() == expected.len())
-}
-
-/// Warns of an embedding or a head in a folder that is not the target's copy: the target's is what drafts, as in SGLang.
-pub(crate) fn warn_of_own(folder: &Path, target: &TargetParts) -> Result<()> {
-    let model = ModelFolder::open(folder)?;
-    let full = DraftVocabulary::full(target.spec.vocab);
-    let theirs: [(&str, &dyn Fn() -> NamedTensor); 2] = [
-        ("embed_tokens.weight", &|| target_embedding(target)),
-        ("lm_head.weight", &|| target_head(target, &full)),
-    ];
-    for (name, theirs) in theirs {
-        let Some(own) = wrapped(&model, name) else {
-            continue;
-        };
-        if !is_copy(&model.read(&own.name)?, &theirs())? {
-            tracing::warn!(
-                "`{name}` in `{}` is not the target's; the target's is used, as SGLang does",
-                folder.display()
-            );
-        }
-    }
-    Ok(())
 }
 
 /// The names of the target's architecture, from its own configuration.

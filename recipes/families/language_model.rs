@@ -4,10 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use serde_json::Value;
-use spectrain_checkpoints::language_model::{self, LanguageModelFolder, TARGET_PROJ};
+use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
+use spectrain_checkpoints::language_model::{
+    self, LANGUAGE_MODEL, LanguageModelFolder, PARD, TARGET_PROJ,
+};
 use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -23,14 +24,13 @@ use crate::families::drafter_folder::check_mask_token;
 use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
-use crate::families::registry::{Layout, Shipped};
+use crate::families::shipped::{Shipped, Writing};
 use crate::plan::target_sizes::known_sizes;
 use crate::recipe::tables::Engine;
 use crate::runtime::target::other_token;
 
 impl Shipped for LanguageModel {
     const KIND: &'static str = "language_model";
-    const FAMILY: Family = Family::LanguageModel;
     const ENGINES: &'static [Engine] = &[
         Engine::Vllm,
         Engine::Sglang,
@@ -38,13 +38,27 @@ impl Shipped for LanguageModel {
         Engine::TensorrtLlm,
         Engine::LlamaCpp,
     ];
-    const LAYOUTS: &'static [Layout<Self>] = &[];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&LANGUAGE_MODEL, None)];
+    const BY_TEXT: bool = true;
+
+    fn config(&self) -> &LanguageModelConfig {
+        self.config()
+    }
+
+    fn target(&self) -> &TargetParts {
+        self.target()
+    }
 
     fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
         check_start(&config.model, target)
     }
 
-    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+    fn open(
+        folder: &Path,
+        _: Option<&Reading>,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
         check_tokenizer(folder, target)?;
         let model = spectrain_models::load_target(&ModelFolder::open(folder)?, device, DType::F32)?;
         Self::of(model, target).with_context(|| not_for_this(folder))
@@ -56,23 +70,18 @@ impl Shipped for LanguageModel {
         )
     }
 
-    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+    fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
         let model = self.merged()?;
-        let to_write = to_write(&model, self.target(), dtype)?;
-        Ok(to_write.write(folder, provenance)?)
+        let to_write = to_write(&model, self.target(), writing.dtype)?;
+        Ok(to_write.write(writing.folder, writing.provenance)?)
     }
 
     fn captured(&self) -> Result<Capture> {
         Ok(Capture::default())
     }
 
-    fn launch_lines(
-        &self,
-        folder: &Path,
-        target: &str,
-        draft_length: usize,
-    ) -> Result<Vec<Launch>> {
-        let lines = language_model::launch_lines(folder, target, draft_length);
+    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
+        let lines = commands(dialect, writing);
         Ok(with_remark(lines, self.model().config(), self.target()))
     }
 
@@ -93,17 +102,30 @@ impl Shipped for LanguageModel {
 
 impl Shipped for Pard {
     const KIND: &'static str = "pard";
-    const FAMILY: Family = Family::Pard;
     /// Served as the language model that it is.
     const ENGINES: &'static [Engine] = LanguageModel::ENGINES;
-    const LAYOUTS: &'static [Layout<Self>] = &[];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&PARD, None)];
+    const BY_TEXT: bool = true;
+
+    fn config(&self) -> &PardConfig {
+        self.config()
+    }
+
+    fn target(&self) -> &TargetParts {
+        self.target()
+    }
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
         check_mask_token(config.mask_token, texts)
     }
 
-    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+    fn open(
+        folder: &Path,
+        _: Option<&Reading>,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
         check_tokenizer(folder, target)?;
         let opened = ModelFolder::open(folder)?;
         let mask_token = language_model::read_mask_token(&opened)?;
@@ -143,9 +165,9 @@ impl Shipped for Pard {
         )
     }
 
-    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+    fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
         let model = self.merged()?;
-        let mut to_write = to_write(&model, self.target(), dtype)?;
+        let mut to_write = to_write(&model, self.target(), writing.dtype)?;
         to_write.mask_token = Some(self.mask_token());
         if let Some(projection) = self.target_proj() {
             let weight = export(projection).into_iter();
@@ -154,20 +176,15 @@ impl Shipped for Pard {
                 ..tensor
             }));
         }
-        Ok(to_write.write(folder, provenance)?)
+        Ok(to_write.write(writing.folder, writing.provenance)?)
     }
 
     fn captured(&self) -> Result<Capture> {
         Ok(self.capture_of_target())
     }
 
-    fn launch_lines(
-        &self,
-        folder: &Path,
-        target: &str,
-        draft_length: usize,
-    ) -> Result<Vec<Launch>> {
-        let lines = language_model::pard_launch_lines(folder, target, draft_length);
+    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
+        let lines = commands(dialect, writing);
         let lines = with_remark(lines, self.model().config(), self.target());
         Ok(match self.target_proj() {
             None => lines,
@@ -203,6 +220,12 @@ impl Shipped for Pard {
     ) -> Result<Activations> {
         sizes_of_pard(config).activations(target, work, (batch, Sees::Back))
     }
+}
+
+/// The commands of a dialect, which depend on no setting.
+fn commands(dialect: &Dialect, writing: &Writing) -> Vec<Launch> {
+    let (settings, length) = (Settings::default(), writing.draft_length);
+    (dialect.launch)(&settings, writing.folder, writing.target, length)
 }
 
 /// The commands, behind a remark where vLLM needs one more setting.

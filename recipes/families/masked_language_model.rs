@@ -5,9 +5,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::{Value, json};
-use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::masked_language_model::{self, MaskedLayout};
-use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::dialect::{Dialect, Reading};
+use spectrain_checkpoints::masked_language_model::{self, DEER, MaskedLayout};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::masked_language_model::{
@@ -24,14 +23,22 @@ use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::language_model::{
     Sizes, check_start, check_tokenizer, not_for_this, to_write,
 };
-use crate::families::registry::{Layout, Shipped};
+use crate::families::shipped::{Shipped, Writing};
 use crate::recipe::tables::Engine;
 
 impl Shipped for MaskedLanguageModel {
     const KIND: &'static str = "masked_language_model";
-    const FAMILY: Family = Family::Deer;
     const ENGINES: &'static [Engine] = &[];
-    const LAYOUTS: &'static [Layout<Self>] = &[];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&DEER, None)];
+    const BY_TEXT: bool = true;
+
+    fn config(&self) -> &MaskedLanguageModelConfig {
+        self.config()
+    }
+
+    fn target(&self) -> &TargetParts {
+        self.target()
+    }
 
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
@@ -39,7 +46,12 @@ impl Shipped for MaskedLanguageModel {
         check_unheld("separator_token", config.separator_token, texts)
     }
 
-    fn open(folder: &Path, target: &TargetParts, device: &Device) -> Result<Self> {
+    fn open(
+        folder: &Path,
+        _: Option<&Reading>,
+        target: &TargetParts,
+        device: &Device,
+    ) -> Result<Self> {
         check_tokenizer(folder, target)?;
         let opened = ModelFolder::open(folder)?;
         let (layout, decoder) = masked_language_model::read(&opened)?;
@@ -61,7 +73,7 @@ impl Shipped for MaskedLanguageModel {
         Self::of(model, target, blocks).with_context(|| not_for_this(folder))
     }
 
-    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+    fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
         let (model, blocks) = (self.merged()?, self.blocks());
         let layout = MaskedLayout {
             mask_token: blocks.mask_token,
@@ -72,17 +84,13 @@ impl Shipped for MaskedLanguageModel {
                 other => unreachable!("a context is written as {other}"),
             },
         };
-        let mut to_write = to_write(&model, self.target(), dtype)?;
+        let mut to_write = to_write(&model, self.target(), writing.dtype)?;
         to_write.config = masked_language_model::to_json(&layout, to_write.config);
-        Ok(to_write.write(folder, provenance)?)
+        Ok(to_write.write(writing.folder, writing.provenance)?)
     }
 
     fn captured(&self) -> Result<Capture> {
         Ok(Capture::default())
-    }
-
-    fn launch_lines(&self, _: &Path, _: &str, _: usize) -> Result<Vec<Launch>> {
-        Ok(masked_language_model::launch_lines())
     }
 
     fn footprint(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {

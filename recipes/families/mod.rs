@@ -1,7 +1,7 @@
 //! What kinds of drafters there are, with the folders and the sizes of each.
 
+pub(crate) mod described;
 mod dflash;
-mod draft_heads;
 pub(crate) mod drafter_folder;
 mod eagle1;
 mod eagle3;
@@ -11,3 +11,4 @@ mod language_model;
 mod masked_language_model;
 mod medusa;
 pub mod registry;
+pub mod shipped;

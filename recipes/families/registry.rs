@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use serde_json::Value;
+use spectrain_checkpoints::dialect::{Dialect, Meaning, Reading};
 use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::unknown::{no_drafter, refuse_others};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
-use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
@@ -19,20 +19,24 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
-use spectrain_models::weights::{TensorWeights, export, held_in, import};
+use spectrain_models::weights::{export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
     StagedBlockLoss, TrainingTimeTest, Workload,
 };
 
+use crate::families::described;
 use crate::families::drafter_folder::cast;
 use crate::families::footprint::{Activations, Footprint, Packed};
+use crate::families::shipped::{Shipped, Writing};
 use crate::recipe::tables::{Engine, ExportTable};
 use crate::recipe::{Document, ResolvedRecipe, Settings};
+use crate::runtime::target::{TrainedFor, sha256, trained_for};
 use crate::stages::{StageContext, train};
 
-/// Every recipe there is. A new one is added here, and its folders, where they are of a new kind, to [`Family`].
+/// Every recipe there is. A folder is of the first that recognises it: a language model of one layer looks like an EAGLE-1
+/// drafter of its authors.
 pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Eagle3, TrainingTimeTest>(
         "eagle3",
@@ -80,12 +84,20 @@ pub struct Recipe {
     pub about: &'static str,
     /// Reads a recipe file of this kind.
     pub read: fn(&Document) -> Result<ResolvedRecipe>,
-    /// What a folder of its drafter is known by.
-    pub family: Family,
+    /// What reports call its drafter.
+    pub kind: &'static str,
+    /// What messages call it.
+    pub family: &'static str,
+    /// Whether a folder is of its drafter.
+    pub recognises: fn(&ModelFolder) -> bool,
+    /// See [`Shipped::BY_TEXT`].
+    pub by_text: bool,
     /// The engines that load its drafters, whatever their settings rule out.
     pub engines: &'static [Engine],
     /// Opens a drafter's folder.
-    pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
+    pub open: fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
+    /// Every way in which a folder can be meant.
+    pub meanings: fn(&ModelFolder, &Reading, Option<&[usize]>) -> Result<Vec<Meaning>>,
 }
 
 /// A recipe's drafter and objective with their tables, without their types.
@@ -98,8 +110,15 @@ pub trait Method: Send + Sync {
     fn workload(&self, stage: &str) -> Workload;
     /// What a step of a stage of the training keeps.
     fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
-    /// See [`Shipped::FAMILY`].
-    fn family(&self) -> Family;
+    /// See [`Shipped::KIND`].
+    fn kind(&self) -> &'static str;
+    /// An untrained drafter with random parameters.
+    fn fresh(
+        &self,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        device: &Device,
+    ) -> Result<Box<dyn Trained>>;
     /// See [`Objective::STAGES`].
     fn stages(&self) -> &'static [&'static str];
     /// See [`Objective::settings_of`].
@@ -127,9 +146,9 @@ pub trait Trained {
     fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained>;
     /// The same drafter with its parameters rounded to `dtype`.
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
-    /// See [`Shipped::write`].
+    /// See [`write_usual`].
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
-    /// Whether an engine loads another folder than the usual one; see [`Shipped::LAYOUTS`].
+    /// Whether an engine loads another folder than the usual one; see [`Shipped::DIALECTS`].
     fn has_layout_for(&self, engine: Engine) -> bool;
     /// Writes the folder that an engine loads.
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
@@ -159,9 +178,21 @@ impl Recipe {
                 };
                 file.resolve(Box::new(method))
             },
-            family: D::FAMILY,
+            kind: D::KIND,
+            family: D::DIALECTS[0].0.name,
+            recognises: |folder| {
+                let mut dialects = D::DIALECTS.iter();
+                dialects.any(|(dialect, _)| (dialect.recognises)(folder))
+            },
+            by_text: D::BY_TEXT,
             engines: D::ENGINES,
-            open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
+            open: |folder, reading, target, device| {
+                Ok(Box::new(Loaded(D::open(folder, reading, target, device)?)))
+            },
+            meanings: |folder, reading, captured_layers| {
+                let dialect = described::dialect_of::<D>(folder)?;
+                Ok(dialect.meanings(folder, reading, captured_layers)?)
+            },
         }
     }
 }
@@ -201,6 +232,20 @@ pub fn names() -> String {
     names.join(", ")
 }
 
+/// The recipe whose drafter a folder holds, ours or a published one.
+///
+/// # Errors
+/// It is of no drafter that there is.
+pub fn recipe_of(folder: &ModelFolder) -> Result<&'static Recipe> {
+    let mut families: Vec<&str> = RECIPES.iter().map(|recipe| recipe.family).collect();
+    families.dedup();
+    let families = families.join(", ");
+    refuse_others(folder, &families)?;
+    let mut recipes = RECIPES.iter();
+    let found = recipes.find(|recipe| (recipe.recognises)(folder));
+    Ok(found.ok_or_else(|| no_drafter(folder, &families))?)
+}
+
 /// Opens any drafter's folder, ours or a published one.
 pub fn open_drafter(
     folder: &Path,
@@ -209,10 +254,23 @@ pub fn open_drafter(
 ) -> Result<Box<dyn Trained>> {
     let model = ModelFolder::open(folder)?;
     seal::check(&model)?;
-    let family = Family::of(&model)?;
-    let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
-    let recipe = recipe.with_context(|| format!("no recipe trains {family} drafters"))?;
-    (recipe.open)(folder, target, device)
+    (recipe_of(&model)?.open)(folder, None, target, device)
+}
+
+/// Whether a drafter needs nothing of its target but the text: it drafts for any target with its tokens.
+pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
+    recipe_of(drafter).is_ok_and(|recipe| recipe.by_text)
+}
+
+/// The target that a drafter's folder says it was trained for, where that has other weights than the one in `target` and
+/// the drafter reads what it computes.
+pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<TrainedFor>> {
+    match trained_for(drafter) {
+        Some(named) if !drafts_by_text(drafter) && named.sha256 != sha256(target)? => {
+            Ok(Some(named))
+        }
+        _ => Ok(None),
+    }
 }
 
 struct Typed<D: Drafter, O: Objective<D>> {
@@ -243,8 +301,18 @@ where
         D::activations(&self.drafter, target, &self.workload(stage), batch)
     }
 
-    fn family(&self) -> Family {
-        D::FAMILY
+    fn kind(&self) -> &'static str {
+        D::KIND
+    }
+
+    fn fresh(
+        &self,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        device: &Device,
+    ) -> Result<Box<dyn Trained>> {
+        let fresh = D::fresh(&self.drafter, target, vocabulary, 11, device)?;
+        Ok(Box::new(Loaded(fresh)))
     }
 
     fn stages(&self) -> &'static [&'static str] {
@@ -303,36 +371,50 @@ impl<D: Shipped> Trained for Loaded<D> {
     }
 
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
-        self.0.write(folder, dtype, provenance)
+        write_usual(&self.0, folder, dtype, provenance)
     }
 
     fn has_layout_for(&self, engine: Engine) -> bool {
-        self.layout_for(engine).is_some()
+        dialect_for::<D>(engine).is_some()
     }
 
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
-        match self.layout_for(engine) {
-            Some(layout) => (layout.write)(&self.0, writing),
+        match dialect_for::<D>(engine) {
+            Some(dialect) => self.0.write(dialect, writing),
             None if engine == Engine::Speculators => {
                 bail!("{} drafters have no layout of speculators", D::KIND)
             }
-            None => self.write(writing.folder, writing.dtype, writing.provenance),
+            None => self.0.write(D::DIALECTS[0].0, writing),
         }
     }
 
     fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>> {
-        match self.layout_for(engine) {
-            Some(layout) => Ok(vec![(layout.launch)(&self.0, writing)]),
-            None => {
-                let (target, length) = (writing.target, writing.draft_length);
-                self.0.launch_lines(writing.folder, target, length)
-            }
-        }
+        let dialect = dialect_for::<D>(engine).unwrap_or(D::DIALECTS[0].0);
+        self.0.launch_lines(dialect, writing)
     }
 }
 
-impl<D: Shipped> Loaded<D> {
-    fn layout_for(&self, engine: Engine) -> Option<&'static Layout<D>> {
-        D::LAYOUTS.iter().find(|layout| layout.engine == engine)
-    }
+/// The layout that an engine loads in the place of the usual one.
+fn dialect_for<D: Shipped>(engine: Engine) -> Option<&'static Dialect> {
+    let mut dialects = D::DIALECTS.iter();
+    let found = dialects.find(|(_, of)| *of == Some(engine));
+    found.map(|(dialect, _)| *dialect)
+}
+
+/// Writes the usual folder, which most serving engines load, whole or not at all.
+pub fn write_usual<D: Shipped>(
+    drafter: &D,
+    folder: &Path,
+    dtype: DType,
+    provenance: &Value,
+) -> Result<()> {
+    let writing = Writing {
+        folder,
+        dtype,
+        // It names neither.
+        target: "",
+        draft_length: 0,
+        provenance,
+    };
+    drafter.write(D::DIALECTS[0].0, &writing)
 }

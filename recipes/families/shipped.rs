@@ -5,12 +5,11 @@ use std::path::Path;
 use anyhow::Result;
 use burn::prelude::Device;
 use serde_json::Value;
-use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
-use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::DType;
+use spectrain_checkpoints::dialect::{Dialect, Reading};
+use spectrain_checkpoints::launch::Launch;
 use spectrain_data::tokens::TokenShards;
-use spectrain_models::{Drafter, TargetParts, TargetSpec};
+use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::described;
@@ -22,14 +21,14 @@ pub trait Shipped: Drafter<Config: Default> + 'static {
     /// What reports call it.
     const KIND: &'static str;
 
-    /// What a folder of this kind is known by.
-    const FAMILY: Family;
-
     /// The engines that load drafters of this kind, whatever their settings rule out.
     const ENGINES: &'static [Engine];
 
     /// The layouts of its folders: the usual one, then each that an engine loads in its place.
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)];
+
+    /// Whether it needs nothing of its target but the text, and so drafts for any target with its tokens.
+    const BY_TEXT: bool = false;
 
     /// Its settings with all sizes filled in.
     fn config(&self) -> &Self::Config;
@@ -70,12 +69,21 @@ pub trait Shipped: Drafter<Config: Default> + 'static {
         described::write(self, dialect, writing)
     }
 
-    /// Commands that serve a drafter of these settings from the folder of an engine.
-    fn launch_lines(
-        &self,
-        engine: Option<Engine>,
-        writing: &Writing,
-    ) -> Result<Vec<Launch>>;
+    /// Commands that serve it from a folder in one of [`Self::DIALECTS`].
+    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
+        let (settings, length) = (described::settings(self)?, writing.draft_length);
+        Ok((dialect.launch)(
+            &settings,
+            writing.folder,
+            writing.target,
+            length,
+        ))
+    }
+
+    /// The hidden states that it reads.
+    fn captured(&self) -> Result<Capture> {
+        Ok(Self::capture(self.config(), &self.target().spec)?)
+    }
 
     /// Sizes, for an estimate before anything is loaded.
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint> {

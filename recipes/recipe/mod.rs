@@ -9,13 +9,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spectrain_checkpoints::ModelFolder;
-use spectrain_checkpoints::published::Family;
 use spectrain_models::{TargetSpec, bounds};
 use spectrain_train::TrainConfig;
 
 use crate::cli::Misuse;
 use crate::families::footprint::Footprint;
-use crate::families::registry::Method;
+use crate::families::registry::{self, Method};
 use crate::recipe::tables::{
     DataTable, EvaluateTable, ExportTable, FeaturesTable, Problem, SyntheticTable, TargetTable,
     some_of,
@@ -186,15 +185,17 @@ impl ResolvedRecipe {
             return Ok(());
         };
         let model = ModelFolder::open(folder).context("`start`")?;
-        let (found, expected) = (Family::of(&model)?, self.method.family());
-        match found == expected {
-            true => Ok(()),
-            false => bail!(
-                "`start`: expected an {expected} drafter for `recipe = \"{}\"`, found an {found} drafter in `{}`",
-                self.recipe,
-                folder.display()
-            ),
+        let found = registry::recipe_of(&model)?;
+        if found.kind == self.method.kind() {
+            return Ok(());
         }
+        let expected = registry::find(&self.recipe).map_or("", |recipe| recipe.family);
+        bail!(
+            "`start`: expected an {expected} drafter for `recipe = \"{}\"`, found an {} drafter in `{}`",
+            self.recipe,
+            found.family,
+            folder.display()
+        )
     }
 
     /// Sizes of the drafter for a target of these sizes; that of `start` keeps its draft vocabulary where none is asked for.

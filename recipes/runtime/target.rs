@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::printable;
-use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
@@ -72,25 +71,6 @@ pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
 pub fn is_assumed(drafter: &ModelFolder) -> bool {
     let provenance = seal::provenance(drafter.config());
     provenance.is_some_and(|found| found["imported"].is_object() && found["original"].is_null())
-}
-
-/// Whether a drafter needs nothing of its target but the text: it drafts for any target with its tokens.
-pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
-    matches!(
-        Family::of(drafter),
-        Ok(Family::Deer | Family::Pard | Family::LanguageModel)
-    )
-}
-
-/// The target that a drafter's folder says it was trained for, where that has other weights than the one in `target` and
-/// the drafter reads what it computes.
-pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<TrainedFor>> {
-    match trained_for(drafter) {
-        Some(named) if !drafts_by_text(drafter) && named.sha256 != sha256(target)? => {
-            Ok(Some(named))
-        }
-        _ => Ok(None),
-    }
 }
 
 /// The files that decide how a target's text becomes tokens.

@@ -16,7 +16,7 @@ use spectrain_models::{
 use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
-use crate::families::registry::Shipped as _;
+use crate::families::shipped::Shipped as _;
 use crate::recipe;
 use crate::runs::run_folder::{Existing, RunName, Start, Status};
 use crate::runtime::self_check;

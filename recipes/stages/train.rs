@@ -21,7 +21,8 @@ use spectrain_train::{
 
 use super::validation::{Validator, validation_prompts};
 use super::{StageContext, check_interrupted, features, interrupted, prepare, trained};
-use crate::families::registry::Shipped;
+use crate::families::registry::write_usual;
+use crate::families::shipped::Shipped;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::device::is_gpu;
 use crate::runtime::self_check;
@@ -114,11 +115,8 @@ where
     if let Some(history) = history.filter(|history| !history.is_empty()) {
         provenance["history"] = json!(history);
     }
-    best.write(
-        &context.run.path().join(trained(stage)),
-        DType::F32,
-        &provenance,
-    )?;
+    let folder = context.run.path().join(trained(stage));
+    write_usual(&best, &folder, DType::F32, &provenance)?;
     report(context, stage, &summary, step);
     Ok(json!({ "fit": summary, (EXPORTED_STEP): step, "draft_vocab": vocabulary.len() }))
 }

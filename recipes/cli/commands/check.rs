@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
-use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_eval::DraftReport;
 
 use crate::cli::commands::prompts_in;
 use crate::cli::{DeviceArgument, TemplateArgument};
+use crate::families::registry;
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at;
 use crate::runtime::device;
@@ -45,7 +45,7 @@ pub struct CheckArguments {
 pub fn run(arguments: &CheckArguments) -> Result<()> {
     let folder = &drafter_at::folder_of(&arguments.drafter, &arguments.runs)?;
     let model = ModelFolder::open(folder)?;
-    let family = Family::of(&model)?;
+    let family = registry::recipe_of(&model)?.family;
     match seal::check(&model)? {
         true => {
             println!("{family} drafter, as it was written: every tensor and the configuration")
@@ -62,7 +62,7 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
             };
             println!("{how} for this target, `{}`", named.model);
         }
-        Some(named) => match target::other_target(&model, &target)? {
+        Some(named) => match registry::other_target(&model, &target)? {
             Some(named) => bail!(
                 "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
                 folder.display(),

@@ -9,6 +9,7 @@ use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
 use crate::cli::progress::Output;
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
+use crate::families::registry;
 use crate::recipe::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runtime::device;
@@ -178,7 +179,7 @@ fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
         return Ok(());
     };
     let is_it = |target: &TrialTarget| target.report.sha256 == named.sha256;
-    if target::drafts_by_text(&model) || targets.iter().any(is_it) {
+    if registry::drafts_by_text(&model) || targets.iter().any(is_it) {
         return Ok(());
     }
     bail!(

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use spectrain_checkpoints::folder::CONFIG;
-use spectrain_checkpoints::{ModelFolder, eagle3};
+use spectrain_checkpoints::ModelFolder;
 
 use crate::cli::Misuse;
 use crate::cli::commands::import::IMPORTED;
+use crate::families::described::reading_for;
+use crate::families::registry;
 use crate::recipe;
 use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
@@ -97,7 +98,7 @@ impl Source {
         };
         let target_folder = target::resolve(&target, None)?;
         check_clear(folder, &target_folder)?;
-        if let Some(named) = target::other_target(&ModelFolder::open(folder)?, &target_folder)? {
+        if let Some(named) = registry::other_target(&ModelFolder::open(folder)?, &target_folder)? {
             bail!(
                 "the drafter `{}` was trained for `{}`, which has other weights than `{target}`",
                 folder.display(),
@@ -180,11 +181,11 @@ fn exported_from(run: &Path, weights: &Path) -> Result<Option<Value>> {
 
 /// Fails where a published folder can be meant in several ways, and only decoding tells which.
 fn check_clear(folder: &Path, target: &Path) -> Result<()> {
-    let config = target::read_json(&folder.join(CONFIG))?;
-    if !eagle3::recognises(&config) {
-        return Ok(());
-    }
-    let meanings = eagle3::meanings(folder, target::spec(target)?.layers, None)?;
+    let (model, reading) = (
+        ModelFolder::open(folder)?,
+        reading_for(&target::spec(target)?),
+    );
+    let meanings = (registry::recipe_of(&model)?.meanings)(&model, &reading, None)?;
     match &meanings[..] {
         [first, second, ..] => bail!(
             "`{}` can be meant in more ways than one ({}; {}): `spectrain import` measures which is the one",

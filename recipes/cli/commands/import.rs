@@ -1,20 +1,19 @@
 //! `spectrain import`: a published drafter as a run of this program.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use spectrain_checkpoints::eagle3::{self, Meaning, Reading};
-use spectrain_checkpoints::published::{Family, Published};
-use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_checkpoints::dialect::Meaning;
+use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_models::load_target;
 
 use crate::cli::commands::prompts_in;
 use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
-use crate::families::drafter_folder::warn_of_own;
-use crate::families::registry::open_drafter;
+use crate::families::described::reading_for;
+use crate::families::registry::{self, Recipe, Trained, open_drafter};
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
@@ -66,6 +65,7 @@ const CANDIDATE: &str = "candidate";
 /// One way to understand the folder, and what drafting that way is worth.
 struct Measured {
     meaning: Meaning,
+    drafter: Box<dyn Trained>,
     decoded: Decoded,
 }
 
@@ -96,7 +96,9 @@ struct Wanted {
     folder: PathBuf,
     /// What it is called.
     from: String,
-    family: Family,
+    recipe: &'static Recipe,
+    /// The type that it is written in: no value changes.
+    dtype: DType,
     /// The target's folder.
     target: PathBuf,
     /// The ways to understand the drafter's folder.
@@ -110,12 +112,12 @@ impl Wanted {
         let folder = &at.folder()?;
         let opened = ModelFolder::open(folder)?;
         seal::check(&opened)?;
-        let family = Family::of(&opened)?;
-        if arguments.layers.is_some() && family != Family::Eagle3 {
+        let recipe = registry::recipe_of(&opened)?;
+        if arguments.layers.is_some() && recipe.kind != "eagle3" {
             return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
         }
         let target = target::resolve(&arguments.target, None)?;
-        if let Some(named) = target::other_target(&opened, &target)? {
+        if let Some(named) = registry::other_target(&opened, &target)? {
             bail!(
                 "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
                  target",
@@ -125,36 +127,29 @@ impl Wanted {
             );
         }
         Ok(Self {
-            meanings: meanings(arguments, folder, (family, &target))?,
+            meanings: {
+                let reading = reading_for(&target::spec(&target)?);
+                (recipe.meanings)(&opened, &reading, arguments.layers.as_deref())?
+            },
             from: at.name(folder),
             folder: folder.clone(),
-            family,
+            recipe,
+            dtype: widest(&opened),
             target,
             original: seal::provenance(opened.config()).cloned(),
         })
     }
 }
 
-fn meanings(
-    arguments: &ImportArguments,
-    folder: &Path,
-    (family, target): (Family, &Path),
-) -> Result<Vec<Meaning>> {
-    let spec = target::spec(target)?;
-    Ok(match family {
-        Family::Eagle3 => {
-            let layers = arguments.layers.as_deref();
-            eagle3::meanings(folder, spec.layers, layers)?
-        }
-        _ => vec![Meaning {
-            reading: Reading {
-                target_layers: Some(spec.layers),
-                target_vocab: Some(spec.vocab),
-                ..Reading::default()
-            },
-            text: "as its layout says".into(),
-        }],
-    })
+/// The type that holds every weight of a folder: their own where they have one in common, else 32 bits.
+fn widest(folder: &ModelFolder) -> DType {
+    let mut types: Vec<DType> = folder.tensors().map(|tensor| tensor.dtype).collect();
+    types.retain(|dtype| dtype.is_float());
+    types.dedup();
+    match types[..] {
+        [one] => one,
+        _ => DType::F32,
+    }
 }
 
 fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Result<()> {
@@ -165,7 +160,7 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
         ..Start::default()
     };
     let manifest = run.start("import", start)?;
-    let (family, target) = (wanted.family, &wanted.target);
+    let (family, target) = (wanted.recipe.family, &wanted.target);
     let measured =
         measure(arguments, run, wanted).with_context(|| format!("cannot import `{from}`"))?;
     let (taken, others) = chosen(&measured)?;
@@ -173,14 +168,13 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
-        "imported": {"from": from, "sha256": target::sha256_of_drafter(folder)?, "family": family.to_string(), "read": taken.meaning.text, "ways": ways},
+        "imported": {"from": from, "sha256": target::sha256_of_drafter(folder)?, "family": family, "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
         "original": wanted.original,
         (TEMPLATE_VARIABLES): arguments.template.with_those_of(folder)?,
     });
     let drafter = run.path().join(IMPORTED);
-    let published = Published::read(folder, &taken.meaning.reading)?;
-    published.write(&drafter, Some(target), &provenance)?;
+    taken.drafter.write(&drafter, wanted.dtype, &provenance)?;
     println!("{family} drafter, {}", taken.summary());
     for other in others {
         println!("not taken: {}", other.summary());
@@ -284,31 +278,33 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
     let dtype = device::target_dtype(TargetType::Auto, name);
     let model = ModelFolder::open(target)?;
     let loaded = load_target(&model, &device, dtype)?;
-    if let Family::Eagle1 | Family::DFlash = wanted.family {
-        warn_of_own(&wanted.folder, &loaded.parts())?;
-    }
     let mut judge: Option<Judge> = None;
     let mut prompts = given_prompts(arguments, wanted)?;
     let mut measured = Vec::new();
     for meaning in wanted.meanings.iter().cloned() {
-        let published = Published::read(&wanted.folder, &meaning.reading)?;
-        published.write(&candidate, Some(target), &Value::Null)?;
-        let drafter = open_drafter(&candidate, &loaded.parts(), &device)?;
+        let (parts, reading) = (loaded.parts(), Some(&meaning.reading));
+        let drafter = (wanted.recipe.open)(&wanted.folder, reading, &parts, &device)?;
+        drafter.write(&candidate, wanted.dtype, &Value::Null)?;
+        let written = open_drafter(&candidate, &parts, &device)?;
         let judge = match &mut judge {
             Some(judge) => {
-                judge.take(drafter.as_ref())?;
+                judge.take(written.as_ref())?;
                 judge
             }
             None => {
                 let stop = target::stop_tokens(&model)?;
-                judge.insert(Judge::of(loaded.clone(), stop, drafter.as_ref())?)
+                judge.insert(Judge::of(loaded.clone(), stop, written.as_ref())?)
             }
         };
         if prompts.is_empty() {
             prompts = judge.generated_prompts(arguments.count)?;
         }
         let decoded = accepted(judge, &prompts)?;
-        measured.push(Measured { meaning, decoded });
+        measured.push(Measured {
+            meaning,
+            drafter,
+            decoded,
+        });
     }
     fs::remove_dir_all(&candidate)
         .with_context(|| format!("cannot remove `{}`", candidate.display()))?;

@@ -8,7 +8,8 @@ use spectrain_models::{
     Distribution, Draft, DraftRequest, DraftShape, Features, Proposal, Proposer, Sampling,
 };
 
-use crate::families::registry::{Trained, Writing};
+use crate::families::registry::Trained;
+use crate::families::shipped::Writing;
 use crate::runtime::judge::Judge;
 
 /// Tokens of a prompt that are decoded to count what is accepted.

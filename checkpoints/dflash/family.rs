@@ -1,0 +1,95 @@
+//! Which program runs a drafter with its parts.
+
+use serde_json::Value;
+
+use crate::dialect::settings::Settings;
+use crate::speculators::MODEL_TYPE;
+
+/// The program that a drafter's parts are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    DFlash,
+    DFlash2,
+    DSpark,
+    /// Only this program.
+    Own,
+}
+
+impl Family {
+    const ALL: [Self; 4] = [Self::DFlash, Self::DFlash2, Self::DSpark, Self::Own];
+
+    pub(super) fn architecture(self) -> &'static str {
+        match self {
+            Self::DFlash => "DFlashDraftModel",
+            Self::DFlash2 => "DFlash2DraftModel",
+            Self::DSpark => "Qwen3DSparkModel",
+            Self::Own => "SpectrainBlockDrafter",
+        }
+    }
+
+    /// The family that folders of this architecture are of.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        if name == "DSparkDraftModel" {
+            return Some(Self::DSpark);
+        }
+        let mut all = Self::ALL.into_iter();
+        all.find(|family| family.architecture() == name)
+    }
+
+    /// Names for an error message.
+    pub(super) fn names() -> String {
+        let names = Self::ALL.map(|family| format!("`{}`", family.architecture()));
+        names.join(", ")
+    }
+
+    /// That of a drafter.
+    pub(super) fn of(settings: &Settings) -> Self {
+        let has = |key: &str| settings.size(key) > 0;
+        let (convolution, selector, markov) =
+            (has("conv_taps"), has("selector_rank"), has("markov_rank"));
+        let plain = !settings.flag("sample_from_anchor") && !settings.flag("confidence") && !markov;
+        if settings.word("context") == "tokens" {
+            Self::Own
+        } else if plain && !convolution && !selector {
+            Self::DFlash
+        } else if plain && convolution && selector {
+            Self::DFlash2
+        } else if markov && !convolution && !selector {
+            Self::DSpark
+        } else {
+            Self::Own
+        }
+    }
+}
+
+/// What the speculators library calls each kind, and the architecture of each.
+pub(crate) const KINDS: [[&str; 2]; 3] = [
+    ["dflash", "DFlashSpeculator"],
+    ["dflash2", "DFlash2DraftModel"],
+    ["dspark", "DSparkSpeculator"],
+];
+/// What transformers calls the type of the model.
+pub(super) const TRANSFORMERS_TYPE: &str = "muse_glimmer_assistant";
+
+/// Whether a `config.json` is of the layout of the speculators library.
+pub(super) fn is_of_speculators(config: &Value) -> bool {
+    KINDS.iter().any(|[kind, _]| config[MODEL_TYPE] == *kind)
+}
+
+/// Whether it is of the layout of transformers.
+pub(super) fn is_of_transformers(config: &Value) -> bool {
+    config["model_type"] == TRANSFORMERS_TYPE
+}
+
+/// Whether it is of the authors' layout.
+pub(super) fn is_of_authors(config: &Value) -> bool {
+    let names = config["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    let other = is_of_speculators(config) || is_of_transformers(config);
+    !other && names.any(|name| Family::named(name).is_some())
+}
+
+/// Whether it is of any of them.
+pub(super) fn is_known(config: &Value) -> bool {
+    is_of_speculators(config) || is_of_transformers(config) || is_of_authors(config)
+}

@@ -1,0 +1,270 @@
+//! Keys that the layouts of block drafters share, and what they have in common besides.
+
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::config::Config;
+use crate::dflash::family::{Family, is_known};
+use crate::dflash::variants;
+use crate::dialect::description::{Dialect, Quirks};
+use crate::dialect::key::{Key, Otherwise, Read};
+use crate::dialect::llama::{
+    ACTIVATION, ATTENTION_BIAS, D_FF, D_HEAD, EPSILON, HEADS, KV_HEADS, POSITIONS, TIED, WIDTH,
+};
+use crate::folder::ModelFolder;
+
+/// What the three layouts have in common.
+pub(super) const fn of_all(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
+    Dialect {
+        aliases: &[
+            // DeepSpec's and ModelOpt's names of the tensors of DSpark's heads, and the names of transformers.
+            ["markov_w1.", "markov_head.markov_w1."],
+            ["markov_w2.", "markov_head.markov_w2."],
+            ["gate_proj.", "markov_head.gate_proj."],
+            ["joint_proj.", "markov_head.joint_proj."],
+            ["confidence_proj.", "confidence_head.proj."],
+            ["encoder.fc.", "fc."],
+            ["encoder.output_norm_enc.", "hidden_norm."],
+        ],
+        repeated: &[
+            "embed_tokens.weight",
+            "lm_head.weight",
+            "verifier_norm.weight",
+            "verifier_lm_head.weight",
+        ],
+        quirks: Quirks {
+            check_folder: |config| {
+                if !is_known(config.folder().config()) {
+                    return Err(
+                        config.wrong("architectures", format!("one of {}", Family::names()))
+                    );
+                }
+                variants::check(config.folder(), config)
+            },
+            ..Quirks::NONE
+        },
+        ..Dialect::named(name, recognises)
+    }
+}
+
+/// The layers.
+pub(super) const DECODER: &[Key] = &[
+    Key::count("num_hidden_layers", "layers"),
+    WIDTH,
+    D_FF,
+    HEADS,
+    KV_HEADS,
+    D_HEAD,
+    VOCAB,
+    ACTIVATION,
+    EPSILON,
+    POSITIONS,
+    ATTENTION_BIAS,
+    TIED,
+];
+
+const VOCAB: Key = Key::code(
+    "vocab_size",
+    "vocab",
+    |config, key, _| {
+        let vocab = config.size(key, config.reading().target_vocab)?;
+        let key = "draft_vocab_size";
+        if config.size(key, Some(vocab))? != vocab {
+            let expected = format!("`{vocab}`: a block drafter here drafts every token");
+            return Err(config.wrong(key, expected));
+        }
+        Ok(json!(vocab))
+    },
+    |settings, here| settings.get(here).cloned(),
+);
+pub(super) const BLOCK: Key =
+    Key::size("block_size", "block_size").also(&["dflash_config.block_size", "dspark_block_size"]);
+pub(super) const TARGET_LAYERS: Key = Key::code(
+    "num_target_layers",
+    "target_layers",
+    |config, key, _| Ok(json!(config.size(key, config.reading().target_layers)?)),
+    |settings, here| settings.get(here).cloned(),
+);
+pub(super) const TARGET_WIDTH: Key = Key::told("target_hidden_size", |settings, _| {
+    settings.get("d_model").cloned()
+});
+/// Of all layers: engines take sliding ones for causal unless they are told, SGLang by no other key.
+pub(super) const CAUSAL: Key = Key::code(
+    "is_causal",
+    "causal",
+    |config, key, _| {
+        let by_type = sliding(config, false)? == Sliding::ByType;
+        let unsaid = config.flag("dflash_config.causal", by_type)?;
+        Ok(json!(config.flag(key, unsaid)?))
+    },
+    |settings, here| Some(json!(settings.flag(here))),
+);
+pub(super) const MASK: Key = Key::token("dflash_config.mask_token_id", "mask_token")
+    .also(&["mask_token_id", "dspark_noise_token_id"]);
+/// Layers whose output is read: this layout counts as this program does.
+pub(super) const CAPTURED: Key = Key::code(
+    "dflash_config.target_layer_ids",
+    "captured_layers",
+    |config, key, _| captured_layers(config, key, 0),
+    |settings, here| Some(json!(settings.sizes(here))),
+)
+.also(&["target_layer_ids", "dspark_target_layer_ids"]);
+
+/// Which layers slide, and how far.
+pub(super) const SLIDING_KEYS: &[Key] = &[
+    Key::told("layer_types", |settings, _| {
+        let types = vec!["sliding_attention"; settings.size("layers")];
+        (settings.size("window") > 0).then(|| json!(types))
+    }),
+    Key::code(
+        "sliding_window",
+        "window",
+        |config, key, _| match sliding(config, false)? {
+            Sliding::No => Ok(json!(0)),
+            _ => Ok(json!(config.size(key, None)?)),
+        },
+        |settings, here| (settings.size(here) > 0).then(|| json!(settings.size(here))),
+    )
+    .also(&["dflash_config.swa_window_size"]),
+    Key::told("use_sliding_window", |settings, _| {
+        (settings.size("window") > 0).then(|| json!(true))
+    }),
+];
+
+/// Sizes of the parts of DFlash 2.
+pub(super) const SIZES_OF_PARTS: &[Key] = &[
+    given_size("conv_kernel_size", "conv_taps", |config, _, _| {
+        optional_size(config, "conv_kernel_size")
+    }),
+    given_size("conv_group_size", "conv_group", conv_group),
+    given_size("selector_rank", "selector_rank", |config, _, _| {
+        optional_size(config, "selector_rank")
+    }),
+    given_size("selector_top_k", "selector_top_k", |config, _, _| {
+        behind(config, "selector_rank", "selector_top_k")
+    }),
+];
+
+const fn given_size(there: &'static str, here: &'static str, read: Read) -> Key {
+    Key::code(there, here, read, |settings, here| {
+        let of = match here {
+            "conv_taps" | "conv_group" => "conv_taps",
+            _ => "selector_rank",
+        };
+        (settings.size(of) > 0).then(|| json!(settings.size(here)))
+    })
+}
+
+/// Where a size of a part stands: in a table of this layout, or at the top.
+fn place(config: &Config, key: &'static str) -> String {
+    let nested = format!("dflash_config.{key}");
+    if config.get(&nested).is_some() || config.get(key).is_none() {
+        nested
+    } else {
+        key.to_owned()
+    }
+}
+
+/// The size of a part; 0 where there is none.
+fn optional_size(config: &Config, key: &'static str) -> Result<Value> {
+    let key = place(config, key);
+    match config.get(&key) {
+        None => Ok(json!(0)),
+        Some(value) if *value == json!(0) => Ok(json!(0)),
+        Some(_) => Ok(json!(config.size(&key, None)?)),
+    }
+}
+
+/// A size that goes with another, where that is there.
+fn behind(config: &Config, other: &'static str, key: &'static str) -> Result<Value> {
+    if optional_size(config, other)? == json!(0) {
+        return Ok(Value::Null);
+    }
+    Ok(json!(config.size(&place(config, key), None)?))
+}
+
+fn conv_group(config: &Config, _: &'static str, _: Otherwise) -> Result<Value> {
+    let group = behind(config, "conv_kernel_size", "conv_group_size")?;
+    let width = config.size("hidden_size", None)?;
+    match group.as_u64() {
+        Some(size) if !width.is_multiple_of(size as usize) => {
+            let key = place(config, "conv_group_size");
+            Err(config.wrong(&key, format!("a divisor of {width}")))
+        }
+        _ => Ok(group),
+    }
+}
+
+/// Whether the context is made of tokens alone, which no engine knows.
+pub(super) const CONTEXT: Key = Key::code(
+    "context",
+    "context",
+    |config, _, _| {
+        let key = "dflash_config.context";
+        match config.get(key) {
+            None => Ok(json!("features")),
+            Some(value) if value == "tokens" => Ok(json!("tokens")),
+            Some(_) => Err(config.wrong(key, "`\"tokens\"` or nothing")),
+        }
+    },
+    |settings, here| (settings.word(here) == "tokens").then(|| json!("tokens")),
+);
+
+/// Rotary positions, whose base must be said.
+pub(super) fn rope(config: &Config, _: &'static str, _: Otherwise) -> Result<Value> {
+    if !config.has_rope_theta() {
+        return Err(config.wrong("rope_theta", "a number"));
+    }
+    let rope = config.rope()?;
+    Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
+}
+
+/// Ascending layers under a key, counted from `first`; none where the context is made of tokens alone.
+pub(super) fn captured_layers(config: &Config, key: &'static str, first: u64) -> Result<Value> {
+    let of_tokens = config.get("dflash_config.context").is_some();
+    let ids = config.get(key).and_then(Value::as_array);
+    let index = |id: &Value| id.as_u64()?.checked_sub(first);
+    let ids: Option<Vec<u64>> = ids.and_then(|ids| ids.iter().map(index).collect());
+    let ids = ids.filter(|ids| ids.is_empty() == of_tokens && ids.is_sorted_by(|a, b| a < b));
+    Ok(json!(
+        ids.ok_or_else(|| config.wrong(key, "ascending layers"))?
+    ))
+}
+
+/// Which layers slide, and who says so: none or all of them may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sliding {
+    No,
+    /// Each layer by its type, which engines take for causal.
+    ByType,
+    /// All at once.
+    Together,
+}
+
+pub(super) fn sliding(config: &Config, by_default: bool) -> Result<Sliding> {
+    let layers = config.count("num_hidden_layers", None)?;
+    let use_swa = config.flag("dflash_config.use_swa", false)?;
+    let Some(types) = config.get("layer_types") else {
+        let together = use_swa || by_default || variants::slides_from_the_first(config)?;
+        return Ok(if together {
+            Sliding::Together
+        } else {
+            Sliding::No
+        });
+    };
+    let wrong = |expected: String| Err(config.wrong("layer_types", expected));
+    let types = types.as_array();
+    let types: Option<Vec<&str>> =
+        types.and_then(|types| types.iter().map(Value::as_str).collect());
+    let Some(types) = types.filter(|types| types.len() == layers) else {
+        return wrong(format!("{layers} names"));
+    };
+    let all = |kind: &str| types.iter().all(|found| *found == kind);
+    if all("sliding_attention") {
+        Ok(Sliding::ByType)
+    } else if all("full_attention") && !use_swa {
+        Ok(Sliding::No)
+    } else {
+        wrong("`sliding_attention` for all layers, or `full_attention` and no `dflash_config.use_swa`".into())
+    }
+}

@@ -1,0 +1,65 @@
+//! The commands that serve a target with a block drafter.
+
+use std::path::Path;
+
+use crate::dflash::family::Family;
+use crate::dialect::settings::Settings;
+use crate::launch::{self, Launch};
+
+/// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
+pub(super) fn launch_lines(
+    settings: &Settings,
+    dir: &Path,
+    target: &str,
+    draft_tokens: usize,
+) -> Vec<Launch> {
+    let whole = settings.size("block_size") - usize::from(!settings.flag("sample_from_anchor"));
+    let family = Family::of(settings);
+    let draft_tokens = match family {
+        Family::DFlash => draft_tokens.min(whole),
+        // What they have beside layers takes the block to be as long as the draft.
+        _ => whole,
+    };
+    let llama_cpp = |kind| launch::llama_cpp(dir, kind, target, draft_tokens, true);
+    match family {
+        Family::DFlash | Family::DFlash2 => {
+            let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
+            let mut lines = vec![
+                launch::vllm(dir, "dflash", target, draft_tokens),
+                match family {
+                    Family::DFlash2 => sglang.choosing(launch::Choosing::Drawn),
+                    _ => sglang,
+                },
+            ];
+            // llama.cpp keeps a slot's candidates and the scores of all their pairs in a row as wide as the model.
+            let candidates = match family {
+                Family::DFlash2 => settings.size("selector_top_k"),
+                _ => 0,
+            };
+            if candidates + candidates * candidates <= settings.size("d_model") {
+                lines.push(llama_cpp("draft-dflash"));
+            }
+            if family == Family::DFlash {
+                let captured = settings.sizes("captured_layers");
+                let captured = format!(", target_layer_ids: {captured:?}");
+                lines.push(launch::tensorrt(dir, "DFlash", draft_tokens, &captured));
+            }
+            lines
+        }
+        Family::DSpark => {
+            let sglang = launch::sglang_dspark(dir, target, draft_tokens);
+            if settings.word("markov") != "vanilla" {
+                return vec![sglang];
+            }
+            vec![
+                launch::vllm(dir, "dspark", target, draft_tokens),
+                sglang,
+                llama_cpp("draft-dspark"),
+            ]
+        }
+        Family::Own => vec![Launch::remark(
+            "no serving engine loads block drafters with these parts; this program decodes with them: `spectrain generate`, \
+             `spectrain evaluate`",
+        )],
+    }
+}
