@@ -30,7 +30,7 @@ const WEIGHTS_END: [&str; 5] = [
 ];
 
 /// The configuration with the seal of these tensors, and of the files beside them, in it.
-pub(crate) fn sealed(
+pub fn sealed(
     mut config: Value,
     tensors: &[NamedTensor],
     beside: &[(&str, &[u8])],

@@ -33,7 +33,7 @@ pub struct Eagle1Config {
 pub struct Eagle1 {
     fc: Linear,
     /// One; a list because checkpoints call it `layers.0`.
-    layers: Vec<Layer>,
+    layers: Vec<EagleLayer>,
     #[module(skip)]
     frozen: Frozen,
 }
@@ -44,15 +44,6 @@ struct Frozen {
     config: Eagle1Config,
     target: TargetParts,
     vocabulary: DraftVocabulary,
-}
-
-/// A decoder layer without a norm before its attention. No norm follows it either: it predicts hidden states that are
-/// normed already.
-#[derive(Module, Debug)]
-struct Layer {
-    self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
 }
 
 impl Eagle1 {
@@ -157,9 +148,19 @@ impl Drafter for Eagle1 {
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let d = spec.d_model;
+        // No norm follows the layer either: it predicts hidden states that are normed already.
+        let layer = EagleLayerConfig {
+            reads: Reads::Fused,
+            d_model: d,
+            d_ff: config.d_ff,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            d_head: spec.d_head,
+            norm_epsilon: spec.norm_epsilon,
+        };
         Ok(Self {
             fc: Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?,
-            layers: vec![Layer::new(&mut root.child("layers.0"), &config, spec)?],
+            layers: vec![EagleLayer::new(&mut root.child("layers.0"), layer)?],
             frozen: Frozen {
                 config,
                 target: target.clone(),

@@ -6,12 +6,13 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
 use crate::mask::token_ids;
 use crate::unrolled::UnrolledCache;
 use crate::untrained::Untrained;
 use crate::{
-    Attention, AttentionConfig, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
-    Linear, Mask, Mlp, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec,
+    Attention, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
+    Linear, Mask, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec,
     Tree, Weights, bounds, weights::lift,
 };
 
@@ -79,7 +80,7 @@ pub struct Eagle3 {
     /// One for each captured layer in EAGLE-3.1, none otherwise.
     fc_norm: Vec<RmsNorm>,
     fc: Linear,
-    midlayer: Midlayer,
+    midlayer: EagleLayer,
     norm: RmsNorm,
     /// Absent when the target's head is shared.
     lm_head: Option<Linear>,
@@ -97,15 +98,6 @@ struct Frozen {
     head: Option<Tensor<2>>,
 }
 
-#[derive(Module, Debug)]
-struct Midlayer {
-    input_layernorm: RmsNorm,
-    hidden_norm: RmsNorm,
-    self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
-}
-
 impl Eagle3 {
     /// Fuses captured layers into one hidden state per position.
     ///
@@ -113,15 +105,7 @@ impl Eagle3 {
     /// - captured: `[batch, seq, captured layers * d_model]`
     /// - output: `[batch, seq, d_model]`
     pub fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
-        if self.fc_norm.is_empty() {
-            return self.fc.forward(captured);
-        }
-        let width = captured.dims()[2] / self.fc_norm.len();
-        let normed = self.fc_norm.iter().enumerate();
-        let normed = normed
-            .map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)))
-            .collect();
-        self.fc.forward(Tensor::cat(normed, 2))
+        fuse(&self.fc, &self.fc_norm, captured)
     }
 
     /// Step `cache.len()` of the unrolled drafter, over whole packed rows.
@@ -199,15 +183,8 @@ impl Eagle3 {
         hidden: Tensor<3>,
         attention: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let layer = &self.midlayer;
-        let normed = layer.hidden_norm.forward(hidden.clone());
-        let residual = match self.frozen.config.norm_before_residual {
-            true => normed.clone(),
-            false => hidden,
-        };
-        let x = Tensor::cat(vec![layer.input_layernorm.forward(embedded), normed], 2); // [batch, seq, 2 * d_model]
-        let x = residual + attention(&layer.self_attn, x);
-        x.clone() + layer.mlp.forward(layer.post_attention_layernorm.forward(x))
+        let first = self.frozen.config.norm_before_residual;
+        self.midlayer.pair(embedded, hidden, first, attention)
     }
 
     /// One pass over tokens, batch 1: the outputs before the final norm.
@@ -265,7 +242,16 @@ impl Drafter for Eagle3 {
             }
         }
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
-        let midlayer = Midlayer::new(&mut root.child("midlayer"), &config, spec)?;
+        let layer = EagleLayerConfig {
+            reads: Reads::Pair,
+            d_model: d,
+            d_ff: config.d_ff,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            d_head: spec.d_head,
+            norm_epsilon: spec.norm_epsilon,
+        };
+        let midlayer = EagleLayer::new(&mut root.child("midlayer"), layer)?;
         let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
         let lm_head = match config.head {
             Head::Shared => None,
@@ -353,31 +339,6 @@ impl Drafter for Eagle3 {
     }
 }
 
-impl Midlayer {
-    fn new(scope: &mut Scope, config: &Eagle3Config, spec: &TargetSpec) -> Result<Self> {
-        let d = spec.d_model;
-        let norm =
-            |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, spec.norm_epsilon);
-        let attention = AttentionConfig {
-            d_input: 2 * d,
-            d_model: d,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            d_head: spec.d_head,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            head_norm: None,
-        };
-        Ok(Self {
-            input_layernorm: norm(scope, "input_layernorm")?,
-            hidden_norm: norm(scope, "hidden_norm")?,
-            self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
-            post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
-            mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
-        })
-    }
-}
-
 impl Eagle3Config {
     /// The captured layers, ascending.
     fn captured(&self, target: &TargetSpec) -> Result<Vec<usize>> {
@@ -408,7 +369,7 @@ impl Eagle3Config {
     }
 
     /// With the sizes that were left out taken from the target.
-    fn resolve(&self, target: &TargetSpec) -> Result<Self> {
+    pub(crate) fn resolve(&self, target: &TargetSpec) -> Result<Self> {
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
         let resolved = Self {
             captured_layers: self.captured(target)?,

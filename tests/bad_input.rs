@@ -1,5 +1,4 @@
 //! What a user can get wrong: the program fails, says where, what was expected and what was found, and loses nothing.
-use spectrain_checkpoints::eagle3;
 
 use crate::workspace::{
     CONVERSATIONS, ENDLESS, Outcome, RECIPE, VOCAB, Workspace, conversation, wait_for,
@@ -373,7 +372,7 @@ fn damaged_weights_are_refused_and_whole_ones_taken_again() {
         "only what was trained is kept aside"
     );
     workspace.run(&RUN).succeeded();
-    eagle3::read(&workspace.path("runs/run/export/drafter")).unwrap();
+    workspace.open_drafter(&workspace.path("runs/run/export/drafter"));
 }
 
 #[test]

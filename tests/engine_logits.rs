@@ -2,7 +2,7 @@
 use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
-use spectrain::families::registry::Shipped;
+use spectrain::families::shipped::Shipped;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -58,6 +58,7 @@ fn agrees<D: Shipped>(
     let golden = tensors(&format!("engines/{kind}.safetensors"));
     let drafter: D = D::open(
         &path(&format!("engines/{kind}")),
+        None,
         &parts(&golden, 16, &device),
         &device,
     )
@@ -96,7 +97,7 @@ fn agrees_with_vllm<D: Shipped>(kind: &str) {
     let golden = tensors(&format!("engines/{kind}.safetensors"));
     // vLLM's attention on the CPU has no narrower heads.
     let parts = parts(&golden, 32, &device);
-    let drafter = D::open(&path(&format!("engines/{kind}")), &parts, &device).unwrap();
+    let drafter = D::open(&path(&format!("engines/{kind}")), None, &parts, &device).unwrap();
     for case in 0..3 {
         let tokens = golden[&format!("tokens.{case}")].f32();
         let tokens: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();

@@ -4,7 +4,8 @@ use burn::module::Module as _;
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::Value;
-use spectrain::families::registry::{Shipped, open_drafter};
+use spectrain::families::registry::{open_drafter, write_usual};
+use spectrain::families::shipped::Shipped;
 use spectrain_checkpoints::DType;
 use spectrain_data::Sample;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -274,7 +275,7 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
     );
 
     let written = folder.path().join("written");
-    trained.write(&written, DType::F32, &Value::Null).unwrap();
+    write_usual(&trained, &written, DType::F32, &Value::Null).unwrap();
     let read = open_drafter(&written, &parts, &device).unwrap();
     assert_eq!(decode(read.session().as_mut(), chain()), emitted);
 

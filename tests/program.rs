@@ -1,8 +1,7 @@
 //! Recipes run end to end by the program, stopped in the middle, and taken up again.
-use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
 
-use spectrain_checkpoints::{ModelFolder, eagle1, eagle3, state};
+use spectrain_checkpoints::{ModelFolder, state};
 
 use crate::workspace::{CONVERSATIONS, ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
 
@@ -149,15 +148,11 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     );
 
     let exported = workspace.path("runs/run/export/drafter");
-    let (layout, tensors) = eagle3::read(&exported).unwrap();
-    assert_eq!((layout.vocab_size, layout.draft_vocab_size), (400, 256));
-    let names: BTreeSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-    let required = eagle3::required(&layout).into_iter().map(|(name, ..)| name);
-    assert_eq!(names, required.collect());
-    assert_eq!(
-        names.len(),
-        ModelFolder::open(exported).unwrap().tensors().count()
-    );
+    let model = ModelFolder::open(&exported).unwrap();
+    let config = model.config();
+    assert_eq!(config["vocab_size"], 400);
+    assert_eq!(config["draft_vocab_size"], 256);
+    workspace.open_drafter(&exported);
 }
 
 #[test]
@@ -304,7 +299,7 @@ fn the_drafter_of_a_run_is_judged_and_put_to_work_by_other_commands() {
         export.stdout.contains("vllm serve") && !export.stdout.contains("sglang"),
         "{export:#?}"
     );
-    eagle3::read(&workspace.path("exported")).unwrap();
+    workspace.open_drafter(&workspace.path("exported"));
 }
 
 #[test]
@@ -499,8 +494,11 @@ fn an_eagle1_recipe_goes_to_a_report_and_features_may_be_live_or_stored() {
     assert_eq!(report["drafter"]["kind"], "eagle1");
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
     let exported = workspace.path("runs/run/export/drafter");
-    let (layout, tensors) = eagle1::read(&exported).unwrap();
-    assert!(!layout.bias && tensors.len() == eagle1::required(&layout).len() - 1);
+    assert_eq!(
+        ModelFolder::open(&exported).unwrap().config()["bias"],
+        false
+    );
+    workspace.open_drafter(&exported);
 
     let stored = ["name=stored", "features.mode=stored", "export.dtype=f32"];
     run_with(&workspace, &stored);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
+use spectrain::families::registry::recipe_of;
 use spectrain::families::shipped::Shipped;
-use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle3::Eagle3;
@@ -106,7 +106,7 @@ fn agrees<D: Shipped>(
 ) {
     let device = Device::flex();
     let mut golden = tensors(&format!("published/{name}.safetensors"));
-    let drafter = D::open(&folder(name), &target(&device), &device).unwrap();
+    let drafter = D::open(&folder(name), None, &target(&device), &device).unwrap();
     let features: Tensor<2> = golden.remove("features").unwrap().float(&device);
     let tokens: Vec<u32> = golden["input_ids"]
         .f32()
@@ -218,7 +218,7 @@ fn drafters_of_other_kinds_are_refused_by_name() {
         ("modelopt-domino", "`dflash_config.projector_type`"),
     ] {
         let model = ModelFolder::open(folder(name)).unwrap();
-        let error = Family::of(&model).unwrap_err().to_string();
+        let error = recipe_of(&model).err().unwrap().to_string();
         assert!(error.contains(part), "{name}: {error}");
     }
     // A known kind with parts that are not.
@@ -231,8 +231,8 @@ fn drafters_of_other_kinds_are_refused_by_name() {
         ("modelopt-dflash-sink", "attention_sink_bias"),
     ] {
         let opened = match name.contains("eagle3") {
-            true => Eagle3::open(&folder(name), &target, &device).err(),
-            false => DFlash::open(&folder(name), &target, &device).err(),
+            true => Eagle3::open(&folder(name), None, &target, &device).err(),
+            false => DFlash::open(&folder(name), None, &target, &device).err(),
         };
         let error = format!("{:#}", opened.unwrap());
         assert!(error.contains(part), "{name}: {error}");
@@ -242,7 +242,13 @@ fn drafters_of_other_kinds_are_refused_by_name() {
 #[test]
 fn what_modelopt_stretches_for_the_engine_is_stretched() {
     let device = Device::flex();
-    let drafter = Eagle3::open(&folder("modelopt-eagle3-yarn"), &target(&device), &device).unwrap();
+    let drafter = Eagle3::open(
+        &folder("modelopt-eagle3-yarn"),
+        None,
+        &target(&device),
+        &device,
+    )
+    .unwrap();
     let scaling = serde_json::to_value(&drafter.target().spec.rope.scaling).unwrap();
     assert_eq!(scaling["rope_type"], "yarn");
     assert_eq!(scaling["factor"], 32.0);

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
+use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_models::weights::export;
-use spectrain_models::{RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig};
+use spectrain_models::{
+    RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig, load_target,
+};
 
 use crate::tiny;
 
@@ -129,6 +132,14 @@ impl Workspace {
             .tensors()
             .map(|info| folder.read(&info.name).unwrap());
         (folder.config().clone(), tensors.collect())
+    }
+
+    /// Fails unless a folder holds a drafter for the target, whole.
+    pub fn open_drafter(&self, folder: &Path) {
+        let target = ModelFolder::open(self.path("target")).unwrap();
+        let device = burn::prelude::Device::flex();
+        let target = load_target(&target, &device, DType::F32).unwrap().parts();
+        open_drafter(folder, &target, &device).unwrap();
     }
 
     /// The manifest of a stage of the run `run`.

@@ -61,16 +61,17 @@ fn a_written_folder_has_the_names_types_and_text_files_of_an_ordinary_model() {
 #[test]
 fn a_model_is_told_from_pard_and_from_eagle() {
     let root = tempfile::tempdir().unwrap();
-    let config = |mask_token| {
+    let written = |mask_token| {
         let dir = root.path().join(format!("{mask_token:?}"));
         folder(mask_token, None).write(&dir, &Value::Null).unwrap();
-        ModelFolder::open(dir).unwrap().config().clone()
+        ModelFolder::open(dir).unwrap()
     };
-    let (plain, pard) = (config(None), config(Some(0)));
+    let (model, pard) = (written(None), written(Some(0)));
+    let (plain, pard) = (model.config().clone(), pard.config().clone());
     assert!(recognises(&plain) && mask_token(&plain).is_none());
     assert!(!recognises(&pard) && mask_token(&pard).is_some());
     // EAGLE's first drafters call themselves models of one layer, too.
-    assert!(!crate::eagle1::recognises(&plain));
+    assert!(!(crate::eagle1::EAGLE1.recognises)(&model));
     assert!(!recognises(
         &json!({ "architectures": ["EagleLlamaForCausalLM"] })
     ));

@@ -86,6 +86,7 @@ pub(crate) fn open<D: Shipped>(
     let not_for_this = || format!("the drafter `{}` is not for this target", folder.display());
     check_fit::<D>(&found, &target.spec).with_context(not_for_this)?;
     let config = config_of::<D>(&found)?;
+    D::check(&config).with_context(|| format!("the drafter `{}`", folder.display()))?;
     let mut parts = target.clone();
     adopt(folder, &found, &mut parts.spec)?;
     let vocab = parts.spec.vocab;
@@ -173,6 +174,10 @@ fn check_fit<D: Shipped>(found: &Settings, target: &TargetSpec) -> Result<()> {
         if let Some(found) = found.filter(|&found| found != expected) {
             bail!("{what}: expected {expected}, found {found}");
         }
+    }
+    let (draft_vocab, vocab) = (found.size("draft_vocab"), target.vocab);
+    if draft_vocab > vocab {
+        bail!("draft vocabulary: expected at most {vocab}, found {draft_vocab}");
     }
     Ok(())
 }

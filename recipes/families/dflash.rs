@@ -30,6 +30,19 @@ impl Shipped for DFlash {
         (&SPECULATORS, Some(Engine::Speculators)),
         (&TRANSFORMERS, Some(Engine::Hf)),
     ];
+    const SAMPLES: &'static [&'static str] = &[
+        "layers = 2\nblock_size = 4\nmask_token = 5",
+        "layers = 2\nblock_size = 4\nmask_token = 5\ncaptured_layers = [0, 2]\nwindow = 9\ncausal = true\nd_ff = 24",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9",
+        "layers = 2\nblock_size = 4\nmask_token = 5\ncausal = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nconv_group = 4\nselector_rank = 3\nselector_top_k = 4",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"vanilla\"\nconfidence = true\nsample_from_anchor = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"gated\"\nconfidence = true\nsample_from_anchor = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"rnn\"\nconfidence = true\nsample_from_anchor = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3",
+        "layers = 2\nblock_size = 4\nmask_token = 5\ncontext = \"tokens\"",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3",
+    ];
 
     fn config(&self) -> &DFlashConfig {
         self.config()

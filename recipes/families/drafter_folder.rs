@@ -171,6 +171,7 @@ mod tests {
 pub(crate) mod samples {
     use super::*;
     use burn::prelude::Device;
+    use spectrain_checkpoints::ModelFolder;
     use spectrain_models::load_target;
 
     /// A Llama of a few thousand parameters.

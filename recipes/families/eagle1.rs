@@ -15,6 +15,7 @@ impl Shipped for Eagle1 {
     const KIND: &'static str = "eagle1";
     const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&EAGLE1, None)];
+    const SAMPLES: &'static [&'static str] = &["", "bias = true\nd_ff = 24\nheads = 2"];
 
     fn config(&self) -> &Eagle1Config {
         self.config()

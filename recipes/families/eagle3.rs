@@ -22,6 +22,14 @@ impl Shipped for Eagle3 {
     ];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] =
         &[(&EAGLE3, None), (&SPECULATORS, Some(Engine::Speculators))];
+    const SAMPLES: &'static [&'static str] = &[
+        "",
+        "draft_vocab = 20\nhead = \"own\"",
+        "head = \"shared\"",
+        "head = \"shared\"\ndraft_vocab = 20",
+        "fc_norm = true\nnorm_output = true\nnorm_before_residual = true\nd_ff = 40",
+        "captured_layers = [0, 4]\nwindow = 9\nheads = 2\nkv_heads = 1",
+    ];
 
     fn config(&self) -> &Eagle3Config {
         self.config()

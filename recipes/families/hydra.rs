@@ -16,6 +16,11 @@ impl Shipped for Hydra {
     const KIND: &'static str = "hydra";
     const ENGINES: &'static [Engine] = &[];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&HYDRA, None)];
+    const SAMPLES: &'static [&'static str] = &[
+        "hydra_heads = 3",
+        "hydra_heads = 2\nhead_layers = 2\nhead = \"shared\"\ndraft_vocab = 20",
+        "hydra_heads = 2\nprefix_layer = true",
+    ];
 
     fn config(&self) -> &HydraConfig {
         self.config()

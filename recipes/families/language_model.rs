@@ -40,6 +40,10 @@ impl Shipped for LanguageModel {
     ];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&LANGUAGE_MODEL, None)];
     const BY_TEXT: bool = true;
+    const SAMPLES: &'static [&'static str] = &[
+        "fresh = { layers = 2 }",
+        "fresh = { layers = 1 }\nlora = { rank = 2 }",
+    ];
 
     fn config(&self) -> &LanguageModelConfig {
         self.config()
@@ -106,6 +110,10 @@ impl Shipped for Pard {
     const ENGINES: &'static [Engine] = LanguageModel::ENGINES;
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&PARD, None)];
     const BY_TEXT: bool = true;
+    const SAMPLES: &'static [&'static str] = &[
+        "fresh = { layers = 2 }\nmask_token = 5",
+        "fresh = { layers = 2 }\nmask_token = 5\ntarget_features = true",
+    ];
 
     fn config(&self) -> &PardConfig {
         self.config()

@@ -31,6 +31,10 @@ impl Shipped for MaskedLanguageModel {
     const ENGINES: &'static [Engine] = &[];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&DEER, None)];
     const BY_TEXT: bool = true;
+    const SAMPLES: &'static [&'static str] = &[
+        "fresh = { layers = 2 }\nmask_token = 5\nseparator_token = 6\ncontext = \"causal\"",
+        "fresh = { layers = 2 }\nmask_token = 5\nseparator_token = 6\ncontext = \"bidirectional\"",
+    ];
 
     fn config(&self) -> &MaskedLanguageModelConfig {
         self.config()
@@ -118,59 +122,5 @@ fn sizes(config: &MaskedLanguageModelConfig) -> Sizes<'_> {
         kept: config.keep_layers.len(),
         fresh: config.fresh.as_ref(),
         lora: config.lora.as_ref(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::families::drafter_folder::samples::{target, vocabulary};
-    use spectrain_models::masked_language_model::Context;
-    use spectrain_models::weights::export;
-    use spectrain_models::{FreshConfig, LoraConfig};
-
-    fn config() -> MaskedLanguageModelConfig {
-        MaskedLanguageModelConfig {
-            fresh: Some(FreshConfig::default()),
-            mask_token: Some(3),
-            separator_token: Some(4),
-            ..Default::default()
-        }
-    }
-
-    fn drafter(config: &MaskedLanguageModelConfig) -> MaskedLanguageModel {
-        let device = Device::flex();
-        MaskedLanguageModel::fresh(config, &target(), &vocabulary(0), 3, &device).unwrap()
-    }
-
-    #[test]
-    fn a_drafter_read_back_has_the_same_tensors_and_settings() {
-        let root = tempfile::tempdir().unwrap();
-        let causal = MaskedLanguageModelConfig {
-            context: Context::Causal,
-            block_size: 5,
-            lora: Some(LoraConfig::default()),
-            ..config()
-        };
-        for (number, config) in [config(), causal].iter().enumerate() {
-            let folder = root.path().join(number.to_string());
-            let written = drafter(config);
-            written.write(&folder, DType::F32, &Value::Null).unwrap();
-            let read = MaskedLanguageModel::open(&folder, &target(), &Device::flex()).unwrap();
-            assert_eq!(export(read.model()), export(&written.merged().unwrap()));
-            assert_eq!(read.blocks(), written.blocks());
-            let family = Family::of(&ModelFolder::open(&folder).unwrap()).unwrap();
-            assert_eq!(family, Family::Deer);
-        }
-    }
-
-    #[test]
-    fn the_footprint_counts_the_parameters_that_there_are() {
-        let expected: usize = export(&drafter(&config()))
-            .iter()
-            .map(|tensor| tensor.shape.iter().product::<usize>())
-            .sum();
-        let footprint = MaskedLanguageModel::footprint(&config(), &target().spec).unwrap();
-        assert_eq!(footprint.parameters, expected as u64);
     }
 }

@@ -16,6 +16,10 @@ impl Shipped for Medusa {
     const KIND: &'static str = "medusa";
     const ENGINES: &'static [Engine] = &[Engine::Vllm];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&MEDUSA, None)];
+    const SAMPLES: &'static [&'static str] = &[
+        "medusa_heads = 3",
+        "medusa_heads = 2\nhead_layers = 2\nhead = \"shared\"\ndraft_vocab = 20",
+    ];
 
     fn config(&self) -> &MedusaConfig {
         self.config()

@@ -92,6 +92,10 @@ pub struct Recipe {
     pub recognises: fn(&ModelFolder) -> bool,
     /// See [`Shipped::BY_TEXT`].
     pub by_text: bool,
+    /// See [`Shipped::SAMPLES`].
+    pub samples: &'static [&'static str],
+    /// The engines that load a layout of their own.
+    pub apart: fn() -> Vec<Engine>,
     /// The engines that load its drafters, whatever their settings rule out.
     pub engines: &'static [Engine],
     /// Opens a drafter's folder.
@@ -185,6 +189,11 @@ impl Recipe {
                 dialects.any(|(dialect, _)| (dialect.recognises)(folder))
             },
             by_text: D::BY_TEXT,
+            samples: D::SAMPLES,
+            apart: || {
+                let engines = D::DIALECTS.iter().filter_map(|(_, engine)| *engine);
+                engines.collect()
+            },
             engines: D::ENGINES,
             open: |folder, reading, target, device| {
                 Ok(Box::new(Loaded(D::open(folder, reading, target, device)?)))

@@ -16,7 +16,7 @@ use spectrain_models::{
 use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
-use crate::families::shipped::Shipped as _;
+use crate::families::registry::write_usual;
 use crate::recipe;
 use crate::runs::run_folder::{Existing, RunName, Start, Status};
 use crate::runtime::self_check;
@@ -334,14 +334,8 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
             ..Start::default()
         };
         let manifest = context.run.start("train", start).unwrap();
-        drafter
-            .unwrap()
-            .write(
-                &context.run.path().join(trained(TRAIN)),
-                DType::F32,
-                &json!({}),
-            )
-            .unwrap();
+        let folder = context.run.path().join(trained(TRAIN));
+        write_usual(&drafter.unwrap(), &folder, DType::F32, &json!({})).unwrap();
         context.run.finish(manifest, 1.0, json!({})).unwrap();
         body(context)
     })

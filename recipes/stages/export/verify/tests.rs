@@ -2,22 +2,35 @@ use super::*;
 use std::path::Path;
 
 use burn::prelude::Device;
-use serde_json::Value;
-use spectrain_checkpoints::ModelFolder;
-use spectrain_checkpoints::eagle1::{self, Eagle1Layout};
-use spectrain_checkpoints::eagle3::{self, Eagle3Layout};
+use serde_json::{Value, json};
+use spectrain_checkpoints::{ModelFolder, seal, write_folder};
 use spectrain_models::RandomWeights;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 
 use crate::families::drafter_folder::samples::vocabulary;
-use crate::families::registry::open_drafter;
+use crate::families::registry::{open_drafter, write_usual};
 use crate::families::shipped::{Shipped, Writing};
 
-type Read<L> = fn(&Path) -> spectrain_checkpoints::Result<(L, Vec<NamedTensor>)>;
-type Changed<L> = (&'static str, fn(&mut L), fn(&mut Vec<NamedTensor>));
+/// What is changed, in the configuration and in the tensors.
+type Changed = (&'static str, fn(&mut Value), fn(&mut Vec<NamedTensor>));
 
 fn same(_: &mut Vec<NamedTensor>) {}
+
+fn none(_: &mut Value) {}
+
+/// Captured layers in both of their keys.
+fn set_layers(config: &mut Value, layers: [u64; 2]) {
+    let key = "eagle_aux_hidden_state_layer_ids";
+    config[key] = json!(layers.map(|layer| layer + 1));
+    config["eagle_config"][key] = json!(layers);
+}
+
+fn double_rope(config: &mut Value) {
+    let theta = 2.0 * config["rope_theta"].as_f64().unwrap();
+    config["rope_theta"] = json!(theta);
+    config["rope_parameters"]["rope_theta"] = json!(theta);
+}
 
 /// Two tensors of one shape in each other's place.
 fn swap(tensors: &mut [NamedTensor], names: [&str; 2]) {
@@ -32,12 +45,10 @@ fn swap(tensors: &mut [NamedTensor], names: [&str; 2]) {
 }
 
 /// Writes a drafter of `config` well, in every type, and then with each of the `changes`, sealed as if it were right.
-fn only_what_was_trained_passes<D: Shipped, L: Clone>(
+fn only_what_was_trained_passes<D: Shipped>(
     config: &D::Config,
     draft_vocab: usize,
-    read: Read<L>,
-    write: fn(&Path, &L, Vec<NamedTensor>, &Value) -> spectrain_checkpoints::Result<()>,
-    changes: &[Changed<L>],
+    changes: &[Changed],
 ) {
     let root = tempfile::tempdir().unwrap();
     let device = Device::flex();
@@ -56,7 +67,7 @@ fn only_what_was_trained_passes<D: Shipped, L: Clone>(
     )
     .unwrap();
     let good = root.path().join("good");
-    drafter.write(&good, DType::F32, &Value::Null).unwrap();
+    write_usual(&drafter, &good, DType::F32, &Value::Null).unwrap();
     let mut judge = Judge::open(Path::new(target), &good, &device, DType::F32).unwrap();
     let trained = open_drafter(&good, &parts, &device).unwrap();
     let prompts = judge.generated_prompts(2).unwrap();
@@ -80,16 +91,22 @@ fn only_what_was_trained_passes<D: Shipped, L: Clone>(
     );
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let folder = root.path().join(dtype.name());
-        drafter.write(&folder, dtype, &Value::Null).unwrap();
+        write_usual(&drafter, &folder, dtype, &Value::Null).unwrap();
         verified(&folder, dtype).unwrap();
     }
     verified(&root.path().join("BF16"), DType::F32).unwrap_err();
     for (name, change, change_tensors) in changes {
-        let (mut layout, mut tensors) = read(&good).unwrap();
-        change(&mut layout);
+        let model = ModelFolder::open(&good).unwrap();
+        let tensors = model.tensors().map(|info| model.read(&info.name).unwrap());
+        let mut tensors: Vec<NamedTensor> = tensors.collect();
+        let mut config = model.config().clone();
+        config.as_object_mut().unwrap().remove(seal::SEAL);
+        change(&mut config);
         change_tensors(&mut tensors);
         let folder = root.path().join("changed");
-        write(&folder, &layout, tensors, &Value::Null).unwrap();
+        let _ = std::fs::remove_dir_all(&folder);
+        let sealed = seal::sealed(config, &tensors, &[], &Value::Null);
+        write_folder(&folder, &sealed, &tensors, &[]).unwrap();
         assert!(
             verified(&folder, DType::F32).is_err(),
             "{name} passes in silence"
@@ -104,17 +121,16 @@ fn an_eagle_3_folder_of_another_drafter_does_not_pass_for_the_trained_one() {
         draft_vocab: 20,
         ..Eagle3Config::default()
     };
-    let none = |_: &mut Eagle3Layout| ();
-    let changes: [Changed<Eagle3Layout>; 10] = [
-        ("the layer below", |l| l.captured_layers = vec![0, 1], same),
-        ("the layer above", |l| l.captured_layers = vec![1, 2], same),
+    let changes: [Changed; 10] = [
+        ("the layer below", |c| set_layers(c, [0, 1]), same),
+        ("the layer above", |c| set_layers(c, [1, 2]), same),
         (
             "the other residual",
-            |l| l.norm_before_residual = true,
+            |c| c["norm_before_residual"] = json!(true),
             same,
         ),
-        ("another epsilon", |l| l.rms_norm_eps = 1e-2, same),
-        ("another rope", |l| l.rope.rope_theta *= 2.0, same),
+        ("another epsilon", |c| c["rms_norm_eps"] = json!(1e-2), same),
+        ("another rope", double_rope, same),
         ("gate and up", none, |t| {
             swap(
                 t,
@@ -145,20 +161,25 @@ fn an_eagle_3_folder_of_another_drafter_does_not_pass_for_the_trained_one() {
             fc.bytes.rotate_left(4);
         }),
         ("a shifted vocabulary", none, |t| {
-            let d2t = t.iter().find(|t| t.name == "d2t").unwrap();
-            let vocab = t.iter().find(|t| t.name == "t2d").unwrap().shape[0];
-            let ids = eagle3::target_ids(d2t).unwrap();
-            let first = if ids[0] == 0 { ids.len() } else { 0 };
-            let ids: Vec<usize> = match first {
-                0 => ids.iter().map(|id| id - 1).collect(),
-                _ => (0..ids.len()).collect(),
-            };
-            let (d2t, t2d) = eagle3::vocabulary_tensors(&ids, vocab);
-            t.retain(|t| !["d2t", "t2d"].contains(&t.name.as_str()));
-            t.extend([d2t, t2d]);
+            let find = |name: &str| t.iter().position(|t| t.name == name).unwrap();
+            let (d2t, t2d) = (find("d2t"), find("t2d"));
+            let mut marks = t[t2d].to_bool().unwrap();
+            // The next token in the place of the last one, or the one before in that of the first.
+            let ids: Vec<usize> = (0..marks.len()).filter(|&id| marks[id]).collect();
+            let (first, last) = (ids[0], ids[ids.len() - 1]);
+            let mut offsets = t[d2t].to_i64().unwrap();
+            if last + 1 < marks.len() {
+                marks.swap(last, last + 1);
+                *offsets.last_mut().unwrap() += 1;
+            } else {
+                marks.swap(first, first - 1);
+                offsets[0] -= 1;
+            }
+            t[d2t] = NamedTensor::from_i64("d2t", [offsets.len()], offsets);
+            t[t2d] = NamedTensor::from_bool("t2d", [marks.len()], marks);
         }),
     ];
-    only_what_was_trained_passes::<Eagle3, _>(&config, 20, eagle3::read, eagle3::write, &changes);
+    only_what_was_trained_passes::<Eagle3>(&config, 20, &changes);
 }
 
 #[test]
@@ -167,10 +188,9 @@ fn an_eagle_1_folder_of_another_drafter_does_not_pass_for_the_trained_one() {
         bias: true,
         ..Eagle1Config::default()
     };
-    let none = |_: &mut Eagle1Layout| ();
-    let changes: [Changed<Eagle1Layout>; 4] = [
-        ("another epsilon", |l| l.rms_norm_eps = 1e-2, same),
-        ("another rope", |l| l.rope.rope_theta *= 2.0, same),
+    let changes: [Changed; 4] = [
+        ("another epsilon", |c| c["rms_norm_eps"] = json!(1e-2), same),
+        ("another rope", double_rope, same),
         ("gate and up", none, |t| {
             swap(
                 t,
@@ -188,7 +208,7 @@ fn an_eagle_1_folder_of_another_drafter_does_not_pass_for_the_trained_one() {
                 .for_each(|row| row.rotate_left(half));
         }),
     ];
-    only_what_was_trained_passes::<Eagle1, _>(&config, 0, eagle1::read, eagle1::write, &changes);
+    only_what_was_trained_passes::<Eagle1>(&config, 0, &changes);
 }
 
 #[test]

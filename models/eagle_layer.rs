@@ -1,0 +1,131 @@
+//! The decoder layer of the EAGLE family: what it reads differs, what it does with it does not.
+use burn::prelude::*;
+
+use crate::attention::{Attention, AttentionConfig};
+use crate::decoder::Mlp;
+use crate::linear::{Bias, Linear};
+use crate::norm::RmsNorm;
+use crate::weights::Scope;
+use crate::Result;
+
+/// What an [`EagleLayer`] reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// A state that is fused already, as it is (EAGLE-1).
+    Fused,
+    /// A token's embedding beside a hidden state, each behind a norm of its own (EAGLE-3).
+    Pair,
+    /// The output of such a layer, behind a norm.
+    Output,
+}
+
+/// A decoder layer without biases. Its fields carry the names of the checkpoint.
+#[derive(Module, Debug)]
+pub(crate) struct EagleLayer {
+    input_layernorm: Option<RmsNorm>,
+    hidden_norm: Option<RmsNorm>,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+/// Sizes of an [`EagleLayer`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EagleLayerConfig {
+    pub(crate) reads: Reads,
+    pub(crate) d_model: usize,
+    pub(crate) d_ff: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) d_head: usize,
+    pub(crate) norm_epsilon: f64,
+}
+
+impl EagleLayer {
+    /// The layer `scope` names.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub(crate) fn new(scope: &mut Scope, config: EagleLayerConfig) -> Result<Self> {
+        let (d, reads) = (config.d_model, config.reads);
+        let norm = |scope: &mut Scope, name| {
+            RmsNorm::new(&mut scope.child(name), d, config.norm_epsilon)
+        };
+        let attention = AttentionConfig {
+            d_input: if reads == Reads::Pair { 2 * d } else { d },
+            d_model: d,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            d_head: config.d_head,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            head_norm: None,
+        };
+        let has_input_norm = reads != Reads::Fused;
+        let has_hidden_norm = reads == Reads::Pair;
+        Ok(Self {
+            input_layernorm: if has_input_norm { Some(norm(scope, "input_layernorm")?) } else { None },
+            hidden_norm: if has_hidden_norm { Some(norm(scope, "hidden_norm")?) } else { None },
+            self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
+            post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
+            mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
+        })
+    }
+
+    /// The layer over a token's embedding beside a hidden state. The residual is the hidden state, or its norm if that comes
+    /// first. `attend` is given what attention reads.
+    ///
+    /// # Shapes
+    /// - embedded, hidden, output: `[batch, seq, d_model]`
+    /// - input of `attend`: `[batch, seq, 2 * d_model]`
+    pub(crate) fn pair(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        norm_before_residual: bool,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let normed = by(&self.hidden_norm, hidden.clone());
+        let residual = if norm_before_residual { normed.clone() } else { hidden };
+        let embedded = by(&self.input_layernorm, embedded);
+        let x = Tensor::cat(vec![embedded, normed], 2); // [batch, seq, 2 * d_model]
+        self.finish(residual, attend(&self.self_attn, x))
+    }
+
+    /// The layer over one state, behind a norm if it has one. `[batch, seq, d_model]` to the same.
+    pub(crate) fn single(
+        &self,
+        state: Tensor<3>,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let x = by(&self.input_layernorm, state.clone());
+        self.finish(state, attend(&self.self_attn, x))
+    }
+
+    fn finish(&self, residual: Tensor<3>, attended: Tensor<3>) -> Tensor<3> {
+        let x = residual + attended;
+        x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+    }
+}
+
+fn by(norm: &Option<RmsNorm>, x: Tensor<3>) -> Tensor<3> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
+    }
+}
+
+/// Fuses captured layers, side by side, into one hidden state per position; each is normed first where there are norms.
+///
+/// # Shapes
+/// - captured: `[batch, seq, captured layers * d_model]`
+/// - output: `[batch, seq, d_model]`
+pub(crate) fn fuse(fc: &Linear, norms: &[RmsNorm], captured: Tensor<3>) -> Tensor<3> {
+    if norms.is_empty() {
+        return fc.forward(captured);
+    }
+    let width = captured.dims()[2] / norms.len();
+    let normed = norms.iter().enumerate();
+    let normed = normed.map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)));
+    fc.forward(Tensor::cat(normed.collect(), 2))
+}

@@ -1,0 +1,284 @@
+//! Folders of block drafters and of heads as their many trainers write them.
+use serde_json::{Value, json};
+use spectrain::recipe::tables::Engine;
+use spectrain_checkpoints::dflash::DFLASH;
+use spectrain_checkpoints::dflash::speculators::SPECULATORS;
+use spectrain_checkpoints::dflash::transformers::TRANSFORMERS;
+use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
+use spectrain_checkpoints::hydra::HYDRA;
+use spectrain_checkpoints::medusa::MEDUSA;
+use spectrain_checkpoints::{ModelFolder, NamedTensor};
+
+use crate::samples::{Folder, remove, sample, sorted};
+
+/// Samples of block drafters, by number.
+const PLAIN: usize = 0;
+const SLIDES: usize = 2;
+const SECOND: usize = 4;
+const VANILLA: usize = 5;
+const GATED: usize = 6;
+
+fn dflash(number: usize) -> Folder {
+    Folder::of("dflash", number)
+}
+
+fn moved(config: &mut Value, from: &str, to: &str) {
+    config[to] = config[from].take();
+}
+
+/// What has a value where the two differ.
+fn assert_same(found: &Settings, expected: &Settings) {
+    for (key, value) in expected.table() {
+        assert_eq!(&found.table()[key], value, "{key}");
+    }
+}
+
+#[test]
+fn dspark_is_read_as_its_authors_write_it() {
+    let expected = dflash(GATED).settings(&DFLASH).unwrap();
+    assert!(expected.flag("sample_from_anchor") && expected.flag("confidence"));
+    // What is at the top says it all, and an anchor that predicts and a head that is there need not be told.
+    let flat = |config: &mut Value| {
+        let keys = [
+            "dflash_config",
+            "sample_from_anchor",
+            "dspark_bonus_anchor",
+            "enable_confidence_head",
+            "confidence_head_with_markov",
+        ];
+        remove(config, &keys);
+    };
+    let by_modelopt = |name: &str| {
+        let name = name.replace("markov_head.", "");
+        name.replace("confidence_head.proj.", "confidence_proj.")
+    };
+    let folder = dflash(GATED).with_config(flat).renamed(by_modelopt);
+    assert_same(&folder.settings(&DFLASH).unwrap(), &expected);
+    let (found, written) = (folder.open().unwrap(), sample("dflash", GATED).drafter());
+    assert_eq!(sorted(found.tensors()), sorted(written.tensors()));
+    let prefixed = dflash(GATED).with_config(|config| {
+        flat(config);
+        for [from, to] in [
+            ["block_size", "dspark_block_size"],
+            ["target_layer_ids", "dspark_target_layer_ids"],
+            ["mask_token_id", "dspark_noise_token_id"],
+            ["markov_rank", "dspark_markov_rank"],
+            ["markov_head_type", "dspark_markov_head_type"],
+        ] {
+            moved(config, from, to);
+        }
+        config["architectures"] = json!(["DSparkDraftModel"]);
+    });
+    assert_same(&prefixed.settings(&DFLASH).unwrap(), &expected);
+    let bonus = dflash(GATED).with_config(|config| {
+        flat(config);
+        config["dspark_bonus_anchor"] = json!(true);
+    });
+    assert!(!bonus.settings(&DFLASH).unwrap().flag("sample_from_anchor"));
+}
+
+#[test]
+fn every_engine_is_told_whether_a_block_is_causal() {
+    for number in 0..4 {
+        let (folder, resolved) = (dflash(number), sample("dflash", number).resolved());
+        let drafter = &resolved.json["drafter"];
+        // SGLang reads this key alone.
+        assert_eq!(folder.config()["is_causal"], drafter["causal"]);
+        let found = folder.settings(&DFLASH).unwrap();
+        assert_eq!(json!(found.flag("causal")), drafter["causal"]);
+        assert_eq!(json!(found.size("window")), drafter["window"]);
+    }
+}
+
+#[test]
+fn a_folder_of_transformers_has_the_defaults_of_transformers() {
+    let written = || sample("dflash", SLIDES).folder(Some(Engine::Hf)).unwrap();
+    let names: Vec<String> = written().tensors().into_iter().map(|t| t.name).collect();
+    for name in ["encoder.fc.weight", "encoder.output_norm_enc.weight"] {
+        assert!(names.contains(&name.to_owned()), "{names:?}");
+    }
+    let unsaid = ["is_causal", "dflash_config", "layer_types", "sliding_window", "rope_theta", "rope_parameters", "rms_norm_eps"];
+    let found = written().without(&unsaid).settings(&TRANSFORMERS).unwrap();
+    // A place 2048 away is still seen there.
+    assert_eq!((found.size("window"), found.flag("causal")), (2049, false));
+    assert_eq!(found.rope().unwrap().rope_theta, 500_000.0);
+    assert_eq!(found.get("norm_epsilon").unwrap(), 1e-5);
+    let no_base = dflash(PLAIN).without(&["rope_theta", "rope_parameters"]);
+    let error = no_base.settings(&DFLASH).unwrap_err().to_string();
+    assert!(error.contains("`rope_theta`"), "{error}");
+}
+
+#[test]
+fn a_folder_of_speculators_need_not_say_how_many_layers_its_target_has() {
+    let folder = sample("dflash", PLAIN).folder(Some(Engine::Speculators)).unwrap();
+    assert_eq!(folder.config()["aux_hidden_state_layer_ids"], json!([1, 2, 3, 4, 5, 6]));
+    assert_eq!(folder.config()["sliding_window_non_causal"], true);
+    let folder = folder.without(&["num_target_layers"]);
+    let model = ModelFolder::open(folder.path()).unwrap();
+    let error = SPECULATORS.open(&model, Reading::default()).err().unwrap().to_string();
+    assert!(error.contains("num_target_layers"), "{error}");
+    assert_eq!(folder.settings(&SPECULATORS).unwrap().size("target_layers"), 6);
+    for (number, kind) in [(SECOND, "dflash2"), (VANILLA, "dspark")] {
+        let folder = sample("dflash", number).folder(Some(Engine::Speculators)).unwrap();
+        assert_eq!(folder.config()["speculators_model_type"], kind);
+    }
+}
+
+#[test]
+fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
+    let expected = dflash(SECOND).settings(&DFLASH).unwrap();
+    let nested = dflash(SECOND).with_config(|config| {
+        config["dflash_config"]["block_size"] = config["block_size"].take();
+    });
+    assert_same(&nested.settings(&DFLASH).unwrap(), &expected);
+    let windows = |config: &mut Value| {
+        remove(config, &["is_causal"]);
+        config["dflash_config"]["use_swa"] = json!(true);
+        config["dflash_config"]["swa_window_size"] = json!(16);
+    };
+    let found = dflash(SECOND).with_config(windows).settings(&DFLASH).unwrap();
+    assert_eq!((found.size("window"), found.flag("causal")), (16, false));
+    let said = dflash(SECOND).with_config(|config| {
+        windows(config);
+        config["is_causal"] = json!(true);
+    });
+    assert!(said.settings(&DFLASH).unwrap().flag("causal"));
+    let typed = dflash(SECOND).with_config(|config| {
+        windows(config);
+        config["layer_types"] = json!(["full_attention", "full_attention"]);
+    });
+    let error = typed.settings(&DFLASH).unwrap_err().to_string();
+    assert!(error.contains("`layer_types`"), "{error}");
+    let two = dflash(SECOND).with_config(|config| config["dflash_config"]["block_size"] = json!(9));
+    let error = two.settings(&DFLASH).unwrap_err().to_string();
+    assert!(error.contains("`dflash_config.block_size`") && error.contains("`block_size`"), "{error}");
+}
+
+/// Each of these values is refused with its key, which may stand in a table.
+fn are_refused(number: usize, changes: &[(&str, Value)]) {
+    for (key, value) in changes {
+        let folder = dflash(number).with_config(|config| match key.split_once('.') {
+            Some((table, inner)) => config[table][inner] = value.clone(),
+            None => config[*key] = value.clone(),
+        });
+        let error = folder.settings(&DFLASH).unwrap_err().to_string();
+        assert!(error.contains(&format!("{key}`")), "{key}: {error}");
+    }
+}
+
+#[test]
+fn keys_that_make_no_sense_are_refused_by_name() {
+    are_refused(PLAIN, &[
+        ("block_size", json!("16")),
+        ("num_target_layers", json!(0)),
+        ("attention_bias", json!(true)),
+        ("layer_types", json!(["sliding_attention", "full_attention"])),
+        ("dflash_config.mask_token_id", json!(-1)),
+        ("dflash_config.target_layer_ids", json!([3, 1])),
+    ]);
+}
+
+#[test]
+fn what_is_not_computed_here_is_refused_by_name() {
+    are_refused(PLAIN, &[
+        ("output_multiplier", json!(2.0)),
+        ("dflash_config.output_multiplier", json!(0.5)),
+        ("input_embedding_scale", json!(2.0)),
+        ("dflash_config.input_embedding_scale", json!(0.5)),
+        ("logit_scale", json!(2.0)),
+        ("dflash_config.logit_scale", json!(0.5)),
+        ("dflash_config.final_logit_softcapping", json!(30.0)),
+        ("dflash_config.attention_sink_bias", json!(true)),
+        ("dflash_config.attention_value_scale", json!(0.7)),
+        ("dflash_config.projector_type", json!("domino")),
+        ("dflash_config.use_aux_hidden_state", json!(false)),
+        ("is_neox_style", json!(false)),
+        ("rope_is_neox_style", json!(false)),
+        ("hidden_act", json!("gelu")),
+        ("dflash_config", json!([])),
+        ("target_hidden_size", json!(9)),
+        ("quantization_config", json!({"bits": 4})),
+    ]);
+    are_refused(VANILLA, &[("dspark_bonus_anchor", json!(true))]);
+    let neutral = dflash(PLAIN).with_config(|config| {
+        config["dflash_config"]["output_multiplier"] = json!(1);
+        config["dflash_config"]["final_logit_softcapping"] = json!(null);
+        config["is_neox_style"] = json!(true);
+    });
+    neutral.open().unwrap();
+    std::fs::write(neutral.path().join("mask_embedding.pt"), "a pickle").unwrap();
+    neutral.is_refused("mask_embedding.pt");
+}
+
+/// Names as Medusa's authors give them, where heads have so many blocks.
+fn by_authors(name: &str, blocks: usize) -> String {
+    let name = name.replace("blocks.", "").replace(".layers.", ".");
+    match name.strip_prefix("lm_heads.") {
+        Some(rest) => format!("medusa_heads.{}", rest.replace(".weight", &format!(".{blocks}.weight"))),
+        None => {
+            let name = name.replace(".weight", ".linear.weight");
+            format!("medusa_heads.{}", name.replace(".bias", ".linear.bias"))
+        }
+    }
+}
+
+#[test]
+fn the_head_folders_of_medusas_authors_name_no_sizes() {
+    let written = sample("medusa", 0).drafter();
+    let config = json!({"base_model_name_or_path": "v", "medusa_num_heads": 3, "medusa_num_layers": 1});
+    let folder = Folder::of("medusa", 0).renamed(|name| by_authors(name, 1));
+    folder.rewrite(config, &folder.tensors());
+    let found = folder.open().unwrap();
+    assert_eq!(sorted(found.tensors()), sorted(written.tensors()));
+}
+
+#[test]
+fn counts_of_heads_that_contradict_each_other_are_refused() {
+    let with = |key: &str, value: Value| Folder::of("medusa", 0).with_config(|config| config[key] = value);
+    with("medusa_num_heads", json!(3)).open().unwrap();
+    for (key, value) in [
+        ("medusa_num_heads", json!(4)),
+        ("medusa", json!({"num_medusa_heads": 2, "num_medusa_layers": 1})),
+        ("medusa", json!({"num_medusa_heads": 3, "num_medusa_layers": 2})),
+    ] {
+        with(key, value).is_refused("expected the same as in");
+    }
+    // Of a folder that holds the target's configuration too this is the target's.
+    let folder = Folder::of("medusa", 0).without(&["num_heads"]).with_config(|config| {
+        config["num_hidden_layers"] = json!(32);
+        config["medusa"] = json!({"num_medusa_heads": 3, "num_medusa_layers": 1});
+    });
+    assert_eq!(folder.settings(&MEDUSA).unwrap().size("head_layers"), 1);
+    with("quantization_config", json!({})).is_refused("`quantization_config`");
+}
+
+#[test]
+fn heads_of_another_target_are_refused() {
+    let changed = Folder::of("medusa", 1).with_tensors(|tensors| {
+        let head = tensors.iter_mut().find(|t| t.name == "lm_head.weight").unwrap();
+        let values = head.to_f32().unwrap().into_iter().map(|value| 1.5 * value);
+        *head = NamedTensor::from_f32("lm_head.weight", head.shape.clone(), values.collect());
+    });
+    changed.is_refused("`lm_head.weight`, which the heads share with their target");
+}
+
+#[test]
+fn a_hydra_folder_with_numbers_that_no_layer_has_is_not_read() {
+    let of = |key: &str, value: Value| -> String {
+        let folder = Folder::of("hydra", 2).with_config(|config| config[key] = value);
+        let dialect: &'static Dialect = &HYDRA;
+        folder.settings(dialect).unwrap_err().to_string()
+    };
+    for (key, value) in [
+        ("rms_norm_eps", json!(0)),
+        ("rope_theta", json!(-1)),
+        ("num_key_value_heads", json!(3)),
+        ("head_dim", json!(5)),
+        ("quantization_config", json!({})),
+    ] {
+        let error = of(key, value);
+        assert!(error.contains(&format!("key `{key}`")), "{error}");
+    }
+    // Engines would take a folder with this key for one of EAGLE-3.
+    assert!(Folder::of("hydra", 1).config().get("draft_vocab_size").is_none());
+}

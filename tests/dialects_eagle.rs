@@ -1,0 +1,403 @@
+//! Folders of EAGLE drafters as their many trainers write them.
+use serde_json::{Value, json};
+use spectrain_checkpoints::dialect::{Meaning, Reading};
+use spectrain_checkpoints::eagle1::EAGLE1;
+use spectrain_checkpoints::eagle3::{EAGLE3, SPECULATORS};
+use spectrain_checkpoints::launch::Server;
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain::families::registry::recipe_of;
+use spectrain::families::shipped::Writing;
+use spectrain::recipe::tables::Engine;
+
+use crate::samples::{Folder, remove, sample, sorted};
+
+/// The sample with a draft vocabulary.
+const HALF: usize = 1;
+/// The one of two captured layers and a window.
+const WINDOW: usize = 5;
+const TOP: &str = "eagle_aux_hidden_state_layer_ids";
+
+fn eagle3() -> Folder {
+    Folder::of("eagle3", HALF)
+}
+
+#[test]
+fn both_keys_of_layer_ids_are_written_in_their_own_meaning() {
+    let config = eagle3().config();
+    assert_eq!(config["architectures"], json!(["LlamaForCausalLMEagle3"]));
+    assert_eq!(config[TOP], json!([2, 3]));
+    assert_eq!(config["eagle_config"][TOP], json!([1, 2]));
+    assert_eq!(config["num_aux_hidden_states"], 2);
+    assert_eq!(config["draft_vocab_size"], 20);
+    assert_eq!(config["norm_before_residual"], false);
+    let rope = json!({"rope_type": "default", "rope_theta": 10_000.0});
+    assert_eq!(config["rope_parameters"], rope);
+    assert!(config.get("layer_types").is_none() && config.get("rope_scaling").is_none());
+    let whole = Folder::of("eagle3", 2);
+    assert_eq!(whole.config().get("draft_vocab_size"), Some(&Value::Null));
+    let names: Vec<String> = whole.tensors().into_iter().map(|t| t.name).collect();
+    assert!(!names.contains(&"lm_head.weight".to_owned()));
+}
+
+#[test]
+fn a_neighbouring_layer_in_one_of_the_two_keys_is_refused() {
+    for (position, step) in [(0, -1), (1, 1)] {
+        for nested in [false, true] {
+            let folder = eagle3().with_config(|config| {
+                let table = if nested { &mut config["eagle_config"] } else { config };
+                let id = &mut table[TOP][position];
+                *id = json!(id.as_i64().unwrap() + step);
+            });
+            let error = folder.settings(&EAGLE3).unwrap_err().to_string();
+            assert!(error.contains("eagle_config.eagle_aux_hidden_state_layer_ids"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn eagle_3_folders_of_all_trainers_are_the_same_drafter() {
+    let layer = |name: &str| name.replace("midlayer.", "layers.0.");
+    let expected = eagle3().open().unwrap();
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change, &dyn Fn(&str) -> String); 5] = [
+        (
+            "the authors'",
+            |config| {
+                remove(config, &[TOP]);
+                config["architectures"] = json!(["LlamaForCausalLM"]);
+                config["eagle_config"] = json!({TOP: [1, 2]});
+            },
+            &str::to_owned,
+        ),
+        (
+            "SpecForge's",
+            |config| {
+                remove(config, &[TOP, "rope_parameters"]);
+                config["eagle_config"] = json!({"use_aux_hidden_state": true, TOP: [1, 2]});
+            },
+            &|name| format!("draft_model.{name}"),
+        ),
+        (
+            "ModelOpt's",
+            |config| {
+                remove(config, &[TOP, "num_aux_hidden_states"]);
+                config["eagle_config"] = json!({
+                    TOP: [1, 2], "use_aux_hidden_state": true, "use_input_layernorm_in_first_layer": true,
+                    "use_last_layernorm": true, "use_mtp_layernorm": false, "next_layer_regular": true,
+                    "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1,
+                });
+            },
+            &layer,
+        ),
+        (
+            "AngelSlim's",
+            |config| {
+                remove(config, &[TOP, "eagle_config"]);
+                config["architectures"] = json!(["Eagle3LlamaForCausalLM"]);
+                config["aux_hidden_states_layer_ids"] = json!([1, 2]);
+            },
+            &str::to_owned,
+        ),
+        ("vLLM's", |config| remove(config, &["eagle_config"]), &|name| {
+            format!("model.{}", layer(name))
+        }),
+    ];
+    for (whose, change, rename) in cases {
+        let folder = eagle3().with_config(change).renamed(rename);
+        let model = ModelFolder::open(folder.path()).unwrap();
+        assert_eq!(recipe_of(&model).unwrap().name, "eagle3", "{whose}");
+        let found = folder.open().unwrap();
+        assert_eq!(sorted(found.tensors()), sorted(expected.tensors()), "{whose}");
+        assert_eq!(found.capture().unwrap(), expected.capture().unwrap(), "{whose}");
+        assert_eq!(found.vocabulary(), expected.vocabulary(), "{whose}");
+    }
+}
+
+#[test]
+fn without_layer_ids_the_default_of_the_target_is_taken() {
+    let folder = eagle3().without(&[TOP, "eagle_config", "num_aux_hidden_states"]);
+    let error = folder.settings(&EAGLE3).unwrap_err().to_string();
+    assert!(error.contains(TOP) && error.contains("got nothing"), "{error}");
+    let model = ModelFolder::open(folder.path()).unwrap();
+    let reading = Reading {
+        target_layers: Some(32),
+        ..Reading::default()
+    };
+    let opened = EAGLE3.open(&model, reading).unwrap();
+    assert_eq!(opened.settings.sizes("captured_layers"), [1, 15, 28]);
+}
+
+#[test]
+fn a_published_folder_with_narrow_ids_an_embedding_and_an_old_scaling_is_read() {
+    let folder = eagle3().with_tensors(|tensors| {
+        tensors.retain(|tensor| tensor.name != "t2d");
+        let d2t = tensors.iter_mut().find(|t| t.name == "d2t").unwrap();
+        let narrow = d2t.to_i64().unwrap().into_iter();
+        d2t.bytes = narrow.flat_map(|offset| (offset as i32).to_le_bytes()).collect();
+        d2t.dtype = DType::I32;
+        let embedding = NamedTensor::from_f32("embed_tokens.weight", [48, 32], vec![0.5; 48 * 32]);
+        tensors.push(embedding);
+    });
+    let folder = folder.with_config(|config| {
+        remove(config, &["rope_parameters"]);
+        config["rope_scaling"] = json!({"type": "linear", "factor": 2.0});
+    });
+    let rope = folder.settings(&EAGLE3).unwrap().rope().unwrap();
+    assert_eq!(rope.scaling, Some(json!({"factor": 2.0, "rope_type": "linear"})));
+    let (found, expected) = (folder.open().unwrap(), eagle3().open().unwrap());
+    assert_eq!(found.vocabulary(), expected.vocabulary());
+    assert_eq!(sorted(found.tensors()), sorted(expected.tensors()));
+}
+
+#[test]
+fn a_tensor_under_both_spellings_is_refused() {
+    let folder = eagle3().with_tensors(|tensors| {
+        let norm = NamedTensor::from_f32("layers.0.hidden_norm.weight", [32], vec![0.0; 32]);
+        tensors.push(norm);
+    });
+    folder.is_refused("`layers.0.hidden_norm.weight` and `midlayer.hidden_norm.weight`");
+}
+
+#[test]
+fn a_shifted_vocabulary_map_is_refused() {
+    for (shift, name) in [(1, "`t2d`"), (-1, "`d2t`")] {
+        let folder = eagle3().with_tensors(|tensors| {
+            let d2t = tensors.iter_mut().find(|t| t.name == "d2t").unwrap();
+            let offsets = d2t.to_i64().unwrap().into_iter().map(|offset| offset + shift);
+            *d2t = NamedTensor::from_i64("d2t", [20], offsets.collect());
+        });
+        let error = format!("{:#}", folder.open().err().unwrap());
+        assert!(error.contains(name) || error.contains("`t2d`"), "{error}");
+    }
+}
+
+#[test]
+fn a_map_of_the_whole_vocabulary_onto_itself_says_nothing() {
+    let with = |offsets: Vec<i64>| {
+        Folder::of("eagle3", 0).with_tensors(|tensors| {
+            tensors.push(NamedTensor::from_i64("d2t", [48], offsets));
+            tensors.push(NamedTensor::from_bool("t2d", [48], vec![true; 48]));
+        })
+    };
+    assert!(with(vec![0; 48]).open().unwrap().vocabulary().is_full());
+    let mut turned = vec![0; 48];
+    (turned[0], turned[1]) = (1, -1);
+    with(turned).is_refused("`d2t`");
+}
+
+#[test]
+fn ids_in_the_place_of_offsets_are_found_out() {
+    let expected = eagle3().open().unwrap();
+    let ids: Vec<i64> = expected.vocabulary().target_ids().into_iter().map(i64::from).collect();
+    let absolute = eagle3().with_tensors(|tensors| {
+        let d2t = tensors.iter_mut().find(|t| t.name == "d2t").unwrap();
+        *d2t = NamedTensor::from_i64("d2t", [20], ids);
+    });
+    assert_eq!(ways(&absolute, 6), [(Some(vec![1, 2]), true)]);
+    assert_eq!(absolute.open().unwrap().vocabulary(), expected.vocabulary());
+}
+
+fn meanings(folder: &Folder, layers: usize, given: Option<&[usize]>) -> anyhow::Result<Vec<Meaning>> {
+    let model = ModelFolder::open(folder.path())?;
+    let reading = Reading {
+        target_layers: Some(layers),
+        ..Reading::default()
+    };
+    (recipe_of(&model)?.meanings)(&model, &reading, given)
+}
+
+fn ways(folder: &Folder, layers: usize) -> Vec<(Option<Vec<usize>>, bool)> {
+    let found = meanings(folder, layers, None).unwrap().into_iter();
+    found.map(|way| (way.reading.captured_layers, way.reading.absolute_ids)).collect()
+}
+
+#[test]
+fn one_key_of_layer_ids_alone_can_be_meant_in_two_ways() {
+    let run = (Some(vec![1, 2]), false);
+    assert_eq!(ways(&eagle3(), 6), [run.clone()]);
+    let top = eagle3().without(&["eagle_config"]);
+    assert_eq!(ways(&top, 6), [run.clone(), (Some(vec![2, 3]), false)]);
+    let texts = meanings(&top, 6, None).unwrap();
+    assert!(texts[0].text.contains("layers that have run") && texts[1].text.contains("output is taken"));
+    let nested = eagle3().without(&[TOP]);
+    assert_eq!(ways(&nested, 6), [run.clone(), (Some(vec![0, 1]), false)]);
+    let none = eagle3().without(&[TOP, "eagle_config"]);
+    assert_eq!(ways(&none, 6), [(None, false)]);
+    let given = meanings(&nested, 6, Some(&[0, 4])).unwrap();
+    assert_eq!(given.len(), 1);
+    assert_eq!(given[0].reading.captured_layers, Some(vec![0, 4]));
+    // A last layer that the target does not have is not meant.
+    assert_eq!(ways(&top, 3), [run]);
+    let error = meanings(&top, 2, None).unwrap_err().to_string();
+    assert!(error.contains("layers of a target of 2"), "{error}");
+}
+
+#[test]
+fn layer_ids_that_are_none_are_refused_whatever_another_key_says() {
+    for value in [json!([5, 4, 2]), json!([2, 2, 4]), json!([]), json!("x"), json!(3)] {
+        for key in [TOP, "eagle_config", "aux_hidden_states_layer_ids"] {
+            let folder = eagle3().with_config(|config| config[key] = value.clone());
+            let error = meanings(&folder, 9, None).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{key}`")), "{key} {value}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_norm_that_the_readers_of_speculators_take_differently_is_two_meanings() {
+    let written = || sample("eagle3", 0).folder(Some(Engine::Speculators)).unwrap();
+    let said = meanings(&written(), 6, None).unwrap();
+    assert!(said.len() == 1 && !said[0].reading.norm_before_residual);
+    let unsaid = written().without(&["norm_before_residual"]);
+    let found = meanings(&unsaid, 6, None).unwrap();
+    let norms: Vec<bool> = found.iter().map(|way| way.reading.norm_before_residual).collect();
+    assert_eq!(norms, [true, false]);
+    assert!(found[0].text.contains("vLLM") && found[1].text.contains("library"));
+    let model = ModelFolder::open(unsaid.path()).unwrap();
+    let opened = SPECULATORS.open(&model, found[0].reading.clone()).unwrap();
+    assert!(opened.settings.flag("norm_before_residual"));
+}
+
+#[test]
+fn eagle_3_configurations_of_another_computation_are_refused_by_key() {
+    let linear = json!({"rope_type": "linear", "factor": 2.0});
+    let changes = [
+        ("architectures", json!(["Eagle3MistralForCausalLM"])),
+        ("num_hidden_layers", json!(1 << 20)),
+        ("layer_types", json!(["chunked_attention"])),
+        ("layer_types", json!(["full_attention", "full_attention"])),
+        ("head_dim", json!(5)),
+        ("rms_norm_eps", json!(1.0)),
+        ("rms_norm_eps", json!(1e-300)),
+        ("rms_norm_eps", json!(-1.0)),
+        ("rope_theta", json!(1e300)),
+        ("model_type", json!("qwen3")),
+        ("hidden_act", json!("gelu")),
+        ("attention_bias", json!(true)),
+        ("tie_word_embeddings", json!(true)),
+        ("norm_before_fc", json!(true)),
+        ("logit_scale", json!(0.5)),
+        ("rope_theta", json!(1_000.0)),
+        ("rope_scaling", linear),
+        ("num_aux_hidden_states", json!(3)),
+        ("num_key_value_heads", json!(3)),
+        ("hidden_size", json!(1u64 << 60)),
+        ("hidden_size", json!("8")),
+        ("target_hidden_size", json!(31)),
+        ("vocab_size", json!(0)),
+        (TOP, json!([0, 4])),
+        (TOP, json!([4, 2])),
+    ];
+    are_refused(changes, eagle3, &EAGLE3);
+}
+
+/// Each of these values is refused with its key.
+fn are_refused<const N: usize>(
+    changes: [(&str, Value); N],
+    folder: fn() -> Folder,
+    dialect: &'static spectrain_checkpoints::dialect::Dialect,
+) {
+    for (key, value) in changes {
+        let folder = folder().with_config(|config| config[key] = value);
+        let error = folder.settings(dialect).unwrap_err().to_string();
+        let named = error.contains("config.json") && error.contains(key);
+        assert!(named, "{key}: {error}");
+    }
+}
+
+#[test]
+fn engines_are_offered_what_they_run_as_it_is_meant() {
+    let lines = |number: usize| {
+        let writing = Writing {
+            folder: std::path::Path::new("runs/a b"),
+            dtype: DType::F32,
+            target: "org/name",
+            draft_length: 3,
+            provenance: &Value::Null,
+        };
+        let drafter = sample("eagle3", number).drafter();
+        drafter.launch_lines(Engine::Vllm, &writing).unwrap()
+    };
+    let plain = lines(0);
+    assert_eq!(
+        plain[0].text,
+        r#"vllm serve org/name --speculative-config '{"method":"eagle3","model":"runs/a b","num_speculative_tokens":3}'"#
+    );
+    assert!(plain[1].text.contains("--speculative-num-steps 3 --speculative-eagle-topk 1"));
+    assert!(plain[2].text.contains("eagle3_layers_to_capture: [1, 2]"), "{}", plain[2].text);
+    assert!(plain[3].text.contains("--target-model-dir org/name"));
+    let servers = |number: usize| lines(number).into_iter().filter_map(|line| line.server).collect::<Vec<_>>();
+    // The residual behind the norm, then a window.
+    assert_eq!(servers(4), [Server::Vllm("eagle3"), Server::LlamaCpp]);
+    assert_eq!(servers(WINDOW), [Server::Vllm("eagle3")]);
+    // SGLang draws for a drafter that knows all of the target's tokens.
+    let drawn = |number: usize| lines(number)[1].choosing.unwrap().to_string();
+    assert!(drawn(0).contains("`--speculative-use-rejection-sampling`"));
+    assert!(!drawn(HALF).contains("rejection-sampling"));
+}
+
+fn eagle1() -> Folder {
+    Folder::of("eagle1", 0)
+}
+
+#[test]
+fn an_eagle_1_folder_holds_what_both_engines_read() {
+    let config = eagle1().config();
+    let names = ["EagleLlamaForCausalLM", "LlamaForCausalLMEagle"];
+    assert_eq!(config["architectures"], json!(names));
+    let bias = eagle1().tensors().into_iter().find(|t| t.name == "fc.bias");
+    assert!(bias.unwrap().to_f32().unwrap().iter().all(|&value| value == 0.0));
+}
+
+#[test]
+fn a_published_eagle_1_folder_is_read_and_its_bias_found_whatever_the_key_says() {
+    let folder = eagle1().without(&["rope_parameters", "bias"]).with_config(|config| {
+        config["architectures"] = json!(["LlamaForCausalLM"]);
+    });
+    let folder = folder.with_tensors(|tensors| {
+        tensors.retain(|tensor| tensor.name != "fc.bias");
+        let embedding = NamedTensor::from_f32("embed_tokens.weight", [48, 32], vec![0.5; 48 * 32]);
+        let name = "layers.0.self_attn.rotary_emb.inv_freq";
+        tensors.extend([embedding, NamedTensor::from_f32(name, [3], vec![0.5; 3])]);
+    });
+    assert_eq!(folder.open().unwrap().kind(), "eagle1");
+    assert!(!folder.settings(&EAGLE1).unwrap().flag("bias"));
+    let biased = Folder::of("eagle1", 1).without(&["bias"]);
+    assert!(biased.settings(&EAGLE1).unwrap().flag("bias"));
+}
+
+#[test]
+fn only_eagle_1_folders_are_taken_for_them() {
+    let is = |config: Value| {
+        let folder = eagle1().with_config(|found| {
+            for (key, value) in config.as_object().unwrap() {
+                found[key] = value.clone();
+            }
+        });
+        (EAGLE1.recognises)(&ModelFolder::open(folder.path()).unwrap())
+    };
+    assert!(is(json!({})));
+    for name in ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"] {
+        assert!(!is(json!({"architectures": [name]})));
+    }
+    assert!(!is(json!({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32})));
+}
+
+#[test]
+fn eagle_1_configurations_of_another_computation_are_refused_by_key() {
+    let changes = [
+        ("architectures", json!(["EagleMistralForCausalLM"])),
+        ("num_hidden_layers", json!(2)),
+        ("hidden_act", json!("gelu")),
+        ("partial_rotary_factor", json!(0.5)),
+        ("attention_bias", json!(true)),
+        ("mlp_bias", json!(true)),
+        ("logit_scale", json!(0.5)),
+        ("hot_vocab_size", json!(10)),
+        ("rope_theta", json!(1_000.0)),
+        ("num_key_value_heads", json!(3)),
+        ("vocab_size", json!(0)),
+        ("bias", json!("yes")),
+    ];
+    are_refused(changes, eagle1, &EAGLE1);
+}

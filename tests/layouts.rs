@@ -1,0 +1,151 @@
+//! Folders of every recipe in every layout: what is written is read back, and nothing that is missing, left over, of another
+//! shape or of another target passes.
+use burn::prelude::Device;
+use spectrain::families::registry::{open_drafter, recipe_of};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+
+use crate::samples::{Folder, Sample, parts, samples, sorted};
+
+/// Every folder that a registered drafter can be written as.
+fn folders() -> impl Iterator<Item = (String, Sample, Folder)> {
+    let of = |sample: Sample| {
+        let layouts = sample.layouts().into_iter();
+        layouts.filter_map(move |layout| {
+            let name = format!("{} {layout:?}", sample.name());
+            Some((name, sample, sample.folder(layout)?))
+        })
+    };
+    samples().flat_map(of)
+}
+
+#[test]
+fn every_drafter_is_the_same_again_from_every_layout() {
+    for (name, sample, folder) in folders() {
+        let (written, read) = (sample.drafter(), folder.open().unwrap());
+        assert_eq!(read.kind(), written.kind(), "{name}");
+        assert_eq!(read.vocabulary(), written.vocabulary(), "{name}");
+        assert_eq!(
+            read.capture().unwrap(),
+            written.capture().unwrap(),
+            "{name}"
+        );
+        if !sample.recipe.samples[sample.number].contains("lora") {
+            let (read, written) = (read.tensors(), written.tensors());
+            // A shared head over a draft vocabulary is a head of its own there.
+            let read: Vec<NamedTensor> = match read.len() == written.len() + 1 {
+                true => read
+                    .into_iter()
+                    .filter(|t| t.name != "lm_head.weight")
+                    .collect(),
+                false => read,
+            };
+            assert_eq!(sorted(read), sorted(written), "{name}");
+        }
+        let model = ModelFolder::open(folder.path()).unwrap();
+        assert_eq!(recipe_of(&model).unwrap().kind, written.kind(), "{name}");
+    }
+}
+
+#[test]
+fn the_list_of_a_drafters_parameters_is_what_it_has() {
+    for sample in samples() {
+        let footprint = sample.resolved().method.footprint(&parts().spec).unwrap();
+        let parameters: usize = sample
+            .drafter()
+            .tensors()
+            .iter()
+            .map(|tensor| tensor.shape.iter().product::<usize>())
+            .sum();
+        let counted = footprint.parameters + footprint.frozen;
+        assert_eq!(counted, parameters as u64, "{}", sample.name());
+    }
+}
+
+/// What a folder may lack: no engine reads it, or it says nothing.
+const SPARE: [&str; 2] = ["t2d", "fc.bias"];
+
+#[test]
+fn a_missing_tensor_is_refused_by_name() {
+    for (name, sample, folder) in folders() {
+        let (config, tensors) = (folder.config(), folder.tensors());
+        for missing in 0..tensors.len() {
+            let mut kept = tensors.clone();
+            let removed = kept.remove(missing).name;
+            folder.rewrite(config.clone(), &kept);
+            match folder.open() {
+                Err(error) => {
+                    let last = removed.rsplit("layers.0.").next().unwrap();
+                    let last = last.strip_prefix("encoder.").unwrap_or(last);
+                    let text = format!("{error:#}");
+                    let told = text.contains(last) || removed.contains("output_norm_enc");
+                    assert!(told, "{name}: {text} does not name {removed}");
+                }
+                Ok(_) => assert!(
+                    SPARE.contains(&removed.as_str()),
+                    "{name}: {removed} {}",
+                    sample.name()
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tensor_too_many_is_refused_by_name() {
+    for (name, _, folder) in folders() {
+        let folder = folder.with_tensors(|tensors| {
+            let more = ["extra.weight", "layers.0.self_attn.q_proj.scale"];
+            tensors.extend(more.map(|name| NamedTensor::from_f32(name, [7], vec![0.0; 7])));
+        });
+        let error = format!("{:#}", folder.open().err().unwrap());
+        assert!(error.contains("extra.weight"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_transposed_matrix_is_refused_with_both_shapes() {
+    for (name, _, folder) in folders() {
+        let (config, tensors) = (folder.config(), folder.tensors());
+        for (number, tensor) in tensors.iter().enumerate() {
+            let reversed: Vec<usize> = tensor.shape.iter().rev().copied().collect();
+            if reversed == tensor.shape {
+                continue;
+            }
+            let mut changed = tensors.clone();
+            changed[number].shape = reversed.clone();
+            folder.rewrite(config.clone(), &changed);
+            let error = format!("{:#}", folder.open().err().unwrap());
+            let (expected, got) = (format!("{:?}", tensor.shape), format!("{reversed:?}"));
+            let told = error.contains(&expected) && error.contains(&got);
+            assert!(told, "{name}: {}: {error}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn a_weight_that_is_no_number_is_refused_when_it_is_read() {
+    for (name, _, folder) in folders() {
+        let folder = folder.with_tensors(|tensors| {
+            let float = tensors.iter_mut().find(|t| t.dtype == DType::F32).unwrap();
+            float.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        });
+        assert!(folder.open().is_err(), "{name}");
+    }
+}
+
+#[test]
+fn the_drafter_of_a_larger_target_is_refused() {
+    for (name, _, folder) in folders() {
+        let mut other = parts();
+        other.spec.vocab -= 1;
+        other.spec.d_model += 2;
+        let opened = open_drafter(folder.path(), &other, &Device::flex());
+        let error = opened.err().map(|error| format!("{error:#}"));
+        let by_text = name.starts_with("distillspec") || name.starts_with("pard");
+        let text = error.unwrap_or_else(|| panic!("{name} is taken"));
+        assert!(
+            text.contains("not for this target") || by_text,
+            "{name}: {text}"
+        );
+    }
+}
