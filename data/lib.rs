@@ -5,7 +5,7 @@ mod contained;
 pub mod conversation;
 mod durable;
 pub mod error;
-pub mod expand;
+mod expand;
 pub mod features;
 #[cfg(test)]
 mod forged;

@@ -203,9 +203,8 @@ fn with_visible_mask(sample: &Sample, tokenizer: &Tokenizer) -> Result<String> {
 mod tests {
     use super::*;
     use crate::conversation::Message;
-    use crate::expand::Turns;
     use crate::mask::Masking;
-    use crate::prepare::{Duplicates, Overlong};
+    use crate::prepare::{Duplicates, Overlong, Turns};
     use crate::template::tests::CHATML;
     use crate::tokenizer::tests::small;
 

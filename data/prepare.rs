@@ -8,55 +8,18 @@ use sha2::{Digest, Sha256};
 
 use crate::conversation::{Content, Exchange, Row, Sample};
 use crate::error::{Error, Result};
-use crate::expand::{Samples, Turns, samples};
+use crate::expand::{Samples, samples};
 use crate::mask::Masking;
 use crate::rows::{LocatedRow, Location};
 use crate::template::{ChatTemplate, Generation};
 use crate::tokenizer::Tokenizer;
 
+pub(crate) mod settings;
+
+pub use settings::{Duplicates, Overlong, PrepareSettings, Turns};
+
 /// Places a category of a report names.
 const EXAMPLES: usize = 5;
-
-/// What happens to a sample that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlong {
-    /// It is left out.
-    Drop,
-    /// Its end is cut off.
-    #[default]
-    Truncate,
-}
-
-/// What happens to a sample with the tokens and mask of an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Duplicates {
-    /// It is kept and counted.
-    #[default]
-    Keep,
-    /// It is left out.
-    Drop,
-}
-
-/// What a sample must be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrepareSettings {
-    /// Tokens a sample may have.
-    pub max_length: usize,
-    /// What happens to longer ones.
-    pub overlong: Overlong,
-    /// Which tokens are trained on.
-    pub masking: Masking,
-    /// Whether a conversation is one sample, or one for each answer.
-    pub turns: Turns,
-    /// Samples with fewer trained tokens are left out.
-    pub min_trained_tokens: usize,
-    /// What happens to repeated samples.
-    pub duplicates: Duplicates,
-    /// Vocabulary size of the target; a token id beyond it is an error.
-    pub vocab: usize,
-}
 
 /// How many samples something happened to, and where the first few of them stand.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

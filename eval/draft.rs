@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 mod short;
 

@@ -3,13 +3,17 @@ use rand::{Rng as _, SeedableRng, rngs::StdRng};
 use spectrain_data::seed::mix;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 
-use crate::greedy_test::Place;
-use crate::sampling_test::SamplingTest;
-use crate::{
-    Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, DraftChoice, DraftReport,
-    Error, Generation, MeasuredOn, Result, SamplingReport, Seconds, SecondsReport, SettingReport,
-    Speedup, VerifierChoice, bootstrap, cost::Cost, measure as measure_ranks,
-};
+use crate::bootstrap::bootstrap;
+use crate::calibrate::measure as measure_ranks;
+use crate::cost::Cost;
+use crate::draft::{DraftChoice, DraftReport, MeasuredOn};
+use crate::error::{Error, Result};
+use crate::greedy_test::{Comparison, Place};
+use crate::report::{DatasetReport, SecondsReport, SettingReport, Speedup};
+use crate::sampling_test::{SamplingReport, SamplingTest};
+use crate::speculate::{DecodeSettings, Decoder, Generation, Seconds};
+use crate::statistics::Acceptance;
+use crate::verify::VerifierChoice;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,10 @@ use serde_json::{Map, Value};
 
 use spectrain_models::Sampling;
 
-use crate::{Comparison, Difference, DraftReport, Error, Result, SamplingReport};
+use crate::draft::DraftReport;
+use crate::error::{Error, Result};
+use crate::greedy_test::{Comparison, Difference};
+use crate::sampling_test::SamplingReport;
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -420,7 +423,8 @@ pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChainTokens, ChiSquare};
+    use crate::chi_square::ChiSquare;
+    use crate::draft::ChainTokens;
 
     fn report() -> Report {
         let dataset = DatasetReport {

@@ -10,8 +10,9 @@ use spectrain_models::{
     Proposer, Sampling, Target, TargetOutput, chain, depths,
 };
 
-use crate::verify::{Verifier, choose};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::verify::Verifier;
+use crate::verify::rows::choose;
 
 #[cfg(test)]
 mod tests;

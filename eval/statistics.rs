@@ -1,5 +1,5 @@
 //! What the passes of the decoder say of a drafter.
-use crate::PassRecord;
+use crate::speculate::PassRecord;
 
 /// Counts over decoding passes, from which the acceptance statistics follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -255,14 +255,17 @@ impl ToyDrafter {
     fn misstated(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         let mut context = self.text.clone();
         for _ in 0..request.length {
-            let law = Sampling::at(0.5).distribution(&logits(&context, OWN));
-            context.push(law.sample(rng));
+            let distribution = Sampling::at(0.5).distribution(&logits(&context, OWN));
+            context.push(distribution.sample(rng));
         }
         let uniform = Distribution {
             probabilities: vec![1.0 / VOCAB as f32; VOCAB],
         };
-        let laws = vec![uniform; request.length];
-        Draft::chain(context.split_off(self.text.len()), Proposal::Sampled(laws))
+        let distributions = vec![uniform; request.length];
+        Draft::chain(
+            context.split_off(self.text.len()),
+            Proposal::Sampled(distributions),
+        )
     }
 
     /// Two children of every node of the first path, the most likely token second, or missing at random.

@@ -3,7 +3,8 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Mask, Projected, scores, weigh};
+use crate::attend::{Projected, scores, weigh};
+use crate::mask::Mask;
 
 /// Where blocks stand and what they see.
 #[derive(Debug, Clone)]

@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
 
-use crate::weights::FolderWeights;
-use crate::{
-    Bias, Error, Result, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
-};
+use crate::error::{Error, Result};
+use crate::linear::Bias;
+use crate::rope::{RopeConfig, RopeScaling};
+use crate::target::TargetSpec;
+use crate::transformer::{Transformer, TransformerConfig};
+use crate::weights::{FolderWeights, Scope};
 
 /// More layers than any model has.
 const MAX_COUNT: usize = 4096;

@@ -1,10 +1,16 @@
 use burn::prelude::*;
 use burn::tensor::activation::silu;
 
-use crate::{
-    Attention, AttentionConfig, Bias, KvCache, Linear, LocalConvolution, Mask, Result, RmsNorm,
-    Rotation, Scope, tangent,
-};
+use crate::attention::{Attention, AttentionConfig};
+use crate::cache::KvCache;
+use crate::convolution::LocalConvolution;
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::mask::Mask;
+use crate::norm::RmsNorm;
+use crate::rope::Rotation;
+use crate::tangent;
+use crate::weights::Scope;
 
 /// Sizes of a [`DecoderLayer`].
 #[derive(Debug, Clone, PartialEq)]

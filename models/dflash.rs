@@ -12,15 +12,16 @@ use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::attention::AttentionConfig;
 use crate::blocks::{BlockLayout, attend_blocks};
-use crate::weights::lift;
-use crate::{
-    AttentionConfig, Bias, DecoderLayer, DecoderLayerConfig, Features, Linear, Result, RmsNorm,
-    Scope, TargetParts, Weights,
-};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::norm::RmsNorm;
+use crate::target::{Features, TargetParts};
+use crate::weights::{Scope, Weights, lift};
 
 pub use config::{Context, DFlashConfig};
-pub use drafting::DFlashState;
 pub use heads::{ConfidenceHead, MarkovHead, MarkovKind};
 pub use selector::PathSelector;
 

@@ -1,8 +1,9 @@
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::weights::host_f32;
-use crate::{Init, RandomWeights, Result, TargetParts, Weights};
+use crate::error::Result;
+use crate::target::TargetParts;
+use crate::weights::{Init, RandomWeights, Weights, host_f32};
 
 /// Random parameters, except for heads that start as the target's.
 pub(crate) struct Untrained<'a> {

@@ -10,7 +10,7 @@ mod config;
 mod cover;
 mod heads;
 mod slot_weights;
-mod staged;
+pub(crate) mod staged;
 
 use burn::prelude::*;
 use spectrain_data::seed::mix;
@@ -24,13 +24,14 @@ use self::cover::Cover;
 pub use self::cover::Masking;
 use self::heads::{Selection, be_sure, select};
 use self::slot_weights::preview;
-pub use self::staged::StagedBlockLoss;
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::error::Result;
+use crate::objective::{Loss, Objective};
+use crate::row::Row;
 use crate::token_loss::{Judged, TokenLoss, judges, times};
+use crate::vocab_loss::{Head, HeadParameter, Statistics};
 use crate::weighing::{Divisor, Weighing};
-use crate::{
-    Batch, Head, HeadParameter, Loss, Objective, Result, Row, Statistics, WorkRows, Workload,
-};
+use crate::workload::{WorkRows, Workload};
 
 /// See the module.
 #[derive(Debug, Clone)]

@@ -6,7 +6,6 @@ use spectrain_models::Mask;
 
 use crate::batch;
 use crate::on_policy::is_chosen;
-use crate::pard::counts;
 
 /// How many rows are kept.
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +104,11 @@ impl ConditionalDrop {
             blocks: self.blocks,
         }
     }
+}
+
+/// Whether row `(block, position)` is trained on.
+pub(crate) fn counts(rows: &batch::Rows, block: usize, position: usize) -> bool {
+    position >= block && rows.drafts(position - block, block + 1)
 }
 
 /// `wanted` of `candidates` in their order, drawn from `seed`.

@@ -9,10 +9,15 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::language_model::LanguageModel;
 
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
 use crate::on_policy::{OnPolicyConfig, rewrite};
+use crate::row::Row;
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Workload};
+use crate::vocab_loss::Statistics;
+use crate::workload::Workload;
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

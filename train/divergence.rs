@@ -5,7 +5,7 @@ use burn::tensor::activation::log_softmax;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
-use crate::Judges;
+use crate::workload::Judges;
 
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -8,11 +8,15 @@ use burn::prelude::*;
 use spectrain_models::draft_heads::DraftHeads;
 use spectrain_models::mask::shift_left;
 
+use crate::batch::Batch;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::Loss;
+use crate::row::Row;
+use crate::teacher::Teacher;
 use crate::token_loss::TokenLoss;
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, MaskAlign, Result, Row, Statistics,
-    Teacher, VocabLoss, vocab_loss,
-};
+use crate::training_time_test::MaskAlign;
+use crate::vocab_loss::{Head, HeadParameter, Judge, Statistics, VocabLoss, vocab_loss};
 
 /// How the parts of the loss are weighed.
 #[derive(Debug, Clone)]

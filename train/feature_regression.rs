@@ -14,15 +14,17 @@ use spectrain_models::bounds;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::unrolled::UnrolledCache;
 
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
 use crate::noise::Noise;
+use crate::objective::{Loss, Objective};
+use crate::row::Row;
 use crate::steps::Steps;
-use crate::teacher::indices;
-use crate::vocab_loss::surrogate;
-use crate::{
-    Batch, Divergence, Error, Head, Judge, Judges, Loss, MaskAlign, Objective, Result, Row,
-    Statistics, Teacher, WorkRows, Workload, vocab_loss,
-};
+use crate::teacher::{Teacher, indices};
+use crate::training_time_test::MaskAlign;
+use crate::vocab_loss::{Head, Judge, Statistics, surrogate, vocab_loss};
+use crate::workload::{Judges, WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

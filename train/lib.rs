@@ -23,6 +23,7 @@ mod on_policy;
 mod optimizer;
 mod pard;
 mod recomputed;
+mod row;
 mod schedule;
 mod settings;
 mod source;
@@ -31,22 +32,22 @@ mod teacher;
 mod token_loss;
 mod trainee;
 mod training_time_test;
+mod validation;
 mod vocab_loss;
 mod watch;
 mod weighing;
 mod workload;
 
 pub use batch::{Batch, Rows};
-pub use block_diffusion::{
-    Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights, StagedBlockLoss,
-};
+pub use block_diffusion::staged::StagedBlockLoss;
+pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Divergence, Judged, TeacherRows};
 pub use effect::Effect;
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
-pub use fit::{Fit, FitSummary, Gain, OnPolicy, Validate, Validation, fit};
+pub use fit::{Fit, FitSummary, OnPolicy, Validate, fit};
 pub use hydra::{HydraLoss, HydraLossConfig};
 pub use medusa::{MedusaLoss, MedusaLossConfig};
 pub use next_token::{NextToken, NextTokenConfig};
@@ -55,6 +56,7 @@ pub use objective::{Loss, LossReport, Objective, StepReport};
 pub use on_policy::OnPolicyConfig;
 pub use optimizer::{AdamW, AdamWConfig, Gradients};
 pub use pard::{PardLoss, PardLossConfig};
+pub use row::Row;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
@@ -63,5 +65,6 @@ pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
-pub use vocab_loss::{Head, HeadParameter, Judge, Row, Statistics, VocabLoss, vocab_loss};
+pub use validation::{Gain, Validation};
+pub use vocab_loss::{Head, HeadParameter, Judge, Statistics, VocabLoss, vocab_loss};
 pub use workload::{Judges, WorkRows, Workload};

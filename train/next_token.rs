@@ -2,8 +2,13 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::{Capture, Transformer};
 
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::objective::{Loss, Objective};
+use crate::row::Row;
 use crate::token_loss::head;
-use crate::{Batch, Judge, Judges, Loss, Objective, Result, Row, Statistics, Workload, vocab_loss};
+use crate::vocab_loss::{Judge, Statistics, vocab_loss};
+use crate::workload::{Judges, Workload};
 
 /// It has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

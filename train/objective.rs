@@ -2,9 +2,12 @@ use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::error::Result;
 use crate::optimizer::Gradients;
-use crate::{Batch, Result, Row, Statistics, VocabLoss, Workload};
+use crate::row::Row;
+use crate::vocab_loss::{Statistics, VocabLoss};
+use crate::workload::Workload;
 use spectrain_models::weights::host_f32;
 
 /// What a model of type `M` is trained to minimise.

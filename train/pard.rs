@@ -13,12 +13,16 @@ use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
 use spectrain_models::pard::Pard;
 
-use crate::cod::{ConditionalDrop, Subset};
-use crate::teacher::indices;
+use crate::batch::Batch;
+use crate::cod::{ConditionalDrop, Subset, counts};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::row::Row;
+use crate::teacher::{Teacher, indices};
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::{
-    Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Teacher, WorkRows, Workload,
-};
+use crate::vocab_loss::Statistics;
+use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -189,11 +193,6 @@ impl PardLoss {
         let rows = counted.iter().zip(weights).map(row).collect();
         (rows, sum as f64)
     }
-}
-
-/// Whether row `(block, position)` is trained on.
-pub(crate) fn counts(rows: &crate::batch::Rows, block: usize, position: usize) -> bool {
-    position >= block && rows.drafts(position - block, block + 1)
 }
 
 /// The product of the target's probabilities of the tokens under the masks of each row (PARD-2's confidence-adaptive

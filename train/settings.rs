@@ -2,9 +2,10 @@ use serde::{Deserialize, Serialize};
 
 use spectrain_models::bounds;
 
+use crate::error::{Error, Result};
 use crate::optimizer::AdamWConfig;
+use crate::schedule::{Decay, Schedule};
 use crate::source::Samples;
-use crate::{Decay, Error, Result, Schedule};
 
 /// The steps of a training that is counted in epochs, until it is known how many batches an epoch has.
 pub const OF_EPOCHS: usize = usize::MAX;

@@ -2,12 +2,17 @@ use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{TargetParts, Transformer};
 
-use crate::vocab_loss::{JudgedRows, judged_loss};
-use crate::weighing::Weighing;
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Judges, Loss, Result, Row, Statistics,
-    Teacher, VocabLoss,
+use crate::batch::Batch;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::Loss;
+use crate::row::Row;
+use crate::teacher::Teacher;
+use crate::vocab_loss::{
+    Head, HeadParameter, Judge, JudgedRows, Statistics, VocabLoss, judged_loss,
 };
+use crate::weighing::Weighing;
+use crate::workload::Judges;
 
 /// Cross-entropy with the text, divergence from the target, or both.
 #[derive(Debug, Clone)]

@@ -7,14 +7,18 @@ use spectrain_models::bounds;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 
-use crate::batch::Rows;
-use crate::recomputed::{KEPT, Unrolled};
+use crate::batch::{Batch, Rows};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::recomputed::{KEPT, Unrolled, positions, run};
+use crate::row::Row;
 use crate::steps::Steps;
-use crate::vocab_loss::{JudgedRows, Wanted, vocab_gradients};
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
-    Teacher, WorkRows, Workload, vocab_loss,
+use crate::teacher::Teacher;
+use crate::vocab_loss::{
+    Head, HeadParameter, Judge, JudgedRows, Statistics, Wanted, vocab_gradients, vocab_loss,
 };
+use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -228,21 +232,4 @@ impl TrainingTimeTest {
             .map(|row| (row.step, row.position))
             .collect()
     }
-}
-
-/// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
-pub(crate) fn run(
-    drafter: &Eagle3,
-    steps: &Steps,
-    step: usize,
-    hidden: Tensor<3>,
-    cache: &mut UnrolledCache,
-) -> Tensor<3> {
-    let (embedded, rotation) = steps.inputs(step, hidden.dtype());
-    drafter.unrolled_step(embedded, hidden, &rotation, &steps.mask(step), cache)
-}
-
-/// `[batch, seq, d_model]` to `[batch * seq, d_model]`.
-pub(crate) fn positions(hidden: Tensor<3>) -> Tensor<2> {
-    hidden.flatten(0, 1)
 }

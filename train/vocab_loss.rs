@@ -11,27 +11,14 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_models::weights::{host_f32, lift, on_host};
 
-use crate::Divergence;
-use crate::divergence::{Judged, TeacherRows, overlap};
+use crate::divergence::{Divergence, Judged, TeacherRows, overlap};
 use crate::kernels::{self, TargetRow, TeacherPanel};
+use crate::row::Row;
 use crate::teacher::{Teacher, chunk_rows, indices, is_cpu};
 use crate::weighing::Weighing;
 
 /// Positions whose distributions are made at a time on the CPU: the product behind them is too small alone.
 const PANEL_ROWS: usize = 96;
-
-/// One position to be judged.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
-    /// Which of the hidden states: the draft step, or the head.
-    pub step: usize,
-    /// Row of that step's hidden states.
-    pub position: usize,
-    /// Row of the target's last hidden states, or of the labels, that judges it.
-    pub teacher: usize,
-    /// Factor on its loss.
-    pub weight: f32,
-}
 
 /// What judges.
 pub enum Judge<'a> {

@@ -2,7 +2,7 @@
 //!
 //! They are set while the logits of a chunk are alive, so that the vocabulary is computed once. What the weighted sum is
 //! divided by is known only behind the last chunk; gradients are linear in it, so they are scaled then.
-use crate::Row;
+use crate::row::Row;
 
 /// Sets the weights of whole groups of rows from acceptance rate and agreement at each.
 pub(crate) type Weigh<'a> = dyn Fn(&mut [Row], &[[f32; 2]]) + 'a;

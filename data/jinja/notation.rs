@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use minijinja::Error as JinjaError;
 use minijinja::value::{Value, ValueKind};
 
-use super::accounts::{Account, check_length, refused};
+use super::account::{Account, check_length, refused};
 
 /// How deep lists and mappings may lie inside of each other.
 const DEEPEST: usize = 200;

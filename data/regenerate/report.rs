@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Unchanged;
+use super::turns::Unchanged;
 
 /// Rows that a line for people names.
 const EXAMPLES: usize = 10;

@@ -2,8 +2,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::*;
+use crate::conversation::Message;
 
 /// The contents of messages.
 type Said = Vec<String>;

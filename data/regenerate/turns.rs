@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Answer;
+use super::answers::Answer;
 use crate::conversation::{Conversation, Message, is_blank};
 
 /// Why a row is copied as it is.

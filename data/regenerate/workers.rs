@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use rand::{SeedableRng, rngs::StdRng};
 
+use super::answers::{Answer, Answers, Failure, Request, Truncated};
 use super::journal::Entry;
+use super::report::Failed;
+use super::retry::{Pace, Retry};
 use super::turns::{Step, planned, steps};
-use super::{Answer, Answers, Failed, Failure, Pace, Request, Truncated, Work};
 use crate::conversation::{Content, Conversation};
 use crate::error::Result;
 use crate::rows::{LocatedRow, Location, Rows};
@@ -17,6 +19,18 @@ use crate::seed::mix;
 
 /// The longest sleep before it is looked whether to stop.
 const NAP: Duration = Duration::from_millis(50);
+
+/// How the work is done: of no influence on the answers.
+pub struct Work<'a> {
+    /// Conversations under way at a time, at least 1.
+    pub concurrency: usize,
+    /// How failures that may pass are met.
+    pub retry: Retry,
+    /// Requests in a second, at most.
+    pub requests_per_second: Option<f64>,
+    /// Whether to stop: no request is made any more, and what is not finished is left to the next run.
+    pub interrupted: &'a (dyn Fn() -> bool + Sync),
+}
 
 /// How a conversation ended.
 pub(super) enum Ended {

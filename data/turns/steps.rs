@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::Conversed;
+use super::conversed::Conversed;
 use crate::conversation::{Exchange, Message};
 use crate::template::Generation;
 

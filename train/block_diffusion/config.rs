@@ -1,8 +1,9 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
-use super::Masking;
-use crate::{Divergence, Error, Result};
+use super::cover::Masking;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
 
 /// The `[objective]` table of a DFlash recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,7 +115,8 @@ impl BlockLossConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockLoss, Objective as _};
+    use crate::block_diffusion::BlockLoss;
+    use crate::objective::Objective as _;
 
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use spectrain_models::dflash::PathSelector;
 use spectrain_models::weights::{host_f32, lift};
 
-use crate::Row;
+use crate::row::Row;
 use crate::teacher::{chunk_rows, indices, is_cpu};
 use crate::vocab_loss::surrogate;
 

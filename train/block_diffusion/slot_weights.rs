@@ -1,5 +1,5 @@
 //! Weights of slots that depend on how the drafter fares.
-use crate::Row;
+use crate::row::Row;
 
 /// Of some positions: the drafter's probability of the right token, and whether its most likely one is that.
 pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;

@@ -2,8 +2,14 @@
 //! masked, then blocks of any length that are masked whole and count most where they begin.
 use spectrain_models::dflash::DFlash;
 
-use super::{BlockLoss, BlockLossConfig, Masking, SlotWeights};
-use crate::{Batch, Error, Loss, Objective, Result, Statistics, Workload};
+use super::BlockLoss;
+use super::config::{BlockLossConfig, SlotWeights};
+use super::cover::Masking;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::vocab_loss::Statistics;
+use crate::workload::Workload;
 
 /// [`BlockLoss`] in two stages, which decide on `masking` and `slot_weights`.
 #[derive(Debug, Clone)]

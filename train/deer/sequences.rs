@@ -5,7 +5,7 @@ use burn::prelude::*;
 use spectrain_data::seed::{mix, uniform};
 use spectrain_models::masked_language_model::{Blocks, Context, Place, Places};
 
-use super::DeerStage;
+use super::stage::DeerStage;
 use crate::batch::Rows;
 
 /// How texts are cut and masked.
