@@ -90,11 +90,6 @@ impl Conversation {
             tools: Vec::new(),
         }
     }
-
-    /// Index of the last assistant message.
-    pub fn last_assistant(&self) -> Option<usize> {
-        self.messages.iter().rposition(Message::is_assistant)
-    }
 }
 
 /// Tokens and which of them are trained on.

@@ -84,7 +84,7 @@ fn is_rewritten(
 mod tests {
     use super::*;
     use crate::conversation::Message;
-    use crate::prepare::settings::{Duplicates, Overlong};
+    use crate::prepare::settings::Overlong;
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
     use crate::tokenizer::tests::small;
@@ -112,7 +112,6 @@ mod tests {
             masking,
             turns,
             min_trained_tokens: 1,
-            duplicates: Duplicates::Keep,
             vocab: 320,
         }
     }

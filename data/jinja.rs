@@ -4,6 +4,9 @@
 //! rendering ends, with a text of bounded length or with an error. Its source is bounded by [`guard`], the
 //! instructions of a rendering by minijinja, and what they make and the time they take by [`account`].
 
+use std::time::SystemTime;
+
+use chrono::DateTime;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error as JinjaError, State, functions};
 
@@ -85,7 +88,7 @@ fn environment() -> Environment<'static> {
         },
     );
     // One moment for all renderings of a template, so that those of one run agree.
-    let now = clock::now();
+    let now = DateTime::from(SystemTime::now());
     environment.add_function("strftime_now", move |format: &str| {
         clock::strftime(now, format)
     });

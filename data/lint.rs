@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::conversation::Message;
     use crate::mask::Masking;
-    use crate::prepare::{Duplicates, Overlong, Turns};
+    use crate::prepare::{Overlong, Turns};
     use crate::template::tests::CHATML;
     use crate::tokenizer::tests::small;
 
@@ -236,7 +236,6 @@ mod tests {
             masking,
             turns: Turns::Auto,
             min_trained_tokens: 1,
-            duplicates: Duplicates::Keep,
             vocab: 320,
         };
         let template = ChatTemplate::from_source(CHATML, None, None).unwrap();

@@ -16,7 +16,7 @@ use crate::tokenizer::Tokenizer;
 
 pub(crate) mod settings;
 
-pub use settings::{Duplicates, Overlong, PrepareSettings, Turns};
+pub use settings::{Overlong, PrepareSettings, Turns};
 
 /// Places a category of a report names.
 const EXAMPLES: usize = 5;
@@ -61,10 +61,8 @@ pub struct PrepareReport {
     pub overlong: Category,
     /// Left out: too few trained tokens (after cutting).
     pub untrained: Category,
-    /// Samples equal to an earlier one.
+    /// Samples equal to an earlier one, which are kept.
     pub duplicates: Category,
-    /// Of these, how many were left out.
-    pub duplicates_dropped: u64,
     /// Tokens kept, those of copies included.
     pub tokens: u64,
     /// Of these, how many are trained on.
@@ -115,9 +113,6 @@ impl fmt::Display for PrepareReport {
                     category.examples.join(", ")
                 )?;
             }
-        }
-        if self.duplicates_dropped > 0 {
-            write!(f, "\n{} of these left out", self.duplicates_dropped)?;
         }
         Ok(())
     }
@@ -310,10 +305,6 @@ impl Sieve<'_> {
         }
         if !self.seen.insert(digest(&sample)) {
             report.duplicates.add(location);
-            if settings.duplicates == Duplicates::Drop {
-                report.duplicates_dropped += 1;
-                return None;
-            }
         }
         if overlong {
             report.truncated.add(location);
@@ -362,7 +353,6 @@ mod tests {
             masking: Masking::Assistant,
             turns: Turns::Auto,
             min_trained_tokens: 1,
-            duplicates: Duplicates::Keep,
             vocab: 320,
         }
     }
@@ -407,7 +397,7 @@ mod tests {
             ["`rows.jsonl` row 2", "`rows.jsonl` row 5"]
         );
         assert_eq!(report.untrained.examples, ["`rows.jsonl` row 3"]);
-        assert_eq!((report.duplicates.count, report.duplicates_dropped), (1, 0));
+        assert_eq!(report.duplicates.count, 1);
         assert!(report.to_string().contains("2 of 5 samples kept"));
     }
 
@@ -415,7 +405,6 @@ mod tests {
     fn truncation_keeps_the_beginning_and_may_leave_nothing_to_train() {
         let settings = PrepareSettings {
             overlong: Overlong::Truncate,
-            duplicates: Duplicates::Drop,
             ..settings()
         };
         let (samples, report) = run(mixed(), &settings).unwrap();
@@ -424,7 +413,7 @@ mod tests {
             (report.kept, report.truncated.count, report.untrained.count),
             (2, 1, 2)
         );
-        assert_eq!((report.overlong.count, report.duplicates_dropped), (0, 1));
+        assert_eq!((report.overlong.count, report.duplicates.count), (0, 1));
     }
 
     #[test]

@@ -33,5 +33,5 @@ pub use report::{
 };
 pub use sampling_test::{SamplingReport, TupleReport};
 pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
-pub use statistics::{Acceptance, expected_emitted, macro_tau};
+pub use statistics::Acceptance;
 pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

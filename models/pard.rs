@@ -131,12 +131,6 @@ impl Pard {
         })
     }
 
-    /// The same drafter reading no features, as for a target that it was not trained for.
-    pub fn without_features(mut self) -> Self {
-        self.frozen.reads_features = false;
-        self
-    }
-
     /// The decoder.
     pub fn model(&self) -> &Transformer {
         &self.model

@@ -27,17 +27,6 @@ pub enum Overlong {
     Truncate,
 }
 
-/// What happens to a sample with the tokens and mask of an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Duplicates {
-    /// It is kept and counted.
-    #[default]
-    Keep,
-    /// It is left out.
-    Drop,
-}
-
 /// What a sample must be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrepareSettings {
@@ -51,8 +40,6 @@ pub struct PrepareSettings {
     pub turns: Turns,
     /// Samples with fewer trained tokens are left out.
     pub min_trained_tokens: usize,
-    /// What happens to repeated samples.
-    pub duplicates: Duplicates,
     /// Vocabulary size of the target; a token id beyond it is an error.
     pub vocab: usize,
 }
