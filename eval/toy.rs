@@ -4,8 +4,8 @@ use burn::tensor::DType;
 use rand::{Rng, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
-    Caches, Capture, Distribution, Draft, DraftRequest, Features, LogitRows, Pass, Proposal,
-    Proposer, RopeConfig, RopeScaling, Sampling, Source, Target, TargetOutput, TargetSpec, Tree,
+    Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, Features, LogitRows, Pass,
+    Proposal, Proposer, RopeConfig, RopeScaling, Sampling, Target, TargetOutput, TargetSpec, Tree,
     USUAL_DRAFT, argmax, build, sample,
 };
 
@@ -182,7 +182,7 @@ pub(crate) struct TextSource<'a, F: FnMut(&[f32]) -> u32> {
     pub(crate) draw: F,
 }
 
-impl<F: FnMut(&[f32]) -> u32> Source for TextSource<'_, F> {
+impl<F: FnMut(&[f32]) -> u32> DraftSource for TextSource<'_, F> {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         let after = |node: Option<usize>| {
             let mut path = self.text.to_vec();

@@ -142,9 +142,10 @@ fn attend_block(
 
 /// Queries of one block: on the CPU few enough for their scores to stay in the caches.
 fn query_block(device: &Device) -> usize {
-    match device.clone().without_autodiff() == Device::flex() {
-        true => 128,
-        false => 1024,
+    if device.clone().without_autodiff() == Device::flex() {
+        128
+    } else {
+        1024
     }
 }
 

@@ -16,7 +16,7 @@ use crate::weights::host_f32;
 mod tests;
 
 /// What a draft is built from.
-pub trait Source {
+pub trait DraftSource {
     /// Logits of what follows each of `nodes`, or the root if there are none: one row for each, over the draft
     /// vocabulary. The conditions are those of [`Drafter::node_logits`].
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>>;
@@ -115,11 +115,12 @@ struct Run<'a, D: Drafter> {
     rng: &'a mut StdRng,
 }
 
-impl<D: Drafter> Source for Run<'_, D> {
+impl<D: Drafter> DraftSource for Run<'_, D> {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
-        let logits = match nodes.is_empty() {
-            true => self.drafter.root_logits(self.state),
-            false => self.drafter.node_logits(self.state, tree, nodes),
+        let logits = if nodes.is_empty() {
+            self.drafter.root_logits(self.state)
+        } else {
+            self.drafter.node_logits(self.state, tree, nodes)
         };
         let width = self.drafter.vocabulary().len();
         let rows = host_f32(logits);
@@ -139,7 +140,7 @@ impl<D: Drafter> Source for Run<'_, D> {
 pub fn build(
     request: &DraftRequest,
     vocabulary: &DraftVocabulary,
-    source: &mut dyn Source,
+    source: &mut dyn DraftSource,
 ) -> Draft {
     let builder = Builder {
         vocabulary,
@@ -194,7 +195,7 @@ impl<'a> Rule<'a> {
 
 struct Builder<'a> {
     vocabulary: &'a DraftVocabulary,
-    source: &'a mut dyn Source,
+    source: &'a mut dyn DraftSource,
     tree: Tree,
 }
 

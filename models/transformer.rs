@@ -89,9 +89,10 @@ impl Transformer {
             embed_tokens: embedding(&mut scope.child("embed_tokens"), spec.vocab, spec.d_model)?,
             layers,
             norm: RmsNorm::new(&mut scope.child("norm"), spec.d_model, spec.norm_epsilon)?,
-            lm_head: match config.tied_head {
-                true => None,
-                false => Some(head(scope)?),
+            lm_head: if config.tied_head {
+                None
+            } else {
+                Some(head(scope)?)
             },
             config,
             folder: None,

@@ -19,10 +19,11 @@ impl Weights for Untrained<'_> {
         if !self.heads.is_some_and(|heads| name.starts_with(heads)) {
             return self.random.tensor(name, shape, init);
         }
-        let values = match name.ends_with(".bias") {
+        let values = if name.ends_with(".bias") {
             // The target's head has none.
-            true => vec![0.0; shape[0]],
-            false => host_f32(self.target.head_rows(self.vocabulary).transpose()),
+            vec![0.0; shape[0]]
+        } else {
+            host_f32(self.target.head_rows(self.vocabulary).transpose())
         };
         Ok(NamedTensor::from_f32(name, shape, values))
     }

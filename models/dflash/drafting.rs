@@ -274,7 +274,7 @@ impl DFlash {
             .target
             .embed(token_ids(&tokens, &device), &device);
         for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
-            x = layer.forward_with(x, |attention, x| {
+            x = layer.forward(x, |attention, x| {
                 let out = attention.forward(x, &rotation, layout.as_ref(), Some(cache));
                 // The context stays, the block is filled anew next time.
                 cache.truncate(cached);

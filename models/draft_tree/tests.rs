@@ -50,7 +50,7 @@ fn paths(draft: &Draft) -> Vec<Vec<u32>> {
     (0..tree.len()).map(|node| tree.path(node)).collect()
 }
 
-impl Source for Table {
+impl DraftSource for Table {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         self.calls.push(nodes.to_vec());
         match nodes {
@@ -351,7 +351,7 @@ fn best_first_drafts_the_likeliest_paths_there_are() {
 /// Guesses the same before every token.
 struct Sure(Table, f32);
 
-impl Source for Sure {
+impl DraftSource for Sure {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         self.0.logits(tree, nodes)
     }
@@ -395,12 +395,15 @@ struct Breaking {
     logit: f32,
 }
 
-impl Source for Breaking {
+impl DraftSource for Breaking {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        let row = |_: &usize| match depth == self.depth {
-            true => vec![0.5, self.logit, 0.25, f32::NEG_INFINITY],
-            false => vec![0.5, 1.0, 0.25, f32::NEG_INFINITY],
+        let row = |_: &usize| {
+            if depth == self.depth {
+                vec![0.5, self.logit, 0.25, f32::NEG_INFINITY]
+            } else {
+                vec![0.5, 1.0, 0.25, f32::NEG_INFINITY]
+            }
         };
         let rows: Vec<_> = nodes.iter().map(row).collect();
         if rows.is_empty() { vec![row(&0)] } else { rows }
