@@ -4,7 +4,7 @@ use crate::conversation::{Conversation, Exchange, Sample};
 use crate::error::Result;
 use crate::mask::{Masking, tokenize};
 use crate::prepare::settings::{PrepareSettings, Turns};
-use crate::template::{ChatTemplate, Generation};
+use crate::template::{ChatTemplate, GenerationPrompt};
 use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
 
@@ -70,7 +70,7 @@ fn is_rewritten(
     answers: &[usize],
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
 ) -> Result<bool> {
-    let text = template.render(exchange, Generation::None)?;
+    let text = template.render(exchange, GenerationPrompt::Without)?;
     let conversed = Conversed {
         exchange,
         text: &text,

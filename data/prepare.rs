@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::expand::{Samples, samples};
 use crate::mask::Masking;
 use crate::rows::{LocatedRow, Location};
-use crate::template::{ChatTemplate, Generation};
+use crate::template::{ChatTemplate, GenerationPrompt};
 use crate::tokenizer::Tokenizer;
 
 pub(crate) mod settings;
@@ -176,7 +176,7 @@ impl Preparation<'_> {
             ..shown
         };
         let [shown, hidden] =
-            [shown, hidden].map(|exchange| template.render(exchange, Generation::None));
+            [shown, hidden].map(|exchange| template.render(exchange, GenerationPrompt::Without));
         matches!((shown, hidden), (Ok(shown), Ok(hidden)) if shown == hidden)
     }
 }

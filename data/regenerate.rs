@@ -6,7 +6,7 @@
 //!
 //! # Files
 //! Beside `OUT` stand `OUT.journal`, with the conversations that are answered, from which an interrupted run goes on,
-//! and `OUT.report`, the [`Report`] as JSON. Neither is taken for data where the folder is read as a dataset.
+//! and `OUT.report`, the [`RegenerateReport`] as JSON. Neither is taken for data where the folder is read as a dataset.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ mod workers;
 
 pub use answers::{Answer, Answers, Failure, Request, Truncated};
 use journal::{Entry, Journal};
-pub use report::{Failed, Report, UnchangedRows};
+pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
 pub use turns::Unchanged;
 use turns::{answered, answers, planned, steps};
@@ -43,7 +43,7 @@ pub const REASONING: &str = "reasoning_content";
 
 /// What happens to a journal and an output that are there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingAnswers {
     /// It is gone on with if it is of the same answers, else refused.
     Continue,
     /// They get another name.
@@ -52,7 +52,7 @@ pub enum Existing {
 
 /// What the answers are of: another value makes another journal.
 #[derive(Debug, Clone)]
-pub struct Wanted<'a> {
+pub struct RegenerateSettings<'a> {
     /// Conversations: a file, or a folder of them.
     pub data: &'a Path,
     /// The `.jsonl` file to write.
@@ -69,7 +69,7 @@ pub struct Job {
     out: PathBuf,
     truncated: Truncated,
     sha256: String,
-    report: Report,
+    report: RegenerateReport,
     journal: Journal,
 }
 
@@ -78,10 +78,10 @@ impl Job {
     ///
     /// # Errors
     /// A row cannot be understood, the journal is of something else, or the output is there without a journal.
-    pub fn open(wanted: &Wanted, existing: Existing) -> Result<Self> {
+    pub fn open(wanted: &RegenerateSettings, existing: ExistingAnswers) -> Result<Self> {
         let scan = scan(wanted.data)?;
         let journal_path = beside(wanted.out, ".journal");
-        if existing == Existing::SetAside {
+        if existing == ExistingAnswers::SetAside {
             Journal::check_free(&journal_path)?;
             for path in [&journal_path, wanted.out, &beside(wanted.out, ".report")] {
                 set_aside(path)?;
@@ -100,12 +100,12 @@ impl Job {
             out: wanted.out.to_owned(),
             truncated: wanted.truncated,
             sha256: scan.sha256,
-            report: Report {
+            report: RegenerateReport {
                 rows: scan.rows,
                 unchanged: scan.unchanged,
                 from_journal: (1..=scan.rows).filter(|&row| journal.holds(row)).count() as u64,
                 damaged_lines: journal.unreadable,
-                ..Report::default()
+                ..RegenerateReport::default()
             },
             journal,
         })
@@ -133,7 +133,7 @@ impl Job {
         answers: &dyn Answers,
         work: &Work,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Option<Report>> {
+    ) -> Result<Option<RegenerateReport>> {
         if !self.answer_all(answers, work, progress)? {
             return Ok(None);
         }
@@ -247,7 +247,7 @@ impl Job {
     }
 }
 
-impl Report {
+impl RegenerateReport {
     /// Whether the conversation of a row failed.
     fn failed_at(&self, row: u64) -> bool {
         let found = self.failed.binary_search_by_key(&row, |failed| failed.row);

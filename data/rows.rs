@@ -21,7 +21,7 @@ const FILES: &str =
     "rows in `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`";
 
 /// The rows of a file, folder or pattern in order; see [`read_rows`].
-pub struct Rows {
+pub struct RowReader {
     path: PathBuf,
     columns: Columns,
     waiting: VecDeque<PathBuf>,
@@ -78,12 +78,13 @@ fn matching(path: &Path) -> Result<Option<Vec<PathBuf>>> {
 
 fn sorted(path: &Path, mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     files.sort();
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(Error::EmptyDataset {
+    if files.is_empty() {
+        Err(Error::EmptyDataset {
             path: path.to_path_buf(),
             expected: FILES,
-        }),
+        })
+    } else {
+        Ok(files)
     }
 }
 
@@ -123,13 +124,13 @@ pub fn would_read(path: &Path, file: &Path) -> bool {
 ///
 /// A row that cannot be understood is an error and reading can go on after it; a file that cannot be read
 /// is an error and reading goes on with the next file. A dataset without rows is an error.
-pub fn read_rows(path: &Path) -> Result<Rows> {
+pub fn read_rows(path: &Path) -> Result<RowReader> {
     read_columns(path, Columns::Needed)
 }
 
 /// As [`read_rows`], with these columns of Parquet files.
-pub fn read_columns(path: &Path, columns: Columns) -> Result<Rows> {
-    Ok(Rows {
+pub fn read_columns(path: &Path, columns: Columns) -> Result<RowReader> {
+    Ok(RowReader {
         path: path.to_path_buf(),
         columns,
         waiting: files(path)?.into(),
@@ -138,7 +139,7 @@ pub fn read_columns(path: &Path, columns: Columns) -> Result<Rows> {
     })
 }
 
-impl Iterator for Rows {
+impl Iterator for RowReader {
     type Item = Result<LocatedRow>;
 
     fn next(&mut self) -> Option<Self::Item> {

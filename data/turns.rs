@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::template::Generation;
+use crate::template::GenerationPrompt;
 
 mod conversed;
 mod steps;
@@ -42,7 +42,7 @@ impl Conversed<'_> {
         let started = Instant::now();
         for &answer in answers {
             check_time(started)?;
-            let text = (self.render)(self.exchange.first(answer + 1), Generation::None)?;
+            let text = (self.render)(self.exchange.first(answer + 1), GenerationPrompt::Without)?;
             if !self.text.starts_with(&text) {
                 return Ok(true);
             }

@@ -24,7 +24,7 @@ pub use compare::compare;
 pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
 pub use evaluate::{
-    CalibrationPrompts, EvaluateSettings, Evaluation, Progress, PromptSet, evaluate,
+    CalibrationPrompts, EvaluateProgress, EvaluateSettings, Evaluation, PromptSet, evaluate,
 };
 pub use greedy_test::{Comparison, Difference};
 pub use report::{

@@ -296,9 +296,10 @@ impl Report {
 
     /// Every target, one or several.
     pub fn all_targets(&self) -> &[TargetReport] {
-        match self.targets.is_empty() {
-            true => std::slice::from_ref(&self.target),
-            false => &self.targets,
+        if self.targets.is_empty() {
+            std::slice::from_ref(&self.target)
+        } else {
+            &self.targets
         }
     }
 
@@ -426,8 +427,8 @@ mod tests {
     use crate::chi_square::ChiSquare;
     use crate::draft::ChainTokens;
 
-    fn report() -> Report {
-        let dataset = DatasetReport {
+    fn dataset() -> DatasetReport {
+        DatasetReport {
             name: "gsm8k".into(),
             prompts: 2,
             tokens: 30,
@@ -452,14 +453,17 @@ mod tests {
                 other: 0.25,
                 autoregressive: Some(2.625),
             },
-        };
+        }
+    }
+
+    fn report() -> Report {
         let empty = DatasetReport {
             name: "mt-bench".into(),
             ..DatasetReport::default()
         };
         let overall = DatasetReport {
             name: "overall".into(),
-            ..dataset.clone()
+            ..dataset()
         };
         let setting = SettingReport {
             target: None,
@@ -472,7 +476,7 @@ mod tests {
                 length: 2,
                 tokens: Some(ChainTokens::Drawn),
             },
-            datasets: vec![dataset, empty],
+            datasets: vec![dataset(), empty],
             overall,
             sampling: None,
         };

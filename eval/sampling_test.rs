@@ -354,9 +354,10 @@ mod tests {
                 let output = decoder
                     .generate(&mut drafter, verifier, &prompt, &settings, &mut rng)
                     .unwrap();
-                let shadows = match verifier.decides_in_order() {
-                    true => &output.shadows[..],
-                    false => &[],
+                let shadows = if verifier.decides_in_order() {
+                    &output.shadows[..]
+                } else {
+                    &[]
                 };
                 test.add(&target, &prompt, &output.tokens, shadows).unwrap();
             }

@@ -25,8 +25,8 @@ use spectrain_models::{
     Capture, Drafter, Features, RandomWeights, Scope, Target as _, Transformer, forced,
 };
 use spectrain_train::{
-    Batch, BatchSource as _, BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss,
-    LiveFeatures, MedusaLoss, Objective, PardLoss, Row, Samples, StagedBlockLoss, Statistics,
+    Batch, BatchSource as _, BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, JudgedRow,
+    LiveFeatures, MedusaLoss, Objective, PardLoss, Samples, StagedBlockLoss, Statistics,
     TrainingTimeTest,
 };
 
@@ -116,7 +116,7 @@ fn read<T: DeserializeOwned>(value: &Value) -> T {
 }
 
 /// The judged rows of chains that a decoder follows: by the place of the last committed token.
-fn chains(batch: &Batch, rows: &[Row]) -> BTreeMap<usize, Vec<usize>> {
+fn chains(batch: &Batch, rows: &[JudgedRow]) -> BTreeMap<usize, Vec<usize>> {
     let mut chains: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
         chains
@@ -177,7 +177,7 @@ fn rows_equal_decoding<D: Drafter, O: Objective<D>>(trial: &Trial) {
         drafter.observe(&mut state, &tokens[1..=at], &known);
         let logits = forced(&drafter, &mut state, &path);
         for &index in of_chain {
-            let Row { step, teacher, .. } = loss.rows[index];
+            let JudgedRow { step, teacher, .. } = loss.rows[index];
             let judge = last.clone().narrow(0, teacher, 1).unsqueeze::<3>();
             let judge = host_f32(target.parts().lm_head.forward(judge));
             let (found, expected) = (distances[index] as f64, divergence(&judge, &logits[step]));

@@ -37,7 +37,7 @@ use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::objective::{Loss, Objective};
-use crate::row::Row;
+use crate::row::JudgedRow;
 use crate::teacher::indices;
 use crate::token_loss::{Judged, TokenLoss, head, judges};
 use crate::vocab_loss::Statistics;
@@ -149,7 +149,7 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             temperature: 1.0,
         };
         let row_of = |mask: &Mask| mask.row * places.width() + mask.column;
-        let rows = sequences.masks.iter().map(|mask| Row {
+        let rows = sequences.masks.iter().map(|mask| JudgedRow {
             step: 0,
             position: row_of(mask),
             teacher: mask.predicts - 1,

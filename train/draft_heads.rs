@@ -12,11 +12,11 @@ use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::objective::Loss;
-use crate::row::Row;
+use crate::row::JudgedRow;
 use crate::teacher::Teacher;
 use crate::token_loss::TokenLoss;
 use crate::training_time_test::MaskAlign;
-use crate::vocab_loss::{Head, HeadParameter, Judge, Statistics, VocabLoss, vocab_loss};
+use crate::vocab_loss::{HeadParameter, Judge, LossHead, Statistics, VocabLoss, vocab_loss};
 
 /// How the parts of the loss are weighed.
 #[derive(Debug, Clone)]
@@ -33,12 +33,11 @@ impl HeadsLoss {
     /// # Errors
     /// The decay makes no sense.
     pub(crate) fn new(decay: f64, loss: TokenLoss) -> Result<Self> {
-        match decay > 0.0 && decay <= 1.0 {
-            true => Ok(Self { decay, loss }),
-            false => {
-                let got = decay.to_string();
-                Err(Error::objective("decay", "above 0 and at most 1", got))
-            }
+        if decay > 0.0 && decay <= 1.0 {
+            Ok(Self { decay, loss })
+        } else {
+            let got = decay.to_string();
+            Err(Error::objective("decay", "above 0 and at most 1", got))
         }
     }
 
@@ -168,7 +167,7 @@ impl<D: DraftHeads> Heads<'_, D> {
                 .missed
                 .extend(missed.iter().map(|&position| (head, position)));
             let share = weight * self.decay.powi(head as i32) / kept.len().max(1) as f64;
-            let row = |position| Row {
+            let row = |position| JudgedRow {
                 step: 0,
                 position,
                 teacher: position + ahead + head,
@@ -176,7 +175,7 @@ impl<D: DraftHeads> Heads<'_, D> {
             };
             let rows = kept.into_iter().map(row).collect();
             let output = self.drafter.output(head);
-            let output = Head {
+            let output = LossHead {
                 weight: output.weight,
                 bias: output.bias,
                 trained: output.parameter.map(HeadParameter::Weight),

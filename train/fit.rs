@@ -7,6 +7,7 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spectrain_checkpoints::state;
+use spectrain_data::packing::PackedBatch;
 use spectrain_models::weights::host_f32;
 
 use crate::batch::{Batch, Rows};
@@ -61,6 +62,25 @@ enum Ahead {
     Ready(Box<Batch>),
     /// The rows of one that the model has to write first, and its seed.
     ToWrite(Rows, u64),
+}
+
+impl Ahead {
+    /// What can be made of `packed` ahead, where the model writes this `fraction` of batches itself.
+    fn made(
+        source: &mut dyn BatchSource,
+        packed: PackedBatch,
+        seed: u64,
+        fraction: f64,
+    ) -> Result<Self> {
+        if is_chosen(fraction, seed) {
+            return Ok(Self::ToWrite(source.rows(packed), seed));
+        }
+        let batch = source.batch(packed)?;
+        Ok(Self::Ready(Box::new(Batch {
+            seed: Some(seed),
+            ..batch
+        })))
+    }
 }
 
 /// How a run ended.
@@ -129,16 +149,9 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
             let mut order = order;
             for position in first..first + wanted {
                 let seed = samples.step_seed(position);
-                let ahead = order.advance().and_then(|packed| {
-                    if is_chosen(fraction, seed) {
-                        return Ok(Ahead::ToWrite(source.rows(packed), seed));
-                    }
-                    let batch = source.batch(packed)?;
-                    Ok(Ahead::Ready(Box::new(Batch {
-                        seed: Some(seed),
-                        ..batch
-                    })))
-                });
+                let packed = order.advance();
+                let ahead =
+                    packed.and_then(|packed| Ahead::made(&mut *source, packed, seed, fraction));
                 // The loop has ended and dropped its side.
                 if sender.send(ahead).is_err() {
                     return;

@@ -40,10 +40,10 @@ mod workload;
 
 pub use batch::{Batch, Rows};
 pub use block_diffusion::staged::StagedBlockLoss;
-pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights};
+pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, BlockMasking, SlotWeights};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use distill::{Average, Distill, DistillConfig};
-pub use divergence::{Divergence, Judged, TeacherRows};
+pub use divergence::{Distance, Divergence, TeacherRows};
 pub use effect::Effect;
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
@@ -56,7 +56,7 @@ pub use objective::{Loss, LossReport, Objective, StepReport};
 pub use on_policy::OnPolicyConfig;
 pub use optimizer::{AdamW, AdamWConfig, Gradients};
 pub use pard::{PardLoss, PardLossConfig};
-pub use row::Row;
+pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
@@ -66,5 +66,5 @@ pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
 pub use validation::{Gain, Validation};
-pub use vocab_loss::{Head, HeadParameter, Judge, Statistics, VocabLoss, vocab_loss};
+pub use vocab_loss::{HeadParameter, Judge, LossHead, Statistics, VocabLoss, vocab_loss};
 pub use workload::{Judges, WorkRows, Workload};

@@ -18,7 +18,7 @@ use crate::cod::{ConditionalDrop, Subset, counts};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::objective::{Loss, Objective};
-use crate::row::Row;
+use crate::row::JudgedRow;
 use crate::teacher::{Teacher, indices};
 use crate::token_loss::{Judged, TokenLoss, head, judges};
 use crate::vocab_loss::Statistics;
@@ -171,7 +171,7 @@ impl PardLoss {
     }
 
     /// The rows that count, and what their sum is divided by.
-    fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> (Vec<Row>, f64) {
+    fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> (Vec<JudgedRow>, f64) {
         let counted: Vec<(usize, (usize, usize))> = subset
             .places()
             .iter()
@@ -179,12 +179,13 @@ impl PardLoss {
             .filter_map(|(row, place)| Some((row, (*place)?)))
             .filter(|&(_, (block, position))| counts(&batch.rows, block, position))
             .collect();
-        let weights = match self.config.confidence_weights {
-            false => vec![1.0; counted.len()],
-            true => confidence(drafter, batch, &counted),
+        let weights = if self.config.confidence_weights {
+            confidence(drafter, batch, &counted)
+        } else {
+            vec![1.0; counted.len()]
         };
         let sum: f32 = weights.iter().sum();
-        let row = |(&(row, (_, position)), weight): (&(usize, (usize, usize)), f32)| Row {
+        let row = |(&(row, (_, position)), weight): (&(usize, (usize, usize)), f32)| JudgedRow {
             step: 0,
             position: row,
             teacher: position,

@@ -1,6 +1,6 @@
 /// One position to be judged.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
+pub struct JudgedRow {
     /// Which of the hidden states: the draft step, or the head.
     pub step: usize,
     /// Row of that step's hidden states.

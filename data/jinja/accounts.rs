@@ -115,9 +115,10 @@ impl Steps {
         };
         let (start, stop) = (place(start, first), place(stop, last));
         let distance = if step > 0 { stop - start } else { start - stop };
-        let left = match distance > 0 {
-            true => (distance - 1) as u64 / step.unsigned_abs() + 1,
-            false => 0,
+        let left = if distance > 0 {
+            (distance - 1) as u64 / step.unsigned_abs() + 1
+        } else {
+            0
         };
         Self {
             next: start,

@@ -203,9 +203,10 @@ impl<'s> Weaver<'_, 's> {
         let opened = self.edits.opened.entry(start).or_default();
         opened.insert_str(0, &format!("{TIMED}("));
         blocks.loops.push((self.end(), 0));
-        match self.take_name("if") {
-            true => self.whole(TIMED, Until::End),
-            false => Ok(()),
+        if self.take_name("if") {
+            self.whole(TIMED, Until::End)
+        } else {
+            Ok(())
         }
     }
 
@@ -256,9 +257,10 @@ impl<'s> Weaver<'_, 's> {
             return Ok(());
         }
         blocks.captures += 1;
-        match self.take("|") {
-            true => self.filter(),
-            false => Ok(()),
+        if self.take("|") {
+            self.filter()
+        } else {
+            Ok(())
         }
     }
 

@@ -103,9 +103,10 @@ fn write(
 
 /// A text between quotes: single ones, unless it holds such and no double ones.
 fn quote(text: &str, output: &mut String) {
-    let quote = match text.contains('\'') && !text.contains('"') {
-        true => '"',
-        false => '\'',
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
     };
     output.push(quote);
     for character in text.chars() {

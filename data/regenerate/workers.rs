@@ -14,7 +14,7 @@ use super::retry::{Pace, Retry};
 use super::turns::{Step, planned, steps};
 use crate::conversation::{Content, Conversation};
 use crate::error::Result;
-use crate::rows::{LocatedRow, Location, Rows};
+use crate::rows::{LocatedRow, Location, RowReader};
 use crate::seed::mix;
 
 /// The longest sleep before it is looked whether to stop.
@@ -40,14 +40,14 @@ pub(super) enum Ended {
 
 /// The rows that are not answered yet.
 pub(super) struct Pending {
-    rows: Rows,
+    rows: RowReader,
     row: u64,
     done: Vec<bool>,
 }
 
 impl Pending {
     /// The rows that are not `done`.
-    pub(super) fn new(rows: Rows, done: Vec<bool>) -> Self {
+    pub(super) fn new(rows: RowReader, done: Vec<bool>) -> Self {
         Self { rows, row: 0, done }
     }
 }

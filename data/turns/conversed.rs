@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use crate::conversation::Exchange;
 use crate::error::{Error, Result};
-use crate::template::Generation;
+use crate::template::GenerationPrompt;
 
 /// Texts without a common first or last character, and without whitespace that a template might trim.
 const PROBES: [&str; 2] = ["kprobek", "zprobez"];
 
 /// Renders a conversation or its beginning.
-pub(crate) type Render<'a> = &'a dyn Fn(Exchange<'_>, Generation) -> Result<String>;
+pub(crate) type Render<'a> = &'a dyn Fn(Exchange<'_>, GenerationPrompt) -> Result<String>;
 
 /// A rendered conversation and what made it.
 pub(crate) struct Conversed<'a> {
@@ -36,11 +36,11 @@ impl Conversed<'_> {
             let text = (self.render)(self.exchange.first(count), generation).ok()?;
             self.text.starts_with(&text).then_some(text.len())
         };
-        let start = match prefix(index, Generation::Prompt) {
+        let start = match prefix(index, GenerationPrompt::With) {
             Some(start) => start,
             None => self.start_by_probe(index)?,
         };
-        let end = match prefix(index + 1, Generation::None) {
+        let end = match prefix(index + 1, GenerationPrompt::Without) {
             Some(end) if end >= start => end,
             _ => self.end_by_probe(index)?,
         };
@@ -53,9 +53,10 @@ impl Conversed<'_> {
         let text = self.text.get(turn.clone())?;
         let trimmed = text.trim_end();
         let ends = |token: &String| trimmed.ends_with(token.as_str());
-        let length = match self.special.iter().any(ends) {
-            true => trimmed.len(),
-            false => text.len(),
+        let length = if self.special.iter().any(ends) {
+            trimmed.len()
+        } else {
+            text.len()
         };
         Some(turn.start..turn.start + length)
     }
@@ -115,7 +116,7 @@ impl Conversed<'_> {
                     messages,
                     ..exchange
                 },
-                Generation::None,
+                GenerationPrompt::Without,
             )
         };
         let (text, other) = (render(PROBES[0])?, render(PROBES[1])?);
@@ -181,7 +182,7 @@ mod tests {
     /// The assistant's turns as text.
     fn turns(source: &str, messages: &[Message]) -> Result<Vec<String>> {
         let template = ChatTemplate::from_source(source, None, Some("<|im_end|>"))?;
-        let text = template.render(messages, Generation::None)?;
+        let text = template.render(messages, GenerationPrompt::Without)?;
         let tokenizer = small();
         let conversed = Conversed {
             exchange: messages.into(),

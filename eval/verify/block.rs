@@ -88,15 +88,14 @@ pub(super) fn judge(
     }
     let length = draft.len();
     let accepted = (1..=length).rev().find(|&taken| {
-        let probability = match taken == length {
-            true => kept[length],
-            false => {
-                let over: f64 = left[taken].iter().sum();
-                // Both are 0 where target and drafter agree from here on, and then the longer chain has been taken.
-                match over + 1.0 - kept[taken] {
-                    0.0 => 1.0,
-                    whole => over / whole,
-                }
+        let probability = if taken == length {
+            kept[length]
+        } else {
+            let over: f64 = left[taken].iter().sum();
+            // Both are 0 where target and drafter agree from here on, and then the longer chain has been taken.
+            match over + 1.0 - kept[taken] {
+                0.0 => 1.0,
+                whole => over / whole,
             }
         };
         chance.happens(probability)

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
-use super::cover::Masking;
+use super::cover::BlockMasking;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 
@@ -14,7 +14,7 @@ pub struct BlockLossConfig {
     /// Where they stand. `"random"`.
     pub placement: Anchors,
     /// Which tokens of a block are masked. `"all"`.
-    pub masking: Masking,
+    pub masking: BlockMasking,
     /// Factor on the cross-entropy with the text. 1.
     pub label_weight: f64,
     /// Factor on the divergence from the target's distribution. 0.
@@ -71,7 +71,7 @@ impl Default for BlockLossConfig {
         Self {
             anchors: 512,
             placement: Anchors::Random,
-            masking: Masking::All,
+            masking: BlockMasking::All,
             label_weight: 1.0,
             teacher_weight: 0.0,
             divergence: Divergence::Kl,

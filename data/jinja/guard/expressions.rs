@@ -56,10 +56,7 @@ impl Weaver<'_, '_> {
             }
             any = true;
         }
-        match any {
-            true => Ok(()),
-            false => Err(self.unexpected()),
-        }
+        if any { Ok(()) } else { Err(self.unexpected()) }
     }
 
     /// A chain of operators that bind equally tight; whether it was wrapped.

@@ -111,9 +111,10 @@ impl<'s> Weaver<'_, 's> {
     }
 
     pub(super) fn expect(&mut self, symbol: &str) -> Result<()> {
-        match self.take(symbol) {
-            true => Ok(()),
-            false => Err(self.unexpected()),
+        if self.take(symbol) {
+            Ok(())
+        } else {
+            Err(self.unexpected())
         }
     }
 }
