@@ -1,5 +1,6 @@
 //! Targets and drafters as Burn modules.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![warn(clippy::too_many_lines)]
 mod attend;
 mod attention;
 pub mod blocks;

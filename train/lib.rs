@@ -1,5 +1,6 @@
 //! Objectives, divergences, optimiser and the loop that trains a drafter.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![warn(clippy::too_many_lines)]
 mod batch;
 mod block_diffusion;
 pub mod cod;
