@@ -126,7 +126,7 @@ pub const SPECULATORS: Dialect = Dialect {
 };
 
 /// What the library says at the top beside the layer, in its order.
-pub(crate) const SPECULATORS_KEYS: &[Key] = &[
+const SPECULATORS_KEYS: &[Key] = &[
     Key::told("speculators_version", |_, _| Some(json!(VERSION))),
     DRAFT_VOCAB,
     // Always: the library takes false where it is absent, vLLM true.
@@ -140,16 +140,16 @@ pub(crate) const SPECULATORS_KEYS: &[Key] = &[
     LAYERS_RUN,
 ];
 
-pub(crate) const SPECULATORS_LAYER: &[Key] = &[
+const SPECULATORS_LAYER: &[Key] = &[
     Key::told("model_type", |_, _| Some(json!("llama"))),
     Key::told("architectures", |_, _| Some(json!(["LlamaForCausalLM"]))),
     LAYERS,
 ];
 
 /// What both layouts have in common.
-pub(crate) const fn of_both(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
+const fn of_both(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
     Dialect {
-        neutral: &[llama::NEUTRAL, NEUTRAL],
+        neutral: &[llama::NEUTRAL, NEUTRAL, ONE_LAYER],
         aliases: &[["layers.0.", "midlayer."]],
         repeated: &[
             "verifier_norm.weight",
@@ -173,7 +173,7 @@ const PUBLISHED: (&str, &str) = ("LlamaForCausalLM", "draft_vocab_size");
 const LAYERS: Key = Key::count("num_hidden_layers", "layers")
     .or(Otherwise::Size(1))
     .written(|settings, here| Some(json!(settings.size(here).max(1))));
-pub(crate) const DRAFT_VOCAB: Key =
+const DRAFT_VOCAB: Key =
     Key::size("draft_vocab_size", "draft_vocab").or(Otherwise::SameAs("vocab_size"));
 const NORM_BEFORE_RESIDUAL: Key = Key::code(
     "norm_before_residual",
@@ -209,7 +209,7 @@ const OWN_HEAD: Key = Key::code(
 /// The types of a layer that sees some positions back, and of one that sees all; vLLM reads the window under them.
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
-pub(crate) const WINDOW: &[Key] = &[
+const WINDOW: &[Key] = &[
     Key::code(
         "layer_types",
         "window",
@@ -244,7 +244,12 @@ pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
     ("eagle_config.parallel_draft_step", Neutral::Size(1)),
 ];
 
-const QUIRKS: Quirks = Quirks {
+const ONE_LAYER: &[(&str, Neutral)] = &[("num_hidden_layers", Neutral::Size(1))];
+
+/// The target's, which folders may repeat.
+pub(crate) const EMBEDDING: &str = "embed_tokens.weight";
+
+pub(crate) const QUIRKS: Quirks = Quirks {
     check_folder,
     check_settings,
     reduce: check_head,
@@ -256,7 +261,13 @@ const QUIRKS: Quirks = Quirks {
 /// Whether a `config.json` is of an EAGLE-3 drafter, ours or a published one.
 fn recognises(folder: &ModelFolder) -> bool {
     let config = folder.config();
-    names_eagle3(config)
+    names_eagle3(config) && !has_mask(config)
+}
+
+/// Whether there is a token that stands for tokens to come, which makes engines draft all of them in one pass.
+pub(crate) fn has_mask(config: &Value) -> bool {
+    let keys = ["mask_token_id", "pard_token", "ptd_token_id"];
+    keys.iter().any(|key| config.get(key).is_some())
 }
 
 pub(crate) fn names_eagle3(config: &Value) -> bool {
@@ -268,7 +279,7 @@ pub(crate) fn names_eagle3(config: &Value) -> bool {
     })
 }
 
-pub(crate) fn check_folder(config: &Config) -> Result<()> {
+fn check_folder(config: &Config) -> Result<()> {
     let (width, key) = (config.size("hidden_size", None)?, "target_hidden_size");
     if config.size(key, Some(width))? != width {
         return Err(config.wrong(key, format!("`{width}`, the drafter's own width")));
@@ -276,7 +287,7 @@ pub(crate) fn check_folder(config: &Config) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn check_settings(settings: &Settings) -> Check {
+fn check_settings(settings: &Settings) -> Check {
     let layers = settings.sizes("captured_layers");
     if layers.is_empty() || !layers.is_sorted_by(|a, b| a < b) {
         let expected = "ascending layer indices".to_owned();
@@ -290,7 +301,7 @@ pub(crate) fn check_settings(settings: &Settings) -> Check {
 }
 
 /// Without a head of its own a drafter speaks the target's vocabulary. Engines do not notice when it does not.
-pub(crate) fn check_head(file: &Path, settings: &Settings, _: &mut Vec<NamedTensor>) -> Result<()> {
+fn check_head(file: &Path, settings: &Settings, _: &mut Vec<NamedTensor>) -> Result<()> {
     if !settings.shares_head() || !settings.has_draft_vocab() {
         return Ok(());
     }
@@ -301,9 +312,9 @@ pub(crate) fn check_head(file: &Path, settings: &Settings, _: &mut Vec<NamedTens
 }
 
 /// SGLang and TensorRT-LLM put the target's embeddings in the place of these.
-pub(crate) fn embedding(settings: &Settings) -> Vec<TensorSpec> {
+fn embedding(settings: &Settings) -> Vec<TensorSpec> {
     let shape = vec![settings.size("vocab"), settings.size("d_model")];
-    vec![("embed_tokens.weight".to_string(), shape, DType::F32)]
+    vec![(EMBEDDING.to_string(), shape, DType::F32)]
 }
 
 /// How many positions back every layer sees, as their types say; 0 for all.

@@ -172,7 +172,7 @@ pub fn launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch
 /// The same for a PARD drafter, which only vLLM and TensorRT-LLM run in parallel; others run it token by token.
 pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     vec![
-        launch::vllm_parallel(dir, target, draft_tokens),
+        launch::vllm_parallel(dir, "draft_model", target, draft_tokens),
         launch::tensorrt(dir, "PARD", draft_tokens, ""),
         Launch::remark("token by token, as these know no parallel drafting:"),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),

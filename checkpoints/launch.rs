@@ -128,16 +128,21 @@ pub(crate) fn vllm(dir: &Path, method: &'static str, target: &str, draft_tokens:
     vllm_command(method, target, &speculative)
 }
 
-/// vLLM's for a language model that drafts in one pass.
-pub(crate) fn vllm_parallel(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
+/// The same for a drafter that drafts in one pass.
+pub(crate) fn vllm_parallel(
+    dir: &Path,
+    method: &'static str,
+    target: &str,
+    draft_tokens: usize,
+) -> Launch {
     let drafter = place(dir);
     let speculative = json!({
-        "method": "draft_model",
+        "method": method,
         "model": drafter,
         "num_speculative_tokens": draft_tokens,
         "parallel_drafting": true,
     });
-    vllm_command("draft_model", target, &speculative)
+    vllm_command(method, target, &speculative)
 }
 
 /// Two of llama.cpp, which converts a folder first; `with_target` where that reads the target's too.
@@ -294,7 +299,7 @@ mod tests {
         let (dir, target) = (Path::new("-out"), "-t");
         let lines = [
             vllm(dir, "eagle3", target, 3),
-            vllm_parallel(dir, target, 3),
+            vllm_parallel(dir, "draft_model", target, 3),
             vllm_of_speculators(dir),
             sglang(dir, "EAGLE3", target, 3),
             sglang_block(dir, "DFLASH", target, 3),

@@ -22,6 +22,7 @@ pub mod launch;
 pub mod masked_language_model;
 pub mod medusa;
 pub mod names;
+pub mod peagle;
 mod printable;
 pub mod regular;
 pub mod seal;

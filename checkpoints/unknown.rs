@@ -7,8 +7,7 @@ use crate::{Error, Result};
 
 /// Names of drafters that other libraries have and this program has not, as their classes or the keys of their layouts
 /// have them, in lower case.
-const OTHERS: [(&str, &str); 5] = [
-    ("peagle", "P-EAGLE"),
+const OTHERS: [(&str, &str); 4] = [
     ("mtp", "MTP"),
     ("xpress", "XPress"),
     ("domino", "Domino"),
@@ -37,7 +36,9 @@ pub fn refuse_others(folder: &ModelFolder, families: &str) -> Result<()> {
             return Err(unknown(folder, key, families, &remark));
         }
     }
-    let known = |kind: &str| kind == "eagle3" || KINDS.iter().any(|[known, _]| *known == kind);
+    let known = |kind: &str| {
+        ["eagle3", "peagle"].contains(&kind) || KINDS.iter().any(|[known, _]| *known == kind)
+    };
     match kind {
         Some((key, kind)) if !known(kind) => Err(unknown(folder, key, families, "")),
         _ => Ok(()),

@@ -5,9 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-mod parse;
-
-pub use parse::Mismatch;
+pub mod parse;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,11 +89,6 @@ impl Conversation {
             messages,
             tools: Vec::new(),
         }
-    }
-
-    /// Index of the last assistant message.
-    pub fn last_assistant(&self) -> Option<usize> {
-        self.messages.iter().rposition(Message::is_assistant)
     }
 }
 

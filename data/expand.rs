@@ -1,28 +1,12 @@
 //! Conversations as samples: one each, or one for each answer where a chat template rewrites what was said before.
 
-use serde::{Deserialize, Serialize};
-
 use crate::conversation::{Conversation, Exchange, Sample};
 use crate::error::Result;
 use crate::mask::{Masking, tokenize};
-use crate::prepare::PrepareSettings;
-use crate::template::{ChatTemplate, Generation};
+use crate::prepare::settings::{PrepareSettings, Turns};
+use crate::template::{ChatTemplate, GenerationPrompt};
 use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
-
-/// How many samples a conversation with several answers becomes, where all answers are trained on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Turns {
-    /// One, unless the template writes an answer differently once more is said (it drops its reasoning, say): then one
-    /// for each answer. This is decided for each conversation, as most templates rewrite some and not others.
-    #[default]
-    Auto,
-    /// One, as the template renders the whole.
-    Joined,
-    /// One for each answer, as the template renders the conversation up to it; only that answer is trained on.
-    Expand,
-}
 
 /// The samples of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +70,7 @@ fn is_rewritten(
     answers: &[usize],
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
 ) -> Result<bool> {
-    let text = template.render(exchange, Generation::None)?;
+    let text = template.render(exchange, GenerationPrompt::Without)?;
     let conversed = Conversed {
         exchange,
         text: &text,
@@ -100,7 +84,7 @@ fn is_rewritten(
 mod tests {
     use super::*;
     use crate::conversation::Message;
-    use crate::prepare::{Duplicates, Overlong};
+    use crate::prepare::settings::Overlong;
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
     use crate::tokenizer::tests::small;
@@ -128,7 +112,6 @@ mod tests {
             masking,
             turns,
             min_trained_tokens: 1,
-            duplicates: Duplicates::Keep,
             vocab: 320,
         }
     }

@@ -1,6 +1,5 @@
 //! Stored features: the target's captured hidden states for every token of a token folder, as Arrow IPC shards.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -11,212 +10,19 @@ use arrow::array::{
     ArrayRef, ListArray, RecordBatch, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{Field, Schema};
 use arrow::error::ArrowError;
 use arrow::ipc::writer::FileWriter;
-use serde::{Deserialize, Serialize};
 
 use crate::durable::{self, PendingFile, TEMPORARY, Written};
 use crate::error::{Error, Result};
 
+mod index;
 mod shards;
 
+pub use index::{FeatureHeader, StoredSample, disk_bytes};
+use index::{FeatureIndex, FeatureShard, INDEX, VERSION};
 pub use shards::FeatureShards;
-
-const INDEX: &str = "features.json";
-const VERSION: u32 = 1;
-const DTYPE: &str = "bf16";
-
-/// What a folder of features was computed from; two folders with equal headers hold the same numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FeatureHeader {
-    /// Hexadecimal SHA-256 of the target's weights.
-    pub target_sha256: String,
-    /// Captured layers, 0-based, in the order in which their outputs are concatenated.
-    pub captured_layers: Vec<usize>,
-    /// Width of one hidden state of the target.
-    pub d_model: usize,
-    /// Fingerprint of the token folder whose samples the rows are.
-    pub tokens_fingerprint: String,
-}
-
-impl FeatureHeader {
-    /// Fails, naming the first key, where `found` at `path` is not this header.
-    pub fn require(&self, found: &FeatureHeader, path: &Path) -> Result<()> {
-        for (key, expected, found) in [
-            ("target_sha256", &self.target_sha256, &found.target_sha256),
-            (
-                "captured_layers",
-                &format!("{:?}", self.captured_layers),
-                &format!("{:?}", found.captured_layers),
-            ),
-            (
-                "d_model",
-                &self.d_model.to_string(),
-                &found.d_model.to_string(),
-            ),
-            (
-                "tokens_fingerprint",
-                &self.tokens_fingerprint,
-                &found.tokens_fingerprint,
-            ),
-        ] {
-            if expected != found {
-                return Err(Error::FeatureHeader {
-                    path: path.to_owned(),
-                    key,
-                    expected: expected.clone(),
-                    found: found.clone(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn metadata(&self) -> HashMap<String, String> {
-        let layers: Vec<String> = self.captured_layers.iter().map(usize::to_string).collect();
-        let pairs = [
-            ("version", VERSION.to_string()),
-            ("target_sha256", self.target_sha256.clone()),
-            ("captured_layers", layers.join(",")),
-            ("d_model", self.d_model.to_string()),
-            ("dtype", DTYPE.to_owned()),
-            ("tokens_fingerprint", self.tokens_fingerprint.clone()),
-        ];
-        pairs
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect()
-    }
-
-    fn schema(&self) -> Schema {
-        let list = |name: &str, item: DataType| {
-            Field::new_list(name, Field::new_list_field(item, false), false)
-        };
-        let fields = vec![
-            Field::new("sample", DataType::UInt64, false),
-            list("tokens", DataType::UInt32),
-            list("loss_mask", DataType::UInt8),
-            list("captured", DataType::UInt16),
-            list("last", DataType::UInt16),
-        ];
-        Schema::new_with_metadata(fields, self.metadata())
-    }
-
-    fn require_lengths(&self, number: u64, sample: &StoredSample<'_>) -> Result<()> {
-        let seq = sample.tokens.len();
-        let captured = seq * self.captured_layers.len() * self.d_model;
-        for (what, expected, found) in [
-            ("loss mask", seq, sample.loss_mask.len()),
-            ("captured features", captured, sample.captured.len()),
-            ("last hidden states", seq * self.d_model, sample.last.len()),
-        ] {
-            if expected != found {
-                return Err(Error::sample(number, what, expected, found));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// One sample with its features, borrowed from wherever they lie.
-///
-/// # Shapes
-///
-/// - tokens, loss_mask: `[seq]`
-/// - captured: `[seq, layers * d_model]`
-/// - last: `[seq, d_model]`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredSample<'a> {
-    /// Token ids of the target's tokenizer.
-    pub tokens: &'a [u32],
-    /// One per token: 1 where the token is trained on, else 0.
-    pub loss_mask: &'a [u8],
-    /// Bits of bf16: for every token its captured layers' outputs, one after the other.
-    pub captured: &'a [u16],
-    /// Bits of bf16: for every token the last hidden state after the final norm; the head turns it into logits.
-    pub last: &'a [u16],
-}
-
-/// Bytes on disk that features of so many tokens take, but for some hundred bytes a sample.
-pub fn disk_bytes(tokens: u64, captured_layers: u64, d_model: u64) -> u64 {
-    let hidden_states = (captured_layers + 1)
-        .saturating_mul(d_model)
-        .saturating_mul(2);
-    tokens.saturating_mul(hidden_states + 4 + 1)
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FeatureShard {
-    file: String,
-    first: u64,
-    samples: u64,
-    tokens: u64,
-    bytes: u64,
-    sha256: String,
-}
-
-impl FeatureShard {
-    fn written(&self) -> Written {
-        Written {
-            sha256: self.sha256.clone(),
-            bytes: self.bytes,
-        }
-    }
-}
-
-/// `features.json`: the finished shards, and whether they are all there is.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FeatureIndex {
-    version: u32,
-    complete: bool,
-    header: FeatureHeader,
-    shards: Vec<FeatureShard>,
-}
-
-impl FeatureIndex {
-    fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join(INDEX);
-        let text = fs::read(&path).map_err(|source| Error::read(&path, source))?;
-        let index: Self =
-            serde_json::from_slice(&text).map_err(|source| Error::read(&path, source))?;
-        if index.version != VERSION {
-            return Err(Error::altered(&path, "version", VERSION, index.version));
-        }
-        let mut first: u64 = 0;
-        for shard in &index.shards {
-            if shard.first != first {
-                return Err(Error::altered(
-                    &folder.join(&shard.file),
-                    "first sample",
-                    first,
-                    shard.first,
-                ));
-            }
-            let next = first.checked_add(shard.samples);
-            first = next.ok_or_else(|| {
-                let path = folder.join(&shard.file);
-                Error::altered(&path, "samples", "fewer", shard.samples)
-            })?;
-        }
-        Ok(index)
-    }
-
-    fn write(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(INDEX);
-        let text = serde_json::to_vec_pretty(self).map_err(|source| Error::write(&path, source))?;
-        durable::write_whole(&path, &text).map(drop)
-    }
-
-    fn samples(&self) -> u64 {
-        self.shards
-            .last()
-            .map_or(0, |shard| shard.first + shard.samples)
-    }
-}
 
 impl fmt::Debug for FeatureWriter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

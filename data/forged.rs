@@ -37,7 +37,7 @@ fn changed(whole: &[u8], seed: u64) -> Vec<u8> {
 pub(crate) fn refusals(
     whole: &[u8],
     random: u64,
-    read: impl FnMut(Vec<u8>) -> crate::Result<()>,
+    read: impl FnMut(Vec<u8>) -> crate::error::Result<()>,
 ) -> Vec<String> {
     let failed = forged(whole, random).map(read).filter_map(Result::err);
     let messages: Vec<String> = failed.map(|error| error.to_string()).collect();

@@ -2,11 +2,15 @@
 //!
 //! A template comes with a model, from anywhere, and must not be able to do more than to print: whatever it does, its
 //! rendering ends, with a text of bounded length or with an error. Its source is bounded by [`guard`], the
-//! instructions of a rendering by minijinja, and what they make and the time they take by [`accounts`].
+//! instructions of a rendering by minijinja, and what they make and the time they take by [`account`].
 
+use std::time::SystemTime;
+
+use chrono::DateTime;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error as JinjaError, State, functions};
 
+mod account;
 mod accounts;
 mod clock;
 mod filters;
@@ -20,7 +24,7 @@ mod notation;
 mod tests;
 
 use crate::contained::contained;
-use accounts::{Account, refused};
+use account::{Account, refused};
 use notation::text;
 
 /// Template instructions one rendering may take: hundreds of times what a long conversation needs.
@@ -57,7 +61,7 @@ pub(crate) fn compiled(source: &str) -> Result<(Environment<'static>, bool), Com
 /// Why a template does not compile.
 pub(crate) enum CompileError {
     /// It asks for too much.
-    Refused(crate::Error),
+    Refused(crate::error::Error),
     /// It is no template.
     Syntax(JinjaError),
     /// The system has no thread left, or minijinja fails on it.
@@ -84,7 +88,7 @@ fn environment() -> Environment<'static> {
         },
     );
     // One moment for all renderings of a template, so that those of one run agree.
-    let now = clock::now();
+    let now = DateTime::from(SystemTime::now());
     environment.add_function("strftime_now", move |format: &str| {
         clock::strftime(now, format)
     });

@@ -60,9 +60,10 @@ pub(crate) fn keys<T>(fields: &[(Cow<'_, str>, T)]) -> String {
 
 fn unquoted(key: &str) -> Cow<'_, str> {
     let inner = key.get(1..key.len() - 1).unwrap_or_default();
-    match inner.contains('\\') {
-        false => Cow::Borrowed(inner),
-        true => Cow::Owned(serde_json::from_str(key).unwrap_or_default()),
+    if inner.contains('\\') {
+        Cow::Owned(serde_json::from_str(key).unwrap_or_default())
+    } else {
+        Cow::Borrowed(inner)
     }
 }
 

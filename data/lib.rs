@@ -1,11 +1,12 @@
 //! Conversations, chat templates, tokens, loss masks, packing, shards and draft vocabularies.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![warn(clippy::too_many_lines)]
 
 mod contained;
 pub mod conversation;
 mod durable;
 pub mod error;
-pub mod expand;
+mod expand;
 pub mod features;
 #[cfg(test)]
 mod forged;

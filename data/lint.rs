@@ -203,9 +203,8 @@ fn with_visible_mask(sample: &Sample, tokenizer: &Tokenizer) -> Result<String> {
 mod tests {
     use super::*;
     use crate::conversation::Message;
-    use crate::expand::Turns;
     use crate::mask::Masking;
-    use crate::prepare::{Duplicates, Overlong};
+    use crate::prepare::{Overlong, Turns};
     use crate::template::tests::CHATML;
     use crate::tokenizer::tests::small;
 
@@ -237,7 +236,6 @@ mod tests {
             masking,
             turns: Turns::Auto,
             min_trained_tokens: 1,
-            duplicates: Duplicates::Keep,
             vocab: 320,
         };
         let template = ChatTemplate::from_source(CHATML, None, None).unwrap();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversation::{Conversation, Exchange, Message, Sample};
 use crate::error::Result;
-use crate::template::{ChatTemplate, Generation, Rendered};
+use crate::template::{ChatTemplate, GenerationPrompt, Rendered};
 use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
 
@@ -36,7 +36,7 @@ pub fn tokenize<'a>(
     masking: Masking,
 ) -> Result<Sample> {
     let exchange = exchange.into();
-    let rendered = template.render_marked(exchange, Generation::None)?;
+    let rendered = template.render_marked(exchange, GenerationPrompt::Without)?;
     let encoding = tokenizer.encode(&rendered.text)?;
     let loss_mask = match masking {
         Masking::All => vec![true; encoding.ids.len()],
@@ -68,7 +68,7 @@ pub fn prompt_text(conversation: &Conversation, template: &ChatTemplate) -> Resu
     if exchange.messages.last().is_some_and(Message::is_assistant) {
         exchange = exchange.first(exchange.messages.len() - 1);
     }
-    template.render(exchange, Generation::Prompt)
+    template.render(exchange, GenerationPrompt::With)
 }
 
 /// The bytes of a rendering that the assistant wrote, in order.
@@ -86,7 +86,7 @@ fn assistant_spans(
         // A turn can have several blocks, so those of the turns before the last one are counted.
         let earlier = match masking {
             Masking::LastTurn => {
-                match template.render_marked(exchange.first(last), Generation::None) {
+                match template.render_marked(exchange.first(last), GenerationPrompt::Without) {
                     Ok(before) => before.spans.map_or(0, |spans| spans.len()),
                     Err(_) => spans.len().saturating_sub(1),
                 }
@@ -241,9 +241,10 @@ mod tests {
                 None => template,
             };
             let messages: Vec<Message> = serde_json::from_value(row["messages"].clone()).unwrap();
-            let generation = match row["add_generation_prompt"].as_bool().unwrap() {
-                true => Generation::Prompt,
-                false => Generation::None,
+            let generation = if row["add_generation_prompt"].as_bool().unwrap() {
+                GenerationPrompt::With
+            } else {
+                GenerationPrompt::Without
             };
             let rendered = template.render(&messages[..], generation).unwrap();
             assert_eq!(rendered, row["rendered"].as_str().unwrap(), "{name}");

@@ -8,55 +8,18 @@ use sha2::{Digest, Sha256};
 
 use crate::conversation::{Content, Exchange, Row, Sample};
 use crate::error::{Error, Result};
-use crate::expand::{Samples, Turns, samples};
+use crate::expand::{Samples, samples};
 use crate::mask::Masking;
 use crate::rows::{LocatedRow, Location};
-use crate::template::{ChatTemplate, Generation};
+use crate::template::{ChatTemplate, GenerationPrompt};
 use crate::tokenizer::Tokenizer;
+
+pub(crate) mod settings;
+
+pub use settings::{Overlong, PrepareSettings, Turns};
 
 /// Places a category of a report names.
 const EXAMPLES: usize = 5;
-
-/// What happens to a sample that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlong {
-    /// It is left out.
-    Drop,
-    /// Its end is cut off.
-    #[default]
-    Truncate,
-}
-
-/// What happens to a sample with the tokens and mask of an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Duplicates {
-    /// It is kept and counted.
-    #[default]
-    Keep,
-    /// It is left out.
-    Drop,
-}
-
-/// What a sample must be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrepareSettings {
-    /// Tokens a sample may have.
-    pub max_length: usize,
-    /// What happens to longer ones.
-    pub overlong: Overlong,
-    /// Which tokens are trained on.
-    pub masking: Masking,
-    /// Whether a conversation is one sample, or one for each answer.
-    pub turns: Turns,
-    /// Samples with fewer trained tokens are left out.
-    pub min_trained_tokens: usize,
-    /// What happens to repeated samples.
-    pub duplicates: Duplicates,
-    /// Vocabulary size of the target; a token id beyond it is an error.
-    pub vocab: usize,
-}
 
 /// How many samples something happened to, and where the first few of them stand.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,10 +61,8 @@ pub struct PrepareReport {
     pub overlong: Category,
     /// Left out: too few trained tokens (after cutting).
     pub untrained: Category,
-    /// Samples equal to an earlier one.
+    /// Samples equal to an earlier one, which are kept.
     pub duplicates: Category,
-    /// Of these, how many were left out.
-    pub duplicates_dropped: u64,
     /// Tokens kept, those of copies included.
     pub tokens: u64,
     /// Of these, how many are trained on.
@@ -152,9 +113,6 @@ impl fmt::Display for PrepareReport {
                     category.examples.join(", ")
                 )?;
             }
-        }
-        if self.duplicates_dropped > 0 {
-            write!(f, "\n{} of these left out", self.duplicates_dropped)?;
         }
         Ok(())
     }
@@ -218,7 +176,7 @@ impl Preparation<'_> {
             ..shown
         };
         let [shown, hidden] =
-            [shown, hidden].map(|exchange| template.render(exchange, Generation::None));
+            [shown, hidden].map(|exchange| template.render(exchange, GenerationPrompt::Without));
         matches!((shown, hidden), (Ok(shown), Ok(hidden)) if shown == hidden)
     }
 }
@@ -347,10 +305,6 @@ impl Sieve<'_> {
         }
         if !self.seen.insert(digest(&sample)) {
             report.duplicates.add(location);
-            if settings.duplicates == Duplicates::Drop {
-                report.duplicates_dropped += 1;
-                return None;
-            }
         }
         if overlong {
             report.truncated.add(location);
@@ -399,7 +353,6 @@ mod tests {
             masking: Masking::Assistant,
             turns: Turns::Auto,
             min_trained_tokens: 1,
-            duplicates: Duplicates::Keep,
             vocab: 320,
         }
     }
@@ -444,7 +397,7 @@ mod tests {
             ["`rows.jsonl` row 2", "`rows.jsonl` row 5"]
         );
         assert_eq!(report.untrained.examples, ["`rows.jsonl` row 3"]);
-        assert_eq!((report.duplicates.count, report.duplicates_dropped), (1, 0));
+        assert_eq!(report.duplicates.count, 1);
         assert!(report.to_string().contains("2 of 5 samples kept"));
     }
 
@@ -452,7 +405,6 @@ mod tests {
     fn truncation_keeps_the_beginning_and_may_leave_nothing_to_train() {
         let settings = PrepareSettings {
             overlong: Overlong::Truncate,
-            duplicates: Duplicates::Drop,
             ..settings()
         };
         let (samples, report) = run(mixed(), &settings).unwrap();
@@ -461,7 +413,7 @@ mod tests {
             (report.kept, report.truncated.count, report.untrained.count),
             (2, 1, 2)
         );
-        assert_eq!((report.overlong.count, report.duplicates_dropped), (0, 1));
+        assert_eq!((report.overlong.count, report.duplicates.count), (0, 1));
     }
 
     #[test]

@@ -6,23 +6,21 @@
 //!
 //! # Files
 //! Beside `OUT` stand `OUT.journal`, with the conversations that are answered, from which an interrupted run goes on,
-//! and `OUT.report`, the [`Report`] as JSON. Neither is taken for data where the folder is read as a dataset.
+//! and `OUT.report`, the [`RegenerateReport`] as JSON. Neither is taken for data where the folder is read as a dataset.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Content, Message, Row};
+use crate::conversation::{Content, Row};
 use crate::durable::{PendingFile, hex, write_whole};
 use crate::error::{Error, Result};
 use crate::rows::{Columns, read_columns, read_rows};
-use crate::seed::mix;
 
+mod answers;
 mod journal;
 mod report;
 mod retry;
@@ -31,85 +29,21 @@ mod tests;
 mod turns;
 mod workers;
 
+pub use answers::{Answer, Answers, Failure, Request, Truncated};
 use journal::{Entry, Journal};
-pub use report::{Failed, Report, UnchangedRows};
+pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
 pub use turns::Unchanged;
 use turns::{answered, answers, planned, steps};
+pub use workers::Work;
 use workers::{Ended, Pending, Shared};
 
 /// The key of a message that holds reasoning apart from what is said.
 pub const REASONING: &str = "reasoning_content";
 
-/// A turn to be answered.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
-    /// The conversation's row, from 1.
-    pub row: u64,
-    /// The turn's number in it, from 1.
-    pub turn: usize,
-    /// All that was said before, the new answers included.
-    pub messages: &'a [Message],
-}
-
-impl Request<'_> {
-    /// A seed for this turn alone, the same at every try and in every run.
-    pub fn seed(&self, seed: u64) -> u64 {
-        mix(mix(seed, self.row), self.turn as u64)
-    }
-}
-
-/// An answer to a turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// What the assistant says.
-    pub message: Message,
-    /// Whether it was cut off at the longest answer.
-    pub truncated: bool,
-}
-
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// Another try may succeed.
-    Passing {
-        /// What happened.
-        reason: String,
-        /// How long the server asks to wait.
-        wait: Option<Duration>,
-    },
-    /// Another try would fail as well.
-    Lasting {
-        /// What happened.
-        reason: String,
-    },
-}
-
-/// What answers a turn: a server, or a decoder of this program.
-pub trait Answers: Sync {
-    /// Answers a turn, once.
-    ///
-    /// # Errors
-    /// It did not, and [`Failure`] says whether another try makes sense.
-    fn answer(&self, request: &Request) -> Result<Answer, Failure>;
-}
-
-/// What happens to a conversation when an answer is cut off at the longest answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Truncated {
-    /// It goes on with the answer as it is.
-    #[default]
-    Keep,
-    /// It is left out.
-    Drop,
-    /// It counts as failed, and is asked for again by the next run.
-    Fail,
-}
-
 /// What happens to a journal and an output that are there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingAnswers {
     /// It is gone on with if it is of the same answers, else refused.
     Continue,
     /// They get another name.
@@ -118,7 +52,7 @@ pub enum Existing {
 
 /// What the answers are of: another value makes another journal.
 #[derive(Debug, Clone)]
-pub struct Wanted<'a> {
+pub struct RegenerateSettings<'a> {
     /// Conversations: a file, or a folder of them.
     pub data: &'a Path,
     /// The `.jsonl` file to write.
@@ -129,25 +63,13 @@ pub struct Wanted<'a> {
     pub truncated: Truncated,
 }
 
-/// How the work is done: of no influence on the answers.
-pub struct Work<'a> {
-    /// Conversations under way at a time, at least 1.
-    pub concurrency: usize,
-    /// How failures that may pass are met.
-    pub retry: Retry,
-    /// Requests in a second, at most.
-    pub requests_per_second: Option<f64>,
-    /// Whether to stop: no request is made any more, and what is not finished is left to the next run.
-    pub interrupted: &'a (dyn Fn() -> bool + Sync),
-}
-
 /// Conversations to be answered, and what is answered of them.
 pub struct Job {
     data: PathBuf,
     out: PathBuf,
     truncated: Truncated,
     sha256: String,
-    report: Report,
+    report: RegenerateReport,
     journal: Journal,
 }
 
@@ -156,10 +78,10 @@ impl Job {
     ///
     /// # Errors
     /// A row cannot be understood, the journal is of something else, or the output is there without a journal.
-    pub fn open(wanted: &Wanted, existing: Existing) -> Result<Self> {
+    pub fn open(wanted: &RegenerateSettings, existing: ExistingAnswers) -> Result<Self> {
         let scan = scan(wanted.data)?;
         let journal_path = beside(wanted.out, ".journal");
-        if existing == Existing::SetAside {
+        if existing == ExistingAnswers::SetAside {
             Journal::check_free(&journal_path)?;
             for path in [&journal_path, wanted.out, &beside(wanted.out, ".report")] {
                 set_aside(path)?;
@@ -178,12 +100,12 @@ impl Job {
             out: wanted.out.to_owned(),
             truncated: wanted.truncated,
             sha256: scan.sha256,
-            report: Report {
+            report: RegenerateReport {
                 rows: scan.rows,
                 unchanged: scan.unchanged,
                 from_journal: (1..=scan.rows).filter(|&row| journal.holds(row)).count() as u64,
                 damaged_lines: journal.unreadable,
-                ..Report::default()
+                ..RegenerateReport::default()
             },
             journal,
         })
@@ -211,7 +133,7 @@ impl Job {
         answers: &dyn Answers,
         work: &Work,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Option<Report>> {
+    ) -> Result<Option<RegenerateReport>> {
         if !self.answer_all(answers, work, progress)? {
             return Ok(None);
         }
@@ -325,7 +247,7 @@ impl Job {
     }
 }
 
-impl Report {
+impl RegenerateReport {
     /// Whether the conversation of a row failed.
     fn failed_at(&self, row: u64) -> bool {
         let found = self.failed.binary_search_by_key(&row, |failed| failed.row);

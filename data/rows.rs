@@ -1,77 +1,27 @@
 //! Streams the rows of JSON and Parquet files, one at a time and with their place.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::conversation::Row;
 use crate::error::{Error, Result};
 use crate::table::Table;
 
+pub(crate) mod location;
 mod texts;
 
 use texts::Texts;
 
+pub use self::location::{LONGEST_ROW, LocatedRow, Location};
 pub use crate::table::Columns;
-
-/// The longest row, in bytes of JSON.
-pub const LONGEST_ROW: usize = 32 << 20;
 
 const FILES: &str =
     "rows in `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`";
 
-/// Where a row stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Location {
-    /// The file, or the name of what generated the row.
-    pub file: Arc<Path>,
-    /// Line of a text file, or row of a table or list, from 1.
-    pub row: usize,
-}
-
-impl Location {
-    /// The place of one row.
-    pub fn new(file: impl AsRef<Path>, row: usize) -> Self {
-        Self {
-            file: Arc::from(file.as_ref()),
-            row,
-        }
-    }
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` row {}", self.file.display(), self.row)
-    }
-}
-
-/// A row and where it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocatedRow {
-    /// Where it stands.
-    pub location: Location,
-    /// The row.
-    pub row: Row,
-    /// How often its samples are taken: once, unless its source has a weight.
-    pub copies: usize,
-}
-
-impl LocatedRow {
-    /// A row that is taken once.
-    pub fn new(location: Location, row: impl Into<Row>) -> Self {
-        Self {
-            location,
-            row: row.into(),
-            copies: 1,
-        }
-    }
-}
-
 /// The rows of a file, folder or pattern in order; see [`read_rows`].
-pub struct Rows {
+pub struct RowReader {
     path: PathBuf,
     columns: Columns,
     waiting: VecDeque<PathBuf>,
@@ -128,12 +78,13 @@ fn matching(path: &Path) -> Result<Option<Vec<PathBuf>>> {
 
 fn sorted(path: &Path, mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     files.sort();
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(Error::EmptyDataset {
+    if files.is_empty() {
+        Err(Error::EmptyDataset {
             path: path.to_path_buf(),
             expected: FILES,
-        }),
+        })
+    } else {
+        Ok(files)
     }
 }
 
@@ -173,13 +124,13 @@ pub fn would_read(path: &Path, file: &Path) -> bool {
 ///
 /// A row that cannot be understood is an error and reading can go on after it; a file that cannot be read
 /// is an error and reading goes on with the next file. A dataset without rows is an error.
-pub fn read_rows(path: &Path) -> Result<Rows> {
+pub fn read_rows(path: &Path) -> Result<RowReader> {
     read_columns(path, Columns::Needed)
 }
 
 /// As [`read_rows`], with these columns of Parquet files.
-pub fn read_columns(path: &Path, columns: Columns) -> Result<Rows> {
-    Ok(Rows {
+pub fn read_columns(path: &Path, columns: Columns) -> Result<RowReader> {
+    Ok(RowReader {
         path: path.to_path_buf(),
         columns,
         waiting: files(path)?.into(),
@@ -188,7 +139,7 @@ pub fn read_columns(path: &Path, columns: Columns) -> Result<Rows> {
     })
 }
 
-impl Iterator for Rows {
+impl Iterator for RowReader {
     type Item = Result<LocatedRow>;
 
     fn next(&mut self) -> Option<Self::Item> {

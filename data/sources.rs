@@ -92,9 +92,10 @@ impl From<Entry> for Source {
 
 impl From<Source> for Entry {
     fn from(Source { path, weight }: Source) -> Self {
-        match weight == once() {
-            true => Self::Path(path),
-            false => Self::Weighted(Weighted { path, weight }),
+        if weight == once() {
+            Self::Path(path)
+        } else {
+            Self::Weighted(Weighted { path, weight })
         }
     }
 }

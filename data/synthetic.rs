@@ -6,11 +6,11 @@
 use std::collections::HashSet;
 
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::conversation::{Conversation, Message};
 
+mod dice;
 mod lists;
 mod numbers;
 mod prose;
@@ -19,60 +19,7 @@ mod records;
 #[rustfmt::skip]
 mod words;
 
-/// A source of chance that picks words and numbers.
-struct Dice(StdRng);
-
-impl Dice {
-    /// One of several, each as likely.
-    fn pick<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
-        choices[self.0.random_range(0..choices.len())]
-    }
-
-    /// Different ones of several, in random order.
-    fn pick_many<'a, T: ?Sized>(&mut self, choices: &[&'a T], count: usize) -> Vec<&'a T> {
-        let mut choices = choices.to_vec();
-        choices.shuffle(&mut self.0);
-        choices.truncate(count);
-        choices
-    }
-
-    /// A number between two, both included.
-    fn number(&mut self, low: u64, high: u64) -> u64 {
-        self.0.random_range(low..=high)
-    }
-
-    /// So many numbers between two, both included.
-    fn numbers(&mut self, count: u64, low: u64, high: u64) -> Vec<u64> {
-        (0..count).map(|_| self.number(low, high)).collect()
-    }
-
-    /// True once in so many times.
-    fn one_in(&mut self, times: u64) -> bool {
-        self.number(1, times) == 1
-    }
-}
-
-/// A question with its answer, and at times another that goes on from there.
-struct Exchange {
-    prompt: String,
-    answer: String,
-    follow_up: Option<(String, String)>,
-}
-
-impl Exchange {
-    fn new(prompt: impl Into<String>, answer: impl Into<String>) -> Self {
-        Self {
-            prompt: prompt.into(),
-            answer: answer.into(),
-            follow_up: None,
-        }
-    }
-
-    fn then(mut self, prompt: impl Into<String>, answer: impl Into<String>) -> Self {
-        self.follow_up = Some((prompt.into(), answer.into()));
-        self
-    }
-}
+use dice::{Dice, Exchange};
 
 /// Writes one exchange of a kind.
 type Kind = fn(&mut Dice) -> Exchange;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::contained::contained;
 use crate::conversation::KEYS;
 use crate::error::{Error, Result};
-use crate::rows::{LONGEST_ROW, Location};
+use crate::rows::location::{LONGEST_ROW, Location};
 
 /// Rows decoded at a time: bounds the memory of reading.
 const BATCH_ROWS: usize = 256;

@@ -26,11 +26,11 @@ pub const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_gen
 
 /// Whether a rendering ends with the opening of an assistant turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Generation {
+pub enum GenerationPrompt {
     /// It does: the target would go on by writing its answer.
-    Prompt,
+    With,
     /// It ends with the last message.
-    None,
+    Without,
 }
 
 /// A rendered conversation.
@@ -127,7 +127,7 @@ impl ChatTemplate {
     pub fn render<'a>(
         &self,
         exchange: impl Into<Exchange<'a>>,
-        generation: Generation,
+        generation: GenerationPrompt,
     ) -> Result<String> {
         self.render_marked(exchange, generation)
             .map(|rendered| rendered.text)
@@ -137,7 +137,7 @@ impl ChatTemplate {
     pub fn render_marked<'a>(
         &self,
         exchange: impl Into<Exchange<'a>>,
-        generation: Generation,
+        generation: GenerationPrompt,
     ) -> Result<Rendered> {
         let exchange = exchange.into();
         if !self.marks_generation {
@@ -166,7 +166,7 @@ impl ChatTemplate {
     fn print(
         &self,
         exchange: Exchange<'_>,
-        generation: Generation,
+        generation: GenerationPrompt,
         marks: (&str, &str),
     ) -> Result<String> {
         let tools = match exchange.tools {
@@ -178,7 +178,7 @@ impl ChatTemplate {
             messages,
             tools,
             documents => Value::from(()),
-            add_generation_prompt => generation == Generation::Prompt,
+            add_generation_prompt => generation == GenerationPrompt::With,
             generation_start__ => marks.0,
             generation_end__ => marks.1,
             ..Value::from_serialize(&self.variables)
@@ -288,13 +288,13 @@ pub(crate) mod tests {
 
     fn rendered(source: &str, messages: &[Message]) -> Rendered {
         template(source)
-            .render_marked(messages, Generation::None)
+            .render_marked(messages, GenerationPrompt::Without)
             .unwrap()
     }
 
     fn refusal(source: &str) -> String {
         template(source)
-            .render(&[Message::new("user", "u")][..], Generation::None)
+            .render(&[Message::new("user", "u")][..], GenerationPrompt::Without)
             .unwrap_err()
             .to_string()
     }
@@ -305,16 +305,20 @@ pub(crate) mod tests {
         let chatml = template(CHATML);
         let turns = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n yo<|im_end|>\n";
         assert_eq!(
-            chatml.render(&messages[..], Generation::None).unwrap(),
+            chatml
+                .render(&messages[..], GenerationPrompt::Without)
+                .unwrap(),
             turns
         );
         assert_eq!(
-            chatml.render(&messages[..1], Generation::Prompt).unwrap(),
+            chatml
+                .render(&messages[..1], GenerationPrompt::With)
+                .unwrap(),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
         );
         assert_eq!(
             chatml
-                .render_marked(&messages[..], Generation::None)
+                .render_marked(&messages[..], GenerationPrompt::Without)
                 .unwrap()
                 .spans,
             None
@@ -385,7 +389,10 @@ pub(crate) mod tests {
         let variables = json!({"enable_thinking": false});
         let template = template("{{ enable_thinking }}")
             .with_variables(variables.as_object().unwrap().clone());
-        assert_eq!(template.render(&[][..], Generation::None).unwrap(), "False");
+        assert_eq!(
+            template.render(&[][..], GenerationPrompt::Without).unwrap(),
+            "False"
+        );
     }
 
     #[test]
@@ -430,7 +437,7 @@ pub(crate) mod tests {
         let text = || {
             ChatTemplate::from_folder(folder.path())
                 .unwrap()
-                .render(&[][..], Generation::None)
+                .render(&[][..], GenerationPrompt::Without)
                 .unwrap()
         };
         config(json!({"chat_template": "one{{ eos_token }}", "eos_token": {"content": "</s>"}}));

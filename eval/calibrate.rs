@@ -9,7 +9,9 @@ use std::collections::BinaryHeap;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_models::{Caches, LogitRows, Pass, Proposer, StaticTree, chain};
 
-use crate::{Calibration, DecodeSettings, Decoder, Result};
+use crate::draft::Calibration;
+use crate::error::Result;
+use crate::speculate::{DecodeSettings, Decoder};
 
 /// How often each guess of a drafter was right.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -59,7 +59,7 @@ fn tail(statistic: f64, dof: f64) -> f64 {
 /// The probability that has to move into one of `cells` equally likely cells, out of the others evenly, so that a test with
 /// `dof` degrees of freedom over `samples` finds it at the level of 0.01 in nine cases of ten. `None` without samples.
 ///
-/// A cell that gains `δ` makes the statistic's law a non-central one with `λ = n δ² c² / (c - 1)`.
+/// A cell that gains `δ` makes the statistic's distribution a non-central one with `λ = n δ² c² / (c - 1)`.
 pub(crate) fn detectable_shift(samples: u64, dof: u64, cells: usize) -> Option<f64> {
     if samples == 0 || dof == 0 {
         return None;
@@ -89,7 +89,7 @@ fn smallest(holds: impl Fn(f64) -> bool) -> f64 {
     high
 }
 
-/// `P(χ'² ≥ statistic)` of the non-central law: a mixture of central ones by a Poisson law of mean `λ / 2`
+/// `P(χ'² ≥ statistic)` of the non-central distribution: a mixture of central ones by a Poisson distribution of mean `λ / 2`
 /// (<https://dlmf.nist.gov/8.19> has the gamma functions, Patnaik 1949 the mixture).
 fn noncentral_tail(statistic: f64, dof: f64, lambda: f64) -> f64 {
     let mean = lambda / 2.0;
@@ -117,7 +117,7 @@ mod tests {
         for (dof, critical) in [(1.0, 3.841459), (10.0, 18.307038), (100.0, 124.342113)] {
             assert!((tail(critical, dof) - 0.05).abs() < 1e-6);
         }
-        // Of the non-central law with 4 degrees of freedom and λ = 1, by the series of its lower tail: P(χ'² ≥ 5) = 0.409555.
+        // Of the non-central distribution with 4 degrees of freedom and λ = 1, by the series of its lower tail: P(χ'² ≥ 5) = 0.409555.
         assert!((noncentral_tail(5.0, 4.0, 1.0) - 0.409_555).abs() < 1e-6);
         assert!((noncentral_tail(5.0, 4.0, 0.0) - tail(5.0, 4.0)).abs() < 1e-12);
     }

@@ -1,8 +1,9 @@
 //! Several reports side by side.
 use std::fmt::Write;
 
-use crate::report::{FIGURES, figures, legend, with_interval};
-use crate::{LosslessReport, Report, SettingReport, TargetReport};
+use crate::report::{
+    FIGURES, LosslessReport, Report, SettingReport, TargetReport, figures, legend, with_interval,
+};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
 const SHARED: [&str; 10] = [
@@ -177,7 +178,8 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DatasetReport, DraftReport, DrafterReport, TargetReport};
+    use crate::draft::DraftReport;
+    use crate::report::{DatasetReport, DrafterReport, TargetReport};
 
     fn report(sha256: &str, prompts: u64, tau: f64) -> Report {
         let overall = DatasetReport {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 mod short;
 
@@ -410,9 +410,12 @@ impl fmt::Display for DraftReport {
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> serde_json::Result<DraftChoice> {
+        serde_json::from_str(text)
+    }
+
     #[test]
     fn every_shape_is_read_with_its_defaults() {
-        let read = |text: &str| serde_json::from_str::<DraftChoice>(text);
         let expected = DraftChoice::Dynamic {
             depth: 6,
             top_k: 10,
@@ -453,6 +456,10 @@ mod tests {
             read(r#"{"shape": "confident", "length": 7}"#).unwrap(),
             expected
         );
+    }
+
+    #[test]
+    fn a_shape_is_refused_that_is_unknown_or_has_keys_of_another() {
         for (text, part) in [
             (r#"{"shape": "bush"}"#, "unknown variant `bush`"),
             (

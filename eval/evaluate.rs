@@ -3,13 +3,17 @@ use rand::{Rng as _, SeedableRng, rngs::StdRng};
 use spectrain_data::seed::mix;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 
-use crate::greedy_test::Place;
-use crate::sampling_test::SamplingTest;
-use crate::{
-    Acceptance, Comparison, DatasetReport, DecodeSettings, Decoder, DraftChoice, DraftReport,
-    Error, Generation, MeasuredOn, Result, SamplingReport, Seconds, SecondsReport, SettingReport,
-    Speedup, VerifierChoice, bootstrap, cost::Cost, measure as measure_ranks,
-};
+use crate::bootstrap::bootstrap;
+use crate::calibrate::measure as measure_ranks;
+use crate::cost::Cost;
+use crate::draft::{DraftChoice, DraftReport, MeasuredOn};
+use crate::error::{Error, Result};
+use crate::greedy_test::{Comparison, Place};
+use crate::report::{DatasetReport, SecondsReport, SettingReport, Speedup};
+use crate::sampling_test::{SamplingReport, SamplingTest};
+use crate::speculate::{DecodeSettings, Decoder, Generation, Seconds};
+use crate::statistics::Acceptance;
+use crate::verify::{Verifier, VerifierChoice};
 
 #[cfg(test)]
 mod tests;
@@ -63,7 +67,7 @@ pub struct CalibrationPrompts {
 
 /// How far an evaluation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress<'a> {
+pub struct EvaluateProgress<'a> {
     /// Outputs decoded, and outputs tested.
     pub done: usize,
     /// All of them as far as is known: a test that needs more outputs adds to it.
@@ -96,7 +100,7 @@ pub fn evaluate(
     proposer: &mut dyn Proposer,
     sets: &[PromptSet],
     settings: &EvaluateSettings,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation> {
     check(sets, settings)?;
     for choice in &settings.drafts {
@@ -117,12 +121,7 @@ pub fn evaluate(
         greedy: Comparison::default(),
     };
     for sampling in &settings.samplings {
-        let plain = settings.baseline.then(|| {
-            rounds.run(&mut |prompt, rng, warm| {
-                let draft = &DraftShape::Chain { length: 0 };
-                decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
-            })
-        });
+        let plain = settings.baseline.then(|| rounds.plain(decoder, sampling));
         let plain = plain.transpose()?;
         for choice in settings.drafts.iter().flat_map(|draft| draft.at(sampling)) {
             let (shape, draft) = settle(decoder, proposer, &choice, settings, sampling)?;
@@ -138,21 +137,10 @@ pub fn evaluate(
                 let seed = mix(settings.seed, evaluation.settings.len() as u64);
                 let mut test = SamplingTest::new(*sampling, shape.length(), seed);
                 rounds.test(&mut test, &mut |prompt, rng, test| {
-                    let decode = DecodeSettings {
-                        shadow: Some(rng.random()),
-                        ..settings.decode(sampling, &shape, Warm::Already)
-                    };
-                    let output = decoder.generate(proposer, verifier, prompt, &decode, rng)?;
-                    // Where a verifier looks ahead, which draft a token belongs to is not settled before it is drawn.
-                    let shadows = if verifier.decides_in_order() {
-                        &output.shadows[..]
-                    } else {
-                        &[]
-                    };
-                    test.add(decoder.target, prompt, &output.tokens, shadows)
+                    let decode = settings.decode(sampling, &shape, Warm::Already);
+                    add_output(test, (decoder, proposer, verifier), prompt, decode, rng)
                 })
             });
-            let tested = tested.transpose()?;
             if let (Some(plain), true) = (&plain, sampling.is_greedy()) {
                 compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
             }
@@ -168,13 +156,35 @@ pub fn evaluate(
                 draft,
                 datasets: by_dataset(&measured, share, settings.seed),
                 overall: overall(&measured, share, settings.seed),
-                sampling: tested,
+                sampling: tested.transpose()?,
             });
             evaluation.shapes.push(shape);
             evaluation.outputs.push(outputs);
         }
     }
     Ok(evaluation)
+}
+
+/// Adds an output of the drafter to a test.
+fn add_output(
+    test: &mut SamplingTest,
+    (decoder, proposer, verifier): (&Decoder, &mut dyn Proposer, &dyn Verifier),
+    prompt: &[u32],
+    decode: DecodeSettings,
+    rng: &mut StdRng,
+) -> Result<()> {
+    let decode = DecodeSettings {
+        shadow: Some(rng.random()),
+        ..decode
+    };
+    let output = decoder.generate(proposer, verifier, prompt, &decode, rng)?;
+    // Where a verifier looks ahead, which draft a token belongs to is not settled before it is drawn.
+    let shadows = if verifier.decides_in_order() {
+        &output.shadows[..]
+    } else {
+        &[]
+    };
+    test.add(decoder.target, prompt, &output.tokens, shadows)
 }
 
 /// Compares greedy outputs with those of plain decoding.
@@ -307,10 +317,19 @@ struct Rounds<'a> {
     seeds: u64,
     done: usize,
     total: usize,
-    progress: &'a mut dyn FnMut(Progress),
+    progress: &'a mut dyn FnMut(EvaluateProgress),
 }
 
 impl Rounds<'_> {
+    /// Every prompt once, without drafts.
+    fn plain(&mut self, decoder: &Decoder, sampling: &Sampling) -> Result<Vec<Vec<Generation>>> {
+        let settings = self.settings;
+        self.run(&mut |prompt, rng, warm| {
+            let draft = &DraftShape::Chain { length: 0 };
+            decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
+        })
+    }
+
     /// Every prompt once, after one that is not kept.
     fn run(&mut self, generate: &mut Generate) -> Result<Vec<Vec<Generation>>> {
         if let Some((set, prompt)) =
@@ -341,7 +360,7 @@ impl Rounds<'_> {
     fn advance(&mut self, dataset: &str, what: &str) {
         self.done += 1;
         self.total = self.total.max(self.done);
-        (self.progress)(Progress {
+        (self.progress)(EvaluateProgress {
             done: self.done,
             total: self.total,
             dataset,

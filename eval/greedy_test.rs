@@ -5,8 +5,8 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, chain};
 
-use crate::Result;
-use crate::verify::host_rows;
+use crate::error::Result;
+use crate::verify::rows::host_rows;
 
 /// Greedy outputs with and without speculation, compared up to where they first differ.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,5 +1,6 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![warn(clippy::too_many_lines)]
 mod bootstrap;
 mod calibrate;
 mod chi_square;
@@ -24,7 +25,7 @@ pub use compare::compare;
 pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
 pub use evaluate::{
-    CalibrationPrompts, EvaluateSettings, Evaluation, Progress, PromptSet, evaluate,
+    CalibrationPrompts, EvaluateProgress, EvaluateSettings, Evaluation, PromptSet, evaluate,
 };
 pub use greedy_test::{Comparison, Difference};
 pub use report::{
@@ -33,5 +34,5 @@ pub use report::{
 };
 pub use sampling_test::{SamplingReport, TupleReport};
 pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
-pub use statistics::{Acceptance, expected_emitted, macro_tau};
+pub use statistics::Acceptance;
 pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

@@ -7,7 +7,10 @@ use serde_json::{Map, Value};
 
 use spectrain_models::Sampling;
 
-use crate::{Comparison, Difference, DraftReport, Error, Result, SamplingReport};
+use crate::draft::DraftReport;
+use crate::error::{Error, Result};
+use crate::greedy_test::{Comparison, Difference};
+use crate::sampling_test::SamplingReport;
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -293,9 +296,10 @@ impl Report {
 
     /// Every target, one or several.
     pub fn all_targets(&self) -> &[TargetReport] {
-        match self.targets.is_empty() {
-            true => std::slice::from_ref(&self.target),
-            false => &self.targets,
+        if self.targets.is_empty() {
+            std::slice::from_ref(&self.target)
+        } else {
+            &self.targets
         }
     }
 
@@ -420,10 +424,11 @@ pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChainTokens, ChiSquare};
+    use crate::chi_square::ChiSquare;
+    use crate::draft::ChainTokens;
 
-    fn report() -> Report {
-        let dataset = DatasetReport {
+    fn dataset() -> DatasetReport {
+        DatasetReport {
             name: "gsm8k".into(),
             prompts: 2,
             tokens: 30,
@@ -448,14 +453,17 @@ mod tests {
                 other: 0.25,
                 autoregressive: Some(2.625),
             },
-        };
+        }
+    }
+
+    fn report() -> Report {
         let empty = DatasetReport {
             name: "mt-bench".into(),
             ..DatasetReport::default()
         };
         let overall = DatasetReport {
             name: "overall".into(),
-            ..dataset.clone()
+            ..dataset()
         };
         let setting = SettingReport {
             target: None,
@@ -468,7 +476,7 @@ mod tests {
                 length: 2,
                 tokens: Some(ChainTokens::Drawn),
             },
-            datasets: vec![dataset, empty],
+            datasets: vec![dataset(), empty],
             overall,
             sampling: None,
         };

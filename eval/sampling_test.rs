@@ -3,7 +3,7 @@
 //! A token drawn from a known distribution has an even place in it: with tokens ordered by probability, the probability of
 //! those before it plus a random share of its own is uniform from 0 to 1, whatever the distribution is (the probability
 //! integral transform, <https://doi.org/10.1214/aoms/1177729394>). Given all tokens before, that holds for each token of an
-//! exact decoder, so every token of every output is a sample of one uniform law, and none is too rare to be counted. The
+//! exact decoder, so every token of every output is a sample of one uniform distribution, and none is too rare to be counted. The
 //! distributions are computed anew, from the finished text alone: what speculation left in the caches has no part in them.
 //!
 //! Any order of the tokens that is settled before one of them is drawn will do. What a second draft has at that place, which
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::seed::{mix, uniform};
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Sampling, Target, chain};
 
-use crate::Result;
 use crate::chi_square::{ChiSquare, detectable_shift};
-use crate::verify::{host_rows, processed};
+use crate::error::Result;
+use crate::verify::rows::{host_rows, processed};
 
 /// Entropy in nats from which on a token is counted. Where the target is sure, an inexact decoder hides.
 const UNSURE: f64 = 0.5;
@@ -159,7 +159,7 @@ impl SamplingTest {
         let seed = mix(self.seed, self.outputs.len() as u64);
         let mut places = Vec::with_capacity(output.len());
         let sampling = self.sampling;
-        each_law(target, &text, prompt.len() + 1, &mut |at, logits| {
+        each_distribution(target, &text, prompt.len() + 1, &mut |at, logits| {
             let p = processed(logits, at, &sampling)?;
             let chance = uniform(mix(seed, at as u64));
             let first = shadows.get(at - prompt.len());
@@ -267,7 +267,7 @@ fn entropy(p: &[f64]) -> f64 {
 }
 
 /// Gives `see` the target's logits before each token of `text` from index `from` on, at least 1.
-fn each_law(
+fn each_distribution(
     target: &dyn Target,
     text: &[u32],
     from: usize,
@@ -308,8 +308,9 @@ mod tests {
     use spectrain_models::{Capture, Children, DraftShape, StaticTree};
 
     use super::*;
+    use crate::speculate::{DecodeSettings, Decoder};
     use crate::toy::{Style, ToyDrafter, ToyTarget};
-    use crate::{DecodeSettings, Decoder, VerifierChoice};
+    use crate::verify::VerifierChoice;
 
     struct Trial {
         style: Style,
@@ -353,9 +354,10 @@ mod tests {
                 let output = decoder
                     .generate(&mut drafter, verifier, &prompt, &settings, &mut rng)
                     .unwrap();
-                let shadows = match verifier.decides_in_order() {
-                    true => &output.shadows[..],
-                    false => &[],
+                let shadows = if verifier.decides_in_order() {
+                    &output.shadows[..]
+                } else {
+                    &[]
                 };
                 test.add(&target, &prompt, &output.tokens, shadows).unwrap();
             }

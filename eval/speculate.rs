@@ -10,8 +10,9 @@ use spectrain_models::{
     Proposer, Sampling, Target, TargetOutput, chain, depths,
 };
 
-use crate::verify::{Verifier, choose};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::verify::Verifier;
+use crate::verify::rows::choose;
 
 #[cfg(test)]
 mod tests;
@@ -163,11 +164,9 @@ impl<'a> Decoder<'a> {
             self.check_interrupted()?;
             let mut clock = Stopwatch::default();
             let steps = settings.draft.length().min(sequence.room() - 1);
-            let shadow = match &mut chance {
-                Some(rng) => Some(propose(proposer, steps, settings, rng)?),
-                None => None,
-            };
-            let draft = clock.draft(|| propose(proposer, steps, settings, rng))?;
+            let mut drafted = |rng: &mut StdRng| propose(proposer, steps, settings, rng);
+            let shadow = chance.as_mut().map(&mut drafted).transpose()?;
+            let draft = clock.draft(|| drafted(rng))?;
             let held = sequence.caches.len;
             let (accepted, bonus, features) = clock.verify(|| {
                 let output = self.judge(&mut sequence, &draft);
@@ -177,10 +176,14 @@ impl<'a> Decoder<'a> {
             let mut rows = vec![0];
             rows.extend(accepted.iter().map(|node| 1 + node));
             sequence.caches.keep(held, &rows);
-            let mut emitted: Vec<u32> = accepted.iter().map(|&node| draft.tokens[node]).collect();
-            emitted.push(bonus);
+            let kept = accepted.iter().map(|&node| draft.tokens[node]);
+            let emitted: Vec<u32> = kept.chain([bonus]).collect();
             let committed = sequence.commit(&emitted, &settings.stop);
-            let cut = committed < emitted.len();
+            let tested = if committed < emitted.len() {
+                committed - 1
+            } else {
+                tested(&draft, &accepted)
+            };
             if sequence.room() > 0 {
                 let features = features.select(&rows);
                 clock.draft(|| proposer.observe(&emitted, &features));
@@ -189,11 +192,7 @@ impl<'a> Decoder<'a> {
                 drafted: draft.len(),
                 depth: depth(&draft),
                 draft_passes: proposer.passes(steps),
-                tested: if cut {
-                    committed - 1
-                } else {
-                    tested(&draft, &accepted)
-                },
+                tested,
                 accepted: committed - 1,
                 emitted: committed,
                 seconds: clock.read(),
@@ -316,9 +315,10 @@ impl<'a> Decoder<'a> {
 
     /// Fails if it is to stop here.
     pub(crate) fn check_interrupted(&self) -> Result<()> {
-        match (self.interrupted)() {
-            true => Err(Error::Interrupted),
-            false => Ok(()),
+        if (self.interrupted)() {
+            Err(Error::Interrupted)
+        } else {
+            Ok(())
         }
     }
 
@@ -341,9 +341,10 @@ struct Sequence {
 impl Sequence {
     /// Tokens that may still be committed.
     fn room(&self) -> usize {
-        match self.stopped {
-            true => 0,
-            false => self.limit - self.text.len(),
+        if self.stopped {
+            0
+        } else {
+            self.limit - self.text.len()
         }
     }
 

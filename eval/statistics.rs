@@ -1,5 +1,5 @@
 //! What the passes of the decoder say of a drafter.
-use crate::PassRecord;
+use crate::speculate::PassRecord;
 
 /// Counts over decoding passes, from which the acceptance statistics follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,19 +94,6 @@ impl Acceptance {
     }
 }
 
-/// The mean over prompts of each prompt's own τ, as DFlash's benchmark reports it. Prompts without passes do not count.
-pub fn macro_tau(prompts: &[Acceptance]) -> Option<f64> {
-    let each: Vec<f64> = prompts.iter().filter_map(Acceptance::tau).collect();
-    (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64)
-}
-
-/// `(1 - α^(γ+1)) / (1 - α)`: tokens that a pass emits in the mean if each of `length` drafted tokens were accepted
-/// with probability `alpha`, independently (Leviathan et al., <https://arxiv.org/abs/2211.17192>, equation 1).
-pub fn expected_emitted(alpha: f64, length: usize) -> f64 {
-    // Summed term by term, which has no pole at 1.
-    (0..=length).map(|power| alpha.powi(power as i32)).sum()
-}
-
 fn grow(counts: &mut Vec<u64>, len: usize) {
     if counts.len() < len {
         counts.resize(len, 0);
@@ -191,27 +178,25 @@ mod tests {
     }
 
     #[test]
-    fn macro_tau_weighs_prompts_equally_and_pooled_tau_passes() {
+    fn pooled_tau_weighs_passes_equally() {
         let short = Acceptance::of(&[chain_pass(3, 3)]);
         let long = Acceptance::of(&[chain_pass(3, 0); 3]);
         let pooled = Acceptance::pooled([&short, &long]);
         assert_eq!(pooled.tau(), Some(7.0 / 4.0));
-        assert_eq!(macro_tau(&[short, long, Acceptance::default()]), Some(2.5));
     }
 
     #[test]
-    fn the_independent_formula_agrees_with_simulation() {
+    fn tau_of_independent_chances_is_that_of_the_formula() {
         let mut rng = StdRng::seed_from_u64(2);
         let passes: Vec<PassRecord> = (0..40_000)
             .map(|_| chain_pass(4, (0..4).take_while(|_| rng.random_bool(0.7)).count()))
             .collect();
         let simulated = Acceptance::of(&passes).tau().unwrap();
-        let expected = expected_emitted(0.7, 4);
-        assert!((expected - (1.0 - 0.7f64.powi(5)) / 0.3).abs() < 1e-12);
+        // `(1 - α^(γ+1)) / (1 - α)` (Leviathan et al., <https://arxiv.org/abs/2211.17192>, equation 1).
+        let expected = (1.0 - 0.7f64.powi(5)) / 0.3;
         assert!(
             (simulated - expected).abs() < 0.03,
             "{simulated} {expected}"
         );
-        assert_eq!(expected_emitted(1.0, 4), 5.0);
     }
 }

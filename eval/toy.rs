@@ -4,8 +4,8 @@ use burn::tensor::DType;
 use rand::{Rng, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
-    Caches, Capture, Distribution, Draft, DraftRequest, Features, LogitRows, Pass, Proposal,
-    Proposer, RopeConfig, RopeScaling, Sampling, Source, Target, TargetOutput, TargetSpec, Tree,
+    Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, Features, LogitRows, Pass,
+    Proposal, Proposer, RopeConfig, RopeScaling, Sampling, Target, TargetOutput, TargetSpec, Tree,
     USUAL_DRAFT, argmax, build, sample,
 };
 
@@ -182,7 +182,7 @@ pub(crate) struct TextSource<'a, F: FnMut(&[f32]) -> u32> {
     pub(crate) draw: F,
 }
 
-impl<F: FnMut(&[f32]) -> u32> Source for TextSource<'_, F> {
+impl<F: FnMut(&[f32]) -> u32> DraftSource for TextSource<'_, F> {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         let after = |node: Option<usize>| {
             let mut path = self.text.to_vec();
@@ -255,14 +255,17 @@ impl ToyDrafter {
     fn misstated(&self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         let mut context = self.text.clone();
         for _ in 0..request.length {
-            let law = Sampling::at(0.5).distribution(&logits(&context, OWN));
-            context.push(law.sample(rng));
+            let distribution = Sampling::at(0.5).distribution(&logits(&context, OWN));
+            context.push(distribution.sample(rng));
         }
         let uniform = Distribution {
             probabilities: vec![1.0 / VOCAB as f32; VOCAB],
         };
-        let laws = vec![uniform; request.length];
-        Draft::chain(context.split_off(self.text.len()), Proposal::Sampled(laws))
+        let distributions = vec![uniform; request.length];
+        Draft::chain(
+            context.split_off(self.text.len()),
+            Proposal::Sampled(distributions),
+        )
     }
 
     /// Two children of every node of the first path, the most likely token second, or missing at random.

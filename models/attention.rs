@@ -1,9 +1,13 @@
 use burn::prelude::*;
-use burn::tensor::DType;
-use burn::tensor::activation::softmax;
 
-use crate::unrolled::UnrolledCache;
-use crate::{Bias, KvCache, Linear, Mask, Result, RmsNorm, Rotation, Scope};
+use crate::attend::{Projected, attend, attend_in_blocks};
+use crate::cache::KvCache;
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::mask::Mask;
+use crate::norm::RmsNorm;
+use crate::rope::Rotation;
+use crate::weights::Scope;
 
 /// Sizes and options of an [`Attention`] layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,17 +43,6 @@ pub struct Attention {
     heads: usize,
     #[module(skip)]
     kv_heads: usize,
-}
-
-/// Queries, keys and values of a pass.
-#[derive(Debug, Clone)]
-pub struct Projected {
-    /// `[batch, heads, seq, d_head]`
-    pub query: Tensor<4>,
-    /// `[batch, kv_heads, seq, d_head]`
-    pub key: Tensor<4>,
-    /// `[batch, kv_heads, seq, d_head]`
-    pub value: Tensor<4>,
 }
 
 impl Attention {
@@ -158,71 +151,17 @@ impl Attention {
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
         let in_graph = x.is_autodiff();
-        let projected = self.project(x, rotation);
+        let Projected { query, key, value } = self.project(x, rotation);
         if let (None, Some(mask), true) = (&cache, mask, in_graph) {
             // Less is kept for the backward pass than by a softmax over all scores.
-            return self.output(UnrolledCache::default().attend(projected, mask));
+            return self.output(attend_in_blocks(query, (&key, &value), &[], mask));
         }
-        let Projected { query, key, value } = projected;
         let (key, value) = match cache {
             Some(cache) => cache.append(key, value),
             None => (key, value),
         };
         self.output(attend(query, key, value, mask))
     }
-}
-
-/// `softmax(Q Kᵀ / sqrt(d_head) + mask) V`, softmax in f32.
-///
-/// # Shapes
-/// - query: `[batch, heads, seq, d_head]`
-/// - key, value: `[batch, kv_heads, total, d_head]`
-/// - mask: `[batch or 1, 1, seq, total]`
-/// - output: `[batch, heads, seq, d_head]`
-pub fn attend(
-    query: Tensor<4>,
-    key: Tensor<4>,
-    value: Tensor<4>,
-    mask: Option<&Mask>,
-) -> Tensor<4> {
-    let dtype = query.dtype();
-    let mut scores = scores(query, key);
-    if let Some(mask) = mask {
-        scores = scores + mask.entries().clone();
-    }
-    weigh(softmax(scores, 3).cast(dtype), value)
-}
-
-/// `Q Kᵀ / sqrt(d_head)` in f32, each key head shared by its group of query heads.
-///
-/// # Shapes
-/// - query: `[batch, heads, seq, d_head]`
-/// - key: `[batch, kv_heads, total, d_head]`
-/// - output: `[batch, heads, seq, total]`
-pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
-    let [batch, heads, seq, d_head] = query.dims();
-    let [_, kv_heads, total, _] = key.dims();
-    // The query heads of a group become rows of one product, so keys are never repeated.
-    (query * (d_head as f64).powf(-0.5))
-        .reshape([batch, kv_heads, heads / kv_heads * seq, d_head])
-        .matmul(key.swap_dims(2, 3))
-        .reshape([batch, heads, seq, total])
-        .cast(DType::F32)
-}
-
-/// Sums values by attention weight.
-///
-/// # Shapes
-/// - weights: `[batch, heads, seq, total]`
-/// - value: `[batch, kv_heads, total, d_head]`
-/// - output: `[batch, heads, seq, d_head]`
-pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
-    let [batch, heads, seq, total] = weights.dims();
-    let [_, kv_heads, _, d_head] = value.dims();
-    weights
-        .reshape([batch, kv_heads, heads / kv_heads * seq, total])
-        .matmul(value)
-        .reshape([batch, heads, seq, d_head])
 }
 
 fn normed(norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {

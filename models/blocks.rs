@@ -3,7 +3,8 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Mask, Projected, scores, weigh};
+use crate::attend::{Projected, scores, weigh};
+use crate::mask::Mask;
 
 /// Where blocks stand and what they see.
 #[derive(Debug, Clone)]
@@ -130,9 +131,10 @@ fn block_mask(places: &BlockPlaces, device: &Device) -> Option<Tensor<4>> {
             let (query, key) = (at / size, at % size);
             // A place beyond the end counts for nothing, but it must see something.
             let there = key < length || query >= length;
-            match there && sees(query, key, places.causal, places.window) {
-                true => 0.0,
-                false => f32::NEG_INFINITY,
+            if there && sees(query, key, places.causal, places.window) {
+                0.0
+            } else {
+                f32::NEG_INFINITY
             }
         }));
     }

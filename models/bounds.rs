@@ -2,7 +2,7 @@
 //! the hand neither takes all memory nor overflows a product of sizes.
 use std::ops::RangeInclusive;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Decoder layers, heads of Medusa, blocks of a head.
 pub const LAYERS: usize = 1 << 10;

@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
 
-use crate::weights::FolderWeights;
-use crate::{
-    Bias, Error, Result, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
-};
+use crate::error::{Error, Result};
+use crate::linear::Bias;
+use crate::rope::{RopeConfig, RopeScaling};
+use crate::target::TargetSpec;
+use crate::transformer::{Transformer, TransformerConfig};
+use crate::weights::{FolderWeights, Scope};
 
 /// More layers than any model has.
 const MAX_COUNT: usize = 4096;
@@ -218,13 +220,14 @@ impl TransformerConfig {
             // What engines older than `rope_parameters` read.
             config["rope_scaling"] = config["rope_parameters"].clone();
         }
-        match Self::read(&config, Path::new("config.json"))? == *self {
-            true => Ok(config),
-            false => Err(Error::Architecture {
+        if Self::read(&config, Path::new("config.json"))? == *self {
+            Ok(config)
+        } else {
+            Err(Error::Architecture {
                 file: "config.json".into(),
                 got: "settings that are others once they are written and read".into(),
                 supported: SUPPORTED.into(),
-            }),
+            })
         }
     }
 }
@@ -252,28 +255,25 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
     })
 }
 
-/// `rope_parameters` (transformers 5) wins over `rope_theta` and `rope_scaling`.
-fn rope(keys: &Keys, max_positions: usize, d_head: usize) -> Result<RopeConfig> {
+/// Fails where positions turn a part of a head only.
+fn check_whole_heads_turn(keys: &Keys) -> Result<()> {
     let partial = "partial_rotary_factor";
     let tables = [
         Some(keys.value),
         keys.present("rope_parameters"),
         keys.present("rope_scaling"),
     ];
-    let of_table = |table: &Value| {
-        table
-            .get(partial)
-            .filter(|factor| !factor.is_null())
-            .cloned()
-    };
-    if tables
-        .into_iter()
-        .flatten()
-        .filter_map(of_table)
-        .any(|factor| factor.as_f64() != Some(1.0))
-    {
+    let of_table = |table: &Value| table.get(partial).cloned();
+    let mut factors = tables.into_iter().flatten().filter_map(of_table);
+    if factors.any(|factor| !factor.is_null() && factor.as_f64() != Some(1.0)) {
         return Err(keys.problem(partial, "1.0: positions turn the whole of a head"));
     }
+    Ok(())
+}
+
+/// `rope_parameters` (transformers 5) wins over `rope_theta` and `rope_scaling`.
+fn rope(keys: &Keys, max_positions: usize, d_head: usize) -> Result<RopeConfig> {
+    check_whole_heads_turn(keys)?;
     let key = match keys.present("rope_parameters") {
         Some(_) => "rope_parameters",
         None => "rope_scaling",

@@ -1,10 +1,15 @@
 use burn::prelude::*;
 use burn::tensor::activation::silu;
 
-use crate::{
-    Attention, AttentionConfig, Bias, KvCache, Linear, LocalConvolution, Mask, Result, RmsNorm,
-    Rotation, Scope, tangent,
-};
+use crate::attention::{Attention, AttentionConfig};
+use crate::cache::KvCache;
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::mask::Mask;
+use crate::norm::RmsNorm;
+use crate::rope::Rotation;
+use crate::tangent;
+use crate::weights::Scope;
 
 /// Sizes of a [`DecoderLayer`].
 #[derive(Debug, Clone, PartialEq)]
@@ -26,8 +31,6 @@ pub struct DecoderLayer {
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
-    attention_conv: Option<LocalConvolution>,
-    mlp_conv: Option<LocalConvolution>,
 }
 
 /// `down(silu(gate(x)) * up(x))` (Shazeer, <https://arxiv.org/abs/2002.05202>).
@@ -55,9 +58,10 @@ impl Mlp {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let gate = self.gate_proj.forward(x.clone());
         let up = self.up_proj.forward(x);
-        self.down_proj.forward(match tangent::applies(&gate) {
-            true => tangent::swiglu(gate, up),
-            false => silu(gate) * up,
+        self.down_proj.forward(if tangent::applies(&gate) {
+            tangent::swiglu(gate, up)
+        } else {
+            silu(gate) * up
         })
     }
 }
@@ -82,29 +86,6 @@ impl DecoderLayer {
                 config.d_ff,
                 config.mlp_bias,
             )?,
-            attention_conv: None,
-            mlp_conv: None,
-        })
-    }
-
-    /// The same layer with each of its parts between two convolutions, which `scope`, the layer's, names; their channels
-    /// are in groups of `group`.
-    ///
-    /// # Errors
-    /// The source lacks a parameter, or holds it in another shape.
-    pub(crate) fn with_convolutions(
-        self,
-        scope: &mut Scope,
-        d_model: usize,
-        taps: usize,
-        group: usize,
-    ) -> Result<Self> {
-        let mut convolution =
-            |name| LocalConvolution::new(&mut scope.child(name), d_model, taps, group).map(Some);
-        Ok(Self {
-            attention_conv: convolution("attention_conv")?,
-            mlp_conv: convolution("mlp_conv")?,
-            ..self
         })
     }
 
@@ -135,41 +116,9 @@ impl DecoderLayer {
         mask: Option<&Mask>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
-        self.forward_with(x, |attention, x| {
-            attention.forward(x, rotation, mask, cache)
-        })
-    }
-
-    /// The layer with another way to attend, given its attention and the normed `x`.
-    ///
-    /// # Shapes
-    /// - x, output, those of `attend`: `[batch, seq, d_model]`
-    pub fn forward_with(
-        &self,
-        x: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
         let normed = self.input_layernorm.forward(x.clone());
-        let attend = |x| attend(&self.self_attn, x);
-        let x = x + around(&self.attention_conv, normed, attend);
+        let x = x + self.self_attn.forward(normed, rotation, mask, cache);
         let normed = self.post_attention_layernorm.forward(x.clone());
-        x + around(&self.mlp_conv, normed, |x| self.mlp.forward(x))
-    }
-
-    /// Its attention.
-    pub fn attention(&self) -> &Attention {
-        &self.self_attn
-    }
-}
-
-/// `part`, between its convolutions if it has any.
-fn around(
-    convolution: &Option<LocalConvolution>,
-    x: Tensor<3>,
-    part: impl FnOnce(Tensor<3>) -> Tensor<3>,
-) -> Tensor<3> {
-    match convolution {
-        None => part(x),
-        Some(convolution) => convolution.around(x, part),
+        x + self.mlp.forward(normed)
     }
 }

@@ -4,8 +4,10 @@
 //! Its parts that may be there or not: convolutions within the block and a selector of paths (DFlash 2), and heads that read
 //! the tokens drafted before and guess how far to draft (DSpark).
 mod config;
+mod convolution;
 mod drafting;
 mod heads;
+mod layer;
 mod selector;
 
 use burn::module::{Module, ParamId};
@@ -13,15 +15,16 @@ use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::blocks::{BlockLayout, attend_blocks};
-use crate::weights::lift;
-use crate::{
-    AttentionConfig, Bias, DecoderLayer, DecoderLayerConfig, Features, Linear, Result, RmsNorm,
-    Scope, TargetParts, Weights,
-};
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::norm::RmsNorm;
+use crate::target::{Features, TargetParts};
+use crate::weights::{Scope, Weights, lift};
 
 pub use config::{Context, DFlashConfig};
-pub use drafting::DFlashState;
+pub use convolution::LocalConvolution;
 pub use heads::{ConfidenceHead, MarkovHead, MarkovKind};
+pub use layer::BlockLayer;
 pub use selector::PathSelector;
 
 /// See the module.
@@ -30,7 +33,7 @@ pub struct DFlash {
     /// From captured layers side by side to one width.
     fc: Linear,
     hidden_norm: RmsNorm,
-    layers: Vec<DecoderLayer>,
+    layers: Vec<BlockLayer>,
     norm: RmsNorm,
     candidate_selector: Option<PathSelector>,
     markov_head: Option<MarkovHead>,
@@ -160,7 +163,7 @@ impl DFlash {
         let embedded = self.frozen.target.embed(tokens, &device);
         let mut x = embedded.cast(context.dtype());
         for layer in &self.layers {
-            x = layer.forward_with(x, |attention, x| {
+            x = layer.forward(x, |attention, x| {
                 let (key, value) = attention.keys_and_values(context.clone(), &of_context);
                 let blocks = attention.project(x, &of_blocks);
                 attention.output(attend_blocks(blocks, key, value, layout))
@@ -183,29 +186,10 @@ impl DFlash {
         let norm = |scope: &mut Scope, name| {
             RmsNorm::new(&mut scope.child(name), spec.d_model, spec.norm_epsilon)
         };
-        let layer = DecoderLayerConfig {
-            attention: AttentionConfig {
-                d_input: spec.d_model,
-                d_model: spec.d_model,
-                heads: config.heads,
-                kv_heads: config.kv_heads,
-                d_head: spec.d_head,
-                qkv_bias: Bias::Without,
-                output_bias: Bias::Without,
-                head_norm: Some(spec.norm_epsilon),
-            },
-            d_ff: config.d_ff,
-            mlp_bias: Bias::Without,
-            norm_epsilon: spec.norm_epsilon,
-        };
         let mut layers = Vec::with_capacity(config.layers);
         for index in 0..config.layers {
             let scope = &mut scope.child(format!("layers.{index}"));
-            let layer = DecoderLayer::new(scope, &layer)?;
-            layers.push(match config.conv_taps {
-                0 => layer,
-                taps => layer.with_convolutions(scope, spec.d_model, taps, config.conv_group)?,
-            });
+            layers.push(BlockLayer::new(scope, &config, spec)?);
         }
         Ok(Self {
             fc: Linear::new(
@@ -239,15 +223,12 @@ impl DFlash {
                     Some(MarkovHead::new(scope, config.markov, sizes)?)
                 }
             },
-            confidence_head: match config.confidence {
-                false => None,
-                true => {
-                    let scope = &mut scope.child("confidence_head");
-                    Some(ConfidenceHead::new(
-                        scope,
-                        spec.d_model + config.markov_rank,
-                    )?)
-                }
+            confidence_head: if config.confidence {
+                let width = spec.d_model + config.markov_rank;
+                let scope = &mut scope.child("confidence_head");
+                Some(ConfidenceHead::new(scope, width)?)
+            } else {
+                None
             },
             frozen: Frozen {
                 target: target.clone(),

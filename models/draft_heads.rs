@@ -9,12 +9,14 @@ use burn::tensor::activation::silu;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::bounds;
+use crate::drafter::Drafter;
+use crate::error::{Error, Result};
+use crate::linear::{Bias, Linear};
+use crate::mask::Layout;
+use crate::target::{TargetParts, TargetSpec};
 use crate::untrained::Untrained;
-use crate::weights::lift;
-use crate::{
-    Bias, Drafter, Error, Init, Layout, Linear, RandomWeights, Result, Scope, TargetParts,
-    TargetSpec, bounds,
-};
+use crate::weights::{Init, RandomWeights, Scope, lift};
 
 /// Where the output layers of the heads come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! Decoding state of a drafter that reads its own outputs where there are no features yet.
 use burn::prelude::*;
 
-use crate::mask::{draft_mask, draft_positions, tree_mask, tree_positions};
-use crate::{KvCache, Mask, Tree, chain};
+use crate::cache::KvCache;
+use crate::mask::{Mask, draft_mask, draft_positions, tree_mask, tree_positions};
+use crate::tree::{Tree, chain};
 
 /// Keys, values and outputs of one sequence: of what was observed, made from true features only, and after it of draft
 /// nodes.

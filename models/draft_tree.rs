@@ -5,16 +5,18 @@ use std::collections::BinaryHeap;
 use rand::rngs::StdRng;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::{
-    Children, Distribution, Draft, DraftRequest, DraftShape, Drafter, Proposal, Sampling,
-    StaticTree, Tree, sample, weights::host_f32,
-};
+use crate::draft::{Draft, DraftRequest, Proposal};
+use crate::draft_shape::{Children, DraftShape, StaticTree};
+use crate::drafter::Drafter;
+use crate::sampling::{Distribution, Sampling, sample};
+use crate::tree::Tree;
+use crate::weights::host_f32;
 
 #[cfg(test)]
 mod tests;
 
 /// What a draft is built from.
-pub trait Source {
+pub trait DraftSource {
     /// Logits of what follows each of `nodes`, or the root if there are none: one row for each, over the draft
     /// vocabulary. The conditions are those of [`Drafter::node_logits`].
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>>;
@@ -113,11 +115,12 @@ struct Run<'a, D: Drafter> {
     rng: &'a mut StdRng,
 }
 
-impl<D: Drafter> Source for Run<'_, D> {
+impl<D: Drafter> DraftSource for Run<'_, D> {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
-        let logits = match nodes.is_empty() {
-            true => self.drafter.root_logits(self.state),
-            false => self.drafter.node_logits(self.state, tree, nodes),
+        let logits = if nodes.is_empty() {
+            self.drafter.root_logits(self.state)
+        } else {
+            self.drafter.node_logits(self.state, tree, nodes)
         };
         let width = self.drafter.vocabulary().len();
         let rows = host_f32(logits);
@@ -137,7 +140,7 @@ impl<D: Drafter> Source for Run<'_, D> {
 pub fn build(
     request: &DraftRequest,
     vocabulary: &DraftVocabulary,
-    source: &mut dyn Source,
+    source: &mut dyn DraftSource,
 ) -> Draft {
     let builder = Builder {
         vocabulary,
@@ -192,7 +195,7 @@ impl<'a> Rule<'a> {
 
 struct Builder<'a> {
     vocabulary: &'a DraftVocabulary,
-    source: &'a mut dyn Source,
+    source: &'a mut dyn DraftSource,
     tree: Tree,
 }
 
@@ -201,7 +204,7 @@ impl Builder<'_> {
     /// there are fewer, and no descendants of the missing ones. A chain ends before a token that, with all before it, is
     /// kept less often than `min_confidence`, as the drafter guesses.
     fn fill(mut self, shape: &StaticTree, depth: usize, rule: Rule, min_confidence: f64) -> Draft {
-        let mut laws = Vec::new();
+        let mut distributions = Vec::new();
         let mut confidence = 1.0;
         // Nodes that get children, and their places in the shape.
         let mut inner: Vec<usize> = Vec::new();
@@ -220,11 +223,11 @@ impl Builder<'_> {
             let (mut next, mut next_places) = (Vec::new(), Vec::new());
             for (at, (row, &place)) in logits.iter().zip(&places).enumerate() {
                 let children = shape.children(place);
-                for (child, (token, law)) in
+                for (child, (token, distribution)) in
                     children.clone().zip(self.choose(rule, row, children.len()))
                 {
                     let node = self.tree.push(token, inner.get(at).copied());
-                    laws.extend(law);
+                    distributions.extend(distribution);
                     if !shape.children(Some(child)).is_empty() {
                         next.push(node);
                         next_places.push(Some(child));
@@ -241,7 +244,7 @@ impl Builder<'_> {
             parents: self.tree.parents,
             proposal: match rule {
                 Rule::Top => Proposal::Deterministic,
-                _ => Proposal::Sampled(laws),
+                _ => Proposal::Sampled(distributions),
             },
         }
     }
@@ -271,17 +274,22 @@ impl Builder<'_> {
                     .collect()
             }
             Rule::WithReplacement(sampling) => {
-                let law = sampling.distribution(&self.scatter(row));
-                let mut draw = || (self.source.draw(&law.probabilities), Some(law.clone()));
+                let distribution = sampling.distribution(&self.scatter(row));
+                let mut draw = || {
+                    (
+                        self.source.draw(&distribution.probabilities),
+                        Some(distribution.clone()),
+                    )
+                };
                 (0..count).map(|_| draw()).collect()
             }
             Rule::WithoutReplacement(sampling) => {
-                let mut law = Some(sampling.distribution(&self.scatter(row)));
+                let mut distribution = Some(sampling.distribution(&self.scatter(row)));
                 let mut drawn = Vec::with_capacity(count);
-                while let (true, Some(from)) = (drawn.len() < count, law.take()) {
+                while let (true, Some(from)) = (drawn.len() < count, distribution.take()) {
                     let token = self.source.draw(&from.probabilities);
                     if drawn.len() + 1 < count {
-                        law = without(&from, token);
+                        distribution = without(&from, token);
                     }
                     drawn.push((token, Some(from)));
                 }
@@ -433,8 +441,8 @@ fn log_sum_exp(row: &[f32]) -> f64 {
 }
 
 /// The distribution of another token than `token`; `None` if there is no other.
-fn without(law: &Distribution, token: u32) -> Option<Distribution> {
-    let mut probabilities = law.probabilities.clone();
+fn without(distribution: &Distribution, token: u32) -> Option<Distribution> {
+    let mut probabilities = distribution.probabilities.clone();
     probabilities[token as usize] = 0.0;
     let total: f64 = probabilities.iter().map(|&p| p as f64).sum();
     if total <= 0.0 {

@@ -1,143 +1,12 @@
+//! What every family of drafters can do.
 use burn::prelude::*;
-use rand::rngs::StdRng;
 use serde::{Serialize, de::DeserializeOwned};
-
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::{
-    Distribution, DraftShape, Features, Result, Sampling, TargetParts, Weights, draft_tree,
-};
-
-/// Hidden states of the target that a drafter reads.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Capture {
-    /// Captured layers, ascending: 0-based index of the decoder layer whose output, before any final norm, is kept.
-    /// The last hidden state, after the final norm, is always kept.
-    pub layers: Vec<usize>,
-}
-
-/// Draft nodes that a drafter has run or may be asked to run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tree {
-    /// Token of each node, an id of the target's vocabulary; parents before children.
-    pub tokens: Vec<u32>,
-    /// Parent of each node; `None` for a child of the last observed token.
-    pub parents: Vec<Option<usize>>,
-}
-
-impl Tree {
-    /// Adds a node and returns its index.
-    pub fn push(&mut self, token: u32, parent: Option<usize>) -> usize {
-        self.tokens.push(token);
-        self.parents.push(parent);
-        self.tokens.len() - 1
-    }
-
-    /// Steps from a child of the last observed token to a node.
-    pub fn depth(&self, node: usize) -> usize {
-        let parents = std::iter::successors(Some(node), |&node| self.parents[node]);
-        parents.count() - 1
-    }
-
-    /// The tokens from a child of the last observed token to a node, that one included.
-    pub fn path(&self, node: usize) -> Vec<u32> {
-        let nodes = std::iter::successors(Some(node), |&node| self.parents[node]);
-        let mut path: Vec<u32> = nodes.map(|node| self.tokens[node]).collect();
-        path.reverse();
-        path
-    }
-
-    /// Nodes in the tree.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-}
-
-/// Draft tokens as a tree: a chain is a tree in which each node's parent is the one before it.
-#[derive(Debug, Clone, Default)]
-pub struct Draft {
-    /// Token of each node, parents before children.
-    pub tokens: Vec<u32>,
-    /// Parent of each node; `None` for a child of the last committed token.
-    pub parents: Vec<Option<usize>>,
-    /// How the nodes were chosen.
-    pub proposal: Proposal,
-}
-
-/// How the tokens of a draft were chosen, which decides the exact test they must pass.
-#[derive(Debug, Clone, Default)]
-pub enum Proposal {
-    /// As the most likely ones: the proposal puts all its mass on them.
-    #[default]
-    Deterministic,
-    /// Each node was drawn from the distribution at its index, over the target's vocabulary. Where siblings differ by
-    /// construction, that of a node has no mass on the siblings before it.
-    Sampled(Vec<Distribution>),
-    /// Not at all, as the drafter's logits were infinite or no numbers: there are no nodes.
-    Broken,
-}
-
-impl Draft {
-    /// Tokens one after the other.
-    pub fn chain(tokens: Vec<u32>, proposal: Proposal) -> Self {
-        let parents = (0..tokens.len()).map(|node| node.checked_sub(1)).collect();
-        Self {
-            tokens,
-            parents,
-            proposal,
-        }
-    }
-
-    /// Nodes in the draft.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether nothing was drafted.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    /// The nodes that follow `parent`, or the last committed token, in their order.
-    pub fn children(&self, parent: Option<usize>) -> impl Iterator<Item = usize> {
-        (0..self.len()).filter(move |&node| self.parents[node] == parent)
-    }
-
-    /// What was drafted for the place of each of `tokens` behind those before it, each once, up to where that was not drafted.
-    pub fn along(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
-        let mut drafted = Vec::new();
-        let mut parent = Some(None);
-        for token in tokens {
-            let Some(at) = parent else { break };
-            let mut here: Vec<u32> = Vec::new();
-            for node in self.children(at) {
-                if !here.contains(&self.tokens[node]) {
-                    here.push(self.tokens[node]);
-                }
-            }
-            drafted.push(here);
-            let follow = |&node: &usize| self.tokens[node] == *token;
-            parent = self.children(at).find(follow).map(Some);
-        }
-        drafted
-    }
-}
-
-/// The draft that a decoder asks for.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DraftRequest {
-    /// The shape of the draft.
-    pub shape: DraftShape,
-    /// The longest path still wanted; a deeper shape is cut.
-    pub length: usize,
-    /// How tokens are chosen. At temperature 0 they are the most likely ones.
-    pub sampling: Sampling,
-}
+use crate::error::Result;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
+use crate::weights::Weights;
 
 /// Tokens of a chain of a drafter that makes one after the other, as engines are mostly told.
 pub const USUAL_DRAFT: usize = 5;
@@ -184,7 +53,7 @@ pub trait Drafter: Module + Sized {
     ///
     /// # Errors
     /// They do not fit it.
-    fn capture(config: &Self::Config, target: &crate::TargetSpec) -> Result<Capture>;
+    fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture>;
 
     /// State of a sequence that starts with the token `first` and may grow to `capacity` tokens. No feature comes before
     /// that token, so [`observe`](Self::observe) never brings it.
@@ -258,77 +127,5 @@ pub trait Drafter: Module + Sized {
     /// target's embedding, of which a pass reads a few rows, does not count.
     fn parameters_per_pass(&self) -> u64 {
         self.num_params() as u64
-    }
-}
-
-/// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
-pub trait Proposer {
-    /// See [`Drafter::start`].
-    fn start(&mut self, capacity: usize, first: u32);
-    /// See [`Drafter::observe`].
-    fn observe(&mut self, tokens: &[u32], features: &Features);
-    /// Proposes tokens to follow what was observed.
-    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft;
-    /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
-    /// be proposed, which has none, or at the longest path that can be drafted.
-    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
-    /// See [`Drafter::draft_length`].
-    fn draft_length(&self) -> usize;
-    /// See [`Drafter::passes`]; a path longer than can be drafted counts as the longest that can.
-    fn passes(&self, depth: usize) -> usize;
-    /// See [`Drafter::parameters_per_pass`].
-    fn parameters_per_pass(&self) -> u64;
-    /// See [`Drafter::has_confidence`].
-    fn has_confidence(&self) -> bool;
-}
-
-/// A drafter with the state of one sequence.
-pub struct Session<D: Drafter> {
-    drafter: D,
-    state: D::State,
-}
-
-impl<D: Drafter> Session<D> {
-    /// Starts an empty sequence.
-    pub fn new(drafter: D) -> Self {
-        Self {
-            state: drafter.start(1, 0),
-            drafter,
-        }
-    }
-}
-
-impl<D: Drafter> Proposer for Session<D> {
-    fn start(&mut self, capacity: usize, first: u32) {
-        self.state = self.drafter.start(capacity, first);
-    }
-
-    fn observe(&mut self, tokens: &[u32], features: &Features) {
-        self.drafter.observe(&mut self.state, tokens, features);
-    }
-
-    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
-        draft_tree::draft(&self.drafter, &mut self.state, request, rng)
-    }
-
-    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
-        draft_tree::ranks(&self.drafter, &mut self.state, tokens)
-    }
-
-    fn draft_length(&self) -> usize {
-        self.drafter.draft_length()
-    }
-
-    fn passes(&self, depth: usize) -> usize {
-        let longest = self.drafter.max_depth().unwrap_or(usize::MAX);
-        self.drafter.passes(depth.min(longest))
-    }
-
-    fn parameters_per_pass(&self) -> u64 {
-        self.drafter.parameters_per_pass()
-    }
-
-    fn has_confidence(&self) -> bool {
-        self.drafter.has_confidence()
     }
 }

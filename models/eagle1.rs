@@ -5,14 +5,19 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::attention::Attention;
+use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
-use crate::mask::token_ids;
+use crate::drafter::Drafter;
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
+use crate::error::Result;
+use crate::linear::Linear;
+use crate::mask::{Mask, token_ids};
+use crate::rope::Rotation;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
-use crate::{
-    Attention, AttentionConfig, Bias, Capture, Drafter, Features, Linear, Mask, Mlp, RandomWeights,
-    Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec, Tree, Weights, bounds,
-    weights::lift,
-};
+use crate::weights::{RandomWeights, Scope, Weights, lift};
 
 /// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -91,11 +96,9 @@ impl Eagle1 {
         features: Tensor<3>,
         attention: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let layer = &self.layers[0];
         let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
         let x = self.fc.forward(x); // [batch, seq, d_model]
-        let x = x.clone() + attention(&layer.self_attn, x);
-        x.clone() + layer.mlp.forward(layer.post_attention_layernorm.forward(x))
+        self.layers[0].single(x, attention)
     }
 
     /// The features that follow those of some tokens, batch 1.
@@ -219,31 +222,6 @@ impl Drafter for Eagle1 {
 
     fn rewind(&self, state: &mut DraftState) {
         state.rewind();
-    }
-}
-
-impl Layer {
-    fn new(scope: &mut Scope, config: &Eagle1Config, spec: &TargetSpec) -> Result<Self> {
-        let d = spec.d_model;
-        let attention = AttentionConfig {
-            d_input: d,
-            d_model: d,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            d_head: spec.d_head,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            head_norm: None,
-        };
-        Ok(Self {
-            self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
-            post_attention_layernorm: RmsNorm::new(
-                &mut scope.child("post_attention_layernorm"),
-                d,
-                spec.norm_epsilon,
-            )?,
-            mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
-        })
     }
 }
 

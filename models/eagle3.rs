@@ -6,15 +6,21 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::attention::Attention;
+use crate::bounds;
+use crate::draft_state::{DraftPass, DraftState};
+use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
-use crate::mask::token_ids;
+use crate::error::{Error, Result};
+use crate::linear::{Bias, Linear};
+use crate::mask::{Mask, token_ids};
+use crate::norm::RmsNorm;
+use crate::rope::Rotation;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
 use crate::untrained::Untrained;
-use crate::{
-    Attention, Bias, Capture, DraftPass, DraftState, Drafter, Error, Features,
-    Linear, Mask, RandomWeights, Result, RmsNorm, Rotation, Scope, TargetParts, TargetSpec,
-    Tree, Weights, bounds, weights::lift,
-};
+use crate::weights::{RandomWeights, Scope, Weights, lift};
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

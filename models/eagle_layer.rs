@@ -3,10 +3,10 @@ use burn::prelude::*;
 
 use crate::attention::{Attention, AttentionConfig};
 use crate::decoder::Mlp;
+use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::weights::Scope;
-use crate::Result;
 
 /// What an [`EagleLayer`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +48,8 @@ impl EagleLayer {
     /// The source lacks a parameter, or holds it in another shape.
     pub(crate) fn new(scope: &mut Scope, config: EagleLayerConfig) -> Result<Self> {
         let (d, reads) = (config.d_model, config.reads);
-        let norm = |scope: &mut Scope, name| {
-            RmsNorm::new(&mut scope.child(name), d, config.norm_epsilon)
-        };
+        let norm =
+            |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, config.norm_epsilon);
         let attention = AttentionConfig {
             d_input: if reads == Reads::Pair { 2 * d } else { d },
             d_model: d,
@@ -64,8 +63,16 @@ impl EagleLayer {
         let has_input_norm = reads != Reads::Fused;
         let has_hidden_norm = reads == Reads::Pair;
         Ok(Self {
-            input_layernorm: if has_input_norm { Some(norm(scope, "input_layernorm")?) } else { None },
-            hidden_norm: if has_hidden_norm { Some(norm(scope, "hidden_norm")?) } else { None },
+            input_layernorm: if has_input_norm {
+                Some(norm(scope, "input_layernorm")?)
+            } else {
+                None
+            },
+            hidden_norm: if has_hidden_norm {
+                Some(norm(scope, "hidden_norm")?)
+            } else {
+                None
+            },
             self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
             mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
@@ -86,7 +93,11 @@ impl EagleLayer {
         attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let normed = by(&self.hidden_norm, hidden.clone());
-        let residual = if norm_before_residual { normed.clone() } else { hidden };
+        let residual = if norm_before_residual {
+            normed.clone()
+        } else {
+            hidden
+        };
         let embedded = by(&self.input_layernorm, embedded);
         let x = Tensor::cat(vec![embedded, normed], 2); // [batch, seq, 2 * d_model]
         self.finish(residual, attend(&self.self_attn, x))

@@ -3,7 +3,11 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
 
-use crate::{Caches, Capture, Mask, Sampling, Target as _, Transformer, sample, weights::host_f32};
+use crate::mask::Mask;
+use crate::sampling::{Sampling, sample};
+use crate::target::{Caches, Capture, Target as _};
+use crate::transformer::Transformer;
+use crate::weights::host_f32;
 
 /// How texts are continued.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +58,8 @@ pub fn continue_texts(
             if done[index] {
                 continue;
             }
-            let law = how.sampling.distribution(logits);
-            let token = sample(&law.probabilities, &mut draws[index]);
+            let distribution = how.sampling.distribution(logits);
+            let token = sample(&distribution.probabilities, &mut draws[index]);
             let text: &mut Vec<u32> = &mut written[index];
             text.push(token);
             done[index] = text.len() >= how.limits[index] || how.stop.contains(&token);

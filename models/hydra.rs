@@ -5,15 +5,21 @@ use burn::tensor::activation::silu;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::attention::AttentionConfig;
+use crate::cache::KvCache;
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_heads::{
     DraftHeads, Frozen, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
     head_after, own_outputs, residual, residual_blocks,
 };
-use crate::mask::{token_ids, tree_mask, tree_positions};
-use crate::{
-    AttentionConfig, Bias, Capture, DecoderLayer, DecoderLayerConfig, Drafter, Features, KvCache,
-    Layout, Linear, Result, RmsNorm, Scope, TargetParts, TargetSpec, Tree, Weights, chain,
-};
+use crate::drafter::Drafter;
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::mask::{Layout, token_ids, tree_mask, tree_positions};
+use crate::norm::RmsNorm;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::{Tree, chain};
+use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a Hydra recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,13 +6,16 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::drafter::Drafter;
+use crate::error::Result;
+use crate::linear::Linear;
 use crate::lora::{self, LoraConfig};
-use crate::mask::{draft_mask, draft_positions, token_ids, tree_mask, tree_positions};
+use crate::mask::{Layout, draft_mask, draft_positions, token_ids, tree_mask, tree_positions};
 use crate::start::{FreshConfig, Start};
-use crate::{
-    Caches, Capture, Drafter, Features, Layout, Linear, Result, Scope, Target as _, TargetParts,
-    TargetSpec, Transformer, TransformerConfig, Tree, Weights, chain,
-};
+use crate::target::{Caches, Capture, Features, Target as _, TargetParts, TargetSpec};
+use crate::transformer::{Transformer, TransformerConfig};
+use crate::tree::{Tree, chain};
+use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a recipe whose drafter is a language model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -129,7 +132,7 @@ pub(crate) fn shared_vocabulary(
 ) -> Result<DraftVocabulary> {
     let (own, vocab) = (model.spec.vocab, target.vocab);
     if own > vocab {
-        return Err(crate::Error::Drafter {
+        return Err(crate::error::Error::Drafter {
             key: "model",
             expected: format!("a model of at most the target's {vocab} tokens"),
             got: own.to_string(),

@@ -1,8 +1,8 @@
 use burn::module::Param;
 use burn::prelude::*;
 
-use crate::lora::Lora;
-use crate::{Init, Result, Scope};
+use crate::error::Result;
+use crate::weights::{Init, Scope};
 
 /// `x W (+ b)`. The weight is `[d_in, d_out]` in memory and `[d_out, d_in]` in files.
 ///
@@ -69,5 +69,25 @@ impl Linear {
             out = out + bias.val().cast(dtype).unsqueeze();
         }
         out.reshape(shape)
+    }
+}
+
+/// Two thin matrices whose product is trained beside the weight of a [`Linear`] (<https://arxiv.org/abs/2106.09685>).
+#[derive(Module, Debug)]
+pub struct Lora {
+    /// `[d_in, rank]`
+    pub(crate) down: Param<Tensor<2>>,
+    /// `[rank, d_out]`, zeros at first, so that nothing changes before the first step.
+    pub(crate) up: Param<Tensor<2>>,
+    #[module(skip)]
+    pub(crate) scale: f64,
+}
+
+impl Lora {
+    /// `[rows, d_in]` to `[rows, d_out]`.
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let dtype = x.dtype();
+        let inner = x.matmul(self.down.val().cast(dtype));
+        inner.matmul(self.up.val().cast(dtype)) * self.scale
     }
 }

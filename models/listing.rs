@@ -4,8 +4,8 @@ use burn::prelude::*;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::Result;
 use crate::drafter::Drafter;
+use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::target::{TargetParts, TargetSpec};

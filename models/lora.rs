@@ -4,8 +4,11 @@ use burn::module::{Module, Param};
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::weights::{RandomWeights, lift};
-use crate::{Error, Init, Linear, Result, Transformer, Weights, bounds, weights::tensor_from};
+use crate::bounds;
+use crate::error::{Error, Result};
+use crate::linear::{Linear, Lora};
+use crate::transformer::Transformer;
+use crate::weights::{Init, RandomWeights, Weights, lift, tensor_from};
 
 /// The table `[drafter.lora]`. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,26 +41,6 @@ impl LoraConfig {
             expected: "above 0".into(),
             got: self.alpha.to_string(),
         })
-    }
-}
-
-/// The trained matrices beside a [`Linear`].
-#[derive(Module, Debug)]
-pub struct Lora {
-    /// `[d_in, rank]`
-    down: Param<Tensor<2>>,
-    /// `[rank, d_out]`, zeros at first, so that nothing changes before the first step.
-    up: Param<Tensor<2>>,
-    #[module(skip)]
-    scale: f64,
-}
-
-impl Lora {
-    /// `[rows, d_in]` to `[rows, d_out]`.
-    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let dtype = x.dtype();
-        let inner = x.matmul(self.down.val().cast(dtype));
-        inner.matmul(self.up.val().cast(dtype)) * self.scale
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which position sees which.
 use burn::prelude::*;
 
-use crate::{Tree, target::depths};
+use crate::tree::{Tree, depths};
 
 /// A matrix added to attention scores: 0 where a query may look, minus infinity where it may not.
 ///

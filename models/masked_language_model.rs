@@ -8,6 +8,7 @@
 //!
 //! No slot sees the tokens drafted in the slots before it, so each is drawn from the distribution that the verifier is told
 //! of. In a bidirectional block those distributions change with the number of masks.
+mod blocks;
 mod places;
 mod slots;
 
@@ -17,28 +18,20 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::bounds;
+use crate::drafter::Drafter;
+use crate::error::{Error, Result};
 use crate::language_model::shared_vocabulary;
 use crate::lora::{self, LoraConfig};
 use crate::start::{FreshConfig, Start};
-use crate::{
-    Capture, Drafter, Error, Features, Result, Scope, TargetParts, TargetSpec, Transformer,
-    TransformerConfig, Tree, Weights, bounds,
-};
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::transformer::{Transformer, TransformerConfig};
+use crate::tree::Tree;
+use crate::weights::{Scope, Weights};
 
+pub use blocks::{Blocks, Context};
 pub use places::{Place, Places};
-pub use slots::MaskedState;
-
-/// What the places of the text before a block see.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Context {
-    /// Everything, the block included, as in the paper: each draft computes the whole text again.
-    #[default]
-    Bidirectional,
-    /// What comes before them, so that their keys and values are kept from draft to draft. The block sees the text and, in
-    /// both directions, itself.
-    Causal,
-}
+use slots::MaskedState;
 
 /// The `[drafter]` table of a DEER recipe. Every key but the two tokens and one to start from may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,19 +116,6 @@ impl MaskedLanguageModelConfig {
         bounds::check([bounds::up_to("block_size", blocks.size, bounds::DRAFT)])?;
         Ok(blocks)
     }
-}
-
-/// How the blocks of a drafter are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Blocks {
-    /// The id that stands for tokens still to come.
-    pub mask_token: u32,
-    /// The id between the text and what is to come.
-    pub separator_token: u32,
-    /// The most tokens of a draft.
-    pub size: usize,
-    /// What the text before a block sees.
-    pub context: Context,
 }
 
 /// See the module.
@@ -290,7 +270,7 @@ impl Drafter for MaskedLanguageModel {
     }
 
     fn start(&self, capacity: usize, first: u32) -> MaskedState {
-        self.begin(capacity, first)
+        MaskedState::new(&self.model, self.frozen.blocks, capacity, first)
     }
 
     fn observe(&self, state: &mut MaskedState, tokens: &[u32], _: &Features) {
@@ -314,12 +294,12 @@ impl Drafter for MaskedLanguageModel {
     }
 
     fn root_logits(&self, state: &mut MaskedState) -> Tensor<2> {
-        self.slot_logits(state, 0, 1)
+        state.slot_logits(&self.model, self.frozen.blocks, 0, 1)
     }
 
     fn node_logits(&self, state: &mut MaskedState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        self.slot_logits(state, depth, nodes.len())
+        state.slot_logits(&self.model, self.frozen.blocks, depth, nodes.len())
     }
 
     fn rewind(&self, _: &mut MaskedState) {}

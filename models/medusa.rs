@@ -8,10 +8,13 @@ use crate::draft_heads::{
     DraftHeads, Frozen, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
     head_after, own_outputs, residual, residual_blocks,
 };
-use crate::{
-    Bias, Capture, Drafter, Features, Layout, Linear, Result, Scope, TargetParts, TargetSpec, Tree,
-    Weights,
-};
+use crate::drafter::Drafter;
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::mask::Layout;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
+use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a Medusa recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,8 @@ use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Init, Result, Scope};
+use crate::error::Result;
+use crate::weights::{Init, Scope};
 
 /// Root-mean-square normalisation, computed in f32 whatever the input
 /// (Zhang and Sennrich, <https://arxiv.org/abs/1910.07467>).

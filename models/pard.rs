@@ -9,14 +9,17 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::drafter::Drafter;
+use crate::error::{Error, Result};
 use crate::language_model::shared_vocabulary;
+use crate::linear::{Bias, Linear};
 use crate::lora::{self, LoraConfig};
+use crate::mask::Mask;
 use crate::start::{FreshConfig, Start};
-use crate::weights::lift;
-use crate::{
-    Bias, Caches, Capture, Drafter, Error, Features, Linear, Mask, RandomWeights, Result, Scope,
-    TargetParts, TargetSpec, Transformer, TransformerConfig, Tree, Weights,
-};
+use crate::target::{Caches, Capture, Features, TargetParts, TargetSpec};
+use crate::transformer::{Transformer, TransformerConfig};
+use crate::tree::Tree;
+use crate::weights::{RandomWeights, Scope, Weights, lift};
 
 pub use slots::PardState;
 
@@ -126,12 +129,6 @@ impl Pard {
             target_proj,
             model,
         })
-    }
-
-    /// The same drafter reading no features, as for a target that it was not trained for.
-    pub fn without_features(mut self) -> Self {
-        self.frozen.reads_features = false;
-        self
     }
 
     /// Its settings.
@@ -360,12 +357,12 @@ impl Drafter for Pard {
     }
 
     fn root_logits(&self, state: &mut PardState) -> Tensor<2> {
-        self.slot_logits(state, 0, 1)
+        state.slot_logits(&self.model, self.frozen.mask_token, 0, 1)
     }
 
     fn node_logits(&self, state: &mut PardState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        self.slot_logits(state, depth, nodes.len())
+        state.slot_logits(&self.model, self.frozen.mask_token, depth, nodes.len())
     }
 
     fn rewind(&self, _: &mut PardState) {}
@@ -382,7 +379,7 @@ impl Weights for WithProjection<'_> {
         &mut self,
         name: &str,
         shape: &[usize],
-        init: crate::Init,
+        init: crate::weights::Init,
     ) -> Result<spectrain_checkpoints::NamedTensor> {
         match name.starts_with("target_proj.") {
             true => self.random.tensor(name, shape, init),

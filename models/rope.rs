@@ -78,9 +78,10 @@ impl RopeConfig {
             ));
         }
         let frequencies = self.inverse_frequencies(d_head);
-        match frequencies.iter().all(|frequency| frequency.is_finite()) {
-            true => Ok(()),
-            false => Err("expected frequencies that 32 bits hold, found larger ones".to_string()),
+        if frequencies.iter().all(|frequency| frequency.is_finite()) {
+            Ok(())
+        } else {
+            Err("expected frequencies that 32 bits hold, found larger ones".to_string())
         }
     }
 }
@@ -88,11 +89,14 @@ impl RopeConfig {
 impl RopeScaling {
     /// Says which parameter makes no sense.
     pub fn check(&self) -> std::result::Result<(), String> {
-        let above = |name: &str, value: f64, least: f64| match value > least && value.is_finite() {
-            true => Ok(()),
-            false => Err(format!(
-                "`{name}`: expected a number above {least}, found {value}"
-            )),
+        let above = |name: &str, value: f64, least: f64| {
+            if value > least && value.is_finite() {
+                Ok(())
+            } else {
+                Err(format!(
+                    "`{name}`: expected a number above {least}, found {value}"
+                ))
+            }
         };
         match self {
             Self::Default => Ok(()),

@@ -2,10 +2,13 @@
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
 
-use crate::{
-    Bias, Error, FolderWeights, Init, LoraConfig, RandomWeights, Result, TargetParts, TargetSpec,
-    TransformerConfig, Weights, bounds,
-};
+use crate::bounds;
+use crate::error::{Error, Result};
+use crate::linear::Bias;
+use crate::lora::LoraConfig;
+use crate::target::{TargetParts, TargetSpec};
+use crate::transformer::TransformerConfig;
+use crate::weights::{FolderWeights, Init, RandomWeights, Weights};
 
 /// The table `[drafter.fresh]`: sizes of a model that starts at random. Every key may be left out; where it is 0 or left
 /// out, the target's size is taken.

@@ -5,8 +5,12 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::cache::KvCache;
+use crate::error::{Error, Result};
+use crate::linear::Linear;
+use crate::norm::RmsNorm;
+use crate::rope::{Rope, RopeConfig};
 use crate::weights::lift;
-use crate::{Capture, Error, KvCache, Linear, Result, RmsNorm, Rope, RopeConfig};
 
 /// Sizes of the target a drafter is trained for.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,6 +110,14 @@ impl TargetParts {
         let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &weight.device());
         weight.select(1, ids)
     }
+}
+
+/// Hidden states of the target that a drafter reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capture {
+    /// Captured layers, ascending: 0-based index of the decoder layer whose output, before any final norm, is kept.
+    /// The last hidden state, after the final norm, is always kept.
+    pub layers: Vec<usize>,
 }
 
 /// Hidden states of the target over some positions.
@@ -216,18 +228,4 @@ impl Caches {
             .for_each(|layer| layer.keep(prefix, rows));
         self.len = prefix + rows.len();
     }
-}
-
-/// The parents of a chain of `len` tokens.
-pub fn chain(len: usize) -> Vec<Option<usize>> {
-    (0..len).map(|node| node.checked_sub(1)).collect()
-}
-
-/// Depth of every node of a tree, 0 for the children of the root.
-pub fn depths(parents: &[Option<usize>]) -> Vec<usize> {
-    let mut depths: Vec<usize> = Vec::with_capacity(parents.len());
-    for parent in parents {
-        depths.push(parent.map_or(0, |parent| depths[parent] + 1));
-    }
-    depths
 }

@@ -6,12 +6,16 @@ use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::mask::{token_ids, tree_mask, tree_positions};
-use crate::{
-    AttentionConfig, Bias, Caches, Capture, DecoderLayer, DecoderLayerConfig, Features, Init,
-    Layout, Linear, LogitRows, Mask, Pass, Result, RmsNorm, Scope, Target, TargetOutput,
-    TargetParts, TargetSpec,
+use crate::attention::AttentionConfig;
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::mask::{Layout, Mask, token_ids, tree_mask, tree_positions};
+use crate::norm::RmsNorm;
+use crate::target::{
+    Caches, Capture, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec,
 };
+use crate::weights::{Init, Scope};
 
 /// What `config.json` says of a dense decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,9 +89,10 @@ impl Transformer {
             embed_tokens: embedding(&mut scope.child("embed_tokens"), spec.vocab, spec.d_model)?,
             layers,
             norm: RmsNorm::new(&mut scope.child("norm"), spec.d_model, spec.norm_epsilon)?,
-            lm_head: match config.tied_head {
-                true => None,
-                false => Some(head(scope)?),
+            lm_head: if config.tied_head {
+                None
+            } else {
+                Some(head(scope)?)
             },
             config,
             folder: None,

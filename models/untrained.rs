@@ -1,10 +1,11 @@
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::weights::host_f32;
-use crate::{Init, RandomWeights, Result, TargetParts, Weights};
+use crate::error::Result;
+use crate::target::TargetParts;
+use crate::weights::{Init, RandomWeights, Weights, host_f32};
 
-/// Random parameters, except for heads that start as the target's.
+/// Random parameters, except for embeddings, and heads that start as the target's.
 pub(crate) struct Untrained<'a> {
     pub(crate) random: RandomWeights,
     /// What the names of such heads start with, if there are any.
@@ -15,13 +16,18 @@ pub(crate) struct Untrained<'a> {
 
 impl Weights for Untrained<'_> {
     fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        if name == "embed_tokens.weight" {
+            let values = host_f32(self.target.embed_tokens.weight.val());
+            return Ok(NamedTensor::from_f32(name, shape, values));
+        }
         if !self.heads.is_some_and(|heads| name.starts_with(heads)) {
             return self.random.tensor(name, shape, init);
         }
-        let values = match name.ends_with(".bias") {
+        let values = if name.ends_with(".bias") {
             // The target's head has none.
-            true => vec![0.0; shape[0]],
-            false => host_f32(self.target.head_rows(self.vocabulary).transpose()),
+            vec![0.0; shape[0]]
+        } else {
+            host_f32(self.target.head_rows(self.vocabulary).transpose())
         };
         Ok(NamedTensor::from_f32(name, shape, values))
     }

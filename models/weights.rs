@@ -5,7 +5,7 @@ use burn::tensor::DType as BurnDType;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// How a parameter starts when it is not loaded.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -97,7 +97,15 @@ fn a_folder_of_transformers_has_the_defaults_of_transformers() {
     for name in ["encoder.fc.weight", "encoder.output_norm_enc.weight"] {
         assert!(names.contains(&name.to_owned()), "{names:?}");
     }
-    let unsaid = ["is_causal", "dflash_config", "layer_types", "sliding_window", "rope_theta", "rope_parameters", "rms_norm_eps"];
+    let unsaid = [
+        "is_causal",
+        "dflash_config",
+        "layer_types",
+        "sliding_window",
+        "rope_theta",
+        "rope_parameters",
+        "rms_norm_eps",
+    ];
     let found = written().without(&unsaid).settings(&TRANSFORMERS).unwrap();
     // A place 2048 away is still seen there.
     assert_eq!((found.size("window"), found.flag("causal")), (2049, false));
@@ -110,16 +118,30 @@ fn a_folder_of_transformers_has_the_defaults_of_transformers() {
 
 #[test]
 fn a_folder_of_speculators_need_not_say_how_many_layers_its_target_has() {
-    let folder = sample("dflash", PLAIN).folder(Some(Engine::Speculators)).unwrap();
-    assert_eq!(folder.config()["aux_hidden_state_layer_ids"], json!([1, 2, 3, 4, 5, 6]));
+    let folder = sample("dflash", PLAIN)
+        .folder(Some(Engine::Speculators))
+        .unwrap();
+    assert_eq!(
+        folder.config()["aux_hidden_state_layer_ids"],
+        json!([1, 2, 3, 4, 5, 6])
+    );
     assert_eq!(folder.config()["sliding_window_non_causal"], true);
     let folder = folder.without(&["num_target_layers"]);
     let model = ModelFolder::open(folder.path()).unwrap();
-    let error = SPECULATORS.open(&model, Reading::default()).err().unwrap().to_string();
+    let error = SPECULATORS
+        .open(&model, Reading::default())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("num_target_layers"), "{error}");
-    assert_eq!(folder.settings(&SPECULATORS).unwrap().size("target_layers"), 6);
+    assert_eq!(
+        folder.settings(&SPECULATORS).unwrap().size("target_layers"),
+        6
+    );
     for (number, kind) in [(SECOND, "dflash2"), (VANILLA, "dspark")] {
-        let folder = sample("dflash", number).folder(Some(Engine::Speculators)).unwrap();
+        let folder = sample("dflash", number)
+            .folder(Some(Engine::Speculators))
+            .unwrap();
         assert_eq!(folder.config()["speculators_model_type"], kind);
     }
 }
@@ -136,7 +158,10 @@ fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
         config["dflash_config"]["use_swa"] = json!(true);
         config["dflash_config"]["swa_window_size"] = json!(16);
     };
-    let found = dflash(SECOND).with_config(windows).settings(&DFLASH).unwrap();
+    let found = dflash(SECOND)
+        .with_config(windows)
+        .settings(&DFLASH)
+        .unwrap();
     assert_eq!((found.size("window"), found.flag("causal")), (16, false));
     let said = dflash(SECOND).with_config(|config| {
         windows(config);
@@ -151,7 +176,10 @@ fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
     assert!(error.contains("`layer_types`"), "{error}");
     let two = dflash(SECOND).with_config(|config| config["dflash_config"]["block_size"] = json!(9));
     let error = two.settings(&DFLASH).unwrap_err().to_string();
-    assert!(error.contains("`dflash_config.block_size`") && error.contains("`block_size`"), "{error}");
+    assert!(
+        error.contains("`dflash_config.block_size`") && error.contains("`block_size`"),
+        "{error}"
+    );
 }
 
 /// Each of these values is refused with its key, which may stand in a table.
@@ -168,37 +196,46 @@ fn are_refused(number: usize, changes: &[(&str, Value)]) {
 
 #[test]
 fn keys_that_make_no_sense_are_refused_by_name() {
-    are_refused(PLAIN, &[
-        ("block_size", json!("16")),
-        ("num_target_layers", json!(0)),
-        ("attention_bias", json!(true)),
-        ("layer_types", json!(["sliding_attention", "full_attention"])),
-        ("dflash_config.mask_token_id", json!(-1)),
-        ("dflash_config.target_layer_ids", json!([3, 1])),
-    ]);
+    are_refused(
+        PLAIN,
+        &[
+            ("block_size", json!("16")),
+            ("num_target_layers", json!(0)),
+            ("attention_bias", json!(true)),
+            (
+                "layer_types",
+                json!(["sliding_attention", "full_attention"]),
+            ),
+            ("dflash_config.mask_token_id", json!(-1)),
+            ("dflash_config.target_layer_ids", json!([3, 1])),
+        ],
+    );
 }
 
 #[test]
 fn what_is_not_computed_here_is_refused_by_name() {
-    are_refused(PLAIN, &[
-        ("output_multiplier", json!(2.0)),
-        ("dflash_config.output_multiplier", json!(0.5)),
-        ("input_embedding_scale", json!(2.0)),
-        ("dflash_config.input_embedding_scale", json!(0.5)),
-        ("logit_scale", json!(2.0)),
-        ("dflash_config.logit_scale", json!(0.5)),
-        ("dflash_config.final_logit_softcapping", json!(30.0)),
-        ("dflash_config.attention_sink_bias", json!(true)),
-        ("dflash_config.attention_value_scale", json!(0.7)),
-        ("dflash_config.projector_type", json!("domino")),
-        ("dflash_config.use_aux_hidden_state", json!(false)),
-        ("is_neox_style", json!(false)),
-        ("rope_is_neox_style", json!(false)),
-        ("hidden_act", json!("gelu")),
-        ("dflash_config", json!([])),
-        ("target_hidden_size", json!(9)),
-        ("quantization_config", json!({"bits": 4})),
-    ]);
+    are_refused(
+        PLAIN,
+        &[
+            ("output_multiplier", json!(2.0)),
+            ("dflash_config.output_multiplier", json!(0.5)),
+            ("input_embedding_scale", json!(2.0)),
+            ("dflash_config.input_embedding_scale", json!(0.5)),
+            ("logit_scale", json!(2.0)),
+            ("dflash_config.logit_scale", json!(0.5)),
+            ("dflash_config.final_logit_softcapping", json!(30.0)),
+            ("dflash_config.attention_sink_bias", json!(true)),
+            ("dflash_config.attention_value_scale", json!(0.7)),
+            ("dflash_config.projector_type", json!("domino")),
+            ("dflash_config.use_aux_hidden_state", json!(false)),
+            ("is_neox_style", json!(false)),
+            ("rope_is_neox_style", json!(false)),
+            ("hidden_act", json!("gelu")),
+            ("dflash_config", json!([])),
+            ("target_hidden_size", json!(9)),
+            ("quantization_config", json!({"bits": 4})),
+        ],
+    );
     are_refused(VANILLA, &[("dspark_bonus_anchor", json!(true))]);
     let neutral = dflash(PLAIN).with_config(|config| {
         config["dflash_config"]["output_multiplier"] = json!(1);
@@ -214,7 +251,10 @@ fn what_is_not_computed_here_is_refused_by_name() {
 fn by_authors(name: &str, blocks: usize) -> String {
     let name = name.replace("blocks.", "").replace(".layers.", ".");
     match name.strip_prefix("lm_heads.") {
-        Some(rest) => format!("medusa_heads.{}", rest.replace(".weight", &format!(".{blocks}.weight"))),
+        Some(rest) => format!(
+            "medusa_heads.{}",
+            rest.replace(".weight", &format!(".{blocks}.weight"))
+        ),
         None => {
             let name = name.replace(".weight", ".linear.weight");
             format!("medusa_heads.{}", name.replace(".bias", ".linear.bias"))
@@ -225,7 +265,8 @@ fn by_authors(name: &str, blocks: usize) -> String {
 #[test]
 fn the_head_folders_of_medusas_authors_name_no_sizes() {
     let written = sample("medusa", 0).drafter();
-    let config = json!({"base_model_name_or_path": "v", "medusa_num_heads": 3, "medusa_num_layers": 1});
+    let config =
+        json!({"base_model_name_or_path": "v", "medusa_num_heads": 3, "medusa_num_layers": 1});
     let folder = Folder::of("medusa", 0).renamed(|name| by_authors(name, 1));
     folder.rewrite(config, &folder.tensors());
     let found = folder.open().unwrap();
@@ -234,20 +275,29 @@ fn the_head_folders_of_medusas_authors_name_no_sizes() {
 
 #[test]
 fn counts_of_heads_that_contradict_each_other_are_refused() {
-    let with = |key: &str, value: Value| Folder::of("medusa", 0).with_config(|config| config[key] = value);
+    let with =
+        |key: &str, value: Value| Folder::of("medusa", 0).with_config(|config| config[key] = value);
     with("medusa_num_heads", json!(3)).open().unwrap();
     for (key, value) in [
         ("medusa_num_heads", json!(4)),
-        ("medusa", json!({"num_medusa_heads": 2, "num_medusa_layers": 1})),
-        ("medusa", json!({"num_medusa_heads": 3, "num_medusa_layers": 2})),
+        (
+            "medusa",
+            json!({"num_medusa_heads": 2, "num_medusa_layers": 1}),
+        ),
+        (
+            "medusa",
+            json!({"num_medusa_heads": 3, "num_medusa_layers": 2}),
+        ),
     ] {
         with(key, value).is_refused("expected the same as in");
     }
     // Of a folder that holds the target's configuration too this is the target's.
-    let folder = Folder::of("medusa", 0).without(&["num_heads"]).with_config(|config| {
-        config["num_hidden_layers"] = json!(32);
-        config["medusa"] = json!({"num_medusa_heads": 3, "num_medusa_layers": 1});
-    });
+    let folder = Folder::of("medusa", 0)
+        .without(&["num_heads"])
+        .with_config(|config| {
+            config["num_hidden_layers"] = json!(32);
+            config["medusa"] = json!({"num_medusa_heads": 3, "num_medusa_layers": 1});
+        });
     assert_eq!(folder.settings(&MEDUSA).unwrap().size("head_layers"), 1);
     with("quantization_config", json!({})).is_refused("`quantization_config`");
 }
@@ -255,7 +305,10 @@ fn counts_of_heads_that_contradict_each_other_are_refused() {
 #[test]
 fn heads_of_another_target_are_refused() {
     let changed = Folder::of("medusa", 1).with_tensors(|tensors| {
-        let head = tensors.iter_mut().find(|t| t.name == "lm_head.weight").unwrap();
+        let head = tensors
+            .iter_mut()
+            .find(|t| t.name == "lm_head.weight")
+            .unwrap();
         let values = head.to_f32().unwrap().into_iter().map(|value| 1.5 * value);
         *head = NamedTensor::from_f32("lm_head.weight", head.shape.clone(), values.collect());
     });
@@ -280,5 +333,10 @@ fn a_hydra_folder_with_numbers_that_no_layer_has_is_not_read() {
         assert!(error.contains(&format!("key `{key}`")), "{error}");
     }
     // Engines would take a folder with this key for one of EAGLE-3.
-    assert!(Folder::of("hydra", 1).config().get("draft_vocab_size").is_none());
+    assert!(
+        Folder::of("hydra", 1)
+            .config()
+            .get("draft_vocab_size")
+            .is_none()
+    );
 }

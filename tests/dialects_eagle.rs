@@ -1,13 +1,13 @@
 //! Folders of EAGLE drafters as their many trainers write them.
 use serde_json::{Value, json};
+use spectrain::families::registry::recipe_of;
+use spectrain::families::shipped::Writing;
+use spectrain::recipe::tables::Engine;
 use spectrain_checkpoints::dialect::{Meaning, Reading};
 use spectrain_checkpoints::eagle1::EAGLE1;
 use spectrain_checkpoints::eagle3::{EAGLE3, SPECULATORS};
 use spectrain_checkpoints::launch::Server;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
-use spectrain::families::registry::recipe_of;
-use spectrain::families::shipped::Writing;
-use spectrain::recipe::tables::Engine;
 
 use crate::samples::{Folder, remove, sample, sorted};
 
@@ -44,12 +44,19 @@ fn a_neighbouring_layer_in_one_of_the_two_keys_is_refused() {
     for (position, step) in [(0, -1), (1, 1)] {
         for nested in [false, true] {
             let folder = eagle3().with_config(|config| {
-                let table = if nested { &mut config["eagle_config"] } else { config };
+                let table = if nested {
+                    &mut config["eagle_config"]
+                } else {
+                    config
+                };
                 let id = &mut table[TOP][position];
                 *id = json!(id.as_i64().unwrap() + step);
             });
             let error = folder.settings(&EAGLE3).unwrap_err().to_string();
-            assert!(error.contains("eagle_config.eagle_aux_hidden_state_layer_ids"), "{error}");
+            assert!(
+                error.contains("eagle_config.eagle_aux_hidden_state_layer_ids"),
+                "{error}"
+            );
         }
     }
 }
@@ -98,17 +105,27 @@ fn eagle_3_folders_of_all_trainers_are_the_same_drafter() {
             },
             &str::to_owned,
         ),
-        ("vLLM's", |config| remove(config, &["eagle_config"]), &|name| {
-            format!("model.{}", layer(name))
-        }),
+        (
+            "vLLM's",
+            |config| remove(config, &["eagle_config"]),
+            &|name| format!("model.{}", layer(name)),
+        ),
     ];
     for (whose, change, rename) in cases {
         let folder = eagle3().with_config(change).renamed(rename);
         let model = ModelFolder::open(folder.path()).unwrap();
         assert_eq!(recipe_of(&model).unwrap().name, "eagle3", "{whose}");
         let found = folder.open().unwrap();
-        assert_eq!(sorted(found.tensors()), sorted(expected.tensors()), "{whose}");
-        assert_eq!(found.capture().unwrap(), expected.capture().unwrap(), "{whose}");
+        assert_eq!(
+            sorted(found.tensors()),
+            sorted(expected.tensors()),
+            "{whose}"
+        );
+        assert_eq!(
+            found.capture().unwrap(),
+            expected.capture().unwrap(),
+            "{whose}"
+        );
         assert_eq!(found.vocabulary(), expected.vocabulary(), "{whose}");
     }
 }
@@ -117,7 +134,10 @@ fn eagle_3_folders_of_all_trainers_are_the_same_drafter() {
 fn without_layer_ids_the_default_of_the_target_is_taken() {
     let folder = eagle3().without(&[TOP, "eagle_config", "num_aux_hidden_states"]);
     let error = folder.settings(&EAGLE3).unwrap_err().to_string();
-    assert!(error.contains(TOP) && error.contains("got nothing"), "{error}");
+    assert!(
+        error.contains(TOP) && error.contains("got nothing"),
+        "{error}"
+    );
     let model = ModelFolder::open(folder.path()).unwrap();
     let reading = Reading {
         target_layers: Some(32),
@@ -133,7 +153,9 @@ fn a_published_folder_with_narrow_ids_an_embedding_and_an_old_scaling_is_read() 
         tensors.retain(|tensor| tensor.name != "t2d");
         let d2t = tensors.iter_mut().find(|t| t.name == "d2t").unwrap();
         let narrow = d2t.to_i64().unwrap().into_iter();
-        d2t.bytes = narrow.flat_map(|offset| (offset as i32).to_le_bytes()).collect();
+        d2t.bytes = narrow
+            .flat_map(|offset| (offset as i32).to_le_bytes())
+            .collect();
         d2t.dtype = DType::I32;
         let embedding = NamedTensor::from_f32("embed_tokens.weight", [48, 32], vec![0.5; 48 * 32]);
         tensors.push(embedding);
@@ -143,7 +165,10 @@ fn a_published_folder_with_narrow_ids_an_embedding_and_an_old_scaling_is_read() 
         config["rope_scaling"] = json!({"type": "linear", "factor": 2.0});
     });
     let rope = folder.settings(&EAGLE3).unwrap().rope().unwrap();
-    assert_eq!(rope.scaling, Some(json!({"factor": 2.0, "rope_type": "linear"})));
+    assert_eq!(
+        rope.scaling,
+        Some(json!({"factor": 2.0, "rope_type": "linear"}))
+    );
     let (found, expected) = (folder.open().unwrap(), eagle3().open().unwrap());
     assert_eq!(found.vocabulary(), expected.vocabulary());
     assert_eq!(sorted(found.tensors()), sorted(expected.tensors()));
@@ -163,7 +188,11 @@ fn a_shifted_vocabulary_map_is_refused() {
     for (shift, name) in [(1, "`t2d`"), (-1, "`d2t`")] {
         let folder = eagle3().with_tensors(|tensors| {
             let d2t = tensors.iter_mut().find(|t| t.name == "d2t").unwrap();
-            let offsets = d2t.to_i64().unwrap().into_iter().map(|offset| offset + shift);
+            let offsets = d2t
+                .to_i64()
+                .unwrap()
+                .into_iter()
+                .map(|offset| offset + shift);
             *d2t = NamedTensor::from_i64("d2t", [20], offsets.collect());
         });
         let error = format!("{:#}", folder.open().err().unwrap());
@@ -188,7 +217,12 @@ fn a_map_of_the_whole_vocabulary_onto_itself_says_nothing() {
 #[test]
 fn ids_in_the_place_of_offsets_are_found_out() {
     let expected = eagle3().open().unwrap();
-    let ids: Vec<i64> = expected.vocabulary().target_ids().into_iter().map(i64::from).collect();
+    let ids: Vec<i64> = expected
+        .vocabulary()
+        .target_ids()
+        .into_iter()
+        .map(i64::from)
+        .collect();
     let absolute = eagle3().with_tensors(|tensors| {
         let d2t = tensors.iter_mut().find(|t| t.name == "d2t").unwrap();
         *d2t = NamedTensor::from_i64("d2t", [20], ids);
@@ -197,7 +231,11 @@ fn ids_in_the_place_of_offsets_are_found_out() {
     assert_eq!(absolute.open().unwrap().vocabulary(), expected.vocabulary());
 }
 
-fn meanings(folder: &Folder, layers: usize, given: Option<&[usize]>) -> anyhow::Result<Vec<Meaning>> {
+fn meanings(
+    folder: &Folder,
+    layers: usize,
+    given: Option<&[usize]>,
+) -> anyhow::Result<Vec<Meaning>> {
     let model = ModelFolder::open(folder.path())?;
     let reading = Reading {
         target_layers: Some(layers),
@@ -208,7 +246,9 @@ fn meanings(folder: &Folder, layers: usize, given: Option<&[usize]>) -> anyhow::
 
 fn ways(folder: &Folder, layers: usize) -> Vec<(Option<Vec<usize>>, bool)> {
     let found = meanings(folder, layers, None).unwrap().into_iter();
-    found.map(|way| (way.reading.captured_layers, way.reading.absolute_ids)).collect()
+    found
+        .map(|way| (way.reading.captured_layers, way.reading.absolute_ids))
+        .collect()
 }
 
 #[test]
@@ -218,7 +258,9 @@ fn one_key_of_layer_ids_alone_can_be_meant_in_two_ways() {
     let top = eagle3().without(&["eagle_config"]);
     assert_eq!(ways(&top, 6), [run.clone(), (Some(vec![2, 3]), false)]);
     let texts = meanings(&top, 6, None).unwrap();
-    assert!(texts[0].text.contains("layers that have run") && texts[1].text.contains("output is taken"));
+    assert!(
+        texts[0].text.contains("layers that have run") && texts[1].text.contains("output is taken")
+    );
     let nested = eagle3().without(&[TOP]);
     assert_eq!(ways(&nested, 6), [run.clone(), (Some(vec![0, 1]), false)]);
     let none = eagle3().without(&[TOP, "eagle_config"]);
@@ -234,23 +276,39 @@ fn one_key_of_layer_ids_alone_can_be_meant_in_two_ways() {
 
 #[test]
 fn layer_ids_that_are_none_are_refused_whatever_another_key_says() {
-    for value in [json!([5, 4, 2]), json!([2, 2, 4]), json!([]), json!("x"), json!(3)] {
+    for value in [
+        json!([5, 4, 2]),
+        json!([2, 2, 4]),
+        json!([]),
+        json!("x"),
+        json!(3),
+    ] {
         for key in [TOP, "eagle_config", "aux_hidden_states_layer_ids"] {
             let folder = eagle3().with_config(|config| config[key] = value.clone());
             let error = meanings(&folder, 9, None).unwrap_err().to_string();
-            assert!(error.contains(&format!("`{key}`")), "{key} {value}: {error}");
+            assert!(
+                error.contains(&format!("`{key}`")),
+                "{key} {value}: {error}"
+            );
         }
     }
 }
 
 #[test]
 fn a_norm_that_the_readers_of_speculators_take_differently_is_two_meanings() {
-    let written = || sample("eagle3", 0).folder(Some(Engine::Speculators)).unwrap();
+    let written = || {
+        sample("eagle3", 0)
+            .folder(Some(Engine::Speculators))
+            .unwrap()
+    };
     let said = meanings(&written(), 6, None).unwrap();
     assert!(said.len() == 1 && !said[0].reading.norm_before_residual);
     let unsaid = written().without(&["norm_before_residual"]);
     let found = meanings(&unsaid, 6, None).unwrap();
-    let norms: Vec<bool> = found.iter().map(|way| way.reading.norm_before_residual).collect();
+    let norms: Vec<bool> = found
+        .iter()
+        .map(|way| way.reading.norm_before_residual)
+        .collect();
     assert_eq!(norms, [true, false]);
     assert!(found[0].text.contains("vLLM") && found[1].text.contains("library"));
     let model = ModelFolder::open(unsaid.path()).unwrap();
@@ -323,10 +381,23 @@ fn engines_are_offered_what_they_run_as_it_is_meant() {
         plain[0].text,
         r#"vllm serve org/name --speculative-config '{"method":"eagle3","model":"runs/a b","num_speculative_tokens":3}'"#
     );
-    assert!(plain[1].text.contains("--speculative-num-steps 3 --speculative-eagle-topk 1"));
-    assert!(plain[2].text.contains("eagle3_layers_to_capture: [1, 2]"), "{}", plain[2].text);
+    assert!(
+        plain[1]
+            .text
+            .contains("--speculative-num-steps 3 --speculative-eagle-topk 1")
+    );
+    assert!(
+        plain[2].text.contains("eagle3_layers_to_capture: [1, 2]"),
+        "{}",
+        plain[2].text
+    );
     assert!(plain[3].text.contains("--target-model-dir org/name"));
-    let servers = |number: usize| lines(number).into_iter().filter_map(|line| line.server).collect::<Vec<_>>();
+    let servers = |number: usize| {
+        lines(number)
+            .into_iter()
+            .filter_map(|line| line.server)
+            .collect::<Vec<_>>()
+    };
     // The residual behind the norm, then a window.
     assert_eq!(servers(4), [Server::Vllm("eagle3"), Server::LlamaCpp]);
     assert_eq!(servers(WINDOW), [Server::Vllm("eagle3")]);
@@ -346,14 +417,22 @@ fn an_eagle_1_folder_holds_what_both_engines_read() {
     let names = ["EagleLlamaForCausalLM", "LlamaForCausalLMEagle"];
     assert_eq!(config["architectures"], json!(names));
     let bias = eagle1().tensors().into_iter().find(|t| t.name == "fc.bias");
-    assert!(bias.unwrap().to_f32().unwrap().iter().all(|&value| value == 0.0));
+    assert!(
+        bias.unwrap()
+            .to_f32()
+            .unwrap()
+            .iter()
+            .all(|&value| value == 0.0)
+    );
 }
 
 #[test]
 fn a_published_eagle_1_folder_is_read_and_its_bias_found_whatever_the_key_says() {
-    let folder = eagle1().without(&["rope_parameters", "bias"]).with_config(|config| {
-        config["architectures"] = json!(["LlamaForCausalLM"]);
-    });
+    let folder = eagle1()
+        .without(&["rope_parameters", "bias"])
+        .with_config(|config| {
+            config["architectures"] = json!(["LlamaForCausalLM"]);
+        });
     let folder = folder.with_tensors(|tensors| {
         tensors.retain(|tensor| tensor.name != "fc.bias");
         let embedding = NamedTensor::from_f32("embed_tokens.weight", [48, 32], vec![0.5; 48 * 32]);
@@ -380,7 +459,9 @@ fn only_eagle_1_folders_are_taken_for_them() {
     for name in ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"] {
         assert!(!is(json!({"architectures": [name]})));
     }
-    assert!(!is(json!({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32})));
+    assert!(!is(
+        json!({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32})
+    ));
 }
 
 #[test]

@@ -431,7 +431,8 @@ fn a_pard_2_drafts_without_features_for_a_target_of_another_width() {
         drafter.observe(&mut state, &tokens[1..5], &features(&batch, start, 4));
         forced(drafter, &mut state, &[1, 2])
     };
-    let without = drafts(&drafter.clone().without_features());
+    let without = Pard::of(drafter.model().clone(), None, &target.parts(), MASK).unwrap();
+    let without = drafts(&without);
     assert_eq!(drafts(&other), without);
     assert_ne!(drafts(&drafter), without);
 }

@@ -5,6 +5,7 @@ mod allocation;
 mod bad_input;
 mod broken_folders;
 mod checkpointing;
+mod circles;
 mod cli;
 mod data_sources;
 mod deer;

@@ -60,6 +60,7 @@ fn needed(kind: &Recipe) -> &'static str {
         "dflash" | "dflash-deer" => {
             "[drafter]\nmask_token = 303\nlayers = 2\nblock_size = 8\n[objective]\nanchors = 32\n"
         }
+        "peagle" => "[drafter]\nmask_token = 303\nlayers = 2\n",
         "pard" => "[drafter]\nmask_token = 303\n[drafter.fresh]\n",
         "deer" => {
             "[drafter]\nmask_token = 303\nseparator_token = 302\n[drafter.fresh]\n[objective]\nspan = 16\n"

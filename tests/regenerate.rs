@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use spectrain::cli::commands::regenerate::server::{Server, ServerSettings};
-use spectrain_data::regenerate::{Existing, Job, Report, Retry, Truncated, Wanted, Work};
+use spectrain_data::regenerate::{
+    ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, Truncated, Work,
+};
 
 use crate::fault_server::{Fault, FaultServer, answer_to};
 use crate::workspace::{Workspace, signal, wait_for};
@@ -46,7 +48,12 @@ fn once(rows: impl Iterator<Item = usize>, turns: usize) -> BTreeMap<String, usi
 const UNREACHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Regenerates `data.jsonl` into `out.jsonl`.
-fn run(workspace: &Workspace, server: &FaultServer, work: &Work, timeout: Duration) -> Report {
+fn run(
+    workspace: &Workspace,
+    server: &FaultServer,
+    work: &Work,
+    timeout: Duration,
+) -> RegenerateReport {
     let server = Server::connect(ServerSettings {
         url: server.url(),
         model: Some("m".into()),
@@ -56,13 +63,13 @@ fn run(workspace: &Workspace, server: &FaultServer, work: &Work, timeout: Durati
         timeout,
     })
     .unwrap();
-    let wanted = Wanted {
+    let wanted = RegenerateSettings {
         data: &workspace.path("data.jsonl"),
         out: &workspace.path("out.jsonl"),
         settings: Map::new(),
         truncated: Truncated::Keep,
     };
-    let job = Job::open(&wanted, Existing::Continue).unwrap();
+    let job = Job::open(&wanted, ExistingAnswers::Continue).unwrap();
     job.run(&server, work, &mut |_, _| {}).unwrap().unwrap()
 }
 

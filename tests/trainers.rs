@@ -207,13 +207,8 @@ fn drafters_of_other_kinds_are_refused_by_name() {
     let device = Device::flex();
     let target = target(&device);
     for (name, part) in [
-        (
-            "speculators-peagle",
-            "`[\"PEagleDraftModel\"]`; P-EAGLE drafters are not supported",
-        ),
         ("speculators-mtp", "MTP drafters are not supported"),
         ("speculators-xpress", "XPress drafters are not supported"),
-        ("specforge-peagle", "P-EAGLE drafters are not supported"),
         ("specforge-domino", "Domino drafters are not supported"),
         ("modelopt-domino", "`dflash_config.projector_type`"),
     ] {

@@ -20,14 +20,15 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
+use spectrain_models::peagle::PEagle;
 use spectrain_models::weights::{export, held_in, host_f32, import};
 use spectrain_models::{
     Capture, Drafter, Features, RandomWeights, Scope, Target as _, Transformer, forced,
 };
 use spectrain_train::{
-    Batch, BatchSource as _, BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss,
-    LiveFeatures, MedusaLoss, Objective, PardLoss, Row, Samples, StagedBlockLoss, Statistics,
-    TrainingTimeTest,
+    Batch, BatchSource as _, BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, JudgedRow,
+    LiveFeatures, MedusaLoss, Objective, PEagleLoss, PardLoss, Samples, StagedBlockLoss,
+    Statistics, TrainingTimeTest,
 };
 
 use crate::tiny;
@@ -116,7 +117,7 @@ fn read<T: DeserializeOwned>(value: &Value) -> T {
 }
 
 /// The judged rows of chains that a decoder follows: by the place of the last committed token.
-fn chains(batch: &Batch, rows: &[Row]) -> BTreeMap<usize, Vec<usize>> {
+fn chains(batch: &Batch, rows: &[JudgedRow]) -> BTreeMap<usize, Vec<usize>> {
     let mut chains: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
         chains
@@ -177,7 +178,7 @@ fn rows_equal_decoding<D: Drafter, O: Objective<D>>(trial: &Trial) {
         drafter.observe(&mut state, &tokens[1..=at], &known);
         let logits = forced(&drafter, &mut state, &path);
         for &index in of_chain {
-            let Row { step, teacher, .. } = loss.rows[index];
+            let JudgedRow { step, teacher, .. } = loss.rows[index];
             let judge = last.clone().narrow(0, teacher, 1).unsqueeze::<3>();
             let judge = host_f32(target.parts().lm_head.forward(judge));
             let (found, expected) = (distances[index] as f64, divergence(&judge, &logits[step]));
@@ -311,6 +312,11 @@ fn trials() -> Vec<Trial> {
     vec![
         trial::<Eagle3, TrainingTimeTest>("eagle3", json!({}), steps),
         trial::<Eagle3, TrainingTimeTest>("eagle3", eagle3_1, kept),
+        trial::<PEagle, PEagleLoss>(
+            "peagle",
+            json!({ "mask_token": MASK, "layers": 3, "norm_before_residual": true }),
+            json!({ "draft_tokens": 4 }),
+        ),
         trial::<Eagle1, FeatureRegression>("eagle1", json!({}), json!({ "passes": 3 })),
         trial::<Medusa, MedusaLoss>("medusa", json!({ "medusa_heads": 3 }), heads.clone()),
         trial::<Hydra, HydraLoss>("hydra", hydra, heads.clone()),

@@ -6,7 +6,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Init, Linear, RandomWeights, Weights};
 use spectrain_train::{
-    Divergence, Head, HeadParameter, Judge, Row, Statistics, Teacher, vocab_loss,
+    Divergence, HeadParameter, Judge, JudgedRow, LossHead, Statistics, Teacher, vocab_loss,
 };
 
 use crate::allocation::largest_during;
@@ -20,8 +20,8 @@ fn random(seed: u64, shape: [usize; 2], device: &Device) -> Tensor<2> {
     spectrain_models::weights::tensor_from(values, device)
 }
 
-fn rows(steps: usize, positions: usize) -> Vec<Row> {
-    let row = |step, position| Row {
+fn rows(steps: usize, positions: usize) -> Vec<JudgedRow> {
+    let row = |step, position| JudgedRow {
         step,
         position,
         teacher: position + step,
@@ -72,7 +72,7 @@ fn equals_plain_autodiff(divergence: Divergence) {
         teacher: &teacher,
         divergence,
     };
-    let applied = Head {
+    let applied = LossHead {
         weight: head.clone(),
         bias: Some(bias.clone()),
         trained: Some(HeadParameter::Weight(id)),
@@ -148,7 +148,7 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
         };
         let loss = vocab_loss(
             &hidden,
-            Head {
+            LossHead {
                 weight: head,
                 bias: None,
                 trained: Some(HeadParameter::Weight(ParamId::new())),

@@ -10,7 +10,7 @@ mod config;
 mod cover;
 mod heads;
 mod slot_weights;
-mod staged;
+pub(crate) mod staged;
 
 use burn::prelude::*;
 use spectrain_data::seed::mix;
@@ -20,23 +20,40 @@ use spectrain_models::dflash::DFlash;
 
 use self::anchors::{Anchored, previous_tokens};
 pub use self::config::{Anchors, BlockLossConfig, SlotWeights};
+pub use self::cover::BlockMasking;
 use self::cover::Cover;
-pub use self::cover::Masking;
 use self::heads::{Selection, be_sure, select};
 use self::slot_weights::preview;
-pub use self::staged::StagedBlockLoss;
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::error::Result;
+use crate::objective::{Loss, Objective};
+use crate::row::JudgedRow;
 use crate::token_loss::{Judged, TokenLoss, judges, times};
+use crate::vocab_loss::{HeadParameter, LossHead, Statistics};
 use crate::weighing::{Divisor, Weighing};
-use crate::{
-    Batch, Head, HeadParameter, Loss, Objective, Result, Row, Statistics, WorkRows, Workload,
-};
+use crate::workload::{WorkRows, Workload};
 
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct BlockLoss {
     loss: TokenLoss,
     config: BlockLossConfig,
+}
+
+/// The blocks that rows are slots of.
+struct Blocks<'a> {
+    covers: &'a [Cover],
+    /// Slots of each.
+    slots: usize,
+    /// Place in a block of its first slot.
+    first: usize,
+}
+
+impl Blocks<'_> {
+    /// What is masked of a row's block.
+    fn cover(&self, row: &JudgedRow) -> &Cover {
+        &self.covers[row.position / self.slots]
+    }
 }
 
 impl Objective<DFlash> for BlockLoss {
@@ -55,8 +72,8 @@ impl Objective<DFlash> for BlockLoss {
         Workload {
             rows: WorkRows::Blocks(config.anchors),
             judged: match config.masking {
-                Masking::All => 1.0,
-                Masking::Some | Masking::Last => 0.5,
+                BlockMasking::All => 1.0,
+                BlockMasking::Some | BlockMasking::Last => 0.5,
             },
             ..Workload::texts(judges(config.teacher_weight, config.divergence))
         }
@@ -77,13 +94,12 @@ impl Objective<DFlash> for BlockLoss {
             .reshape([anchors.len(), slots]);
         let read: Tensor<2> = drafter.widened(hidden.clone(), ids.clone()).flatten(0, 1);
         let d_model = hidden.dims()[2];
+        let parameter = |id| HeadParameter::LowerRows(id, d_model);
         let judged = Judged {
-            head: &|| Head {
+            head: &|| LossHead {
                 weight: drafter.head(),
                 bias: None,
-                trained: drafter
-                    .trained_head()
-                    .map(|id| HeadParameter::LowerRows(id, d_model)),
+                trained: drafter.trained_head().map(parameter),
             },
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),
@@ -91,63 +107,35 @@ impl Objective<DFlash> for BlockLoss {
             temperature: 1.0,
         };
         let mut rows = self.rows(&batch.rows, &anchors, slots);
-        rows.retain(|row| covers[row.position / slots].asks(row.position % slots));
-        let block = |row: &Row| {
-            let cover = &covers[row.position / slots];
-            (cover.factor, cover.length - first)
+        let blocks = Blocks {
+            covers: &covers,
+            slots,
+            first,
         };
-        let confidence = match self.config.confidence_weight > 0.0 {
-            true => drafter.confidence_logits(hidden.clone(), ids),
-            false => None,
-        };
+        rows.retain(|row| blocks.cover(row).asks(row.position % slots));
+        let confidence = (self.config.confidence_weight > 0.0)
+            .then(|| drafter.confidence_logits(hidden.clone(), ids))
+            .flatten();
         let wanted = match confidence {
             Some(_) => Statistics::All,
             None => statistics,
         };
-        let mut loss = match self.by_drafter(slots) {
-            None => {
-                let counted = self.weigh(&mut rows, slots, &block);
-                let mut loss = self.loss.of(&judged, read, rows, None, wanted);
-                loss.counted = counted;
-                loss
-            }
-            Some(weigh) => {
-                let weighing = Weighing {
-                    group: &|row| row.position / slots,
-                    weigh: &|rows, found| {
-                        weigh(rows, found);
-                        rows.iter_mut().for_each(|row| row.weight *= block(row).0);
-                    },
-                    divisor: self.divisor(),
-                    factor: 1.0,
-                };
-                self.loss.of(&judged, read, rows, Some(weighing), wanted)
-            }
-        };
+        let mut loss = self.weighed(&judged, read, rows, &blocks, wanted);
         let rows = times(&loss.rows, (1.0 / self.loss.reported_weight()) as f32);
-        if let (Some(logits), Some(measured)) = (confidence, loss.statistics()) {
-            let alpha = measured.narrow(1, 0, 1).squeeze_dim(1);
-            let rows = self.sure_rows(&rows, slots);
-            let term = be_sure(logits.flatten(0, 1), &rows, alpha);
-            let factor = self.config.confidence_weight;
-            loss.add_scalar("confidence", term.surrogate * factor, term.value * factor);
+        if let Some(logits) = confidence {
+            self.add_confidence(&mut loss, logits.flatten(0, 1), &rows, slots);
         }
         if let (Some(selector), true) = (drafter.selector(), self.config.selector_weight > 0.0) {
+            let right = |row: &JudgedRow| batch.rows.tokens[row.teacher + 1];
             let selection = Selection {
                 selector,
                 hidden: &hidden.flatten(0, 1),
                 head: drafter.head(),
                 previous: &previous,
-                labels: rows
-                    .iter()
-                    .map(|row| batch.rows.tokens[row.teacher + 1])
-                    .collect(),
+                labels: rows.iter().map(right).collect(),
                 inject: self.config.inject,
             };
-            if let Some(term) = select(&selection, &rows) {
-                let factor = self.config.selector_weight;
-                loss.add_scalar("selector", term.surrogate * factor, term.value * factor);
-            }
+            self.add_selector(&mut loss, &selection, &rows);
         }
         loss.tell_chains(|row| {
             let (anchor, _) = anchors[row / slots]?;
@@ -231,14 +219,14 @@ impl BlockLoss {
     }
 
     /// The slots that count, all with weight 1.
-    fn rows(&self, rows: &Rows, anchors: &Anchored, slots: usize) -> Vec<Row> {
+    fn rows(&self, rows: &Rows, anchors: &Anchored, slots: usize) -> Vec<JudgedRow> {
         let of_blocks = anchors.iter().enumerate().flat_map(|(block, anchor)| {
             let of_block = anchor.map_or(0..0, |_| 0..slots);
             of_block.filter_map(move |slot| Some((block, slot, (*anchor)?.0)))
         });
         of_blocks
             .filter(|&(_, slot, anchor)| rows.drafts(anchor, slot + 1))
-            .map(|(block, slot, anchor)| Row {
+            .map(|(block, slot, anchor)| JudgedRow {
                 step: 0,
                 position: block * slots + slot,
                 teacher: anchor + slot,
@@ -247,15 +235,64 @@ impl BlockLoss {
             .collect()
     }
 
+    /// The loss of rows that all weigh 1, weighed as the settings say.
+    fn weighed(
+        &self,
+        judged: &Judged,
+        read: Tensor<2>,
+        mut rows: Vec<JudgedRow>,
+        blocks: &Blocks,
+        wanted: Statistics,
+    ) -> Loss {
+        let slots = blocks.slots;
+        let Some(weigh) = self.by_drafter(slots) else {
+            let counted = self.weigh(&mut rows, blocks);
+            let mut loss = self.loss.of(judged, read, rows, None, wanted);
+            loss.counted = counted;
+            return loss;
+        };
+        let weighing = Weighing {
+            group: &|row| row.position / slots,
+            weigh: &|rows, found| {
+                weigh(rows, found);
+                let factor = |row: &JudgedRow| blocks.cover(row).factor;
+                rows.iter_mut().for_each(|row| row.weight *= factor(row));
+            },
+            divisor: self.divisor(),
+            factor: 1.0,
+        };
+        self.loss.of(judged, read, rows, Some(weighing), wanted)
+    }
+
+    /// Adds the loss of the guesses `logits`, `[slots]`, how likely drafts are kept.
+    fn add_confidence(&self, loss: &mut Loss, logits: Tensor<1>, rows: &[JudgedRow], slots: usize) {
+        let Some(measured) = loss.statistics() else {
+            return;
+        };
+        let alpha = measured.narrow(1, 0, 1).squeeze_dim(1);
+        let rows = self.sure_rows(rows, slots);
+        let term = be_sure(logits, &rows, alpha);
+        let factor = self.config.confidence_weight;
+        loss.add_scalar("confidence", term.surrogate * factor, term.value * factor);
+    }
+
+    /// Adds the loss of the selector of paths, where a right token is among its candidates.
+    fn add_selector(&self, loss: &mut Loss, selection: &Selection, rows: &[JudgedRow]) {
+        if let Some(term) = select(selection, rows) {
+            let factor = self.config.selector_weight;
+            loss.add_scalar("selector", term.surrogate * factor, term.value * factor);
+        }
+    }
+
     /// How rows of whole blocks are weighed by what the drafter makes of them, where they are.
-    fn by_drafter(&self, slots: usize) -> Option<impl Fn(&mut [Row], &[[f32; 2]])> {
+    fn by_drafter(&self, slots: usize) -> Option<impl Fn(&mut [JudgedRow], &[[f32; 2]])> {
         let certainty = self.config.certainty as f32;
         let by_reach = match self.config.slot_weights {
             SlotWeights::DPace => true,
             SlotWeights::Auf => false,
             _ => return None,
         };
-        Some(move |rows: &mut [Row], found: &[[f32; 2]]| {
+        Some(move |rows: &mut [JudgedRow], found: &[[f32; 2]]| {
             let seen = preview(rows, found);
             if by_reach {
                 slot_weights::by_reach(rows, &seen, slots, certainty);
@@ -265,20 +302,22 @@ impl BlockLoss {
         })
     }
 
-    /// Gives each row a weight that is known before anything is computed, where `block` knows the factor on its block and how
-    /// many slots that has. Returns what their sum was divided by.
-    fn weigh(&self, rows: &mut [Row], slots: usize, block: &dyn Fn(&Row) -> (f32, usize)) -> f64 {
+    /// Gives each row a weight that is known before anything is computed. Returns what their sum was divided by.
+    fn weigh(&self, rows: &mut [JudgedRow], blocks: &Blocks) -> f64 {
+        let slots = blocks.slots;
         match self.config.slot_weights {
             SlotWeights::Exponential => self.decline(rows, slots),
             SlotWeights::Rising => {
                 for row in rows.iter_mut() {
-                    let behind = block(row).1 - 1 - row.position % slots;
+                    let asked = blocks.cover(row).length - blocks.first;
+                    let behind = asked - 1 - row.position % slots;
                     row.weight = self.config.growth.powi(behind as i32) as f32;
                 }
             }
             SlotWeights::Uniform | SlotWeights::DPace | SlotWeights::Auf => {}
         }
-        rows.iter_mut().for_each(|row| row.weight *= block(row).0);
+        let factor = |row: &JudgedRow| blocks.cover(row).factor;
+        rows.iter_mut().for_each(|row| row.weight *= factor(row));
         let divisor = self.divisor().of(rows);
         rows.iter_mut().for_each(|row| row.weight /= divisor as f32);
         divisor
@@ -293,7 +332,7 @@ impl BlockLoss {
     }
 
     /// Exponential weights.
-    fn decline(&self, rows: &mut [Row], slots: usize) {
+    fn decline(&self, rows: &mut [JudgedRow], slots: usize) {
         let decay = self.decay(slots);
         for row in rows {
             let slot = row.position % slots;
@@ -303,7 +342,7 @@ impl BlockLoss {
 
     /// `rows` with the weights for the guess how likely a draft is kept. Weights that go by the drafter's own errors would
     /// teach it to guess only where it is right; there it has exponential ones instead, as in speculators.
-    fn sure_rows(&self, rows: &[Row], slots: usize) -> Vec<Row> {
+    fn sure_rows(&self, rows: &[JudgedRow], slots: usize) -> Vec<JudgedRow> {
         let mut rows = rows.to_vec();
         if self.by_drafter(slots).is_some() {
             self.decline(&mut rows, slots);

@@ -6,7 +6,6 @@ use spectrain_models::Mask;
 
 use crate::batch;
 use crate::on_policy::is_chosen;
-use crate::pard::counts;
 
 /// How many rows are kept.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +28,8 @@ pub struct Subset {
     starts: Vec<usize>,
     row_length: usize,
     blocks: usize,
+    /// Places at the start of a document that nothing sees.
+    unread: usize,
 }
 
 impl ConditionalDrop {
@@ -103,8 +104,14 @@ impl ConditionalDrop {
             starts: (0..rows.len()).map(start).collect(),
             row_length: length,
             blocks: self.blocks,
+            unread: 0,
         }
     }
+}
+
+/// Whether row `(block, position)` is trained on.
+pub(crate) fn counts(rows: &batch::Rows, block: usize, position: usize) -> bool {
+    position >= block && rows.drafts(position - block, block + 1)
 }
 
 /// `wanted` of `candidates` in their order, drawn from `seed`.
@@ -119,6 +126,23 @@ impl Subset {
     /// Block and position in the batch of each row; `None` fills up.
     pub fn places(&self) -> &[Option<(usize, usize)>] {
         &self.places
+    }
+
+    /// The same of a drafter whose rows read the feature before their token: the first token of a document has none, so
+    /// nothing sees it.
+    pub fn behind_features(self) -> Self {
+        Self { unread: 1, ..self }
+    }
+
+    /// The rows that are trained on, each with its position: a decoder would draft there, behind a token that is read.
+    pub(crate) fn counted(&self, rows: &batch::Rows) -> Vec<(usize, usize)> {
+        let places = self.places.iter().enumerate();
+        let counted = places.filter_map(|(row, place)| {
+            let (block, position) = (*place)?;
+            let is_read = position >= block + self.starts[position] + self.unread;
+            (is_read && counts(rows, block, position)).then_some((row, position))
+        });
+        counted.collect()
     }
 
     /// Rows of each packed row.
@@ -184,7 +208,11 @@ impl Subset {
                     continue;
                 };
                 let nearest = (position + 1).saturating_sub(window);
-                let text = self.starts[position].max(nearest)..(position + 1 - block);
+                let start = self.starts[position] + self.unread;
+                let text = start.max(nearest)..(position + 1 - block);
+                if block == 0 && text.is_empty() {
+                    seen[index] = 0.0;
+                }
                 // The text stands first, in its own order.
                 for at in text {
                     seen[at - first] = 0.0;

@@ -21,6 +21,7 @@
 //! do, and are not judged there; without them the number of masks would tell where the reply ends. t is drawn from
 //! `least_masked` to 1, as a share of nearly 0 has a weight without bound.
 mod sequences;
+mod stage;
 
 use std::collections::BTreeMap;
 
@@ -31,11 +32,16 @@ use spectrain_models::bounds;
 use spectrain_models::masked_language_model::{MaskedLanguageModel, Places};
 
 use self::sequences::{Drawing, Mask, Sequences};
+pub use self::stage::DeerStage;
+use crate::batch::Batch;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::row::JudgedRow;
 use crate::teacher::indices;
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::{
-    Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, WorkRows, Workload,
-};
+use crate::vocab_loss::Statistics;
+use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a DEER recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,26 +76,6 @@ impl Default for DeerLossConfig {
             alpha: 1.01,
         }
     }
-}
-
-/// A stage of the training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeerStage {
-    /// Masked diffusion over whole replies.
-    Adapt,
-    /// Masked diffusion behind a cut.
-    Align,
-    /// All masks, the first ones most.
-    Refine,
-}
-
-impl DeerStage {
-    /// In order.
-    const ALL: [(&'static str, Self); 3] = [
-        ("adapt", Self::Adapt),
-        ("align", Self::Align),
-        ("refine", Self::Refine),
-    ];
 }
 
 /// See the module.
@@ -163,7 +149,7 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             temperature: 1.0,
         };
         let row_of = |mask: &Mask| mask.row * places.width() + mask.column;
-        let rows = sequences.masks.iter().map(|mask| Row {
+        let rows = sequences.masks.iter().map(|mask| JudgedRow {
             step: 0,
             position: row_of(mask),
             teacher: mask.predicts - 1,

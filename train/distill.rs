@@ -9,10 +9,15 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::language_model::LanguageModel;
 
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
 use crate::on_policy::{OnPolicyConfig, rewrite};
+use crate::row::JudgedRow;
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::{Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Workload};
+use crate::vocab_loss::Statistics;
+use crate::workload::Workload;
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,7 +119,7 @@ impl Objective<LanguageModel> for Distill {
 
 impl Distill {
     /// The positions that count, and what their sum is divided by.
-    fn rows(&self, batch: &Rows) -> (Vec<Row>, f64) {
+    fn rows(&self, batch: &Rows) -> (Vec<JudgedRow>, f64) {
         let counts = |&at: &usize| batch.drafts(at, 1);
         let counted: Vec<usize> = (0..batch.len()).filter(counts).collect();
         let (weights, divisor) = match self.config.average {
@@ -124,7 +129,7 @@ impl Distill {
             }
             Average::Samples => by_sample(batch, &counted),
         };
-        let row = |(position, weight)| Row {
+        let row = |(position, weight)| JudgedRow {
             step: 0,
             position,
             teacher: position,

@@ -5,7 +5,7 @@ use burn::tensor::activation::log_softmax;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
-use crate::Judges;
+use crate::workload::Judges;
 
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub enum Divergence {
 }
 
 /// Distance and gradient at each row of a chunk.
-pub struct Judged {
+pub struct Distance {
     /// `[rows, 1]`
     pub value: Tensor<2>,
     /// `[rows, vocab]`: of the value with respect to the logits.
@@ -99,7 +99,7 @@ impl Divergence {
 
     /// # Shapes
     /// - logits: `[rows, vocab]`, the drafter's, f32, not in a graph
-    pub fn judge(self, logits: Tensor<2>, teacher: &TeacherRows) -> Judged {
+    pub fn judge(self, logits: Tensor<2>, teacher: &TeacherRows) -> Distance {
         let log_q = log_softmax(logits, 1);
         let q = log_q.clone().exp();
         let log_p = teacher.log_p.clone();
@@ -116,17 +116,7 @@ impl Divergence {
                 let gradient = q * (ratio - value.clone());
                 (value, gradient)
             }
-            Self::Jsd(beta) => {
-                // Where both underflow, the terms are zero whatever the logarithm, as long as it is finite.
-                let m = p.clone() * beta + q.clone() * (1.0 - beta);
-                let log_m = m.clamp_min(f32::MIN_POSITIVE).log();
-                let to_p = (p * (log_p - log_m.clone())).sum_dim(1);
-                let ratio = log_q - log_m;
-                let to_q = (q.clone() * ratio.clone()).sum_dim(1);
-                // d JSD / d q = (1 - β) log(q / m): the other terms cancel.
-                let gradient = q * (ratio - to_q.clone()) * (1.0 - beta);
-                (to_p * beta + to_q * (1.0 - beta), gradient)
-            }
+            Self::Jsd(beta) => jensen_shannon(beta, [p, log_p], [q, log_q]),
             Self::Ce => {
                 let label = one_hot_argmax(&log_p);
                 (-(label.clone() * log_q).sum_dim(1), q - label)
@@ -136,12 +126,8 @@ impl Divergence {
                 through_softmax(q.clone(), |q| -rising(q, full_p)),
             ),
             Self::TvPlusPlus => {
-                let reward = rising(q.clone(), full_p.clone());
-                let mean = (q.clone() * reward.clone()).sum_dim(1);
-                let spread = (reward - mean.clone()).square();
-                let deviation = (q.clone() * spread).sum_dim(1).sqrt();
-                let scale = deviation.clamp_min(LEAST_DEVIATION).recip();
                 let gradient = through_softmax(q.clone(), |q| -rising(q, full_p.clone()));
+                let scale = reward_deviation(q.clone(), full_p.clone()).recip();
                 (-alpha() + 1.0, gradient * scale)
             }
             Self::Nla => {
@@ -168,8 +154,34 @@ impl Divergence {
                 (-(kept.clone() * log_q).sum_dim(1), q * mass - kept)
             }
         };
-        Judged { value, gradient }
+        Distance { value, gradient }
     }
+}
+
+/// `β KL(p ‖ m) + (1 - β) KL(q ‖ m)` with `m = β p + (1 - β) q`, and its gradient.
+fn jensen_shannon(
+    beta: f64,
+    [p, log_p]: [Tensor<2>; 2],
+    [q, log_q]: [Tensor<2>; 2],
+) -> (Tensor<2>, Tensor<2>) {
+    // Where both underflow, the terms are zero whatever the logarithm, as long as it is finite.
+    let m = p.clone() * beta + q.clone() * (1.0 - beta);
+    let log_m = m.clamp_min(f32::MIN_POSITIVE).log();
+    let to_p = (p * (log_p - log_m.clone())).sum_dim(1);
+    let ratio = log_q - log_m;
+    let to_q = (q.clone() * ratio.clone()).sum_dim(1);
+    // d JSD / d q = (1 - β) log(q / m): the other terms cancel.
+    let gradient = q * (ratio - to_q.clone()) * (1.0 - beta);
+    (to_p * beta + to_q * (1.0 - beta), gradient)
+}
+
+/// The standard deviation of the rewards of [`Divergence::TvPlusPlus`], `[rows, 1]`, from below at least a little.
+fn reward_deviation(q: Tensor<2>, p: Tensor<2>) -> Tensor<2> {
+    let reward = rising(q.clone(), p);
+    let mean = (q.clone() * reward.clone()).sum_dim(1);
+    let spread = (reward - mean).square();
+    let deviation = (q * spread).sum_dim(1).sqrt();
+    deviation.clamp_min(LEAST_DEVIATION)
 }
 
 /// The acceptance rate `Σ min(p, q)`, `[rows, 1]`.

@@ -8,11 +8,15 @@ use burn::prelude::*;
 use spectrain_models::draft_heads::DraftHeads;
 use spectrain_models::mask::shift_left;
 
+use crate::batch::Batch;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::Loss;
+use crate::row::JudgedRow;
+use crate::teacher::Teacher;
 use crate::token_loss::TokenLoss;
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, MaskAlign, Result, Row, Statistics,
-    Teacher, VocabLoss, vocab_loss,
-};
+use crate::training_time_test::MaskAlign;
+use crate::vocab_loss::{HeadParameter, Judge, LossHead, Statistics, VocabLoss, vocab_loss};
 
 /// How the parts of the loss are weighed.
 #[derive(Debug, Clone)]
@@ -29,12 +33,11 @@ impl HeadsLoss {
     /// # Errors
     /// The decay makes no sense.
     pub(crate) fn new(decay: f64, loss: TokenLoss) -> Result<Self> {
-        match decay > 0.0 && decay <= 1.0 {
-            true => Ok(Self { decay, loss }),
-            false => {
-                let got = decay.to_string();
-                Err(Error::objective("decay", "above 0 and at most 1", got))
-            }
+        if decay > 0.0 && decay <= 1.0 {
+            Ok(Self { decay, loss })
+        } else {
+            let got = decay.to_string();
+            Err(Error::objective("decay", "above 0 and at most 1", got))
         }
     }
 
@@ -164,7 +167,7 @@ impl<D: DraftHeads> Heads<'_, D> {
                 .missed
                 .extend(missed.iter().map(|&position| (head, position)));
             let share = weight * self.decay.powi(head as i32) / kept.len().max(1) as f64;
-            let row = |position| Row {
+            let row = |position| JudgedRow {
                 step: 0,
                 position,
                 teacher: position + ahead + head,
@@ -172,7 +175,7 @@ impl<D: DraftHeads> Heads<'_, D> {
             };
             let rows = kept.into_iter().map(row).collect();
             let output = self.drafter.output(head);
-            let output = Head {
+            let output = LossHead {
                 weight: output.weight,
                 bias: output.bias,
                 trained: output.parameter.map(HeadParameter::Weight),

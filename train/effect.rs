@@ -1,7 +1,7 @@
 //! What becomes of a training that has begun when a key of `[train]` changes.
 use serde_json::{Map, Value};
 
-use crate::TrainConfig;
+use crate::settings::TrainConfig;
 
 /// What a change of a key does to a training that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

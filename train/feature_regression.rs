@@ -14,15 +14,17 @@ use spectrain_models::bounds;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::unrolled::UnrolledCache;
 
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
 use crate::noise::Noise;
+use crate::objective::{Loss, Objective};
+use crate::row::JudgedRow;
 use crate::steps::Steps;
-use crate::teacher::indices;
-use crate::vocab_loss::surrogate;
-use crate::{
-    Batch, Divergence, Error, Head, Judge, Judges, Loss, MaskAlign, Objective, Result, Row,
-    Statistics, Teacher, WorkRows, Workload, vocab_loss,
-};
+use crate::teacher::{Teacher, indices};
+use crate::training_time_test::MaskAlign;
+use crate::vocab_loss::{Judge, LossHead, Statistics, surrogate, vocab_loss};
+use crate::workload::{Judges, WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,11 +125,11 @@ impl Objective<Eagle1> for FeatureRegression {
         let rows = self.rows(&batch.rows);
         let teacher = Teacher::new(last.clone(), drafter.target(), drafter.vocabulary());
         let judged = |divergence, weight: f64, statistics| {
-            let weigh = |row: &Row| Row {
+            let weigh = |row: &JudgedRow| JudgedRow {
                 weight: row.weight * weight as f32,
                 ..*row
             };
-            let head = Head {
+            let head = LossHead {
                 weight: drafter.head(),
                 bias: None,
                 trained: None,
@@ -179,9 +181,10 @@ impl FeatureRegression {
             let mask = steps.mask(0);
             let output = drafter.unrolled_step(embedded, features, &rotation, &mask, &mut cache);
             predicted.push(output.clone().reshape([rows * seq, d_model]));
-            features = match self.config.detach {
-                true => output.detach(),
-                false => output,
+            features = if self.config.detach {
+                output.detach()
+            } else {
+                output
             };
         }
         predicted
@@ -189,12 +192,12 @@ impl FeatureRegression {
 
     /// The positions that count, each with the target's position that judges it: `t + 1 + j` in pass `j`. Their weights
     /// make the mean of each pass.
-    fn rows(&self, batch: &Rows) -> Vec<Row> {
+    fn rows(&self, batch: &Rows) -> Vec<JudgedRow> {
         let pass = |step: usize| {
             let counts = |&position: &usize| self.config.mask_align.counts(batch, position, step);
             let counted: Vec<usize> = (0..batch.len()).filter(counts).collect();
             let weight = 1.0 / counted.len().max(1) as f32;
-            let row = move |position: usize| Row {
+            let row = move |position: usize| JudgedRow {
                 step,
                 position,
                 teacher: position + 1 + step,
@@ -215,7 +218,7 @@ impl FeatureRegression {
         &self,
         predicted: &[Tensor<2>],
         last: Tensor<3>,
-        rows: &[Row],
+        rows: &[JudgedRow],
     ) -> (Tensor<1>, Tensor<1>) {
         let [positions, d_model] = predicted[0].dims();
         let device = last.device();

@@ -7,13 +7,20 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spectrain_checkpoints::state;
+use spectrain_data::packing::PackedBatch;
 use spectrain_models::weights::host_f32;
 
+use crate::batch::{Batch, Rows};
+use crate::error::{Error, Result};
 use crate::log::{Interval, Log};
+use crate::objective::Loss;
 use crate::on_policy::is_chosen;
+use crate::settings::TrainConfig;
 use crate::source::{BatchSource, Order, Samples};
+use crate::trainee::Train;
+use crate::validation::{Validation, is_better};
+use crate::vocab_loss::Statistics;
 use crate::watch::Watch;
-use crate::{Batch, Error, Loss, Result, Rows, Statistics, Train, TrainConfig};
 
 /// What a run of the loop is given.
 pub struct Fit<'a> {
@@ -57,37 +64,23 @@ enum Ahead {
     ToWrite(Rows, u64),
 }
 
-/// What a validation found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Validation {
-    /// Loss on held-out conversations.
-    pub loss: f64,
-    /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions.
-    pub alpha: Vec<f64>,
-    /// Share of positions kept at each step among those a greedy decoder would reach.
-    pub conditional: Vec<f64>,
-    /// Mean acceptance length of a greedy chain simulated on the held-out text.
-    pub simulated_tau: f64,
-    /// Mean acceptance length of held-out prompts really decoded, pooled over them; absent for what does not draft.
-    pub tau: Option<f64>,
-    /// Its 95 % interval, by resampling prompts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tau_ci95: Option<[f64; 2]>,
-    /// τ beyond that of the best validation before it, on the same prompts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gain: Option<Gain>,
-    /// Of each of these prompts the tokens emitted and the passes they took, for the next comparison.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub decoded: Vec<[u64; 2]>,
-}
-
-/// By how much one set of weights drafts better than another.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Gain {
-    /// Difference of the two τ.
-    pub tau: f64,
-    /// Its 95 % interval, by resampling prompts and taking both τ from the same ones.
-    pub ci95: [f64; 2],
+impl Ahead {
+    /// What can be made of `packed` ahead, where the model writes this `fraction` of batches itself.
+    fn made(
+        source: &mut dyn BatchSource,
+        packed: PackedBatch,
+        seed: u64,
+        fraction: f64,
+    ) -> Result<Self> {
+        if is_chosen(fraction, seed) {
+            return Ok(Self::ToWrite(source.rows(packed), seed));
+        }
+        let batch = source.batch(packed)?;
+        Ok(Self::Ready(Box::new(Batch {
+            seed: Some(seed),
+            ..batch
+        })))
+    }
 }
 
 /// How a run ended.
@@ -156,16 +149,9 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
             let mut order = order;
             for position in first..first + wanted {
                 let seed = samples.step_seed(position);
-                let ahead = order.advance().and_then(|packed| {
-                    if is_chosen(fraction, seed) {
-                        return Ok(Ahead::ToWrite(source.rows(packed), seed));
-                    }
-                    let batch = source.batch(packed)?;
-                    Ok(Ahead::Ready(Box::new(Batch {
-                        seed: Some(seed),
-                        ..batch
-                    })))
-                });
+                let packed = order.advance();
+                let ahead =
+                    packed.and_then(|packed| Ahead::made(&mut *source, packed, seed, fraction));
                 // The loop has ended and dropped its side.
                 if sender.send(ahead).is_err() {
                     return;
@@ -470,48 +456,4 @@ fn prune(folder: &Path, config: &TrainConfig, progress: &Progress) -> Result<()>
     let best: Vec<u64> = progress.best.iter().map(|(step, _)| *step as u64).collect();
     state::prune(folder, config.keep, &best)?;
     Ok(())
-}
-
-/// Whether weights take the place of the best before them. By true τ only where the interval of the difference says so: of
-/// many states that draft about as well, the one of highest τ would be the luckiest. Where nothing drafts, by loss.
-fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
-    let Some(best) = best else {
-        return true;
-    };
-    match (found.tau, best.tau, found.gain) {
-        (Some(_), Some(_), gain) => gain.is_some_and(|gain| gain.ci95[0] > 0.0),
-        _ => found.loss < best.loss,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(tau: Option<f64>, gain: Option<[f64; 2]>, loss: f64) -> Validation {
-        Validation {
-            loss,
-            tau,
-            gain: gain.map(|ci95| Gain { tau: 0.1, ci95 }),
-            ..Validation::default()
-        }
-    }
-
-    #[test]
-    fn weights_are_replaced_by_surely_better_ones_alone() {
-        let best = of(Some(3.0), None, 1.0);
-        assert!(is_better(&best, None));
-        let better = |found: Validation| is_better(&found, Some(&best));
-        assert!(better(of(Some(3.1), Some([0.01, 0.2]), 2.0)));
-        // The τ is higher, and so might it be of the same weights on other prompts.
-        assert!(!better(of(Some(3.1), Some([-0.01, 0.2]), 0.5)));
-        assert!(!better(of(Some(3.1), None, 0.5)));
-    }
-
-    #[test]
-    fn where_nothing_drafts_the_loss_decides() {
-        let best = of(None, None, 1.0);
-        assert!(is_better(&of(None, None, 0.9), Some(&best)));
-        assert!(!is_better(&of(None, None, 1.1), Some(&best)));
-    }
 }

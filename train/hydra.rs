@@ -3,9 +3,14 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::hydra::Hydra;
 
+use crate::batch::Batch;
+use crate::divergence::Divergence;
 use crate::draft_heads::HeadsLoss;
+use crate::error::Result;
+use crate::objective::{Loss, Objective};
 use crate::token_loss::{TokenLoss, judges};
-use crate::{Batch, Divergence, Loss, Objective, Result, Statistics, Workload};
+use crate::vocab_loss::Statistics;
+use crate::workload::Workload;
 
 /// The `[objective]` table of a Hydra recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

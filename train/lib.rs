@@ -1,5 +1,6 @@
 //! Objectives, divergences, optimiser and the loop that trains a drafter.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![warn(clippy::too_many_lines)]
 mod batch;
 mod block_diffusion;
 pub mod cod;
@@ -22,7 +23,9 @@ mod objective;
 mod on_policy;
 mod optimizer;
 mod pard;
+mod peagle;
 mod recomputed;
+mod row;
 mod schedule;
 mod settings;
 mod source;
@@ -31,22 +34,22 @@ mod teacher;
 mod token_loss;
 mod trainee;
 mod training_time_test;
+mod validation;
 mod vocab_loss;
 mod watch;
 mod weighing;
 mod workload;
 
 pub use batch::{Batch, Rows};
-pub use block_diffusion::{
-    Anchors, BlockLoss, BlockLossConfig, Masking, SlotWeights, StagedBlockLoss,
-};
+pub use block_diffusion::staged::StagedBlockLoss;
+pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, BlockMasking, SlotWeights};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use distill::{Average, Distill, DistillConfig};
-pub use divergence::{Divergence, Judged, TeacherRows};
+pub use divergence::{Distance, Divergence, TeacherRows};
 pub use effect::Effect;
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
-pub use fit::{Fit, FitSummary, Gain, OnPolicy, Validate, Validation, fit};
+pub use fit::{Fit, FitSummary, OnPolicy, Validate, fit};
 pub use hydra::{HydraLoss, HydraLossConfig};
 pub use medusa::{MedusaLoss, MedusaLossConfig};
 pub use next_token::{NextToken, NextTokenConfig};
@@ -55,6 +58,8 @@ pub use objective::{Loss, LossReport, Objective, StepReport};
 pub use on_policy::OnPolicyConfig;
 pub use optimizer::{AdamW, AdamWConfig, Gradients};
 pub use pard::{PardLoss, PardLossConfig};
+pub use peagle::{PEagleLoss, PEagleLossConfig};
+pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
@@ -63,5 +68,6 @@ pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
-pub use vocab_loss::{Head, HeadParameter, Judge, Row, Statistics, VocabLoss, vocab_loss};
+pub use validation::{Gain, Validation};
+pub use vocab_loss::{HeadParameter, Judge, LossHead, Statistics, VocabLoss, vocab_loss};
 pub use workload::{Judges, WorkRows, Workload};

@@ -7,7 +7,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
-use crate::{Gain, LossReport, StepReport, Validation};
+use crate::objective::{LossReport, StepReport};
+use crate::validation::{Gain, Validation};
 
 /// The steps since the last log line. A saved state holds them, so that the next line says the same as without a stop.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

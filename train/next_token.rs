@@ -2,8 +2,13 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::{Capture, Transformer};
 
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::objective::{Loss, Objective};
+use crate::row::JudgedRow;
 use crate::token_loss::head;
-use crate::{Batch, Judge, Judges, Loss, Objective, Result, Row, Statistics, Workload, vocab_loss};
+use crate::vocab_loss::{Judge, Statistics, vocab_loss};
+use crate::workload::{Judges, Workload};
 
 /// It has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +39,7 @@ impl Objective<Transformer> for NextToken {
             .filter(|&position| batch.rows.reaches(position, 1))
             .collect();
         let weight = 1.0 / judged.len().max(1) as f32;
-        let judged = judged.into_iter().map(|position| Row {
+        let judged = judged.into_iter().map(|position| JudgedRow {
             step: 0,
             position,
             teacher: position + 1,

@@ -8,7 +8,7 @@ use spectrain_data::packing::RowLayout;
 use spectrain_data::seed::mix;
 use spectrain_models::bounds;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The key `noise` of an `[objective]` table. Every key of its own may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

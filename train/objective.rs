@@ -2,9 +2,12 @@ use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::batch::Rows;
+use crate::batch::{Batch, Rows};
+use crate::error::Result;
 use crate::optimizer::Gradients;
-use crate::{Batch, Result, Row, Statistics, VocabLoss, Workload};
+use crate::row::JudgedRow;
+use crate::vocab_loss::{Statistics, VocabLoss};
+use crate::workload::Workload;
 use spectrain_models::weights::host_f32;
 
 /// What a model of type `M` is trained to minimise.
@@ -66,7 +69,7 @@ pub struct Loss {
     /// See [`VocabLoss::head_gradient`], one for each trained head.
     pub head_gradients: Vec<(ParamId, Tensor<2>)>,
     /// Every position judged, with its step.
-    pub rows: Vec<Row>,
+    pub rows: Vec<JudgedRow>,
     /// Step and position of what a decoder would draft in vain, and the loss leaves out: the target's most likely token
     /// cannot be proposed.
     pub missed: Vec<(usize, usize)>,
@@ -290,7 +293,7 @@ mod tests {
         // Position 0 keeps step 0 and misses step 1; position 1 could not propose at step 0; position 2 keeps step 0 and
         // the text ends.
         let judged = [(0, 0, 1.0), (0, 1, 0.0), (1, 1, 1.0), (2, 0, 1.0)];
-        let row = |&(position, step, _): &(usize, usize, f32)| Row {
+        let row = |&(position, step, _): &(usize, usize, f32)| JudgedRow {
             step,
             position,
             teacher: 0,

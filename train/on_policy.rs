@@ -7,7 +7,7 @@ use spectrain_models::generate::{Continuation, continue_texts};
 use spectrain_models::{Sampling, Transformer};
 
 use crate::batch::Rows;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Sets the draws of whether a batch is rewritten apart from other uses of its seed.
 const CHOICE: u64 = 0x0b;

@@ -7,9 +7,9 @@ use burn::tensor::{DType, Gradients as Graph};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, lift, on_host, tensor_from};
 
+use crate::error::{Error, Result};
 use crate::kernels::{self, AdamWStep};
 use crate::teacher::is_cpu;
-use crate::{Error, Result};
 
 /// Settings of [`AdamW`] (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]

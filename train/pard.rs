@@ -13,12 +13,16 @@ use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
 use spectrain_models::pard::Pard;
 
-use crate::cod::{ConditionalDrop, Subset};
-use crate::teacher::indices;
+use crate::batch::Batch;
+use crate::cod::{ConditionalDrop, Subset, counts};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::row::JudgedRow;
+use crate::teacher::{Teacher, indices};
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::{
-    Batch, Divergence, Error, Loss, Objective, Result, Row, Statistics, Teacher, WorkRows, Workload,
-};
+use crate::vocab_loss::Statistics;
+use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -167,7 +171,7 @@ impl PardLoss {
     }
 
     /// The rows that count, and what their sum is divided by.
-    fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> (Vec<Row>, f64) {
+    fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> (Vec<JudgedRow>, f64) {
         let counted: Vec<(usize, (usize, usize))> = subset
             .places()
             .iter()
@@ -175,12 +179,13 @@ impl PardLoss {
             .filter_map(|(row, place)| Some((row, (*place)?)))
             .filter(|&(_, (block, position))| counts(&batch.rows, block, position))
             .collect();
-        let weights = match self.config.confidence_weights {
-            false => vec![1.0; counted.len()],
-            true => confidence(drafter, batch, &counted),
+        let weights = if self.config.confidence_weights {
+            confidence(drafter, batch, &counted)
+        } else {
+            vec![1.0; counted.len()]
         };
         let sum: f32 = weights.iter().sum();
-        let row = |(&(row, (_, position)), weight): (&(usize, (usize, usize)), f32)| Row {
+        let row = |(&(row, (_, position)), weight): (&(usize, (usize, usize)), f32)| JudgedRow {
             step: 0,
             position: row,
             teacher: position,
@@ -189,11 +194,6 @@ impl PardLoss {
         let rows = counted.iter().zip(weights).map(row).collect();
         (rows, sum as f64)
     }
-}
-
-/// Whether row `(block, position)` is trained on.
-pub(crate) fn counts(rows: &crate::batch::Rows, block: usize, position: usize) -> bool {
-    position >= block && rows.drafts(position - block, block + 1)
 }
 
 /// The product of the target's probabilities of the tokens under the masks of each row (PARD-2's confidence-adaptive

@@ -9,10 +9,9 @@ use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 use spectrain_models::weights::lift;
 
-use crate::Batch;
+use crate::batch::Batch;
 use crate::optimizer::Gradients;
 use crate::steps::Steps;
-use crate::training_time_test::{positions, run};
 use crate::vocab_loss::dot;
 
 /// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
@@ -147,4 +146,21 @@ impl<'a> Unrolled<'a> {
         }
         gradients
     }
+}
+
+/// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
+pub(crate) fn run(
+    drafter: &Eagle3,
+    steps: &Steps,
+    step: usize,
+    hidden: Tensor<3>,
+    cache: &mut UnrolledCache,
+) -> Tensor<3> {
+    let (embedded, rotation) = steps.inputs(step, hidden.dtype());
+    drafter.unrolled_step(embedded, hidden, &rotation, &steps.mask(step), cache)
+}
+
+/// `[batch, seq, d_model]` to `[batch * seq, d_model]`.
+pub(crate) fn positions(hidden: Tensor<3>) -> Tensor<2> {
+    hidden.flatten(0, 1)
 }

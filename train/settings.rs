@@ -2,9 +2,10 @@ use serde::{Deserialize, Serialize};
 
 use spectrain_models::bounds;
 
+use crate::error::{Error, Result};
 use crate::optimizer::AdamWConfig;
+use crate::schedule::{Decay, Schedule};
 use crate::source::Samples;
-use crate::{Decay, Error, Result, Schedule};
 
 /// The steps of a training that is counted in epochs, until it is known how many batches an epoch has.
 pub const OF_EPOCHS: usize = usize::MAX;
@@ -108,6 +109,15 @@ impl Default for TrainConfig {
     }
 }
 
+fn wrong<T>(key: &'static str, expected: impl Into<String>, got: String) -> Result<T> {
+    Err(Error::Setting {
+        table: "train",
+        key,
+        expected: expected.into(),
+        got,
+    })
+}
+
 impl TrainConfig {
     /// Fails on settings that make no sense, by name.
     ///
@@ -133,14 +143,6 @@ impl TrainConfig {
             ),
         ];
         bounds::check(numbers).map_err(|out| Error::out_of_bounds("train", out))?;
-        let wrong = |key, expected: String, got: String| {
-            Err(Error::Setting {
-                table: "train",
-                key,
-                expected,
-                got,
-            })
-        };
         match self.epochs {
             None => bounds::check([bounds::up_to("steps", self.steps, bounds::STEPS)])
                 .map_err(|out| Error::out_of_bounds("train", out))?,
@@ -154,23 +156,29 @@ impl TrainConfig {
             let expected = format!("a multiple of `[data] max_length`, {row_length}");
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
         }
-        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
-            let got = self.learning_rate.to_string();
-            return wrong("learning_rate", "a positive number".into(), got);
-        }
+        self.check_optimizer()?;
         if self.validate_samples == 0 && self.decode_prompts == 0 {
             let expected = "at least 1, or `decode_prompts` of at least 1: one of them chooses the best weights";
-            return wrong("validate_samples", expected.into(), "0".into());
+            return wrong("validate_samples", expected, "0".into());
         }
         if self.explosion.is_nan() || self.explosion <= 1.0 {
-            return wrong("explosion", "above 1".into(), self.explosion.to_string());
+            return wrong("explosion", "above 1", self.explosion.to_string());
+        }
+        if self.warmup_steps > self.steps {
+            let expected = format!("at most `steps`, {}", self.steps);
+            return wrong("warmup_steps", expected, self.warmup_steps.to_string());
+        }
+        Ok(())
+    }
+
+    /// Fails on numbers of the optimiser that make no sense.
+    fn check_optimizer(&self) -> Result<()> {
+        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
+            let got = self.learning_rate.to_string();
+            return wrong("learning_rate", "a positive number", got);
         }
         if self.epsilon.is_nan() || self.epsilon <= 0.0 {
-            return wrong(
-                "epsilon",
-                "a positive number".into(),
-                self.epsilon.to_string(),
-            );
+            return wrong("epsilon", "a positive number", self.epsilon.to_string());
         }
         let not_negative = [
             ("max_grad_norm", self.max_grad_norm),
@@ -180,17 +188,13 @@ impl TrainConfig {
         ];
         for (key, value) in not_negative {
             if value.is_nan() || value < 0.0 {
-                return wrong(key, "0 or more".into(), value.to_string());
+                return wrong(key, "0 or more", value.to_string());
             }
         }
         for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
             if !(0.0..1.0).contains(&beta) {
-                return wrong(key, "at least 0 and below 1".into(), beta.to_string());
+                return wrong(key, "at least 0 and below 1", beta.to_string());
             }
-        }
-        if self.warmup_steps > self.steps {
-            let expected = format!("at most `steps`, {}", self.steps);
-            return wrong("warmup_steps", expected, self.warmup_steps.to_string());
         }
         Ok(())
     }
@@ -221,9 +225,10 @@ impl TrainConfig {
             steps,
             epochs: None,
             // It was said without the steps being known.
-            warmup_steps: match self.warmup_steps > steps {
-                true => steps / 10,
-                false => self.warmup_steps,
+            warmup_steps: if self.warmup_steps > steps {
+                steps / 10
+            } else {
+                self.warmup_steps
             },
             ..self.clone()
         })

@@ -9,8 +9,8 @@ use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, Features, Transformer};
 
-use crate::batch::{Rows, as_stored};
-use crate::{Batch, Error, Result};
+use crate::batch::{Batch, Rows, as_stored};
+use crate::error::{Error, Result};
 
 /// Sets the seeds of training steps apart from those of the epochs' orders.
 const STEPS: u64 = 1 << 63;

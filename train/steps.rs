@@ -3,7 +3,7 @@ use burn::tensor::DType;
 use spectrain_models::mask::{Layout, shift_left};
 use spectrain_models::{Mask, Rotation, TargetParts};
 
-use crate::Batch;
+use crate::batch::Batch;
 
 /// What a drafter unrolled over packed rows reads at each step beside hidden states: at step `j`, index `t` reads the
 /// token `x_{t+1+j}`.

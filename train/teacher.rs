@@ -158,9 +158,10 @@ fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
 
 /// Rows of logits over `vocab` that are alive at a time.
 pub(crate) fn chunk_rows(vocab: usize, device: &Device) -> usize {
-    let elements = match is_cpu(device) {
-        true => CHUNK_ELEMENTS_CPU,
-        false => CHUNK_ELEMENTS,
+    let elements = if is_cpu(device) {
+        CHUNK_ELEMENTS_CPU
+    } else {
+        CHUNK_ELEMENTS
     };
     (elements / vocab).max(16)
 }

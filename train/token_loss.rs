@@ -2,12 +2,17 @@ use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{TargetParts, Transformer};
 
-use crate::vocab_loss::{JudgedRows, judged_loss};
-use crate::weighing::Weighing;
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Judges, Loss, Result, Row, Statistics,
-    Teacher, VocabLoss,
+use crate::batch::Batch;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::Loss;
+use crate::row::JudgedRow;
+use crate::teacher::Teacher;
+use crate::vocab_loss::{
+    HeadParameter, Judge, JudgedRows, LossHead, Statistics, VocabLoss, judged_loss,
 };
+use crate::weighing::Weighing;
+use crate::workload::Judges;
 
 /// Cross-entropy with the text, divergence from the target, or both.
 #[derive(Debug, Clone)]
@@ -71,7 +76,7 @@ impl TokenLoss {
         }
     }
 
-    /// The loss of a drafter over `rows`, each judged by the target's distribution of the position [`Row::teacher`] and by
+    /// The loss of a drafter over `rows`, each judged by the target's distribution of the position [`JudgedRow::teacher`] and by
     /// the token after it. Where the target judges, what is reported is of its divergence, else of the cross-entropy. Rows
     /// that ask for a token which the model does not know are left out, and the others take their share of the weight.
     /// `weighing` sets the weights where they depend on the drafter.
@@ -85,7 +90,7 @@ impl TokenLoss {
         &self,
         judged: &Judged,
         hidden: Tensor<2>,
-        rows: Vec<Row>,
+        rows: Vec<JudgedRow>,
         weighing: Option<Weighing>,
         statistics: Statistics,
     ) -> Loss {
@@ -120,8 +125,8 @@ impl TokenLoss {
     /// The cross-entropy with the tokens of the text.
     fn by_text(&self, judged: &Judged, hidden: &Tensor<2>, part: Part) -> VocabLoss {
         let labels = judged.following();
-        let known = |row: &&Row| judged.knows(labels[row.teacher]);
-        let kept: Vec<Row> = part.rows.iter().filter(known).copied().collect();
+        let known = |row: &&JudgedRow| judged.knows(labels[row.teacher]);
+        let kept: Vec<JudgedRow> = part.rows.iter().filter(known).copied().collect();
         let judge = Judge::Labels(&labels);
         judged_loss(
             std::slice::from_ref(hidden),
@@ -136,8 +141,9 @@ impl TokenLoss {
         let last = last / judged.temperature;
         let mut teacher = Teacher::new(last, judged.target, judged.vocabulary);
         teacher.find_proposable(part.rows.iter().map(|row| row.teacher));
-        let met = |row: &Row| teacher.can_be_met(row.teacher);
-        let (kept, missed): (Vec<Row>, Vec<Row>) = part.rows.iter().partition(|row| met(row));
+        let met = |row: &JudgedRow| teacher.can_be_met(row.teacher);
+        let (kept, missed): (Vec<JudgedRow>, Vec<JudgedRow>) =
+            part.rows.iter().partition(|row| met(row));
         let judge = Judge::Target {
             teacher: &teacher,
             divergence: self.divergence,
@@ -155,15 +161,15 @@ impl TokenLoss {
 
 /// The rows of one term of the loss.
 struct Part<'a> {
-    rows: Vec<Row>,
+    rows: Vec<JudgedRow>,
     weighing: Option<Weighing<'a>>,
     statistics: Statistics,
 }
 
 impl<'a> Part<'a> {
     /// Those of the rows that are `kept`, with the weight of all of them, times `factor`.
-    fn kept(self, kept: Vec<Row>, factor: f64, judge: Judge<'a>) -> JudgedRows<'a> {
-        let sum = |rows: &[Row]| rows.iter().map(|row| row.weight).sum::<f32>();
+    fn kept(self, kept: Vec<JudgedRow>, factor: f64, judge: Judge<'a>) -> JudgedRows<'a> {
+        let sum = |rows: &[JudgedRow]| rows.iter().map(|row| row.weight).sum::<f32>();
         let share = sum(&self.rows) / sum(&kept).max(f32::MIN_POSITIVE);
         JudgedRows {
             rows: times(&kept, share * factor as f32),
@@ -177,8 +183,8 @@ impl<'a> Part<'a> {
 }
 
 /// Rows with their weights times `factor`.
-pub(crate) fn times(rows: &[Row], factor: f32) -> Vec<Row> {
-    let weighed = rows.iter().map(|row| Row {
+pub(crate) fn times(rows: &[JudgedRow], factor: f32) -> Vec<JudgedRow> {
+    let weighed = rows.iter().map(|row| JudgedRow {
         weight: row.weight * factor,
         ..*row
     });
@@ -188,7 +194,7 @@ pub(crate) fn times(rows: &[Row], factor: f32) -> Vec<Row> {
 /// A drafter over a batch, and the target it is judged by.
 pub(crate) struct Judged<'a> {
     /// Its head.
-    pub(crate) head: &'a dyn Fn() -> Head,
+    pub(crate) head: &'a dyn Fn() -> LossHead,
     pub(crate) target: &'a TargetParts,
     pub(crate) vocabulary: &'a DraftVocabulary,
     pub(crate) batch: &'a Batch,
@@ -210,12 +216,13 @@ impl Judged<'_> {
 }
 
 /// The head of a language model.
-pub(crate) fn head(model: &Transformer, trained: bool) -> Head {
-    let parameter = match model.config().tied_head {
-        true => HeadParameter::Embedding(model.head_parameter()),
-        false => HeadParameter::Weight(model.head_parameter()),
+pub(crate) fn head(model: &Transformer, trained: bool) -> LossHead {
+    let parameter = if model.config().tied_head {
+        HeadParameter::Embedding(model.head_parameter())
+    } else {
+        HeadParameter::Weight(model.head_parameter())
     };
-    Head {
+    LossHead {
         weight: model.head().weight.val(),
         bias: None,
         trained: trained.then_some(parameter),

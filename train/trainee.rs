@@ -5,8 +5,11 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{export, held_in, host_f32, import};
 use spectrain_models::{Drafter, Proposer, Session};
 
+use crate::batch::{Batch, Rows};
+use crate::error::Result;
+use crate::objective::{Loss, LossReport, Objective};
 use crate::optimizer::{AdamW, AdamWConfig, Gradients};
-use crate::{Batch, Loss, LossReport, Objective, Result, Rows, Statistics};
+use crate::vocab_loss::Statistics;
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {

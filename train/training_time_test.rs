@@ -7,14 +7,18 @@ use spectrain_models::bounds;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 
-use crate::batch::Rows;
-use crate::recomputed::{KEPT, Unrolled};
+use crate::batch::{Batch, Rows};
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::recomputed::{KEPT, Unrolled, positions, run};
+use crate::row::JudgedRow;
 use crate::steps::Steps;
-use crate::vocab_loss::{JudgedRows, Wanted, vocab_gradients};
-use crate::{
-    Batch, Divergence, Error, Head, HeadParameter, Judge, Loss, Objective, Result, Row, Statistics,
-    Teacher, WorkRows, Workload, vocab_loss,
+use crate::teacher::Teacher;
+use crate::vocab_loss::{
+    HeadParameter, Judge, JudgedRows, LossHead, Statistics, Wanted, vocab_gradients, vocab_loss,
 };
+use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,27 +149,24 @@ impl Objective<Eagle3> for TrainingTimeTest {
             teacher: &teacher,
             divergence: self.config.divergence,
         };
-        let head = Head {
+        let head = LossHead {
             weight: drafter.head(),
             bias: None,
             trained: drafter.head_parameter().map(HeadParameter::Weight),
         };
-        let mut loss = match self.config.recompute && batch.tokens.is_autodiff() {
-            true => {
-                let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.draft_steps);
-                let rows = JudgedRows::new(rows, judge, statistics);
-                let mut judged = vocab_gradients(hidden, head, rows, Wanted::Gradients);
-                let gradients = std::mem::take(&mut judged.hidden_gradients);
-                let mut loss = Loss::from(judged);
-                if !gradients.is_empty() {
-                    loss.gradients = unrolled.backward(drafter, gradients);
-                }
-                loss
+        let mut loss = if self.config.recompute && batch.tokens.is_autodiff() {
+            let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.draft_steps);
+            let rows = JudgedRows::new(rows, judge, statistics);
+            let mut judged = vocab_gradients(hidden, head, rows, Wanted::Gradients);
+            let gradients = std::mem::take(&mut judged.hidden_gradients);
+            let mut loss = Loss::from(judged);
+            if !gradients.is_empty() {
+                loss.gradients = unrolled.backward(drafter, gradients);
             }
-            false => {
-                let hidden = self.unroll(drafter, batch);
-                Loss::from(vocab_loss(&hidden, head, rows, judge, statistics))
-            }
+            loss
+        } else {
+            let hidden = self.unroll(drafter, batch);
+            Loss::from(vocab_loss(&hidden, head, rows, judge, statistics))
         };
         loss.missed = missed;
         if self.config.reduction == Reduction::All {
@@ -196,13 +197,13 @@ impl TrainingTimeTest {
 
     /// The positions that count, each with the target's position that judges it: `t + 1 + j` at step `j`. And step and
     /// position of those left out because the target's token cannot be proposed.
-    fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> (Vec<Row>, Vec<(usize, usize)>) {
+    fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> (Vec<JudgedRow>, Vec<(usize, usize)>) {
         let counts = |position, step| self.config.mask_align.counts(batch, position, step);
         let positions = 0..batch.len();
-        let mut rows: Vec<Row> = (0..self.config.draft_steps)
+        let mut rows: Vec<JudgedRow> = (0..self.config.draft_steps)
             .flat_map(|step| positions.clone().map(move |position| (step, position)))
             .filter(|&(step, position)| counts(position, step))
-            .map(|(step, position)| Row {
+            .map(|(step, position)| JudgedRow {
                 step,
                 position,
                 teacher: position + 1 + step,
@@ -222,31 +223,18 @@ impl TrainingTimeTest {
         (rows, missed)
     }
 
-    fn drop_out_of_vocab(&self, rows: &mut Vec<Row>, teacher: &mut Teacher) -> Vec<(usize, usize)> {
+    fn drop_out_of_vocab(
+        &self,
+        rows: &mut Vec<JudgedRow>,
+        teacher: &mut Teacher,
+    ) -> Vec<(usize, usize)> {
         teacher.find_proposable(rows.iter().map(|row| row.teacher));
         if self.config.out_of_vocab == OutOfVocab::Keep {
             return Vec::new();
         }
-        let out = |row: &mut Row| !teacher.can_be_met(row.teacher);
+        let out = |row: &mut JudgedRow| !teacher.can_be_met(row.teacher);
         rows.extract_if(.., out)
             .map(|row| (row.step, row.position))
             .collect()
     }
-}
-
-/// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
-pub(crate) fn run(
-    drafter: &Eagle3,
-    steps: &Steps,
-    step: usize,
-    hidden: Tensor<3>,
-    cache: &mut UnrolledCache,
-) -> Tensor<3> {
-    let (embedded, rotation) = steps.inputs(step, hidden.dtype());
-    drafter.unrolled_step(embedded, hidden, &rotation, &steps.mask(step), cache)
-}
-
-/// `[batch, seq, d_model]` to `[batch * seq, d_model]`.
-pub(crate) fn positions(hidden: Tensor<3>) -> Tensor<2> {
-    hidden.flatten(0, 1)
 }

@@ -11,27 +11,14 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_models::weights::{host_f32, lift, on_host};
 
-use crate::Divergence;
-use crate::divergence::{Judged, TeacherRows, overlap};
+use crate::divergence::{Distance, Divergence, TeacherRows, overlap};
 use crate::kernels::{self, TargetRow, TeacherPanel};
+use crate::row::JudgedRow;
 use crate::teacher::{Teacher, chunk_rows, indices, is_cpu};
 use crate::weighing::Weighing;
 
 /// Positions whose distributions are made at a time on the CPU: the product behind them is too small alone.
 const PANEL_ROWS: usize = 96;
-
-/// One position to be judged.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
-    /// Which of the hidden states: the draft step, or the head.
-    pub step: usize,
-    /// Row of that step's hidden states.
-    pub position: usize,
-    /// Row of the target's last hidden states, or of the labels, that judges it.
-    pub teacher: usize,
-    /// Factor on its loss.
-    pub weight: f32,
-}
 
 /// What judges.
 pub enum Judge<'a> {
@@ -42,7 +29,7 @@ pub enum Judge<'a> {
         /// The distance to it.
         divergence: Divergence,
     },
-    /// Cross-entropy with these tokens of the head's vocabulary, indexed by [`Row::teacher`].
+    /// Cross-entropy with these tokens of the head's vocabulary, indexed by [`JudgedRow::teacher`].
     Labels(&'a [u32]),
 }
 
@@ -56,7 +43,7 @@ pub enum Statistics {
 }
 
 /// The head that is applied to hidden states.
-pub struct Head {
+pub struct LossHead {
     /// `[d_model, vocab]`
     pub weight: Tensor<2>,
     /// `[vocab]`. It is small, so its gradient goes through the graph that it is in.
@@ -84,6 +71,14 @@ impl HeadParameter {
             Self::Weight(_) | Self::Embedding(_) => 0,
         }
     }
+
+    /// The parameter, and the gradient of the weight in the layout that it has there.
+    fn in_its_layout(self, gradient: Tensor<2>) -> (ParamId, Tensor<2>) {
+        match self {
+            Self::Weight(id) | Self::LowerRows(id, _) => (id, gradient),
+            Self::Embedding(id) => (id, gradient.transpose()),
+        }
+    }
 }
 
 /// A loss whose gradients are known.
@@ -98,7 +93,7 @@ pub struct VocabLoss {
     /// The gradient of the head's parameter, in that parameter's layout.
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// The rows, in the order of `values`, with their weights.
-    pub rows: Vec<Row>,
+    pub rows: Vec<JudgedRow>,
     /// What the weights were divided by, where they were found beside the loss; else the number of rows.
     pub divisor: f64,
     /// `[rows, 1]`: distance at each row, without its weight.
@@ -124,8 +119,8 @@ pub(crate) enum Wanted {
 /// - hidden: one `[positions, d_model]` per step, after the drafter's final norm
 pub fn vocab_loss(
     hidden: &[Tensor<2>],
-    head: Head,
-    rows: Vec<Row>,
+    head: LossHead,
+    rows: Vec<JudgedRow>,
     judge: Judge,
     statistics: Statistics,
 ) -> VocabLoss {
@@ -134,7 +129,7 @@ pub fn vocab_loss(
 
 /// The rows of a vocabulary loss and what judges them.
 pub(crate) struct JudgedRows<'a> {
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<JudgedRow>,
     pub(crate) judge: Judge<'a>,
     pub(crate) statistics: Statistics,
     /// Sets the weights of the rows, where they are not known before.
@@ -143,7 +138,7 @@ pub(crate) struct JudgedRows<'a> {
 
 impl<'a> JudgedRows<'a> {
     /// Rows with known weights.
-    pub(crate) fn new(rows: Vec<Row>, judge: Judge<'a>, statistics: Statistics) -> Self {
+    pub(crate) fn new(rows: Vec<JudgedRow>, judge: Judge<'a>, statistics: Statistics) -> Self {
         Self {
             rows,
             judge,
@@ -154,11 +149,13 @@ impl<'a> JudgedRows<'a> {
 }
 
 /// [`vocab_loss`] of rows whose weights may be found beside it.
-pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: Head, judged: JudgedRows) -> VocabLoss {
-    let wanted = match hidden[0].is_autodiff() {
-        false => Wanted::Loss,
-        true if hidden.iter().any(|h| h.is_tracked()) => Wanted::Gradients,
-        true => Wanted::HeadGradient,
+pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: LossHead, judged: JudgedRows) -> VocabLoss {
+    let wanted = if !hidden[0].is_autodiff() {
+        Wanted::Loss
+    } else if hidden.iter().any(|h| h.is_tracked()) {
+        Wanted::Gradients
+    } else {
+        Wanted::HeadGradient
     };
     let plain = hidden.iter().map(|h| h.clone().without_autodiff());
     let bias = head.bias.clone();
@@ -177,7 +174,7 @@ pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: Head, judged: JudgedRows) 
 /// - hidden: as for [`vocab_loss`]
 pub(crate) fn vocab_gradients(
     hidden: Vec<Tensor<2>>,
-    head: Head,
+    head: LossHead,
     judged: JudgedRows,
     wanted: Wanted,
 ) -> VocabLoss {
@@ -192,79 +189,41 @@ pub(crate) fn vocab_gradients(
         rows.sort_by_key(|row| (row.teacher, row.step));
     }
     let [positions, d_model] = hidden[0].dims();
-    let plain_head = head.weight.without_autodiff();
+    let has_gradients = wanted != Wanted::Loss && !rows.is_empty();
     let steps = hidden.len();
     let states = Tensor::cat(hidden, 0); // [steps * positions, d_model]
     let device = states.device();
-    let place = |row: &Row| row.step * positions + row.position;
 
-    let vocab = plain_head.dims()[1];
+    let [_, vocab] = head.weight.dims();
     let first_row = head.trained.map_or(0, HeadParameter::first_row);
     let trained_shape = [d_model - first_row, vocab];
     let mut chunks = Chunks {
-        head_gradient: match head.trained {
-            Some(_) if wanted != Wanted::Loss && !rows.is_empty() => {
-                HeadGradient::new(trained_shape, &states)
-            }
-            _ => HeadGradient::None,
+        head_gradient: if has_gradients && head.trained.is_some() {
+            HeadGradient::new(trained_shape, &states)
+        } else {
+            HeadGradient::None
         },
         first_row,
-        head: plain_head.cast(states.dtype()),
-        bias_gradient: head
-            .bias
-            .as_ref()
-            .filter(|_| wanted != Wanted::Loss && !rows.is_empty())
-            .map(|_| Tensor::zeros([1, vocab], (&device, DType::F32))),
+        head: head.weight.without_autodiff().cast(states.dtype()),
+        bias_gradient: (has_gradients && head.bias.is_some())
+            .then(|| Tensor::zeros([1, vocab], (&device, DType::F32))),
         bias: head.bias.map(|bias| bias.without_autodiff()),
         tracked: wanted == Wanted::Gradients,
         judge,
         // A weighing reads them.
-        statistics: match weighing {
-            None => statistics,
-            Some(_) => Statistics::All,
-        },
+        statistics: weighing.map_or(statistics, |_| Statistics::All),
         positions: positions_of(&rows),
         panel: None,
     };
-    let (mut gradients, mut values, mut measured) = (Vec::new(), Vec::new(), Vec::new());
-    let most = chunk_rows(vocab, &device);
-    let mut left = rows.as_mut_slice();
-    while !left.is_empty() {
-        let end = match &weighing {
-            None => most.min(left.len()),
-            Some(weighing) => weighing.chunk(left, most),
-        };
-        let (chunk, rest) = std::mem::take(&mut left).split_at_mut(end);
-        let places: Vec<usize> = chunk.iter().map(place).collect();
-        let hidden = states.clone().select(0, indices(&places, &device));
-        let done = chunks.run(hidden, chunk, weighing.as_ref());
-        gradients.extend(done.gradient);
-        values.push(done.values);
-        measured.extend(done.statistics);
-        left = rest;
-    }
-    let (divisor, share) = match &weighing {
-        None => (rows.len() as f64, 1.0),
-        Some(weighing) => {
-            let divisor = weighing.divisor.of(&rows);
-            (divisor, weighing.factor / divisor)
-        }
-    };
-    if weighing.is_some() {
-        rows.iter_mut().for_each(|row| row.weight *= share as f32);
-    }
-
+    let place = |row: &JudgedRow| row.step * positions + row.position;
     let places: Vec<usize> = rows.iter().map(place).collect();
-    let hidden_gradients = match gradients.is_empty() {
-        true => Vec::new(),
-        false => {
-            let gradients = scaled(Tensor::cat(gradients, 0), share);
-            spread(gradients, indices(&places, &device), steps, positions)
-        }
-    };
-    let to_parameter = |(gradient, parameter): (Tensor<2>, HeadParameter)| match parameter {
-        HeadParameter::Weight(id) | HeadParameter::LowerRows(id, _) => (id, gradient),
-        HeadParameter::Embedding(id) => (id, gradient.transpose()),
+    let found = chunks.run_all(&states, &mut rows, &places, weighing.as_ref());
+    let (divisor, share) = divided(&mut rows, weighing.as_ref());
+    let hidden_gradients = if found.gradients.is_empty() {
+        Vec::new()
+    } else {
+        let gradients = scaled(Tensor::cat(found.gradients, 0), share);
+        spread(gradients, indices(&places, &device), steps, positions)
     };
     VocabLoss {
         surrogate: Tensor::zeros([1], (&device, DType::F32)),
@@ -275,13 +234,25 @@ pub(crate) fn vocab_gradients(
             .into_tensor(trained_shape, &device)
             .map(|gradient| scaled(gradient, share))
             .zip(head.trained)
-            .map(to_parameter),
+            .map(|(gradient, parameter)| parameter.in_its_layout(gradient)),
         divisor,
         rows,
-        values: joined(values, 1, &device),
-        statistics: (!measured.is_empty() || statistics == Statistics::All)
-            .then(|| joined(measured, 2, &device)),
+        values: joined(found.values, 1, &device),
+        statistics: (!found.statistics.is_empty() || statistics == Statistics::All)
+            .then(|| joined(found.statistics, 2, &device)),
     }
+}
+
+/// What the weighted sum over `rows` was divided by, and the factor that their weights and gradients have of it, which is
+/// taken into the weights.
+fn divided(rows: &mut [JudgedRow], weighing: Option<&Weighing>) -> (f64, f64) {
+    let Some(weighing) = weighing else {
+        return (rows.len() as f64, 1.0);
+    };
+    let divisor = weighing.divisor.of(rows);
+    let share = weighing.factor / divisor;
+    rows.iter_mut().for_each(|row| row.weight *= share as f32);
+    (divisor, share)
 }
 
 /// `x · factor`, with nothing done where that is 1.
@@ -330,9 +301,10 @@ pub(crate) fn dot<const D: usize>(x: Tensor<D>, gradient: Tensor<D>) -> Tensor<1
 }
 
 fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
-    match parts.is_empty() {
-        true => Tensor::zeros([0, width], (device, DType::F32)),
-        false => Tensor::cat(parts, 0),
+    if parts.is_empty() {
+        Tensor::zeros([0, width], (device, DType::F32))
+    } else {
+        Tensor::cat(parts, 0)
     }
 }
 
@@ -360,7 +332,7 @@ fn panel<'a>(
     cached: &'a mut Option<(usize, TeacherPanel)>,
     teacher: &Teacher,
     positions: &[usize],
-    rows: &[Row],
+    rows: &[JudgedRow],
 ) -> (&'a TeacherPanel, usize) {
     let place = |position: usize| positions.partition_point(|&p| p < position);
     let judging = || rows.iter().map(|row| row.teacher);
@@ -393,9 +365,10 @@ enum HeadGradient {
 impl HeadGradient {
     fn new(shape: [usize; 2], like: &Tensor<2>) -> Self {
         let device = like.device();
-        match is_cpu(&device) && like.dtype() == DType::F32 {
-            true => Self::Host(vec![0.0; shape[0] * shape[1]]),
-            false => Self::Device(Box::new(Tensor::zeros(shape, (&device, DType::F32)))),
+        if is_cpu(&device) && like.dtype() == DType::F32 {
+            Self::Host(vec![0.0; shape[0] * shape[1]])
+        } else {
+            Self::Device(Box::new(Tensor::zeros(shape, (&device, DType::F32))))
         }
     }
 
@@ -414,8 +387,50 @@ struct Chunk {
     statistics: Option<Tensor<2>>,
 }
 
+/// What all chunks come to, one part for each.
+#[derive(Default)]
+struct Parts {
+    gradients: Vec<Tensor<2>>,
+    values: Vec<Tensor<2>>,
+    statistics: Vec<Tensor<2>>,
+}
+
 impl Chunks<'_> {
-    fn run(&mut self, hidden: Tensor<2>, rows: &mut [Row], weighing: Option<&Weighing>) -> Chunk {
+    /// All of `rows`, whose hidden states are at `places` in `states`.
+    fn run_all(
+        &mut self,
+        states: &Tensor<2>,
+        rows: &mut [JudgedRow],
+        places: &[usize],
+        weighing: Option<&Weighing>,
+    ) -> Parts {
+        let device = states.device();
+        let most = chunk_rows(self.head.dims()[1], &device);
+        let mut parts = Parts::default();
+        let mut start = 0;
+        while start < rows.len() {
+            let left = &mut rows[start..];
+            let count = match weighing {
+                None => most.min(left.len()),
+                Some(weighing) => weighing.chunk(left, most),
+            };
+            let places = indices(&places[start..start + count], &device);
+            let hidden = states.clone().select(0, places);
+            let done = self.run(hidden, &mut left[..count], weighing);
+            parts.gradients.extend(done.gradient);
+            parts.values.push(done.values);
+            parts.statistics.extend(done.statistics);
+            start += count;
+        }
+        parts
+    }
+
+    fn run(
+        &mut self,
+        hidden: Tensor<2>,
+        rows: &mut [JudgedRow],
+        weighing: Option<&Weighing>,
+    ) -> Chunk {
         if weighing.is_some() {
             rows.iter_mut().for_each(|row| row.weight = 1.0);
         }
@@ -434,7 +449,7 @@ impl Chunks<'_> {
     }
 
     /// What the rows' logits are judged to be.
-    fn judged(&mut self, hidden: &Tensor<2>, rows: &[Row]) -> (Judged, Option<Tensor<2>>) {
+    fn judged(&mut self, hidden: &Tensor<2>, rows: &[JudgedRow]) -> (Distance, Option<Tensor<2>>) {
         let mut logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
         if let Some(bias) = &self.bias {
             logits = logits + bias.clone().cast(DType::F32).unsqueeze();
@@ -510,7 +525,11 @@ impl Chunks<'_> {
     }
 
     /// Values, weighted gradients and statistics, on the host.
-    fn judge_by_kernel(&mut self, logits: Tensor<2>, rows: &[Row]) -> (Judged, Option<Tensor<2>>) {
+    fn judge_by_kernel(
+        &mut self,
+        logits: Tensor<2>,
+        rows: &[JudgedRow],
+    ) -> (Distance, Option<Tensor<2>>) {
         let device = logits.device();
         let [count, vocab] = logits.dims();
         let (gradient, judged) = match &self.judge {
@@ -524,7 +543,8 @@ impl Chunks<'_> {
                 divergence,
             } => {
                 let (panel, first) = panel(&mut self.panel, teacher, &self.positions, rows);
-                let at = |row: &Row| self.positions[first..].partition_point(|&p| p < row.teacher);
+                let at =
+                    |row: &JudgedRow| self.positions[first..].partition_point(|&p| p < row.teacher);
                 let places = rows.iter().map(|row| TargetRow {
                     row: at(row),
                     weight: row.weight,
@@ -553,11 +573,11 @@ impl Chunks<'_> {
             column(pairs.collect(), 2)
         });
         let value = column(judged.iter().map(|row| row.value).collect(), 1);
-        (Judged { value, gradient }, measured)
+        (Distance { value, gradient }, measured)
     }
 
     /// Values, weighted gradients and statistics, by tensor operations on any device.
-    fn judge(&self, logits: Tensor<2>, rows: &[Row]) -> (Judged, Option<Tensor<2>>) {
+    fn judge(&self, logits: Tensor<2>, rows: &[JudgedRow]) -> (Distance, Option<Tensor<2>>) {
         let device = logits.device();
         let (mut judged, statistics) = match &self.judge {
             Judge::Target {
@@ -590,7 +610,7 @@ impl Chunks<'_> {
 }
 
 /// Every position of the teacher that judges some rows, ascending.
-fn positions_of(rows: &[Row]) -> Vec<usize> {
+fn positions_of(rows: &[JudgedRow]) -> Vec<usize> {
     let mut positions: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
     positions.sort_unstable();
     positions.dedup();
@@ -599,7 +619,7 @@ fn positions_of(rows: &[Row]) -> Vec<usize> {
 
 /// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same
 /// position stand together.
-fn distinct(rows: &[Row]) -> (Vec<usize>, Vec<usize>) {
+fn distinct(rows: &[JudgedRow]) -> (Vec<usize>, Vec<usize>) {
     let mut distinct: Vec<usize> = Vec::new();
     let of = rows.iter().map(|row| {
         if distinct.last() != Some(&row.teacher) {
@@ -612,7 +632,7 @@ fn distinct(rows: &[Row]) -> (Vec<usize>, Vec<usize>) {
 }
 
 /// The target's side of each of `rows`.
-fn teacher_of(teacher: &Teacher, rows: &[Row]) -> TeacherRows {
+fn teacher_of(teacher: &Teacher, rows: &[JudgedRow]) -> TeacherRows {
     let (distinct, of) = distinct(rows);
     let judged = teacher.rows(&distinct);
     if distinct.len() == rows.len() {
@@ -646,7 +666,7 @@ fn label_loss(
     logits: Tensor<2>,
     labels: Tensor<1, Int>,
     statistics: Statistics,
-) -> (Judged, Option<Tensor<2>>) {
+) -> (Distance, Option<Tensor<2>>) {
     let labels: Tensor<2, Int> = labels.unsqueeze_dim(1); // [rows, 1]
     let log_q = log_softmax(logits, 1);
     let of_label = log_q.clone().gather(1, labels.clone());
@@ -661,7 +681,7 @@ fn label_loss(
     let gradient = log_q
         .exp()
         .scatter(1, labels, minus_one, IndexingUpdateOp::Add);
-    let judged = Judged {
+    let judged = Distance {
         value: -of_label,
         gradient,
     };

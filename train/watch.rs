@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Steps before the running mean of the loss is trusted.
 const SETTLED: usize = 20;

@@ -2,16 +2,16 @@
 //!
 //! They are set while the logits of a chunk are alive, so that the vocabulary is computed once. What the weighted sum is
 //! divided by is known only behind the last chunk; gradients are linear in it, so they are scaled then.
-use crate::Row;
+use crate::row::JudgedRow;
 
 /// Sets the weights of whole groups of rows from acceptance rate and agreement at each.
-pub(crate) type Weigh<'a> = dyn Fn(&mut [Row], &[[f32; 2]]) + 'a;
+pub(crate) type Weigh<'a> = dyn Fn(&mut [JudgedRow], &[[f32; 2]]) + 'a;
 
 /// How rows are weighed.
 #[derive(Clone, Copy)]
 pub(crate) struct Weighing<'a> {
     /// Which rows are weighed together: those of one group stand side by side.
-    pub(crate) group: &'a dyn Fn(&Row) -> usize,
+    pub(crate) group: &'a dyn Fn(&JudgedRow) -> usize,
     /// Sets the weights of whole groups.
     pub(crate) weigh: &'a Weigh<'a>,
     /// What the weighted sum over all rows is divided by.
@@ -32,7 +32,7 @@ pub(crate) enum Divisor {
 impl Weighing<'_> {
     /// How many of `rows`, from the first on, make the next chunk: whole groups, at most `most` rows where more than one group
     /// fits.
-    pub(crate) fn chunk(&self, rows: &[Row], most: usize) -> usize {
+    pub(crate) fn chunk(&self, rows: &[JudgedRow], most: usize) -> usize {
         let mut end = 0;
         for group in rows.chunk_by(|a, b| (self.group)(a) == (self.group)(b)) {
             if end > 0 && end + group.len() > most {
@@ -46,7 +46,7 @@ impl Weighing<'_> {
 
 impl Divisor {
     /// What the weighted sum over `rows` is divided by.
-    pub(crate) fn of(self, rows: &[Row]) -> f64 {
+    pub(crate) fn of(self, rows: &[JudgedRow]) -> f64 {
         let divisor = match self {
             Self::Weights => rows.iter().map(|row| row.weight as f64).sum(),
             Self::Rows => rows.len() as f64,
@@ -61,13 +61,13 @@ mod tests {
 
     #[test]
     fn a_chunk_holds_whole_groups_and_at_least_one() {
-        let row = |position| Row {
+        let row = |position| JudgedRow {
             step: 0,
             position,
             teacher: 0,
             weight: 1.0,
         };
-        let rows: Vec<Row> = [0, 1, 2, 3, 4, 6, 7].map(row).to_vec();
+        let rows: Vec<JudgedRow> = [0, 1, 2, 3, 4, 6, 7].map(row).to_vec();
         let weighing = Weighing {
             group: &|row| row.position / 3,
             weigh: &|_, _| {},

@@ -27,6 +27,8 @@ pub struct Dialect {
     pub(crate) section: Option<&'static str>,
     /// Keys in the order in which they are written.
     pub(crate) keys: &'static [Keys],
+    /// Those of a dialect that is another's but for these: they stand behind, or in the place of keys of the same name.
+    pub(crate) more: &'static [Keys],
     /// What keys must hold if they are there: the drafter computes nothing else.
     pub(crate) neutral: &'static [&'static [(&'static str, Neutral)]],
     /// Beginnings of names of tensors: here, and in the folder.
@@ -152,6 +154,7 @@ impl Dialect {
             architectures: &[],
             section: None,
             keys: &[],
+            more: &[],
             neutral: &[],
             renamed: &[],
             aliases: &[],
@@ -161,6 +164,11 @@ impl Dialect {
             launch: |_, _, _, _| Vec::new(),
             quirks: Quirks::NONE,
         }
+    }
+
+    /// Its keys.
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = &'static Keys> {
+        self.keys.iter().chain(self.more)
     }
 
     /// The name of a drafter's tensor in a folder.

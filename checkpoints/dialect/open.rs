@@ -51,7 +51,7 @@ impl Dialect {
         let config = self.config(folder, &reading, &names);
         self.check(&config)?;
         let mut settings = Settings::default();
-        for group in self.keys {
+        for group in self.all_keys() {
             if group.are_there(&settings) {
                 for key in group.keys {
                     key.read(&config, &mut settings)?;

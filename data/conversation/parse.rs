@@ -92,12 +92,13 @@ fn object<'t>(text: &'t str, what: &str) -> Result<Fields<'t>, Mismatch> {
     // Found one by one they take the square of their number.
     let most = MOST_KEYS;
     let found = items(text).take(2 * most + 2).count() / 2;
-    match found > most {
-        true => Err(Mismatch::new(
+    if found > most {
+        Err(Mismatch::new(
             format!("{what} of at most {most} keys"),
             "more",
-        )),
-        false => Ok(fields(text)),
+        ))
+    } else {
+        Ok(fields(text))
     }
 }
 
@@ -123,9 +124,10 @@ fn value(text: &str, budget: &mut usize) -> Result<Value, Mismatch> {
 /// The definitions of tools: a list of objects, or such a list as a text.
 fn tools(text: &str, budget: &mut usize) -> Result<Vec<Value>, Mismatch> {
     let expected = "`tools` to be a list of objects, or such a list as a text";
-    let inner = match text.starts_with('"') {
-        true => self::text(text, || expected.into())?,
-        false => text.to_owned(),
+    let inner = if text.starts_with('"') {
+        self::text(text, || expected.into())?
+    } else {
+        text.to_owned()
     };
     let inner = inner.trim();
     if ["", "{}", "null"].contains(&inner) {
@@ -135,9 +137,12 @@ fn tools(text: &str, budget: &mut usize) -> Result<Vec<Value>, Mismatch> {
     if !inner.starts_with('[') {
         return Err(Mismatch::new(expected, kind(inner)));
     }
-    let tool = |tool: &str| match tool.starts_with('{') {
-        true => value(tool, budget),
-        false => Err(Mismatch::new(expected, format!("{} in it", kind(tool)))),
+    let tool = |tool: &str| {
+        if tool.starts_with('{') {
+            value(tool, budget)
+        } else {
+            Err(Mismatch::new(expected, format!("{} in it", kind(tool))))
+        }
     };
     items(inner).map(tool).collect()
 }
@@ -166,10 +171,12 @@ fn conversation(
     let Some(system) = system else {
         return Ok(messages);
     };
-    let system = match system.starts_with('"') {
-        true => text(system, || "`system` to be a text".into())?,
-        false if ["[]", "{}"].contains(&system) => String::new(),
-        false => return Err(Mismatch::new("`system` to be a text", kind(system))),
+    let system = if system.starts_with('"') {
+        text(system, || "`system` to be a text".into())?
+    } else if ["[]", "{}"].contains(&system) {
+        String::new()
+    } else {
+        return Err(Mismatch::new("`system` to be a text", kind(system)));
     };
     if system.trim().is_empty() {
         return Ok(messages);

@@ -15,7 +15,7 @@ use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::root_as_footer;
 use memmap2::Mmap;
 
-use super::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
+use super::index::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
 use crate::contained::contained;
 use crate::durable;
 use crate::error::{Error, Result};

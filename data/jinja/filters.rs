@@ -4,7 +4,7 @@
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error as JinjaError, State, filters};
 
-use super::accounts::{Account, check_length, refused};
+use super::account::{Account, check_length, refused};
 use super::json_text::{JsonStyle, to_python_json};
 use super::notation::text;
 

@@ -8,15 +8,15 @@
 //!
 //! Nor does minijinja bound how deep its own parser goes into chains of operators and of `elif`: these are counted here.
 
-use std::collections::BTreeMap;
-
 use super::accounts::{KEPT, RESERVED, TIMED};
 use super::lexer::{Piece, Tag, TagKind, Token, TokenKind, pieces, syntax};
 use crate::error::Result;
 
 mod expressions;
+mod weaver;
 
 use expressions::SEPARATING_WORDS;
+use weaver::{Edits, Until, Weaver};
 
 /// The longest source, in bytes.
 pub(crate) const LONGEST_SOURCE: usize = 1 << 20;
@@ -24,9 +24,6 @@ pub(crate) const LONGEST_SOURCE: usize = 1 << 20;
 const LONGEST_TAG: usize = 4096;
 /// Branches of one condition, at most: each is a condition inside of the one before.
 const MOST_BRANCHES: usize = 1000;
-/// Brackets inside of brackets, at most.
-const DEEPEST_BRACKETS: usize = 30;
-
 /// Statements that need another template.
 const FOREIGN: [&str; 5] = ["include", "import", "from", "extends", "block"];
 
@@ -64,49 +61,6 @@ pub(crate) fn guarded(source: &str) -> Result<String> {
     Ok(edits.apply(source))
 }
 
-/// What is put into the source and where.
-#[derive(Default)]
-struct Edits {
-    /// Put before what stands there.
-    opened: BTreeMap<usize, String>,
-    /// Put after what ends there.
-    closed: BTreeMap<usize, String>,
-    /// Put in the place of one byte.
-    replaced: BTreeMap<usize, &'static str>,
-}
-
-impl Edits {
-    /// Wraps a part that lies in no other one wrapped before.
-    fn wrap(&mut self, function: &str, start: usize, end: usize) {
-        self.opened
-            .entry(start)
-            .or_default()
-            .insert_str(0, &format!("{function}("));
-        self.closed.entry(end).or_default().push(')');
-    }
-
-    fn apply(self, source: &str) -> String {
-        let mut output = String::with_capacity(source.len() * 2);
-        let mut at = 0;
-        let places = self.opened.keys().chain(self.closed.keys());
-        let places: std::collections::BTreeSet<usize> =
-            places.chain(self.replaced.keys()).copied().collect();
-        for place in places {
-            output.push_str(&source[at..place]);
-            at = place;
-            for texts in [&self.closed, &self.opened] {
-                output.push_str(texts.get(&place).map_or("", String::as_str));
-            }
-            if let Some(text) = self.replaced.get(&place) {
-                output.push_str(text);
-                at += 1;
-            }
-        }
-        output.push_str(&source[at..]);
-        output
-    }
-}
-
 /// The blocks that are open at a place, as far as they matter.
 #[derive(Default)]
 struct Blocks {
@@ -129,24 +83,6 @@ impl Blocks {
     }
 }
 
-/// Where an expression ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Until {
-    /// A bracket, comma, colon or the end of the tag.
-    End,
-    /// Also at `if`, as in `for x in y if z`.
-    If,
-}
-
-/// Goes through the tokens of one tag.
-struct Weaver<'w, 's> {
-    source: &'s str,
-    tokens: &'w [Token<'s>],
-    at: usize,
-    open: usize,
-    edits: &'w mut Edits,
-}
-
 impl<'s> Weaver<'_, 's> {
     fn check_tag(&self, tag: &Tag<'s>) -> Result<()> {
         let start = tag.range.start;
@@ -166,57 +102,6 @@ impl<'s> Weaver<'_, 's> {
                 Err(syntax(self.source, token.start, message))
             }
             _ => Ok(()),
-        }
-    }
-
-    fn peek(&self) -> Option<Token<'s>> {
-        self.tokens.get(self.at).copied()
-    }
-
-    fn next(&mut self) -> Option<Token<'s>> {
-        let token = self.peek()?;
-        self.at += 1;
-        Some(token)
-    }
-
-    fn take(&mut self, symbol: &str) -> bool {
-        let found = self.peek().is_some_and(|token| token.is(symbol));
-        self.at += usize::from(found);
-        found
-    }
-
-    fn take_name(&mut self, name: &str) -> bool {
-        let found = self.peek().is_some_and(|token| token.is_name(name));
-        self.at += usize::from(found);
-        found
-    }
-
-    /// Where the next token starts.
-    fn start(&self) -> usize {
-        self.peek().map_or(self.source.len(), |token| token.start)
-    }
-
-    /// Where the last token ended.
-    fn end(&self) -> usize {
-        self.at
-            .checked_sub(1)
-            .map_or(0, |last| self.tokens[last].end())
-    }
-
-    fn unexpected(&self) -> crate::error::Error {
-        match self.peek() {
-            Some(token) => {
-                let message = format!("unexpected `{}`", token.text);
-                syntax(self.source, token.start, message)
-            }
-            None => syntax(self.source, self.end(), "the tag ends too early".to_owned()),
-        }
-    }
-
-    fn expect(&mut self, symbol: &str) -> Result<()> {
-        match self.take(symbol) {
-            true => Ok(()),
-            false => Err(self.unexpected()),
         }
     }
 
@@ -318,9 +203,10 @@ impl<'s> Weaver<'_, 's> {
         let opened = self.edits.opened.entry(start).or_default();
         opened.insert_str(0, &format!("{TIMED}("));
         blocks.loops.push((self.end(), 0));
-        match self.take_name("if") {
-            true => self.whole(TIMED, Until::End),
-            false => Ok(()),
+        if self.take_name("if") {
+            self.whole(TIMED, Until::End)
+        } else {
+            Ok(())
         }
     }
 
@@ -371,9 +257,10 @@ impl<'s> Weaver<'_, 's> {
             return Ok(());
         }
         blocks.captures += 1;
-        match self.take("|") {
-            true => self.filter(),
-            false => Ok(()),
+        if self.take("|") {
+            self.filter()
+        } else {
+            Ok(())
         }
     }
 

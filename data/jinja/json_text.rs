@@ -3,7 +3,7 @@
 use minijinja::Error as JinjaError;
 use minijinja::value::{Value, ValueKind};
 
-use super::accounts::{Account, check_length, refused};
+use super::account::{Account, check_length, refused};
 use super::notation::{as_float, float};
 
 /// How deep lists and mappings may lie inside of each other.

@@ -4,7 +4,7 @@ use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Error as JinjaError, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::accounts::{Account, refused};
+use super::account::{Account, refused};
 use super::filters::{check_format, joined, parts, replaced};
 
 /// The longest set of characters to strip.

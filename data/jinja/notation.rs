@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use minijinja::Error as JinjaError;
 use minijinja::value::{Value, ValueKind};
 
-use super::accounts::{Account, check_length, refused};
+use super::account::{Account, check_length, refused};
 
 /// How deep lists and mappings may lie inside of each other.
 const DEEPEST: usize = 200;
@@ -103,9 +103,10 @@ fn write(
 
 /// A text between quotes: single ones, unless it holds such and no double ones.
 fn quote(text: &str, output: &mut String) {
-    let quote = match text.contains('\'') && !text.contains('"') {
-        true => '"',
-        false => '\'',
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
     };
     output.push(quote);
     for character in text.chars() {

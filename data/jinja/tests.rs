@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::conversation::Message;
-use crate::template::{ChatTemplate, Generation};
+use crate::template::{ChatTemplate, GenerationPrompt};
 
 fn rendered(source: &str) -> Result<String, String> {
     let mut message = Message::new("user", "  it's  ");
@@ -12,7 +12,8 @@ fn rendered(source: &str) -> Result<String, String> {
         .insert("calls".into(), json!([{"a": 1.5, "b": [null, "é"]}]));
     let messages = [message, Message::new("assistant", "yes")];
     let template = ChatTemplate::from_source(source, Some("<s>"), None);
-    let text = template.and_then(|template| template.render(&messages[..], Generation::None));
+    let text =
+        template.and_then(|template| template.render(&messages[..], GenerationPrompt::Without));
     text.map_err(|error| error.to_string())
 }
 

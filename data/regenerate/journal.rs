@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use sha2::{Digest, Sha256};
 
-use super::Answer;
+use super::answers::Answer;
 use crate::durable::{hex, sync_folder_of};
 use crate::error::{Error, Result};
 

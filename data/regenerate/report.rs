@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Unchanged;
+use super::turns::Unchanged;
 
 /// Rows that a line for people names.
 const EXAMPLES: usize = 10;
@@ -67,7 +67,7 @@ impl UnchangedRows {
 
 /// What became of every row: `rows` is `regenerated`, `dropped`, `unchanged` and `failed` together. Rows count from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct RegenerateReport {
     /// Rows of the dataset.
     pub rows: u64,
     /// Conversations with new answers.
@@ -96,7 +96,7 @@ pub struct Report {
     pub failed: Vec<Failed>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for RegenerateReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -2,8 +2,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::*;
+use crate::conversation::Message;
 
 /// The contents of messages.
 type Said = Vec<String>;
@@ -105,9 +107,9 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    fn open(&self, truncated: Truncated, existing: Existing) -> Result<Job> {
+    fn open(&self, truncated: Truncated, existing: ExistingAnswers) -> Result<Job> {
         let settings = json!({"model": "m"});
-        let wanted = Wanted {
+        let wanted = RegenerateSettings {
             data: &self.path("data.jsonl"),
             out: &self.path("out.jsonl"),
             settings: settings.as_object().unwrap().clone(),
@@ -121,7 +123,7 @@ impl Folder {
         answers: &Scripted,
         truncated: Truncated,
         interrupted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Report>> {
+    ) -> Result<Option<RegenerateReport>> {
         let work = Work {
             concurrency: 3,
             retry: Retry {
@@ -133,7 +135,7 @@ impl Folder {
             interrupted,
         };
         let mut seen = 0;
-        let job = self.open(truncated, Existing::Continue)?;
+        let job = self.open(truncated, ExistingAnswers::Continue)?;
         let all = job.conversations();
         job.run(answers, &work, &mut |done, _| {
             assert!(done > seen && done <= all);
@@ -141,7 +143,7 @@ impl Folder {
         })
     }
 
-    fn run(&self, answers: &Scripted) -> Report {
+    fn run(&self, answers: &Scripted) -> RegenerateReport {
         self.run_with(answers, Truncated::Keep, &never)
             .unwrap()
             .unwrap()
@@ -170,16 +172,16 @@ fn every_turn_is_answered_once_on_top_of_new_answers_and_rows_keep_their_order()
         no_user: vec![6],
         tokens: vec![5],
     };
-    let expected = Report {
+    let expected = RegenerateReport {
         rows: 7,
         regenerated: 4,
         answers: 6,
         requests: 6,
         unchanged,
-        ..Report::default()
+        ..RegenerateReport::default()
     };
     assert_eq!(report, expected);
-    let written: Report = serde_json::from_str(&folder.text("out.jsonl.report")).unwrap();
+    let written: RegenerateReport = serde_json::from_str(&folder.text("out.jsonl.report")).unwrap();
     assert_eq!(written, report);
 
     let again = Scripted::default();
@@ -325,14 +327,21 @@ fn another_dataset_or_setting_does_not_go_on_with_the_journal_unless_it_is_set_a
     let folder = Folder::new();
     folder.run(&Scripted::default());
     let refused = |truncated, key: &str| {
-        let error = folder.open(truncated, Existing::Continue).err().unwrap();
+        let error = folder
+            .open(truncated, ExistingAnswers::Continue)
+            .err()
+            .unwrap();
         let named = matches!(&error, Error::OtherJournal { key: found, .. } if found == key);
         assert!(named, "{error}");
     };
     refused(Truncated::Drop, "truncated");
     fs::write(folder.path("data.jsonl"), DATA.replace("\"h\"", "\"i\"")).unwrap();
     refused(Truncated::Keep, "data");
-    drop(folder.open(Truncated::Keep, Existing::SetAside).unwrap());
+    drop(
+        folder
+            .open(Truncated::Keep, ExistingAnswers::SetAside)
+            .unwrap(),
+    );
     for file in ["out.jsonl", "out.jsonl.journal", "out.jsonl.report"] {
         assert!(folder.path(&format!("{file}.old-1")).exists(), "{file}");
     }
@@ -344,7 +353,7 @@ fn a_file_that_this_command_has_not_written_is_not_overwritten() {
     let folder = Folder::new();
     fs::write(folder.path("out.jsonl"), "precious").unwrap();
     let error = folder
-        .open(Truncated::Keep, Existing::Continue)
+        .open(Truncated::Keep, ExistingAnswers::Continue)
         .err()
         .unwrap();
     assert!(matches!(error, Error::ForeignOutput { .. }), "{error}");
@@ -356,7 +365,7 @@ fn a_row_that_cannot_be_understood_stops_before_anything_is_asked() {
     let folder = Folder::new();
     fs::write(folder.path("data.jsonl"), format!("{DATA}{{oops\n")).unwrap();
     let error = folder
-        .open(Truncated::Keep, Existing::Continue)
+        .open(Truncated::Keep, ExistingAnswers::Continue)
         .err()
         .unwrap();
     assert!(error.to_string().contains("row 8"), "{error}");
@@ -365,7 +374,9 @@ fn a_row_that_cannot_be_understood_stops_before_anything_is_asked() {
 #[test]
 fn a_dataset_that_changes_under_way_is_noticed() {
     let folder = Folder::new();
-    let job = folder.open(Truncated::Keep, Existing::Continue).unwrap();
+    let job = folder
+        .open(Truncated::Keep, ExistingAnswers::Continue)
+        .unwrap();
     fs::write(
         folder.path("data.jsonl"),
         DATA.replace("\"b\"", "\"other\""),

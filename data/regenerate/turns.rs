@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Answer;
+use super::answers::Answer;
 use crate::conversation::{Conversation, Message, is_blank};
 
 /// Why a row is copied as it is.
@@ -29,9 +29,10 @@ pub(super) enum Step {
 
 /// The parts of a conversation in order; none of one with tools, to which an answer may be a call.
 pub(super) fn planned(conversation: &Conversation) -> Result<Vec<Step>, Unchanged> {
-    match conversation.tools.is_empty() {
-        true => steps(&conversation.messages),
-        false => Err(Unchanged::Tools),
+    if conversation.tools.is_empty() {
+        steps(&conversation.messages)
+    } else {
+        Err(Unchanged::Tools)
     }
 }
 
@@ -49,21 +50,20 @@ pub(super) fn steps(messages: &[Message]) -> Result<Vec<Step>, Unchanged> {
         let user = message.role == "user";
         asked |= user;
         waiting |= user;
-        match message.is_assistant() && asked {
-            true if steps.last() == Some(&Step::Answered) => {}
-            true => {
-                steps.push(Step::Answered);
-                waiting = false;
-            }
-            false => steps.push(Step::Said(index)),
+        if !(message.is_assistant() && asked) {
+            steps.push(Step::Said(index));
+        } else if steps.last() != Some(&Step::Answered) {
+            steps.push(Step::Answered);
+            waiting = false;
         }
     }
     if waiting {
         steps.push(Step::Answered);
     }
-    match asked {
-        true => Ok(steps),
-        false => Err(Unchanged::NoUser),
+    if asked {
+        Ok(steps)
+    } else {
+        Err(Unchanged::NoUser)
     }
 }
 

@@ -7,16 +7,30 @@ use std::time::{Duration, Instant};
 
 use rand::{SeedableRng, rngs::StdRng};
 
+use super::answers::{Answer, Answers, Failure, Request, Truncated};
 use super::journal::Entry;
+use super::report::Failed;
+use super::retry::{Pace, Retry};
 use super::turns::{Step, planned, steps};
-use super::{Answer, Answers, Failed, Failure, Pace, Request, Truncated, Work};
 use crate::conversation::{Content, Conversation};
 use crate::error::Result;
-use crate::rows::{LocatedRow, Location, Rows};
+use crate::rows::{LocatedRow, Location, RowReader};
 use crate::seed::mix;
 
 /// The longest sleep before it is looked whether to stop.
 const NAP: Duration = Duration::from_millis(50);
+
+/// How the work is done: of no influence on the answers.
+pub struct Work<'a> {
+    /// Conversations under way at a time, at least 1.
+    pub concurrency: usize,
+    /// How failures that may pass are met.
+    pub retry: Retry,
+    /// Requests in a second, at most.
+    pub requests_per_second: Option<f64>,
+    /// Whether to stop: no request is made any more, and what is not finished is left to the next run.
+    pub interrupted: &'a (dyn Fn() -> bool + Sync),
+}
 
 /// How a conversation ended.
 pub(super) enum Ended {
@@ -26,14 +40,14 @@ pub(super) enum Ended {
 
 /// The rows that are not answered yet.
 pub(super) struct Pending {
-    rows: Rows,
+    rows: RowReader,
     row: u64,
     done: Vec<bool>,
 }
 
 impl Pending {
     /// The rows that are not `done`.
-    pub(super) fn new(rows: Rows, done: Vec<bool>) -> Self {
+    pub(super) fn new(rows: RowReader, done: Vec<bool>) -> Self {
         Self { rows, row: 0, done }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead};
 
-use super::{LONGEST_ROW, Location};
+use super::location::{LONGEST_ROW, Location};
 use crate::error::{Error, Result};
 use crate::json::Scanner;
 

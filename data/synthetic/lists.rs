@@ -1,7 +1,7 @@
 //! Questions about lists, letters and dates.
 
+use super::dice::{Dice, Exchange};
 use super::words::{ANIMALS, MONTHS, NAMES, OBJECTS, WEEKDAYS, capitalised, listed, with_article};
-use super::{Dice, Exchange};
 
 /// Sorting by insertion.
 pub(super) fn sort(dice: &mut Dice) -> Exchange {

@@ -1,7 +1,7 @@
 //! Questions of arithmetic, answered step by step.
 
+use super::dice::{Dice, Exchange};
 use super::words::{FOODS, NAMES, OBJECTS, listed, summed, with_article};
-use super::{Dice, Exchange};
 
 /// A product by parts.
 pub(super) fn product(dice: &mut Dice) -> Exchange {

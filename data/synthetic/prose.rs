@@ -1,10 +1,10 @@
 //! Stories, letters and other texts, whose turns are chance.
 
+use super::dice::{Dice, Exchange};
 use super::words::{
     ADJECTIVES, ANIMALS, CLOSINGS, DEEDS, DISCOVERIES, ENDINGS, FOODS, HOPES, NAMES, OBJECTS,
     OPENINGS, PLACES, TRADES, TURNS, WEATHERS, WEEKDAYS, capitalised, with_article,
 };
-use super::{Dice, Exchange};
 
 /// A story about someone who finds something.
 pub(super) fn story(dice: &mut Dice) -> Exchange {

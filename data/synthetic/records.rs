@@ -1,7 +1,7 @@
 //! Records, tables and small programs.
 
+use super::dice::{Dice, Exchange};
 use super::words::{ADJECTIVES, ANIMALS, FOODS, NAMES, OBJECTS, TRADES, listed, with_article};
-use super::{Dice, Exchange};
 
 /// A sentence as a JSON record.
 pub(super) fn json(dice: &mut Dice) -> Exchange {

@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-use super::Conversed;
+use super::conversed::Conversed;
 use crate::conversation::{Exchange, Message};
-use crate::template::Generation;
+use crate::template::GenerationPrompt;
 
 /// Turns that are also looked for by rendering the beginning up to them.
 const CHECKED: usize = 3;
@@ -21,7 +21,7 @@ pub(super) fn turns(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<R
     let cuts = cuts(messages);
     let (&first, &second) = (cuts.first()?, cuts.get(1)?);
     let beginning = conversed.exchange.first(second);
-    let before = (conversed.render)(beginning, Generation::None).ok()?;
+    let before = (conversed.render)(beginning, GenerationPrompt::Without).ok()?;
     let mut at = conversed
         .text
         .starts_with(&before)
@@ -42,16 +42,17 @@ pub(super) fn turns(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<R
         let mut unit = Unit::new(conversed, window, at)?;
         for (index, message) in (cut..end).zip(&messages[cut..end]) {
             let is_wanted = wanted_left.next_if_eq(&index).is_some();
-            let start = match is_wanted {
-                true => Some(unit.end(Generation::Prompt)?),
-                false => None,
+            let start = if is_wanted {
+                Some(unit.end(GenerationPrompt::With)?)
+            } else {
+                None
             };
             unit.window.push(message.clone());
             if let Some(start) = start {
-                found.push(conversed.trimmed(start..unit.end(Generation::None)?)?);
+                found.push(conversed.trimmed(start..unit.end(GenerationPrompt::Without)?)?);
             }
         }
-        at = unit.end(Generation::None)?;
+        at = unit.end(GenerationPrompt::Without)?;
     }
     let spread = (1..=CHECKED).map(|part| part * (wanted.len() - 1) / CHECKED);
     let agrees = |place: usize| {
@@ -81,11 +82,11 @@ impl<'c> Unit<'c> {
             before: 0,
             at,
         };
-        unit.before = unit.render(Generation::None)?.len();
+        unit.before = unit.render(GenerationPrompt::Without)?.len();
         Some(unit)
     }
 
-    fn render(&self, generation: Generation) -> Option<String> {
+    fn render(&self, generation: GenerationPrompt) -> Option<String> {
         let exchange = Exchange {
             messages: &self.window,
             ..self.conversed.exchange
@@ -94,7 +95,7 @@ impl<'c> Unit<'c> {
     }
 
     /// Where the messages so far end in the whole text, if that is what they add.
-    fn end(&self, generation: Generation) -> Option<usize> {
+    fn end(&self, generation: GenerationPrompt) -> Option<usize> {
         let text = self.render(generation)?;
         let added = text.get(self.before..)?;
         let rest = self.conversed.text.get(self.at..)?;
@@ -159,7 +160,9 @@ mod tests {
         find: impl Fn(&Conversed<'_>, &[usize]) -> T,
     ) -> (T, usize) {
         let template = ChatTemplate::from_source(source, Some("<s>"), Some("<|im_end|>")).unwrap();
-        let text = template.render(messages, Generation::None).unwrap();
+        let text = template
+            .render(messages, GenerationPrompt::Without)
+            .unwrap();
         let rendered = Cell::new(0);
         let tokenizer = small();
         let conversed = Conversed {

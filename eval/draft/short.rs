@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use spectrain_data::words::in_words;
 
 use super::DraftChoice;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The shapes, each with its key that has no default.
 const SHAPES: [(&str, &str); 6] = [
@@ -121,7 +121,7 @@ fn word(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Calibration, ChainTokens};
+    use crate::draft::{Calibration, ChainTokens};
     use spectrain_models::{Children, StaticTree};
 
     /// One of each shape, with the key that it cannot do without.

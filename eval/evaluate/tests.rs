@@ -1,7 +1,7 @@
 use spectrain_models::Capture;
 
 use super::*;
-use crate::ChainTokens;
+use crate::draft::ChainTokens;
 use crate::toy::{Style, ToyDrafter, ToyTarget};
 
 fn sets() -> Vec<PromptSet> {
@@ -273,7 +273,7 @@ fn trees() -> Vec<DraftChoice> {
             top_k: 3,
             nodes: 25,
         },
-        DraftChoice::Calibrated(crate::Calibration {
+        DraftChoice::Calibrated(crate::draft::Calibration {
             nodes: 25,
             ranks: 4,
             depth: 4,
@@ -360,7 +360,8 @@ fn lossy_settings_are_marked() {
         lossy.collect::<Vec<_>>(),
         [false, false, true, true, true, true]
     );
-    let report = crate::Report::new(Default::default(), Default::default(), evaluation.settings);
+    let report =
+        crate::report::Report::new(Default::default(), Default::default(), evaluation.settings);
     let text = report.to_markdown();
     assert!(
         text.contains("| T=1, typical-lossy (lossy), chain 2 drawn |"),

@@ -3,8 +3,9 @@ use rand::SeedableRng;
 use spectrain_models::{Children, StaticTree};
 
 use super::*;
+use crate::statistics::Acceptance;
 use crate::toy::{Style, TARGET, ToyDrafter, ToyTarget, logits};
-use crate::{Acceptance, Greedy, Rejection, VerifierChoice};
+use crate::verify::{Greedy, Rejection, VerifierChoice};
 
 fn settings(max_new_tokens: usize, length: usize) -> DecodeSettings {
     DecodeSettings {

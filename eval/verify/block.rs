@@ -4,8 +4,11 @@ use burn::prelude::*;
 use rand::rngs::StdRng;
 use spectrain_models::{Draft, Proposal, Sampling};
 
-use super::{Chance, Law, Verdict, Verifier, check_tree, laws, normalised, probabilities};
-use crate::{Error, Result};
+use super::chance::Chance;
+use super::distributions::{DraftDistribution, draft_distributions};
+use super::rows::{normalised, probabilities};
+use super::verifier::{Verdict, Verifier, check_tree};
+use crate::error::{Error, Result};
 
 /// Block verification: exact, as [`Rejection`](super::Rejection), for chains drawn from known distributions only.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +37,9 @@ impl Verifier for Block {
         check_tree(self.name(), draft, &target)?;
         check_drawn_chain(self.name(), draft)?;
         let [_, vocab] = target.dims();
-        let laws = laws(self.name(), draft, vocab)?;
+        let distributions = draft_distributions(self.name(), draft, vocab)?;
         let row = |row: usize| probabilities(&target, row, sampling);
-        judge(draft, &laws, row, rng)
+        judge(draft, &distributions, row, rng)
     }
 }
 
@@ -66,15 +69,15 @@ fn check_drawn_chain(verifier: &'static str, draft: &Draft) -> Result<()> {
 /// tokens may be taken with probability `R_i / (R_i + 1 - p_i)`, the whole chain with `p_γ`; the longest that may is.
 pub(super) fn judge(
     draft: &Draft,
-    laws: &[Law],
+    distributions: &[DraftDistribution],
     row: impl Fn(usize) -> Result<Vec<f64>>,
     chance: &mut impl Chance,
 ) -> Result<Verdict> {
     let mut kept = vec![1.0];
     let mut left = Vec::with_capacity(draft.len());
-    for (node, law) in laws.iter().enumerate() {
+    for (node, distribution) in distributions.iter().enumerate() {
         let p = row(node)?;
-        let Law::Drawn { weights, total } = law else {
+        let DraftDistribution::Drawn { weights, total } = distribution else {
             unreachable!("a chain of drawn tokens");
         };
         let scale = kept[node];
@@ -85,26 +88,25 @@ pub(super) fn judge(
     }
     let length = draft.len();
     let accepted = (1..=length).rev().find(|&taken| {
-        let probability = match taken == length {
-            true => kept[length],
-            false => {
-                let over: f64 = left[taken].iter().sum();
-                // Both are 0 where target and drafter agree from here on, and then the longer chain has been taken.
-                match over + 1.0 - kept[taken] {
-                    0.0 => 1.0,
-                    whole => over / whole,
-                }
+        let probability = if taken == length {
+            kept[length]
+        } else {
+            let over: f64 = left[taken].iter().sum();
+            // Both are 0 where target and drafter agree from here on, and then the longer chain has been taken.
+            match over + 1.0 - kept[taken] {
+                0.0 => 1.0,
+                whole => over / whole,
             }
         };
         chance.happens(probability)
     });
     let accepted = accepted.unwrap_or(0);
-    let law = match left.get(accepted) {
+    let distribution = match left.get(accepted) {
         Some(over) if over.iter().any(|&weight| weight > 0.0) => normalised(over.clone()),
         _ => row(accepted)?,
     };
     Ok(Verdict {
         accepted: (0..accepted).collect(),
-        bonus: chance.draw(&law) as u32,
+        bonus: chance.draw(&distribution) as u32,
     })
 }

@@ -1,9 +1,17 @@
 //! Exactness by enumeration: the builder of drafts and the code that decides are run once for every sequence of outcomes
 //! of their chances, each weighed by its probability.
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{Children, Distribution, DraftRequest, DraftShape, StaticTree, build};
+use spectrain_models::{
+    Children, Distribution, Draft, DraftRequest, DraftShape, Proposal, Sampling, StaticTree, build,
+};
 
-use super::*;
+use super::chance::Chance;
+use super::distributions::{DraftDistribution, draft_distributions};
+use super::rejection::walk;
+use super::rows::normalised;
+use super::verifier::{Verdict, Verifier as _};
+use super::{Block, Greedy, Rejection, TypicalLossy, block, typical};
+use crate::error::Result;
 use crate::toy::{TextSource, logits};
 
 /// Follows a script of outcomes, takes the first possible one after its end, and knows the next script.
@@ -56,8 +64,8 @@ impl Chance for Branches {
     }
 }
 
-/// The law of `sampling` after `context`, over the first `vocab` tokens of the toy's logits.
-fn law(context: &[u32], salt: u64, sampling: &Sampling, vocab: usize) -> Distribution {
+/// The distribution of `sampling` after `context`, over the first `vocab` tokens of the toy's logits.
+fn distribution(context: &[u32], salt: u64, sampling: &Sampling, vocab: usize) -> Distribution {
     sampling.distribution(&logits(context, salt)[..vocab])
 }
 
@@ -75,11 +83,11 @@ const TARGET: u64 = 1;
 const DRAFTER: u64 = 2;
 
 /// Every text of `length` tokens with its probability under the target.
-fn target_law(length: usize, sampling: &Sampling, vocab: usize) -> Vec<(Vec<u32>, f64)> {
+fn target_distribution(length: usize, sampling: &Sampling, vocab: usize) -> Vec<(Vec<u32>, f64)> {
     let mut texts = vec![(Vec::new(), 1.0)];
     for _ in 0..length {
         let extend = |(text, weight): (Vec<u32>, f64)| {
-            let p = wide(&law(&text, TARGET, sampling, vocab));
+            let p = wide(&distribution(&text, TARGET, sampling, vocab));
             let next =
                 move |(token, p): (usize, f64)| ([&text[..], &[token as u32]].concat(), weight * p);
             p.into_iter().enumerate().map(next).collect::<Vec<_>>()
@@ -101,16 +109,22 @@ fn path(draft: &Draft, node: usize) -> Vec<u32> {
 }
 
 /// What decides over a draft.
-type Judge =
-    fn(&Draft, &[Law], &dyn Fn(usize) -> Result<Vec<f64>>, &mut Branches) -> Result<Verdict>;
+type Judge = fn(
+    &Draft,
+    &[DraftDistribution],
+    &dyn Fn(usize) -> Result<Vec<f64>>,
+    &mut Branches,
+) -> Result<Verdict>;
 
-const REJECTION: Judge = |draft, laws, row, branches| walk(draft, laws, row, branches);
-const BLOCK: Judge = |draft, laws, row, branches| block::judge(draft, laws, row, branches);
+const REJECTION: Judge =
+    |draft, distributions, row, branches| walk(draft, distributions, row, branches);
+const BLOCK: Judge =
+    |draft, distributions, row, branches| block::judge(draft, distributions, row, branches);
 const TYPICAL: Judge = |draft, _, row, branches| typical::judge(draft, row, branches);
 
 /// What one pass does over all branches.
 struct Enumerated {
-    /// The greatest difference between the law of a text that comes out and the target's.
+    /// The greatest difference between the distribution of a text that comes out and the target's.
     error: f64,
     /// Expected number of accepted tokens.
     accepted: f64,
@@ -125,20 +139,20 @@ fn enumerated(
     sampling: &Sampling,
     vocab: usize,
 ) -> Enumerated {
-    let expected = target_law(length, sampling, vocab);
+    let expected = target_distribution(length, sampling, vocab);
     let mut got = vec![0.0; expected.len()];
     let (mut total, mut mean, mut count) = (0.0, 0.0, 0);
     let mut branch = Some(Branches::default());
     while let Some(mut branches) = branch.take() {
         let draft = make(&mut branches);
-        let laws = laws("rejection", &draft, vocab).unwrap();
+        let distributions = draft_distributions("rejection", &draft, vocab).unwrap();
         let row = |row: usize| {
             let context = row
                 .checked_sub(1)
                 .map_or(Vec::new(), |node| path(&draft, node));
-            Ok(wide(&law(&context, TARGET, sampling, vocab)))
+            Ok(wide(&distribution(&context, TARGET, sampling, vocab)))
         };
-        let verdict = judge(&draft, &laws, &row, &mut branches).unwrap();
+        let verdict = judge(&draft, &distributions, &row, &mut branches).unwrap();
         let mut text: Vec<u32> = verdict
             .accepted
             .iter()
@@ -147,7 +161,7 @@ fn enumerated(
         let accepted = text.len() as f64;
         text.push(verdict.bonus);
         while text.len() < length {
-            let next = branches.draw(&wide(&law(&text, TARGET, sampling, vocab)));
+            let next = branches.draw(&wide(&distribution(&text, TARGET, sampling, vocab)));
             text.push(next as u32);
         }
         let index = text[..length]
@@ -171,7 +185,7 @@ fn enumerated(
     }
 }
 
-/// The law of the text that comes out must be the target's. Summing over the tokens after it, so must be that of every
+/// The distribution of the text that comes out must be the target's. Summing over the tokens after it, so must be that of every
 /// shorter text.
 fn assert_lossless(
     make: impl Fn(&mut Branches) -> Draft,
@@ -229,7 +243,7 @@ fn samplings() -> [Sampling; 6] {
 }
 
 #[test]
-fn sampled_chains_leave_the_law_of_the_target() {
+fn sampled_chains_leave_the_distribution_of_the_target() {
     for (length, vocab) in [(1, 4), (2, 4), (3, 3)] {
         for sampling in samplings() {
             let make = shaped(DraftShape::Chain { length }, length, sampling, vocab);
@@ -239,7 +253,7 @@ fn sampled_chains_leave_the_law_of_the_target() {
 }
 
 #[test]
-fn block_verification_leaves_the_law_of_the_target_and_accepts_no_less() {
+fn block_verification_leaves_the_distribution_of_the_target_and_accepts_no_less() {
     let mut more = 0;
     for (length, vocab) in [(1, 4), (2, 4), (3, 3)] {
         for sampling in samplings() {
@@ -276,12 +290,12 @@ fn drawn_trees() -> [StaticTree; 3] {
 }
 
 #[test]
-fn trees_drawn_without_replacement_leave_the_law_of_the_target() {
+fn trees_drawn_without_replacement_leave_the_distribution_of_the_target() {
     drawn_trees_are_lossless(Children::WithoutReplacement);
 }
 
 #[test]
-fn trees_drawn_with_replacement_leave_the_law_of_the_target() {
+fn trees_drawn_with_replacement_leave_the_distribution_of_the_target() {
     drawn_trees_are_lossless(Children::WithReplacement);
 }
 
@@ -303,9 +317,9 @@ fn drawn_trees_are_lossless(children: Children) {
     assert!(branches > 1000, "{branches}");
 }
 
-/// Were a sibling drawn without replacement judged as if nothing had been removed, the law would change.
+/// Were a sibling drawn without replacement judged as if nothing had been removed, the distribution would change.
 #[test]
-fn siblings_judged_by_the_wrong_law_are_found_out() {
+fn siblings_judged_by_the_wrong_distribution_are_found_out() {
     let sampling = Sampling::at(1.0);
     let shape = DraftShape::Static {
         tree: drawn_trees()[0].clone(),
@@ -314,9 +328,9 @@ fn siblings_judged_by_the_wrong_law_are_found_out() {
     let make = shaped(shape, 1, sampling, 4);
     let wrong = |branches: &mut Branches| {
         let mut draft = make(branches);
-        if let Proposal::Sampled(laws) = &mut draft.proposal {
-            let first = laws[0].clone();
-            laws.fill(first);
+        if let Proposal::Sampled(distributions) = &mut draft.proposal {
+            let first = distributions[0].clone();
+            distributions.fill(first);
         }
         draft
     };
@@ -325,7 +339,7 @@ fn siblings_judged_by_the_wrong_law_are_found_out() {
 }
 
 #[test]
-fn the_trees_of_every_deterministic_shape_leave_the_law_of_the_target() {
+fn the_trees_of_every_deterministic_shape_leave_the_distribution_of_the_target() {
     let shapes = [
         DraftShape::Static {
             tree: StaticTree::named("eagle-25").unwrap(),
@@ -352,7 +366,7 @@ fn the_trees_of_every_deterministic_shape_leave_the_law_of_the_target() {
 }
 
 #[test]
-fn chains_that_end_by_what_was_drafted_before_leave_the_law_of_the_target() {
+fn chains_that_end_by_what_was_drafted_before_leave_the_distribution_of_the_target() {
     for min_confidence in [0.2, 0.5, 0.8] {
         let shape = DraftShape::Confident {
             length: 3,
@@ -370,7 +384,7 @@ fn chains_that_end_by_what_was_drafted_before_leave_the_law_of_the_target() {
 }
 
 #[test]
-fn typical_acceptance_changes_the_law_and_says_so() {
+fn typical_acceptance_changes_the_distribution_and_says_so() {
     let sampling = Sampling::at(0.7);
     let make = shaped(DraftShape::Chain { length: 2 }, 2, sampling, 4);
     let found = enumerated(make, TYPICAL, 2, &sampling, 4);
@@ -380,7 +394,7 @@ fn typical_acceptance_changes_the_law_and_says_so() {
 }
 
 #[test]
-fn deterministic_chains_leave_the_law_of_the_target() {
+fn deterministic_chains_leave_the_distribution_of_the_target() {
     for tokens in [vec![0], vec![3], vec![1, 2], vec![2, 0, 1]] {
         for sampling in samplings() {
             let length = tokens.len() + 1;
@@ -391,7 +405,7 @@ fn deterministic_chains_leave_the_law_of_the_target() {
 }
 
 #[test]
-fn deterministic_trees_leave_the_law_of_the_target() {
+fn deterministic_trees_leave_the_distribution_of_the_target() {
     let trees: [(&[u32], &[Option<usize>]); 4] = [
         (&[0, 1, 2], &[None; 3]),
         (

@@ -1,20 +1,25 @@
-use spectrain_models::Distribution;
+use burn::prelude::*;
+use rand::rngs::StdRng;
+use spectrain_models::{Distribution, Draft, Proposal, Sampling};
 
+use super::distributions::DraftDistribution;
+use super::rejection::{acceptance, residual};
 use super::*;
+use crate::error::Result;
 
 #[test]
-fn a_token_is_accepted_at_most_in_the_ratio_of_the_laws() {
+fn a_token_is_accepted_at_most_in_the_ratio_of_the_distributions() {
     let p = [0.5, 0.3, 0.2];
-    let q = Law::drawn(&[0.125, 0.125, 0.75]);
+    let q = DraftDistribution::drawn(&[0.125, 0.125, 0.75]);
     assert_eq!(acceptance(&p, &q, 0), 1.0);
     assert!((acceptance(&p, &q, 2) - 0.2 / 0.75).abs() < 1e-12);
-    assert_eq!(acceptance(&p, &Law::Certain, 1), 0.3);
+    assert_eq!(acceptance(&p, &DraftDistribution::Certain, 1), 0.3);
     let left = residual(p.to_vec(), &q, 2);
     for (got, expected) in left.iter().zip([0.375 / 0.55, 0.175 / 0.55, 0.0]) {
         assert!((got - expected).abs() < 1e-12, "{left:?}");
     }
     assert_eq!(
-        residual(vec![0.5, 0.25, 0.25], &Law::Certain, 0),
+        residual(vec![0.5, 0.25, 0.25], &DraftDistribution::Certain, 0),
         [0.0, 0.5, 0.5]
     );
 }
@@ -118,7 +123,7 @@ fn drafts_that_cannot_be_judged_are_refused() {
 
 #[test]
 fn block_verification_refuses_what_is_no_drawn_chain() {
-    let law = Distribution {
+    let distribution = Distribution {
         probabilities: vec![0.5, 0.5, 0.0],
     };
     let draft = |parents: [Option<usize>; 2], proposal: Proposal| Draft {
@@ -126,7 +131,7 @@ fn block_verification_refuses_what_is_no_drawn_chain() {
         parents: parents.to_vec(),
         proposal,
     };
-    let drawn = Proposal::Sampled(vec![law; 2]);
+    let drawn = Proposal::Sampled(vec![distribution; 2]);
     let rows = [[0.0; 3]; 3];
     for (draft, got) in [
         (

@@ -4,8 +4,10 @@ use burn::prelude::*;
 use rand::rngs::StdRng;
 use spectrain_models::{Draft, Sampling};
 
-use super::{Chance, Verdict, Verifier, check_tree, probabilities};
-use crate::Result;
+use super::chance::Chance;
+use super::rows::probabilities;
+use super::verifier::{Verdict, Verifier, check_tree};
+use crate::error::Result;
 
 /// The least probability that always passes.
 const THRESHOLD: f64 = 0.09;
@@ -56,7 +58,7 @@ pub(super) fn judge(
 ) -> Result<Verdict> {
     // Length and log-likelihood of the path down to each node, if all of it passes.
     let mut passing: Vec<Option<(usize, f64)>> = Vec::with_capacity(draft.len());
-    let mut laws: Vec<Option<Vec<f64>>> = vec![None; 1 + draft.len()];
+    let mut distributions: Vec<Option<Vec<f64>>> = vec![None; 1 + draft.len()];
     let mut best: Option<(usize, (usize, f64))> = None;
     for node in 0..draft.len() {
         let parent = draft.parents[node];
@@ -64,7 +66,7 @@ pub(super) fn judge(
         let mut path = None;
         if let Some((length, likelihood)) = so_far {
             let at = parent.map_or(0, |parent| 1 + parent);
-            let p = match laws[at].take() {
+            let p = match distributions[at].take() {
                 Some(p) => p,
                 None => row(at)?,
             };
@@ -72,7 +74,7 @@ pub(super) fn judge(
             if token > threshold(&p) {
                 path = Some((length + 1, likelihood + token.ln()));
             }
-            laws[at] = Some(p);
+            distributions[at] = Some(p);
         }
         passing.push(path);
         if let Some(path) = path

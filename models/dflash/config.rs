@@ -1,8 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use super::MarkovKind;
+use super::heads::MarkovKind;
 use crate::bounds::{self, Bounded};
-use crate::{Error, Result, TargetSpec};
+use crate::error::{Error, Result};
+use crate::target::TargetSpec;
 
 /// What the layers read of what was before a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,16 +4,18 @@ use burn::prelude::*;
 use burn::tensor::activation::sigmoid;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use super::{DFlash, DFlashConfig};
+use super::DFlash;
+use super::config::DFlashConfig;
 use crate::blocks::BlockLayout;
+use crate::cache::KvCache;
 use crate::draft_tree::largest;
+use crate::drafter::Drafter;
+use crate::error::Result;
 use crate::language_model::logits;
 use crate::mask::token_ids;
-use crate::weights::host_f32;
-use crate::{
-    Capture, Drafter, Features, KvCache, RandomWeights, Result, TargetParts, TargetSpec, Tree,
-    Weights,
-};
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
+use crate::weights::{RandomWeights, Weights, host_f32};
 
 /// The settings of a sequence's decoding.
 #[derive(Debug, Clone)]
@@ -272,7 +274,7 @@ impl DFlash {
             .target
             .embed(token_ids(&tokens, &device), &device);
         for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
-            x = layer.forward_with(x, |attention, x| {
+            x = layer.forward(x, |attention, x| {
                 let out = attention.forward(x, &rotation, layout.as_ref(), Some(cache));
                 // The context stays, the block is filled anew next time.
                 cache.truncate(cached);
@@ -282,7 +284,7 @@ impl DFlash {
         self.norm.forward(x).narrow(1, first, slots)
     }
 
-    fn rotation(&self, start: usize, count: usize, device: &Device) -> crate::Rotation {
+    fn rotation(&self, start: usize, count: usize, device: &Device) -> crate::rope::Rotation {
         let positions = Tensor::<1, Int>::arange(start as i64..(start + count) as i64, device);
         self.frozen
             .target

@@ -6,8 +6,9 @@ use burn::tensor::DType;
 use burn::tensor::activation::sigmoid;
 use serde::{Deserialize, Serialize};
 
-use crate::weights::lift;
-use crate::{Bias, Init, Linear, Result, Scope};
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::weights::{Init, Scope, lift};
 
 /// What a slot's logits take from the token before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,9 @@ use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::{Bias, Init, Linear, Result, Scope};
+use crate::error::Result;
+use crate::linear::{Bias, Linear};
+use crate::weights::{Init, Scope};
 
 /// Adds `⟨A[a] ⊙ (W h_t), B[b]⟩` to the logit of a candidate `b` for slot `t` behind the token `a`. A fresh one adds 0.
 #[derive(Module, Debug)]

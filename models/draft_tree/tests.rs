@@ -50,7 +50,7 @@ fn paths(draft: &Draft) -> Vec<Vec<u32>> {
     (0..tree.len()).map(|node| tree.path(node)).collect()
 }
 
-impl Source for Table {
+impl DraftSource for Table {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         self.calls.push(nodes.to_vec());
         match nodes {
@@ -258,7 +258,7 @@ fn a_tree_is_cut_at_the_length_wanted_and_where_candidates_end() {
 }
 
 #[test]
-fn the_law_of_a_drawn_child_has_no_mass_on_the_siblings_before_it() {
+fn the_distribution_of_a_drawn_child_has_no_mass_on_the_siblings_before_it() {
     let tree = StaticTree::new(vec![vec![0], vec![1], vec![2], vec![0, 0], vec![0, 1]]).unwrap();
     let sampling = Sampling {
         temperature: 0.7,
@@ -272,8 +272,8 @@ fn the_law_of_a_drawn_child_has_no_mass_on_the_siblings_before_it() {
             children,
         };
         let draft = built(shape, 2, sampling, &mut table);
-        let Proposal::Sampled(laws) = &draft.proposal else {
-            panic!("a drawn tree states its laws");
+        let Proposal::Sampled(distributions) = &draft.proposal else {
+            panic!("a drawn tree states its distributions");
         };
         let paths = paths(&draft);
         for (node, path) in paths.iter().enumerate() {
@@ -288,10 +288,10 @@ fn the_law_of_a_drawn_child_has_no_mass_on_the_siblings_before_it() {
                 }
             }
             let total: f32 = expected.iter().sum();
-            for (got, expected) in laws[node].probabilities.iter().zip(expected) {
+            for (got, expected) in distributions[node].probabilities.iter().zip(expected) {
                 assert!((got - expected / total).abs() < 1e-6, "node {node}");
             }
-            assert!(laws[node].probabilities[draft.tokens[node] as usize] > 0.0);
+            assert!(distributions[node].probabilities[draft.tokens[node] as usize] > 0.0);
         }
     }
 }
@@ -351,7 +351,7 @@ fn best_first_drafts_the_likeliest_paths_there_are() {
 /// Guesses the same before every token.
 struct Sure(Table, f32);
 
-impl Source for Sure {
+impl DraftSource for Sure {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         self.0.logits(tree, nodes)
     }
@@ -379,10 +379,10 @@ fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound
         };
         let draft = build(&request, &vocabulary, &mut Sure(Table::new(6, 2), 0.5));
         assert_eq!(draft.len(), expected, "bound {bound}");
-        let Proposal::Sampled(laws) = &draft.proposal else {
-            panic!("drawn tokens have laws");
+        let Proposal::Sampled(distributions) = &draft.proposal else {
+            panic!("drawn tokens have distributions");
         };
-        assert_eq!(laws.len(), expected);
+        assert_eq!(distributions.len(), expected);
         // Without guesses, nothing ends it.
         let draft = build(&request, &vocabulary, &mut Table::new(6, 2));
         assert_eq!(draft.len(), 5);
@@ -395,12 +395,15 @@ struct Breaking {
     logit: f32,
 }
 
-impl Source for Breaking {
+impl DraftSource for Breaking {
     fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        let row = |_: &usize| match depth == self.depth {
-            true => vec![0.5, self.logit, 0.25, f32::NEG_INFINITY],
-            false => vec![0.5, 1.0, 0.25, f32::NEG_INFINITY],
+        let row = |_: &usize| {
+            if depth == self.depth {
+                vec![0.5, self.logit, 0.25, f32::NEG_INFINITY]
+            } else {
+                vec![0.5, 1.0, 0.25, f32::NEG_INFINITY]
+            }
         };
         let rows: Vec<_> = nodes.iter().map(row).collect();
         if rows.is_empty() { vec![row(&0)] } else { rows }

@@ -2,8 +2,8 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use super::Context;
-use crate::{Layout, Mask};
+use super::blocks::Context;
+use crate::mask::{Layout, Mask};
 
 /// A place of a packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

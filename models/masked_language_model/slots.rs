@@ -1,10 +1,12 @@
 //! The slots of a draft: the text, a separator and masks, run in one pass.
 use burn::prelude::*;
 
-use super::{Context, MaskedLanguageModel};
+use super::blocks::{Blocks, Context};
 use crate::language_model::slot_logits;
-use crate::mask::{token_ids, tree_positions};
-use crate::{Caches, Capture, Mask, Target as _, chain};
+use crate::mask::{Mask, token_ids, tree_positions};
+use crate::target::{Caches, Capture, Target as _};
+use crate::transformer::Transformer;
+use crate::tree::chain;
 
 /// The sequence of a drafter that fills blocks of masks.
 #[derive(Debug, Clone)]
@@ -20,6 +22,20 @@ pub struct MaskedState {
 }
 
 impl MaskedState {
+    /// A sequence that starts with the token `first` and may grow to `capacity` tokens.
+    pub(super) fn new(model: &Transformer, blocks: Blocks, capacity: usize, first: u32) -> Self {
+        let layers = model.config().spec.layers;
+        Self {
+            caches: match blocks.context {
+                Context::Bidirectional => None,
+                Context::Causal => Some(Caches::new(layers, capacity)),
+            },
+            text: vec![first],
+            slots: None,
+            planned: 1,
+        }
+    }
+
     pub(super) fn observe(&mut self, tokens: &[u32]) {
         self.text.extend(tokens);
         self.slots = None;
@@ -33,58 +49,44 @@ impl MaskedState {
         }
         self.planned = depth;
     }
-}
-
-impl MaskedLanguageModel {
-    pub(super) fn begin(&self, capacity: usize, first: u32) -> MaskedState {
-        let layers = self.model.config().spec.layers;
-        MaskedState {
-            caches: match self.frozen.blocks.context {
-                Context::Bidirectional => None,
-                Context::Causal => Some(Caches::new(layers, capacity)),
-            },
-            text: vec![first],
-            slots: None,
-            planned: 1,
-        }
-    }
 
     /// The logits of one slot, which does not depend on the tokens in the slots before it, once for each of `copies`.
     pub(super) fn slot_logits(
-        &self,
-        state: &mut MaskedState,
+        &mut self,
+        model: &Transformer,
+        blocks: Blocks,
         slot: usize,
         copies: usize,
     ) -> Tensor<2> {
-        let slots = match state.slots.take() {
+        let slots = match self.slots.take() {
             Some(slots) if slot < slots.dims()[1] => slots,
-            _ => self.run(state, state.planned.max(slot + 1)),
+            _ => self.run(model, blocks, self.planned.max(slot + 1)),
         };
-        let logits = slot_logits(&self.model.head(), &slots, slot, copies);
-        state.slots = Some(slots);
+        let logits = slot_logits(&model.head(), &slots, slot, copies);
+        self.slots = Some(slots);
         logits
     }
 
     /// Runs the text, as far as it is not in the caches, a separator and as many masks as there are `slots`.
-    fn run(&self, state: &mut MaskedState, slots: usize) -> Tensor<3> {
-        let (device, blocks) = (self.model.device(), self.frozen.blocks);
-        let text = state.text.len();
-        let mut tokens = state.text.clone();
+    fn run(&mut self, model: &Transformer, blocks: Blocks, slots: usize) -> Tensor<3> {
+        let device = model.device();
+        let text = self.text.len();
+        let mut tokens = self.text.clone();
         tokens.push(blocks.separator_token);
         tokens.resize(text + 1 + slots, blocks.mask_token);
-        let cached = state.caches.as_ref().map_or(0, |caches| caches.len);
+        let cached = self.caches.as_ref().map_or(0, |caches| caches.len);
         let rows = tokens.len();
-        let states = self.model.states(
-            self.model.embed_known(token_ids(&tokens, &device)),
+        let states = model.states(
+            model.embed_known(token_ids(&tokens, &device)),
             tree_positions(&chain(rows), cached, &device),
             &|window| mask(blocks.context, [cached, text, rows], window, &device),
-            state.caches.as_mut(),
+            self.caches.as_mut(),
             &Capture::default(),
         );
-        if let Some(caches) = &mut state.caches {
+        if let Some(caches) = &mut self.caches {
             // The text has seen nothing of the block, whose keys and values go.
             caches.truncate(cached + text);
-            state.text.clear();
+            self.text.clear();
         }
         states.last.narrow(1, text + 1, slots)
     }

@@ -1,10 +1,11 @@
 //! The slots of a draft: what was observed and masks behind it, run in one pass.
 use burn::prelude::*;
 
-use super::Pard;
 use crate::language_model::slot_logits;
 use crate::mask::{token_ids, tree_mask, tree_positions};
-use crate::{Caches, Capture, Target as _, chain};
+use crate::target::{Caches, Capture, Target as _};
+use crate::transformer::Transformer;
+use crate::tree::chain;
 
 /// The sequence of a drafter that drafts in one pass.
 #[derive(Debug, Clone)]
@@ -29,48 +30,47 @@ impl PardState {
             _ => 0,
         }
     }
-}
 
-impl Pard {
     /// The logits of one slot, which does not depend on the tokens in the slots before it, once for each of `copies`.
     pub(super) fn slot_logits(
-        &self,
-        state: &mut PardState,
+        &mut self,
+        model: &Transformer,
+        mask_token: u32,
         slot: usize,
         copies: usize,
     ) -> Tensor<2> {
-        if state.slots() <= slot {
-            self.run(state, state.planned.max(slot + 1));
+        if self.slots() <= slot {
+            self.run(model, mask_token, self.planned.max(slot + 1));
         }
-        let Some(slots) = &state.slots else {
+        let Some(slots) = &self.slots else {
             unreachable!("they were just made");
         };
-        slot_logits(&self.model.head(), slots, slot, copies)
+        slot_logits(&model.head(), slots, slot, copies)
     }
 
     /// Runs what was observed and not run yet, followed by masks, so that `slots` tokens can be drafted.
-    fn run(&self, state: &mut PardState, slots: usize) {
-        let device = self.model.device();
-        let pending = std::mem::take(&mut state.pending);
+    fn run(&mut self, model: &Transformer, mask_token: u32, slots: usize) {
+        let device = model.device();
+        let pending = std::mem::take(&mut self.pending);
         let masks = slots - 1;
         let mut tokens = pending.clone();
-        tokens.resize(pending.len() + masks, self.frozen.mask_token);
-        let mut inputs = self.model.embed_known(token_ids(&tokens, &device));
-        if let Some(added) = self.added(state, pending.len(), masks) {
+        tokens.resize(pending.len() + masks, mask_token);
+        let mut inputs = model.embed_known(token_ids(&tokens, &device));
+        if let Some(added) = self.added(pending.len(), masks) {
             let added = added.cast(inputs.dtype());
             inputs = inputs + added;
         }
-        let (parents, cached) = (chain(tokens.len()), state.caches.len);
-        let states = self.model.states(
+        let (parents, cached) = (chain(tokens.len()), self.caches.len);
+        let states = model.states(
             inputs,
             tree_positions(&parents, cached, &device),
             &|window| tree_mask(&parents, cached, window, &device),
-            Some(&mut state.caches),
+            Some(&mut self.caches),
             &Capture::default(),
         );
-        state.caches.truncate(cached + pending.len());
+        self.caches.truncate(cached + pending.len());
         let last = states.last;
-        state.slots = Some(match (pending.len(), &state.slots) {
+        self.slots = Some(match (pending.len(), &self.slots) {
             // Only masks were run; the first slot is that of the last observed token.
             (0, Some(before)) => Tensor::cat(vec![before.clone().narrow(1, 0, 1), last], 1),
             (0, None) => panic!("drafting before anything was observed"),
@@ -79,13 +79,13 @@ impl Pard {
     }
 
     /// The projected features of what is pending and of masks, which read those of the last observed token.
-    fn added(&self, state: &mut PardState, pending: usize, masks: usize) -> Option<Tensor<3>> {
-        let parts = std::mem::take(&mut state.features);
+    fn added(&mut self, pending: usize, masks: usize) -> Option<Tensor<3>> {
+        let parts = std::mem::take(&mut self.features);
         if let Some(part) = parts.last() {
             let last = part.dims()[1] - 1;
-            state.feature = Some(part.clone().narrow(1, last, 1));
+            self.feature = Some(part.clone().narrow(1, last, 1));
         }
-        let carried = state.feature.clone()?;
+        let carried = self.feature.clone()?;
         let [_, _, width] = carried.dims();
         let known: usize = parts.iter().map(|part| part.dims()[1]).sum();
         let mut all = Vec::with_capacity(parts.len() + 2);

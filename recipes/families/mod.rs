@@ -10,5 +10,6 @@ mod hydra;
 mod language_model;
 mod masked_language_model;
 mod medusa;
+mod peagle;
 pub mod registry;
 pub mod shipped;

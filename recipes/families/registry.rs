@@ -19,11 +19,12 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
+use spectrain_models::peagle::PEagle;
 use spectrain_models::weights::{export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
-    BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
-    StagedBlockLoss, TrainingTimeTest, Workload,
+    BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PEagleLoss,
+    PardLoss, StagedBlockLoss, TrainingTimeTest, Workload,
 };
 
 use crate::families::described;
@@ -41,6 +42,10 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Eagle3, TrainingTimeTest>(
         "eagle3",
         "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
+    ),
+    Recipe::of::<PEagle, PEagleLoss>(
+        "peagle",
+        "EAGLE-3's inputs with more layers, which draft all tokens in one pass (P-EAGLE)",
     ),
     Recipe::of::<Eagle1, FeatureRegression>(
         "eagle1",

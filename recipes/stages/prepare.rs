@@ -10,7 +10,7 @@ use spectrain_data::conversation::Content;
 use spectrain_data::held_out::HeldOut;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask;
-use spectrain_data::prepare::{Duplicates, PrepareReport, PrepareSettings, prepare};
+use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
 use spectrain_data::rows::{LocatedRow, read_rows};
 use spectrain_data::sources::Sources;
 use spectrain_data::template::ChatTemplate;
@@ -160,7 +160,6 @@ impl Text {
             masking: data.mask,
             turns: data.turns,
             min_trained_tokens: data.min_trained_tokens,
-            duplicates: Duplicates::Keep,
             vocab: target::spec(folder)?.vocab,
         };
         Ok(Self {

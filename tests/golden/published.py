@@ -204,6 +204,38 @@ def with_bias(name, model):
     save(f"speculators-{name}", {**given, "logits": logits})
 
 
+def with_masks(name, model):
+    """Logits of masks behind each prefix, `logits.j` those of `j` masks; not a number where the library has drawn none."""
+    from speculators.config import SpeculatorModelConfig
+    from speculators.model import SpeculatorModel
+    from speculators.models.peagle import core
+
+    folder = written(name, model)
+    config = SpeculatorModelConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = SpeculatorModel.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    tokens, features = inputs()
+    rows = torch.full((STEPS, LENGTH, VOCAB), float("nan"))
+
+    def keep(logits, anchor_pos, depth, **_):
+        rows[depth, anchor_pos] = logits[0].detach()
+        return torch.tensor(0.0), {}
+
+    core.compute_metrics = keep
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model(
+            features[None],
+            tokens[None, 1:],
+            torch.zeros(1, LENGTH, dtype=torch.long),
+            verifier_last_hidden_states=torch.zeros(1, LENGTH, WIDTH),
+            num_depths=STEPS,
+            down_sample_ratio=1.0,
+            down_sample_ratio_min=1.0,
+        )
+    save_steps(f"speculators-{name}", list(rows))
+
+
 def mtp():
     # Its weights come from targets that have such a layer, which none of the tests' has.
     from speculators.config import SpeculatorsConfig, VerifierConfig
@@ -229,7 +261,7 @@ def speculators():
         trained("eagle3", seed=12, full=[0], maps=vocabulary(), draft_vocab_size=len(DRAFTED), **plain),
     )
     written("eagle3-qwen3", trained("eagle3", "qwen3", seed=13, full=[0]))
-    written("peagle", trained("peagle", seed=14, full=[0]))
+    with_masks("peagle", trained("peagle", seed=14, full=[0, 1], layers=2))
     with_blocks("dflash", trained("dflash", "qwen3", seed=15, full=[0, 1], layers=2))
     # As the trainer writes it unless it is told otherwise.
     written("dflash-sliding", trained("dflash", "qwen3", seed=20))

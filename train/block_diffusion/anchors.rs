@@ -1,7 +1,7 @@
 //! Where blocks stand in a batch.
 use spectrain_data::seed::mix;
 
-use super::Anchors;
+use super::config::Anchors;
 use crate::batch::Rows;
 
 /// Anchors of a batch: for each row the same number, each with the start of its document.

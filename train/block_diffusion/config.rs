@@ -1,8 +1,9 @@
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
-use super::Masking;
-use crate::{Divergence, Error, Result};
+use super::cover::BlockMasking;
+use crate::divergence::Divergence;
+use crate::error::{Error, Result};
 
 /// The `[objective]` table of a DFlash recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,7 +14,7 @@ pub struct BlockLossConfig {
     /// Where they stand. `"random"`.
     pub placement: Anchors,
     /// Which tokens of a block are masked. `"all"`.
-    pub masking: Masking,
+    pub masking: BlockMasking,
     /// Factor on the cross-entropy with the text. 1.
     pub label_weight: f64,
     /// Factor on the divergence from the target's distribution. 0.
@@ -70,7 +71,7 @@ impl Default for BlockLossConfig {
         Self {
             anchors: 512,
             placement: Anchors::Random,
-            masking: Masking::All,
+            masking: BlockMasking::All,
             label_weight: 1.0,
             teacher_weight: 0.0,
             divergence: Divergence::Kl,
@@ -114,7 +115,8 @@ impl BlockLossConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockLoss, Objective as _};
+    use crate::block_diffusion::BlockLoss;
+    use crate::objective::Objective as _;
 
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {

@@ -5,7 +5,7 @@ use spectrain_data::seed::{mix, uniform};
 /// Which tokens of a block are masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Masking {
+pub enum BlockMasking {
     /// All behind the anchor, as in decoding (DFlash).
     All,
     /// Each with a probability `t`, drawn for each block, whose loss counts `1 / t`: the likelihood of masked diffusion,
@@ -37,15 +37,15 @@ impl Cover {
     }
 
     /// What `seed` decides.
-    pub(super) fn drawn(masking: Masking, size: usize, seed: u64) -> Self {
+    pub(super) fn drawn(masking: BlockMasking, size: usize, seed: u64) -> Self {
         let whole = Self::whole(size);
         match masking {
-            Masking::All => whole,
-            Masking::Last => Self {
+            BlockMasking::All => whole,
+            BlockMasking::Last => Self {
                 length: 2 + (uniform(mix(seed, 0)) * (size - 1) as f64) as usize,
                 ..whole
             },
-            Masking::Some => {
+            BlockMasking::Some => {
                 // From the half-open interval to (0, 1].
                 let t = 1.0 - uniform(mix(seed, 0));
                 let drawn = |place: usize| uniform(mix(seed, place as u64)) < t;
@@ -77,7 +77,7 @@ mod tests {
     fn everything_is_asked_of_a_whole_block() {
         let whole = Cover::whole(SIZE);
         assert!((0..SIZE).all(|slot| whole.asks(slot)));
-        assert_eq!(Cover::drawn(Masking::All, SIZE, 3), whole);
+        assert_eq!(Cover::drawn(BlockMasking::All, SIZE, 3), whole);
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         let draws = 20_000;
         let mut sums = [0.0; SIZE - 1];
         for seed in 0..draws {
-            let cover = Cover::drawn(Masking::Some, SIZE, seed);
+            let cover = Cover::drawn(BlockMasking::Some, SIZE, seed);
             assert!(!cover.masked[0] && cover.length == SIZE);
             for (slot, sum) in sums.iter_mut().enumerate() {
                 if cover.asks(slot) {
@@ -101,7 +101,7 @@ mod tests {
     fn shorter_blocks_are_of_every_length_alike() {
         let mut counts = [0; SIZE + 1];
         for seed in 0..5000 {
-            let cover = Cover::drawn(Masking::Last, SIZE, seed);
+            let cover = Cover::drawn(BlockMasking::Last, SIZE, seed);
             counts[cover.length] += 1;
             let asked = (0..SIZE).filter(|&slot| cover.asks(slot)).count();
             let whole = usize::from(cover.length == SIZE);

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use spectrain_models::dflash::PathSelector;
 use spectrain_models::weights::{host_f32, lift};
 
-use crate::Row;
+use crate::row::JudgedRow;
 use crate::teacher::{chunk_rows, indices, is_cpu};
 use crate::vocab_loss::surrogate;
 
@@ -48,7 +48,7 @@ struct Candidates {
 /// Cross-entropy of the right token among the candidates of each of `rows`, whose logits are those of the slot with the
 /// selector's scores behind the right token before. Its gradient goes to the slots' hidden states too, through both.
 /// `None` where no row has its right token among the candidates.
-pub(super) fn select(selection: &Selection, rows: &[Row]) -> Option<Term> {
+pub(super) fn select(selection: &Selection, rows: &[JudgedRow]) -> Option<Term> {
     let device = selection.hidden.device();
     let plain = selection.hidden.clone().without_autodiff();
     let head = selection
@@ -70,15 +70,10 @@ pub(super) fn select(selection: &Selection, rows: &[Row]) -> Option<Term> {
     if right.iter().all(Option::is_none) {
         return None;
     }
-    let join = |part: fn(&Candidates) -> &Tensor<2>| {
-        Tensor::cat(parts.iter().map(|found| part(found).clone()).collect(), 0)
-    };
     let ids = Tensor::cat(parts.iter().map(|part| part.ids.clone()).collect(), 0);
-    let weights: Vec<f32> = rows
-        .iter()
-        .zip(&right)
-        .map(|(row, right)| right.map_or(0.0, |_| row.weight))
-        .collect();
+    let shared = Tensor::cat(parts.iter().map(|part| part.logits.clone()).collect(), 0);
+    let weight = |(row, right): (&JudgedRow, &Option<usize>)| right.map_or(0.0, |_| row.weight);
+    let weights: Vec<f32> = rows.iter().zip(&right).map(weight).collect();
     let weights = Tensor::<1>::from_floats(weights.as_slice(), &plain.device());
     let weights: Tensor<2> = weights.unsqueeze_dim(1);
     let at: Vec<usize> = right.iter().map(|right| right.unwrap_or(0)).collect();
@@ -97,7 +92,6 @@ pub(super) fn select(selection: &Selection, rows: &[Row]) -> Option<Term> {
         indices(&previous, &device),
         lift(ids.clone(), &device),
     );
-    let shared = join(|part| &part.logits);
     let log_q = log_softmax(scores + lift(shared, &device), 1);
     let of_right = log_q.clone().gather(1, lift(at.clone(), &device));
     let term = -(of_right * lift(weights.clone(), &device)).sum();
@@ -107,19 +101,30 @@ pub(super) fn select(selection: &Selection, rows: &[Row]) -> Option<Term> {
     let q = softmax(log_q.without_autodiff(), 1);
     let ones = -Tensor::ones(at.dims(), (&plain.device(), DType::F32));
     let gradient = q.scatter(1, at, ones, IndexingUpdateOp::Add) * weights;
-    let parts = (0..rows.len()).step_by(chunk).map(|start| {
-        let count = chunk.min(rows.len() - start);
-        let part = |x: Tensor<2>| x.narrow(0, start, count);
-        let ids = ids.clone().narrow(0, start, count);
-        through(&head, ids, part(gradient.clone()))
-    });
-    let to_hidden = Tensor::cat(parts.collect(), 0);
+    let to_hidden = through_all(&head, ids, gradient, chunk);
     let hidden = std::slice::from_ref(selection.hidden);
-    let surrogate = match selection.hidden.is_autodiff() {
-        true => term + surrogate(hidden, to_hidden, indices(&places, &plain.device())),
-        false => term,
+    let surrogate = if selection.hidden.is_autodiff() {
+        term + surrogate(hidden, to_hidden, indices(&places, &plain.device()))
+    } else {
+        term
     };
     Some(Term { surrogate, value })
+}
+
+/// [`through`] for so many rows at a time.
+fn through_all(
+    head: &Tensor<2>,
+    ids: Tensor<2, Int>,
+    gradient: Tensor<2>,
+    chunk: usize,
+) -> Tensor<2> {
+    let [rows, _] = ids.dims();
+    let parts = (0..rows).step_by(chunk).map(|start| {
+        let count = chunk.min(rows - start);
+        let ids = ids.clone().narrow(0, start, count);
+        through(head, ids, gradient.clone().narrow(0, start, count))
+    });
+    Tensor::cat(parts.collect(), 0)
 }
 
 /// `Σ_k gradient[r, k] · head[:, ids[r, k]]`, `[rows, d_model]`.
@@ -188,7 +193,7 @@ fn likeliest(logits: &Tensor<2>, count: usize) -> Vec<i64> {
 }
 
 /// Cross-entropy of the guesses `logits`, `[slots]` in the graph, with the acceptance rates of `rows`. `[1]`.
-pub(super) fn be_sure(logits: Tensor<1>, rows: &[Row], alpha: Tensor<1>) -> Term {
+pub(super) fn be_sure(logits: Tensor<1>, rows: &[JudgedRow], alpha: Tensor<1>) -> Term {
     let device = logits.device();
     let places: Vec<usize> = rows.iter().map(|row| row.position).collect();
     let weights: Vec<f32> = rows.iter().map(|row| row.weight).collect();

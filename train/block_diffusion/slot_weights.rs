@@ -1,11 +1,11 @@
 //! Weights of slots that depend on how the drafter fares.
-use crate::Row;
+use crate::row::JudgedRow;
 
 /// Of some positions: the drafter's probability of the right token, and whether its most likely one is that.
 pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
 
 /// What `rows` were found to be: acceptance rate and agreement at each.
-pub(super) fn preview(rows: &[Row], found: &[[f32; 2]]) -> Preview {
+pub(super) fn preview(rows: &[JudgedRow], found: &[[f32; 2]]) -> Preview {
     let pairs = rows.iter().zip(found);
     pairs
         .map(|(row, [alpha, correct])| (row.position, (*alpha, *correct > 0.5)))
@@ -14,7 +14,7 @@ pub(super) fn preview(rows: &[Row], found: &[[f32; 2]]) -> Preview {
 
 /// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
 /// certain.
-pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, slots: usize, certainty: f32) {
+pub(super) fn by_reach(rows: &mut [JudgedRow], seen: &Preview, slots: usize, certainty: f32) {
     for row in rows {
         let (block, slot) = (row.position / slots, row.position % slots);
         let sure = |slot: usize| {
@@ -33,7 +33,7 @@ pub(super) fn by_reach(rows: &mut [Row], seen: &Preview, slots: usize, certainty
 }
 
 /// Leaves 1 up to the first slot of a block that errs, that one included.
-pub(super) fn until_first_error(rows: &mut [Row], seen: &Preview, slots: usize) {
+pub(super) fn until_first_error(rows: &mut [JudgedRow], seen: &Preview, slots: usize) {
     for row in rows {
         let (block, slot) = (row.position / slots, row.position % slots);
         let right = |slot: usize| {
@@ -48,8 +48,8 @@ pub(super) fn until_first_error(rows: &mut [Row], seen: &Preview, slots: usize) 
 mod tests {
     use super::*;
 
-    fn rows() -> Vec<Row> {
-        let row = |position| Row {
+    fn rows() -> Vec<JudgedRow> {
+        let row = |position| JudgedRow {
             step: 0,
             position,
             teacher: 0,
@@ -58,7 +58,7 @@ mod tests {
         [0, 1, 2, 3, 4].map(row).to_vec()
     }
 
-    fn weights(rows: &[Row]) -> Vec<f32> {
+    fn weights(rows: &[JudgedRow]) -> Vec<f32> {
         rows.iter().map(|row| row.weight).collect()
     }
 

@@ -2,8 +2,14 @@
 //! masked, then blocks of any length that are masked whole and count most where they begin.
 use spectrain_models::dflash::DFlash;
 
-use super::{BlockLoss, BlockLossConfig, Masking, SlotWeights};
-use crate::{Batch, Error, Loss, Objective, Result, Statistics, Workload};
+use super::BlockLoss;
+use super::config::{BlockLossConfig, SlotWeights};
+use super::cover::BlockMasking;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::objective::{Loss, Objective};
+use crate::vocab_loss::Statistics;
+use crate::workload::Workload;
 
 /// [`BlockLoss`] in two stages, which decide on `masking` and `slot_weights`.
 #[derive(Debug, Clone)]
@@ -38,8 +44,8 @@ impl Objective<DFlash> for StagedBlockLoss {
     fn settings_of(config: &Self::Config, stage: &str) -> Self::Config {
         let (default, config) = (BlockLossConfig::default(), config.clone());
         let (masking, slot_weights, growth) = match stage {
-            ALIGN => (Masking::Some, SlotWeights::Uniform, default.growth),
-            _ => (Masking::Last, SlotWeights::Rising, config.growth),
+            ALIGN => (BlockMasking::Some, SlotWeights::Uniform, default.growth),
+            _ => (BlockMasking::Last, SlotWeights::Rising, config.growth),
         };
         BlockLossConfig {
             masking,
@@ -71,15 +77,15 @@ mod tests {
         let align = StagedBlockLoss::settings_of(&config, ALIGN);
         assert_eq!(
             (align.masking, align.slot_weights, align.growth),
-            (Masking::Some, SlotWeights::Uniform, 1.01)
+            (BlockMasking::Some, SlotWeights::Uniform, 1.01)
         );
         let refine = StagedBlockLoss::settings_of(&config, REFINE);
         assert_eq!(
             (refine.masking, refine.slot_weights, refine.growth),
-            (Masking::Last, SlotWeights::Rising, 1.02)
+            (BlockMasking::Last, SlotWeights::Rising, 1.02)
         );
         let config = BlockLossConfig {
-            masking: Masking::Last,
+            masking: BlockMasking::Last,
             ..config
         };
         let error = StagedBlockLoss::new(&config).unwrap_err().to_string();

@@ -5,7 +5,7 @@ use burn::prelude::*;
 use spectrain_data::seed::{mix, uniform};
 use spectrain_models::masked_language_model::{Blocks, Context, Place, Places};
 
-use super::DeerStage;
+use super::stage::DeerStage;
 use crate::batch::Rows;
 
 /// How texts are cut and masked.
@@ -114,9 +114,10 @@ impl Drawing {
         let tokens = mix(seed, TOKENS);
         let slot = |at: usize| {
             let candidate = candidates.binary_search(&at).is_ok();
-            match candidate && unit(mix(tokens, at as u64)) <= share {
-                true => Slot::Mask(at, 1.0 / share),
-                false => Slot::Token(at),
+            if candidate && unit(mix(tokens, at as u64)) <= share {
+                Slot::Mask(at, 1.0 / share)
+            } else {
+                Slot::Token(at)
             }
         };
         Behind {
@@ -132,9 +133,12 @@ impl Drawing {
         let count = 1 + (mix(seed, AMOUNT) % self.span as u64) as usize;
         let weight = |at: usize| self.alpha.powi((cut + count - 1 - at) as i32);
         let judged = reply.start..reply.end.min(cut + count);
-        let slot = |at: usize| match judged.contains(&at) {
-            true => Slot::Mask(at, weight(at)),
-            false => Slot::Beyond,
+        let slot = |at: usize| {
+            if judged.contains(&at) {
+                Slot::Mask(at, weight(at))
+            } else {
+                Slot::Beyond
+            }
         };
         Behind {
             cut,

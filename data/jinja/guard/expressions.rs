@@ -2,8 +2,11 @@
 
 use super::super::accounts::{COUNTED, KEPT, SLICE, TEXT};
 use super::super::lexer::{Token, TokenKind, syntax};
-use super::{DEEPEST_BRACKETS, Until, Weaver};
+use super::weaver::{Until, Weaver};
 use crate::error::Result;
+
+/// Brackets inside of brackets, at most.
+const DEEPEST_BRACKETS: usize = 30;
 
 /// Operators by how tight they bind, the loosest first.
 const OPERATORS: [&[&str]; 4] = [&["+", "-"], &["~"], &["*", "/", "//", "%"], &["**"]];
@@ -53,10 +56,7 @@ impl Weaver<'_, '_> {
             }
             any = true;
         }
-        match any {
-            true => Ok(()),
-            false => Err(self.unexpected()),
-        }
+        if any { Ok(()) } else { Err(self.unexpected()) }
     }
 
     /// A chain of operators that bind equally tight; whether it was wrapped.

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
-use spectrain_data::expand::Turns;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
-use spectrain_data::prepare::Overlong;
+use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::rows::read_rows;
 
 use crate::cli::TemplateArgument;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::Message;
-use spectrain_data::template::Generation as Turn;
+use spectrain_data::template::GenerationPrompt;
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
@@ -84,7 +84,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let text = match &template {
         Some(template) => template.render(
             &[Message::new("user", arguments.prompt.as_str())][..],
-            Turn::Prompt,
+            GenerationPrompt::With,
         )?,
         None => arguments.prompt.clone(),
     };

@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use spectrain_data::Error;
-use spectrain_data::regenerate::{Answers, Existing, Job, Retry, Truncated, Wanted, Work};
+use spectrain_data::regenerate::{
+    Answers, ExistingAnswers, Job, RegenerateSettings, Retry, Truncated, Work,
+};
 use spectrain_data::rows::would_read;
 
 use crate::cli::commands::data::word;
@@ -125,15 +127,15 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         false => Output::detect(),
     };
     let (answers, settings) = arguments.open()?;
-    let wanted = Wanted {
+    let wanted = RegenerateSettings {
         data: &arguments.data,
         out: &arguments.out,
         settings,
         truncated: arguments.truncated,
     };
     let existing = match arguments.fresh {
-        true => Existing::SetAside,
-        false => Existing::Continue,
+        true => ExistingAnswers::SetAside,
+        false => ExistingAnswers::Continue,
     };
     let job = Job::open(&wanted, existing).map_err(advised)?;
     let total = job.conversations();

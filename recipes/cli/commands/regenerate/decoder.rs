@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
-use spectrain_data::template::{ChatTemplate, Generation};
+use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
@@ -95,7 +95,9 @@ impl TargetAnswers {
     }
 
     fn decode(&self, request: &Request) -> Result<Answer> {
-        let text = self.template.render(request.messages, Generation::Prompt)?;
+        let text = self
+            .template
+            .render(request.messages, GenerationPrompt::With)?;
         let prompt = self.tokenizer.encode(&text)?.ids;
         let mut rng = StdRng::seed_from_u64(request.seed(self.seed));
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,9 @@
 use burn::module::Param;
 use burn::prelude::*;
 
-use crate::{Init, Linear, Result, Scope};
+use crate::error::Result;
+use crate::linear::Linear;
+use crate::weights::{Init, Scope};
 
 /// Two convolutions over the places of a row, one before a part of a layer and one behind it. Their kernels are learnt, and
 /// changed at each place by what stands there, alike for the channels of a group. A fresh one changes nothing.

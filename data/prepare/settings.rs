@@ -1,0 +1,45 @@
+use serde::{Deserialize, Serialize};
+
+use crate::mask::Masking;
+
+/// How many samples a conversation with several answers becomes, where all answers are trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Turns {
+    /// One, unless the template writes an answer differently once more is said (it drops its reasoning, say): then one
+    /// for each answer. This is decided for each conversation, as most templates rewrite some and not others.
+    #[default]
+    Auto,
+    /// One, as the template renders the whole.
+    Joined,
+    /// One for each answer, as the template renders the conversation up to it; only that answer is trained on.
+    Expand,
+}
+
+/// What happens to a sample that is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlong {
+    /// It is left out.
+    Drop,
+    /// Its end is cut off.
+    #[default]
+    Truncate,
+}
+
+/// What a sample must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrepareSettings {
+    /// Tokens a sample may have.
+    pub max_length: usize,
+    /// What happens to longer ones.
+    pub overlong: Overlong,
+    /// Which tokens are trained on.
+    pub masking: Masking,
+    /// Whether a conversation is one sample, or one for each answer.
+    pub turns: Turns,
+    /// Samples with fewer trained tokens are left out.
+    pub min_trained_tokens: usize,
+    /// Vocabulary size of the target; a token id beyond it is an error.
+    pub vocab: usize,
+}

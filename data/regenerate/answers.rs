@@ -1,0 +1,74 @@
+//! What is asked of whatever answers, and what it may say.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::conversation::Message;
+use crate::seed::mix;
+
+/// A turn to be answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The conversation's row, from 1.
+    pub row: u64,
+    /// The turn's number in it, from 1.
+    pub turn: usize,
+    /// All that was said before, the new answers included.
+    pub messages: &'a [Message],
+}
+
+impl Request<'_> {
+    /// A seed for this turn alone, the same at every try and in every run.
+    pub fn seed(&self, seed: u64) -> u64 {
+        mix(mix(seed, self.row), self.turn as u64)
+    }
+}
+
+/// An answer to a turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What the assistant says.
+    pub message: Message,
+    /// Whether it was cut off at the longest answer.
+    pub truncated: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// Another try may succeed.
+    Passing {
+        /// What happened.
+        reason: String,
+        /// How long the server asks to wait.
+        wait: Option<Duration>,
+    },
+    /// Another try would fail as well.
+    Lasting {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What answers a turn: a server, or a decoder of this program.
+pub trait Answers: Sync {
+    /// Answers a turn, once.
+    ///
+    /// # Errors
+    /// It did not, and [`Failure`] says whether another try makes sense.
+    fn answer(&self, request: &Request) -> Result<Answer, Failure>;
+}
+
+/// What happens to a conversation when an answer is cut off at the longest answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncated {
+    /// It goes on with the answer as it is.
+    #[default]
+    Keep,
+    /// It is left out.
+    Drop,
+    /// It counts as failed, and is asked for again by the next run.
+    Fail,
+}

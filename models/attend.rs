@@ -1,0 +1,164 @@
+//! Attention over queries, keys and values.
+use burn::prelude::*;
+use burn::tensor::DType;
+use burn::tensor::activation::softmax;
+
+use crate::mask::Mask;
+use crate::tangent;
+
+/// Queries, keys and values of a pass.
+#[derive(Debug, Clone)]
+pub struct Projected {
+    /// `[batch, heads, seq, d_head]`
+    pub query: Tensor<4>,
+    /// `[batch, kv_heads, seq, d_head]`
+    pub key: Tensor<4>,
+    /// `[batch, kv_heads, seq, d_head]`
+    pub value: Tensor<4>,
+}
+
+/// `softmax(Q Kᵀ / sqrt(d_head) + mask) V`, softmax in f32.
+///
+/// # Shapes
+/// - query: `[batch, heads, seq, d_head]`
+/// - key, value: `[batch, kv_heads, total, d_head]`
+/// - mask: `[batch or 1, 1, seq, total]`
+/// - output: `[batch, heads, seq, d_head]`
+pub fn attend(
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    mask: Option<&Mask>,
+) -> Tensor<4> {
+    let dtype = query.dtype();
+    let mut scores = scores(query, key);
+    if let Some(mask) = mask {
+        scores = scores + mask.entries().clone();
+    }
+    weigh(softmax(scores, 3).cast(dtype), value)
+}
+
+/// `Q Kᵀ / sqrt(d_head)` in f32, each key head shared by its group of query heads.
+///
+/// # Shapes
+/// - query: `[batch, heads, seq, d_head]`
+/// - key: `[batch, kv_heads, total, d_head]`
+/// - output: `[batch, heads, seq, total]`
+pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, seq, d_head] = query.dims();
+    let [_, kv_heads, total, _] = key.dims();
+    // The query heads of a group become rows of one product, so keys are never repeated.
+    (query * (d_head as f64).powf(-0.5))
+        .reshape([batch, kv_heads, heads / kv_heads * seq, d_head])
+        .matmul(key.swap_dims(2, 3))
+        .reshape([batch, heads, seq, total])
+        .cast(DType::F32)
+}
+
+/// Sums values by attention weight.
+///
+/// # Shapes
+/// - weights: `[batch, heads, seq, total]`
+/// - value: `[batch, kv_heads, total, d_head]`
+/// - output: `[batch, heads, seq, d_head]`
+pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, seq, total] = weights.dims();
+    let [_, kv_heads, _, d_head] = value.dims();
+    weights
+        .reshape([batch, kv_heads, heads / kv_heads * seq, total])
+        .matmul(value)
+        .reshape([batch, heads, seq, d_head])
+}
+
+/// One key a query: its score with it `[batch, heads, seq, 1]` and its value `[batch, kv_heads, seq, d_head]`.
+pub(crate) type Column = (Tensor<4>, Tensor<4>);
+
+/// Attends in a graph to `keys_values` and to `columns` beside them, in f32.
+///
+/// The softmax is taken over both without joining them: weights stay unnormalised and the sum divides the
+/// `[seq, d_head]` result. Queries are taken in blocks; those of a causal mask with the keys up to the block's end only,
+/// as it hides the others.
+///
+/// # Shapes
+/// - query: `[batch, heads, seq, d_head]`
+/// - keys_values: `[batch, kv_heads, total, d_head]` twice
+/// - mask: `[batch or 1, 1, seq, total]`
+/// - output: `[batch, heads, seq, d_head]`
+pub(crate) fn attend_in_blocks(
+    query: Tensor<4>,
+    keys_values: (&Tensor<4>, &Tensor<4>),
+    columns: &[Column],
+    mask: &Mask,
+) -> Tensor<4> {
+    let seq = query.dims()[2];
+    let block = query_block(&query.device()).min(seq);
+    let blocks = (0..seq).step_by(block).map(|start| {
+        let rows = block.min(seq - start);
+        let of_block = |x: &Tensor<4>| x.clone().narrow(2, start, rows);
+        let columns: Vec<_> = columns
+            .iter()
+            .map(|(scores, values)| (of_block(scores), of_block(values)))
+            .collect();
+        let seen = mask.keys_before(start + rows);
+        let mask = of_block(mask.entries()).narrow(3, 0, seen);
+        let (key, value) = keys_values;
+        let seen = |x: &Tensor<4>| x.clone().narrow(2, 0, seen);
+        attend_block(of_block(&query), (seen(key), seen(value)), columns, mask)
+    });
+    Tensor::cat(blocks.collect(), 2)
+}
+
+/// Queries of a block over the keys that it sees and over `columns`.
+fn attend_block(
+    query: Tensor<4>,
+    (key, value): (Tensor<4>, Tensor<4>),
+    columns: Vec<Column>,
+    mask: Tensor<4>,
+) -> Tensor<4> {
+    let dtype = query.dtype();
+    let causal = scores(query, key); // [batch, heads, rows, seen]
+    // Subtracting a constant from all scores changes nothing, so the maximum needs no gradient.
+    let floor = columns
+        .iter()
+        .map(|(column, _)| column.clone().detach())
+        .reduce(Tensor::max_pair);
+    let (causal, largest) = if tangent::applies(&causal) {
+        tangent::exponentials(causal, &mask, floor)
+    } else {
+        let causal = causal + mask;
+        let largest = causal.clone().detach().max_dim(3);
+        let largest = floor.into_iter().fold(largest, Tensor::max_pair);
+        ((causal - largest.clone()).exp(), largest)
+    };
+    let mut sum = causal.clone().sum_dim(3);
+    let mut context = weigh(causal.cast(dtype), value).cast(DType::F32);
+    for (column, value) in columns {
+        let weight = (column - largest.clone()).exp();
+        sum = sum + weight.clone();
+        context = context + scale(weight, value);
+    }
+    (context / sum).cast(dtype)
+}
+
+/// Queries of one block: on the CPU few enough for their scores to stay in the caches.
+fn query_block(device: &Device) -> usize {
+    if device.clone().without_autodiff() == Device::flex() {
+        128
+    } else {
+        1024
+    }
+}
+
+/// `w_t v_t` in f32.
+///
+/// # Shapes
+/// - weight: `[batch, heads, seq, 1]`
+/// - value: `[batch, kv_heads, seq, d_head]`
+/// - output: `[batch, heads, seq, d_head]`
+fn scale(weight: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, seq, _] = weight.dims();
+    let [_, kv_heads, _, d_head] = value.dims();
+    let weight = weight.reshape([batch, kv_heads, heads / kv_heads, seq, 1]);
+    let value = value.cast(DType::F32).unsqueeze_dim::<5>(2);
+    (weight * value).reshape([batch, heads, seq, d_head])
+}

@@ -1,0 +1,27 @@
+//! How blocks of masks are made.
+use serde::{Deserialize, Serialize};
+
+/// What the places of the text before a block see.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Context {
+    /// Everything, the block included, as in the paper: each draft computes the whole text again.
+    #[default]
+    Bidirectional,
+    /// What comes before them, so that their keys and values are kept from draft to draft. The block sees the text and, in
+    /// both directions, itself.
+    Causal,
+}
+
+/// How the blocks of a drafter are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    /// The id that stands for tokens still to come.
+    pub mask_token: u32,
+    /// The id between the text and what is to come.
+    pub separator_token: u32,
+    /// The most tokens of a draft.
+    pub size: usize,
+    /// What the text before a block sees.
+    pub context: Context,
+}

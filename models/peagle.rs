@@ -1,0 +1,446 @@
+//! P-EAGLE: EAGLE-3's inputs and a few layers, which draft all tokens in one pass (<https://arxiv.org/abs/2602.01469>).
+//!
+//! Behind the last committed token stand masks: a token of their own, and in place of features a learned state. Slot `k`
+//! has seen the text and `k` masks, so it depends on no drafted token.
+use burn::module::{Param, ParamId};
+use burn::nn::Embedding;
+use burn::prelude::*;
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::attention::Attention;
+use crate::bounds;
+use crate::cache::KvCache;
+use crate::drafter::Drafter;
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
+use crate::eagle3::{Eagle3, Eagle3Config, Head};
+use crate::error::{Error, Result};
+use crate::linear::{Bias, Linear};
+use crate::mask::{Mask, token_ids, tree_mask, tree_positions};
+use crate::norm::RmsNorm;
+use crate::rope::Rotation;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::transformer::embedding;
+use crate::tree::{Tree, chain};
+use crate::untrained::Untrained;
+use crate::weights::{Init, RandomWeights, Scope, Weights, lift};
+
+/// The `[drafter]` table of a P-EAGLE recipe. Every key but `mask_token` may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PEagleConfig {
+    /// Captured layers, ascending, as 0-based indices of the layers whose output is read. Left out or empty: EAGLE-3's
+    /// three, `[1, layers / 2 - 1, layers - 4]`.
+    pub captured_layers: Vec<usize>,
+    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
+    /// vocabulary.
+    pub draft_vocab: usize,
+    /// Where the head comes from. `"copied"`.
+    pub head: Head,
+    /// Whether the embeddings are the target's, frozen, and not a copy of them that is trained. `false`.
+    pub shared_embeddings: bool,
+    /// The id of a token that no text holds; it stands for tokens still to come.
+    pub mask_token: Option<u32>,
+    /// Decoder layers; the first reads embeddings beside hidden states. 4.
+    pub layers: usize,
+    /// Feed-forward width. Left out or 0: the target's.
+    pub d_ff: usize,
+    /// Query heads. Left out or 0: the target's.
+    pub heads: usize,
+    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
+    pub kv_heads: usize,
+    /// Whether the residual branch takes the normed fused state and not the plain one. `false`.
+    pub norm_before_residual: bool,
+    /// Whether each captured layer is normalised before it is fused. `false`.
+    pub fc_norm: bool,
+}
+
+impl Default for PEagleConfig {
+    fn default() -> Self {
+        Self {
+            captured_layers: Vec::new(),
+            draft_vocab: 0,
+            head: Head::Copied,
+            shared_embeddings: false,
+            mask_token: None,
+            layers: 4,
+            d_ff: 0,
+            heads: 0,
+            kv_heads: 0,
+            norm_before_residual: false,
+            fc_norm: false,
+        }
+    }
+}
+
+/// The P-EAGLE drafter. Its fields carry the names of the checkpoint.
+#[derive(Module, Debug)]
+pub struct PEagle {
+    /// A copy of the target's that is trained; absent where those are used.
+    embed_tokens: Option<Embedding>,
+    /// One for each captured layer, or none.
+    fc_norm: Vec<RmsNorm>,
+    fc: Linear,
+    /// `[1, 1, captured layers * d_model]`: what masks read in place of captured layers.
+    mask_hidden: Param<Tensor<3>>,
+    layers: Vec<EagleLayer>,
+    norm: RmsNorm,
+    /// Absent when the target's head is shared.
+    lm_head: Option<Linear>,
+    #[module(skip)]
+    frozen: Frozen,
+}
+
+/// What the drafter uses and does not train.
+#[derive(Debug, Clone)]
+struct Frozen {
+    config: PEagleConfig,
+    mask_token: u32,
+    target: TargetParts,
+    vocabulary: DraftVocabulary,
+    /// The target's rows of the draft vocabulary, `[d_model, draft_vocab]`, when shared.
+    head: Option<Tensor<2>>,
+}
+
+/// Keys, values and slots of one sequence.
+#[derive(Debug, Clone)]
+pub struct PEagleState {
+    caches: Vec<KvCache>,
+    /// `[1, slots, d_model]`: what the head reads for each token of the draft, that behind the last committed one first.
+    slots: Option<Tensor<3>>,
+    /// Length of the longest path to come.
+    planned: usize,
+}
+
+impl PEagle {
+    /// Its settings with all sizes filled in.
+    pub fn config(&self) -> &PEagleConfig {
+        &self.frozen.config
+    }
+
+    /// The target's frozen pieces.
+    pub fn target(&self) -> &TargetParts {
+        &self.frozen.target
+    }
+
+    /// The token that stands for tokens still to come.
+    pub fn mask_token(&self) -> u32 {
+        self.frozen.mask_token
+    }
+
+    /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
+    pub fn head(&self) -> Tensor<2> {
+        match (&self.lm_head, &self.frozen.head) {
+            (Some(own), _) => own.weight.val(),
+            (None, Some(rows)) => lift(rows.clone(), &self.fc.weight.device()),
+            (None, None) => lift(
+                self.frozen.target.lm_head.weight.val(),
+                &self.fc.weight.device(),
+            ),
+        }
+    }
+
+    /// The parameter that holds the head, unless the target's is shared.
+    pub fn head_parameter(&self) -> Option<ParamId> {
+        self.lm_head.as_ref().map(|head| head.weight.id)
+    }
+
+    /// What rows read beside their tokens: the captured layers of the features that `of` gives, or where it gives none what
+    /// masks read.
+    ///
+    /// # Shapes
+    /// - captured: `[batch, seq, captured layers * d_model]`; `of` counts its positions through the batch
+    /// - output: `[1, of.len(), d_model]`
+    pub fn fused(&self, captured: Tensor<3>, of: &[Option<usize>]) -> Tensor<3> {
+        let [batch, seq, width] = captured.dims();
+        let mask = self
+            .mask_hidden
+            .val()
+            .cast(captured.dtype())
+            .reshape([1, width]);
+        let all = Tensor::cat(vec![captured.reshape([batch * seq, width]), mask], 0);
+        let rows: Vec<i64> = of
+            .iter()
+            .map(|at| at.unwrap_or(batch * seq) as i64)
+            .collect();
+        let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &all.device());
+        fuse(
+            &self.fc,
+            &self.fc_norm,
+            all.select(0, rows).unsqueeze_dim(0),
+        )
+    }
+
+    /// What the head reads at every row.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, rows]`
+    /// - hidden, output: `[batch, rows, d_model]`
+    /// - mask: `[batch, 1, rows, rows]`
+    pub fn rows(
+        &self,
+        tokens: Tensor<2, Int>,
+        hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Mask,
+    ) -> Tensor<3> {
+        self.layers(tokens, hidden, &mut |_, attention, x| {
+            attention.forward(x, rotation, Some(mask), None)
+        })
+    }
+
+    fn layers(
+        &self,
+        tokens: Tensor<2, Int>,
+        hidden: Tensor<3>,
+        attend: &mut dyn FnMut(usize, &Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let device = self.fc.weight.device();
+        let embedded = match &self.embed_tokens {
+            Some(own) => own.forward(lift(tokens, &device)),
+            None => self.frozen.target.embed(tokens, &device),
+        };
+        let embedded = embedded.cast(hidden.dtype());
+        let first = self.frozen.config.norm_before_residual;
+        let mut x = self.layers[0].pair(embedded, hidden, first, |attention, x| {
+            attend(0, attention, x)
+        });
+        for (number, layer) in self.layers.iter().enumerate().skip(1) {
+            x = layer.single(x, |attention, x| attend(number, attention, x));
+        }
+        self.norm.forward(x)
+    }
+
+    /// One pass behind what the caches hold, batch 1.
+    fn pass(&self, state: &mut PEagleState, tokens: &[u32], hidden: Tensor<3>) -> Tensor<3> {
+        let device = hidden.device();
+        let (parents, cached) = (chain(tokens.len()), state.caches[0].len());
+        let positions = tree_positions(&parents, cached, &device);
+        let rotation = self.frozen.target.spec.rotary(&device).at(positions);
+        let mask = tree_mask(&parents, cached, None, &device);
+        let caches = &mut state.caches;
+        self.layers(
+            token_ids(tokens, &device),
+            hidden,
+            &mut |layer, attention, x| {
+                attention.forward(x, &rotation, mask.as_ref(), Some(&mut caches[layer]))
+            },
+        )
+    }
+
+    /// The logits of one slot, which does not depend on the tokens in the slots before it, once for each of `copies`.
+    fn slot_logits(&self, state: &mut PEagleState, slot: usize, copies: usize) -> Tensor<2> {
+        let Some(mut slots) = state.slots.take() else {
+            panic!("drafting before anything was observed");
+        };
+        if slots.dims()[1] <= slot {
+            let committed = state.caches[0].len();
+            let masks = state.planned.max(slot + 1) - 1;
+            let none = vec![None; masks];
+            let like = slots.clone().narrow(1, 0, 1);
+            let captured = Tensor::zeros(
+                [1, 1, self.mask_hidden.dims()[2]],
+                (&like.device(), like.dtype()),
+            );
+            let hidden = self.fused(captured, &none);
+            let drafted = self.pass(state, &vec![self.frozen.mask_token; masks], hidden);
+            state
+                .caches
+                .iter_mut()
+                .for_each(|cache| cache.truncate(committed));
+            slots = Tensor::cat(vec![like, drafted], 1);
+        }
+        let hidden: Tensor<2> = slots.clone().narrow(1, slot, 1).squeeze_dim(0);
+        state.slots = Some(slots);
+        let logits = hidden.clone().matmul(self.head().cast(hidden.dtype()));
+        logits.cast(DType::F32).repeat_dim(0, copies)
+    }
+}
+
+impl Drafter for PEagle {
+    type Config = PEagleConfig;
+    type State = PEagleState;
+
+    fn check(config: &PEagleConfig) -> Result<()> {
+        bounds::check([bounds::up_to("layers", config.layers, bounds::LAYERS)])?;
+        Eagle3::check(&config.as_eagle3())
+    }
+
+    fn new(
+        config: &PEagleConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        let spec = &target.spec;
+        let mask_token = config.mask(spec)?;
+        let resolved = config.as_eagle3().resolve(spec)?;
+        let (captured, d) = (resolved.captured_layers.len(), spec.d_model);
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let norm = |scope: &mut Scope| RmsNorm::new(scope, d, spec.norm_epsilon);
+        let embed_tokens = match config.shared_embeddings {
+            true => None,
+            false => Some(embedding(&mut root.child("embed_tokens"), spec.vocab, d)?),
+        };
+        let mut fc_norm = Vec::new();
+        for layer in 0..if config.fc_norm { captured } else { 0 } {
+            fc_norm.push(norm(&mut root.child(format!("fc_norm.{layer}")))?);
+        }
+        let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
+        let mask_hidden = root.tensor("mask_hidden", [1, 1, captured * d], Init::Normal(0.02))?;
+        let mut layers = Vec::new();
+        for number in 0..config.layers {
+            let layer = EagleLayerConfig {
+                reads: if number == 0 {
+                    Reads::Pair
+                } else {
+                    Reads::Output
+                },
+                d_model: d,
+                d_ff: resolved.d_ff,
+                heads: resolved.heads,
+                kv_heads: resolved.kv_heads,
+                d_head: spec.d_head,
+                norm_epsilon: spec.norm_epsilon,
+            };
+            layers.push(EagleLayer::new(
+                &mut root.child(format!("layers.{number}")),
+                layer,
+            )?);
+        }
+        let shared = config.head == Head::Shared;
+        Ok(Self {
+            embed_tokens,
+            fc_norm,
+            fc,
+            mask_hidden,
+            layers,
+            norm: norm(&mut root.child("norm"))?,
+            lm_head: match shared {
+                true => None,
+                false => {
+                    let mut scope = root.child("lm_head");
+                    Some(Linear::new(&mut scope, d, vocabulary.len(), Bias::Without)?)
+                }
+            },
+            frozen: Frozen {
+                head: (shared && !vocabulary.is_full()).then(|| target.head_rows(vocabulary)),
+                mask_token,
+                target: target.clone(),
+                vocabulary: vocabulary.clone(),
+                config: PEagleConfig {
+                    captured_layers: resolved.captured_layers,
+                    draft_vocab: resolved.draft_vocab,
+                    d_ff: resolved.d_ff,
+                    heads: resolved.heads,
+                    kv_heads: resolved.kv_heads,
+                    ..config.clone()
+                },
+            },
+        })
+    }
+
+    fn fresh(
+        config: &PEagleConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = Untrained {
+            random: RandomWeights::new(seed),
+            heads: (config.head == Head::Copied).then_some("lm_head."),
+            target,
+            vocabulary,
+        };
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    fn capture(config: &PEagleConfig, target: &TargetSpec) -> Result<Capture> {
+        config.mask(target)?;
+        Eagle3::capture(&config.as_eagle3(), target)
+    }
+
+    fn start(&self, capacity: usize, _: u32) -> PEagleState {
+        PEagleState {
+            caches: vec![KvCache::new(capacity); self.layers.len()],
+            slots: None,
+            planned: 1,
+        }
+    }
+
+    fn observe(&self, state: &mut PEagleState, tokens: &[u32], features: &Features) {
+        let hidden = fuse(&self.fc, &self.fc_norm, features.captured.clone());
+        let outputs = self.pass(state, tokens, hidden);
+        state.slots = Some(outputs.narrow(1, tokens.len() - 1, 1));
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen.vocabulary
+    }
+
+    fn plan(&self, state: &mut PEagleState, depth: usize) {
+        state.planned = depth.max(1);
+    }
+
+    /// What the paper trains with.
+    fn draft_length(&self) -> usize {
+        8
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        depth.min(1)
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        let embedded = self.embed_tokens.as_ref();
+        let embedded = embedded.map_or(0, |own| own.weight.dims().iter().product());
+        let shared = match self.lm_head {
+            Some(_) => 0,
+            None => self.head().dims().iter().product::<usize>(),
+        };
+        (self.num_params() + shared - embedded) as u64
+    }
+
+    fn root_logits(&self, state: &mut PEagleState) -> Tensor<2> {
+        self.slot_logits(state, 0, 1)
+    }
+
+    fn node_logits(&self, state: &mut PEagleState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
+        self.slot_logits(state, depth, nodes.len())
+    }
+
+    fn rewind(&self, _: &mut PEagleState) {}
+}
+
+impl PEagleConfig {
+    /// The keys that are EAGLE-3's.
+    fn as_eagle3(&self) -> Eagle3Config {
+        Eagle3Config {
+            captured_layers: self.captured_layers.clone(),
+            draft_vocab: self.draft_vocab,
+            head: self.head,
+            d_ff: self.d_ff,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            norm_before_residual: self.norm_before_residual,
+            fc_norm: self.fc_norm,
+            ..Eagle3Config::default()
+        }
+    }
+
+    fn mask(&self, target: &TargetSpec) -> Result<u32> {
+        let known = |&token: &u32| (token as usize) < target.vocab;
+        self.mask_token.filter(known).ok_or_else(|| Error::Drafter {
+            key: "mask_token",
+            expected: format!("the id of a token below {}", target.vocab),
+            got: self
+                .mask_token
+                .map_or("none".into(), |token| token.to_string()),
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! A drafter at work, without its type.
+use rand::rngs::StdRng;
+
+use crate::draft::{Draft, DraftRequest};
+use crate::draft_tree;
+use crate::drafter::Drafter;
+use crate::target::Features;
+
+/// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
+pub trait Proposer {
+    /// See [`Drafter::start`].
+    fn start(&mut self, capacity: usize, first: u32);
+    /// See [`Drafter::observe`].
+    fn observe(&mut self, tokens: &[u32], features: &Features);
+    /// Proposes tokens to follow what was observed.
+    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft;
+    /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
+    /// be proposed, which has none, or at the longest path that can be drafted.
+    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
+    /// See [`Drafter::draft_length`].
+    fn draft_length(&self) -> usize;
+    /// See [`Drafter::passes`]; a path longer than can be drafted counts as the longest that can.
+    fn passes(&self, depth: usize) -> usize;
+    /// See [`Drafter::parameters_per_pass`].
+    fn parameters_per_pass(&self) -> u64;
+    /// See [`Drafter::has_confidence`].
+    fn has_confidence(&self) -> bool;
+}
+
+/// A drafter with the state of one sequence.
+pub struct Session<D: Drafter> {
+    drafter: D,
+    state: D::State,
+}
+
+impl<D: Drafter> Session<D> {
+    /// Starts an empty sequence.
+    pub fn new(drafter: D) -> Self {
+        Self {
+            state: drafter.start(1, 0),
+            drafter,
+        }
+    }
+}
+
+impl<D: Drafter> Proposer for Session<D> {
+    fn start(&mut self, capacity: usize, first: u32) {
+        self.state = self.drafter.start(capacity, first);
+    }
+
+    fn observe(&mut self, tokens: &[u32], features: &Features) {
+        self.drafter.observe(&mut self.state, tokens, features);
+    }
+
+    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
+        draft_tree::draft(&self.drafter, &mut self.state, request, rng)
+    }
+
+    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
+        draft_tree::ranks(&self.drafter, &mut self.state, tokens)
+    }
+
+    fn draft_length(&self) -> usize {
+        self.drafter.draft_length()
+    }
+
+    fn passes(&self, depth: usize) -> usize {
+        let longest = self.drafter.max_depth().unwrap_or(usize::MAX);
+        self.drafter.passes(depth.min(longest))
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.drafter.parameters_per_pass()
+    }
+
+    fn has_confidence(&self) -> bool {
+        self.drafter.has_confidence()
+    }
+}

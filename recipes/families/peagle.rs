@@ -1,0 +1,60 @@
+//! P-EAGLE drafters: their folders, their engines and what a step of their training keeps.
+
+use anyhow::Result;
+use spectrain_checkpoints::dialect::Dialect;
+use spectrain_checkpoints::peagle::{PEAGLE, SPECULATORS};
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::peagle::{PEagle, PEagleConfig};
+use spectrain_models::{Drafter as _, TargetParts, TargetSpec};
+use spectrain_train::Workload;
+
+use crate::families::drafter_folder::check_mask_token;
+use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
+use crate::families::shipped::Shipped;
+use crate::recipe::tables::Engine;
+
+impl Shipped for PEagle {
+    const KIND: &'static str = "peagle";
+    const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Speculators];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] =
+        &[(&PEAGLE, None), (&SPECULATORS, Some(Engine::Speculators))];
+    const SAMPLES: &'static [&'static str] = &[
+        "mask_token = 47\nlayers = 2",
+        "mask_token = 47\nlayers = 1\nshared_embeddings = true\ndraft_vocab = 20\nfc_norm = true",
+        "mask_token = 47\nlayers = 3\nhead = \"shared\"\nnorm_before_residual = true\nd_ff = 40",
+    ];
+
+    fn config(&self) -> &PEagleConfig {
+        self.config()
+    }
+
+    fn target(&self) -> &TargetParts {
+        self.target()
+    }
+
+    fn begin(config: &PEagleConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
+        check_mask_token(config.mask_token, texts)
+    }
+
+    fn activations(
+        config: &PEagleConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let layer = LayerSizes {
+            head_norms: false,
+            ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
+        };
+        // Every row sees the text and its own masks: the mask says which.
+        let attended = Attended::of(work, batch, Sees::Everywhere);
+        let all = decoder(&layer, config.layers as u64, work, attended);
+        let captured = Self::capture(config, target)?.layers.len() as u64;
+        // Captured layers of every row, the wider input of the first layer, and the last norm.
+        let more = captured * layer.d_model + 5 * layer.d_model;
+        Ok(Activations {
+            kept: all.kept + attended.rows * more as f64,
+            ..all
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! What a validation found, and whether weights are better than others by it.
+use serde::{Deserialize, Serialize};
+
+/// What a validation found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Loss on held-out conversations.
+    pub loss: f64,
+    /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions.
+    pub alpha: Vec<f64>,
+    /// Share of positions kept at each step among those a greedy decoder would reach.
+    pub conditional: Vec<f64>,
+    /// Mean acceptance length of a greedy chain simulated on the held-out text.
+    pub simulated_tau: f64,
+    /// Mean acceptance length of held-out prompts really decoded, pooled over them; absent for what does not draft.
+    pub tau: Option<f64>,
+    /// Its 95 % interval, by resampling prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tau_ci95: Option<[f64; 2]>,
+    /// τ beyond that of the best validation before it, on the same prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
+    /// Of each of these prompts the tokens emitted and the passes they took, for the next comparison.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decoded: Vec<[u64; 2]>,
+}
+
+/// By how much one set of weights drafts better than another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    /// Difference of the two τ.
+    pub tau: f64,
+    /// Its 95 % interval, by resampling prompts and taking both τ from the same ones.
+    pub ci95: [f64; 2],
+}
+
+/// Whether weights take the place of the best before them. By true τ only where the interval of the difference says so: of
+/// many states that draft about as well, the one of highest τ would be the luckiest. Where nothing drafts, by loss.
+pub(crate) fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
+    let Some(best) = best else {
+        return true;
+    };
+    match (found.tau, best.tau, found.gain) {
+        (Some(_), Some(_), gain) => gain.is_some_and(|gain| gain.ci95[0] > 0.0),
+        _ => found.loss < best.loss,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(tau: Option<f64>, gain: Option<[f64; 2]>, loss: f64) -> Validation {
+        Validation {
+            loss,
+            tau,
+            gain: gain.map(|ci95| Gain { tau: 0.1, ci95 }),
+            ..Validation::default()
+        }
+    }
+
+    #[test]
+    fn weights_are_replaced_by_surely_better_ones_alone() {
+        let best = of(Some(3.0), None, 1.0);
+        assert!(is_better(&best, None));
+        let better = |found: Validation| is_better(&found, Some(&best));
+        assert!(better(of(Some(3.1), Some([0.01, 0.2]), 2.0)));
+        // The τ is higher, and so might it be of the same weights on other prompts.
+        assert!(!better(of(Some(3.1), Some([-0.01, 0.2]), 0.5)));
+        assert!(!better(of(Some(3.1), None, 0.5)));
+    }
+
+    #[test]
+    fn where_nothing_drafts_the_loss_decides() {
+        let best = of(None, None, 1.0);
+        assert!(is_better(&of(None, None, 0.9), Some(&best)));
+        assert!(!is_better(&of(None, None, 1.1), Some(&best)));
+    }
+}
