@@ -24,8 +24,8 @@ use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
 use crate::families::registry::{Layout, Shipped};
-use crate::plan::target_sizes::known_sizes;
 use crate::recipe::tables::Engine;
+use crate::runtime::sizes::known_sizes;
 use crate::runtime::target::other_token;
 
 impl Shipped for LanguageModel {

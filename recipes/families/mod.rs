@@ -1,5 +1,9 @@
 //! What kinds of drafters there are, with the folders and the sizes of each.
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "`open` names every setting of a folder once"
+)]
 mod dflash;
 mod draft_heads;
 pub(crate) mod drafter_folder;
@@ -10,4 +14,5 @@ mod hydra;
 mod language_model;
 mod masked_language_model;
 mod medusa;
+pub mod recipes;
 pub mod registry;

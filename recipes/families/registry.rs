@@ -1,5 +1,6 @@
-//! Which drafter is trained with which objective.
+//! What the program needs of a drafter and its objective.
 
+use std::any::Any;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -8,85 +9,17 @@ use burn::tensor::DType as BurnDType;
 use serde_json::Value;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::published::Family;
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
+use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::dflash::DFlash;
-use spectrain_models::eagle1::Eagle1;
-use spectrain_models::eagle3::Eagle3;
-use spectrain_models::hydra::Hydra;
-use spectrain_models::language_model::LanguageModel;
-use spectrain_models::masked_language_model::MaskedLanguageModel;
-use spectrain_models::medusa::Medusa;
-use spectrain_models::pard::Pard;
 use spectrain_models::weights::{TensorWeights, export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
-use spectrain_train::{
-    BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
-    StagedBlockLoss, TrainingTimeTest, Workload,
-};
+use spectrain_train::{Objective, Workload};
 
 use crate::families::drafter_folder::cast;
 use crate::families::footprint::{Activations, Footprint, Packed};
-use crate::recipe::tables::{Engine, ExportTable};
-use crate::recipe::{Document, ResolvedRecipe, Settings};
-use crate::stages::{StageContext, train};
-
-/// Every recipe there is. A new one is added here, and its folders, where they are of a new kind, to [`Family`].
-pub const RECIPES: &[Recipe] = &[
-    Recipe::of::<Eagle3, TrainingTimeTest>(
-        "eagle3",
-        "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
-    ),
-    Recipe::of::<Eagle1, FeatureRegression>(
-        "eagle1",
-        "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
-    ),
-    Recipe::of::<Medusa, MedusaLoss>(
-        "medusa",
-        "a head for each draft depth over the target's last hidden state (Medusa-1)",
-    ),
-    Recipe::of::<Hydra, HydraLoss>(
-        "hydra",
-        "heads that also read the tokens drafted before (Hydra, Hydra++)",
-    ),
-    Recipe::of::<DFlash, BlockLoss>(
-        "dflash",
-        "a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)",
-    ),
-    Recipe::of::<DFlash, StagedBlockLoss>(
-        "dflash-deer",
-        "the same drafter, aligned in the two stages of DEER",
-    ),
-    Recipe::of::<Pard, PardLoss>(
-        "pard",
-        "a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)",
-    ),
-    Recipe::of::<MaskedLanguageModel, DeerLoss>(
-        "deer",
-        "a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)",
-    ),
-    Recipe::of::<LanguageModel, Distill>(
-        "distillspec",
-        "a smaller language model, distilled from the target (DistillSpec, GKD)",
-    ),
-];
-
-/// A drafter and the objective it is trained with, without their types.
-pub struct Recipe {
-    /// What `recipe = "..."` says in the file.
-    pub name: &'static str,
-    /// One line about it.
-    pub about: &'static str,
-    /// Reads a recipe file of this kind.
-    pub read: fn(&Document) -> Result<ResolvedRecipe>,
-    /// What a folder of its drafter is known by.
-    pub family: Family,
-    /// The engines that load its drafters, whatever their settings rule out.
-    pub engines: &'static [Engine],
-    /// Opens a drafter's folder.
-    pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
-}
+use crate::recipe::settings::Settings;
+use crate::recipe::tables::Engine;
 
 /// A drafter with what the program needs of it beyond training and decoding: its files.
 pub trait Shipped: Drafter + 'static {
@@ -204,7 +137,7 @@ pub(crate) fn check_start<D: Shipped>(
 }
 
 /// A recipe's drafter and objective with their tables, without their types.
-pub trait Method: Send + Sync {
+pub trait Method: Any + Send + Sync {
     /// The hidden states the drafter reads.
     fn capture(&self, target: &TargetSpec) -> Result<Capture>;
     /// Sizes of the drafter.
@@ -219,8 +152,6 @@ pub trait Method: Send + Sync {
     fn stages(&self) -> &'static [&'static str];
     /// See [`Objective::settings_of`].
     fn objective_of(&self, stage: &str) -> Result<Value>;
-    /// Runs one of these stages.
-    fn train(&self, context: &StageContext, stage: &str) -> Result<Value>;
 }
 
 /// A drafter that was read from a folder, without its type.
@@ -252,87 +183,10 @@ pub trait Trained {
     fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>>;
 }
 
-impl Recipe {
-    const fn of<D, O>(name: &'static str, about: &'static str) -> Self
-    where
-        D: Shipped,
-        O: Objective<D> + 'static,
-        D::Config: Settings,
-        O::Config: Settings,
-    {
-        Self {
-            name,
-            about,
-            read: |document| {
-                let file = document.file::<D::Config, O::Config>(O::STAGES)?;
-                D::check(&file.drafter).map_err(|error| document.refuse(error.into()))?;
-                O::new(&file.objective).map_err(|error| document.refuse(error))?;
-                check_export::<D>(&file.export.to).map_err(|error| document.refuse(error))?;
-                let method = Typed::<D, O> {
-                    drafter: file.drafter.clone(),
-                    objective: file.objective.clone(),
-                };
-                file.resolve(Box::new(method))
-            },
-            family: D::FAMILY,
-            engines: D::ENGINES,
-            open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
-        }
-    }
-}
-
-/// Fails for an engine that loads no drafter of this kind. The two that are there unless a recipe says otherwise are
-/// remarked upon when the drafter is written: they are those of most kinds.
-fn check_export<D: Shipped>(engines: &[Engine]) -> spectrain_train::Result<()> {
-    if engines == ExportTable::default().to {
-        return Ok(());
-    }
-    match engines.iter().find(|engine| !D::ENGINES.contains(engine)) {
-        None => Ok(()),
-        Some(other) => Err(spectrain_train::Error::Setting {
-            table: "export",
-            key: "to",
-            expected: match D::ENGINES {
-                [] => format!("nothing: no engine loads {} drafters", D::KIND),
-                known => {
-                    let names = known.iter().map(|engine| format!("`\"{}\"`", engine.key()));
-                    let names = names.collect::<Vec<_>>().join(", ");
-                    format!("engines that load {} drafters: {names}", D::KIND)
-                }
-            },
-            got: format!("`\"{}\"`", other.key()),
-        }),
-    }
-}
-
-/// The recipe of this name.
-pub fn find(name: &str) -> Option<&'static Recipe> {
-    RECIPES.iter().find(|recipe| recipe.name == name)
-}
-
-/// The names of all recipes, for messages.
-pub fn names() -> String {
-    let names: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
-    names.join(", ")
-}
-
-/// Opens any drafter's folder, ours or a published one.
-pub fn open_drafter(
-    folder: &Path,
-    target: &TargetParts,
-    device: &Device,
-) -> Result<Box<dyn Trained>> {
-    let model = ModelFolder::open(folder)?;
-    seal::check(&model)?;
-    let family = Family::of(&model)?;
-    let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
-    let recipe = recipe.with_context(|| format!("no recipe trains {family} drafters"))?;
-    (recipe.open)(folder, target, device)
-}
-
-struct Typed<D: Drafter, O: Objective<D>> {
-    drafter: D::Config,
-    objective: O::Config,
+/// A drafter and an objective with their tables.
+pub(crate) struct Typed<D: Drafter, O: Objective<D>> {
+    pub(crate) drafter: D::Config,
+    pub(crate) objective: O::Config,
 }
 
 impl<D, O> Method for Typed<D, O>
@@ -370,13 +224,10 @@ where
         let settings = O::settings_of(&self.objective, stage);
         serde_json::to_value(settings).context("cannot write the settings of the objective")
     }
-
-    fn train(&self, context: &StageContext, stage: &str) -> Result<Value> {
-        train::run::<D, O>(context, stage, &self.drafter, &self.objective)
-    }
 }
 
-struct Loaded<D: Drafter>(D);
+/// A drafter that was read.
+pub(crate) struct Loaded<D: Drafter>(pub(crate) D);
 
 impl<D: Shipped> Trained for Loaded<D> {
     fn kind(&self) -> &'static str {

@@ -14,10 +14,10 @@ use super::speed::speed;
 use super::words::{bytes, count, duration};
 use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
 use crate::plan::preflight::Asked;
-use crate::plan::target_sizes::{Sizes, target_parameters};
-use crate::recipe::ResolvedRecipe;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
+use crate::runtime::sizes::{Sizes, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]

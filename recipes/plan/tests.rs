@@ -1,10 +1,10 @@
 use std::path::Path;
 
 use super::*;
-use crate::plan::target_sizes::Sizes;
 use crate::recipe::tables::FeatureMode;
 use crate::recipe::{ResolvedRecipe, read};
 use crate::runs::run_folder::Existing;
+use crate::runtime::sizes::Sizes;
 
 fn qwen3() -> ResolvedRecipe {
     let text = r#"
@@ -38,7 +38,7 @@ fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
         existing: Existing::Continue,
         device,
     };
-    plan(&asked).unwrap()
+    plan(&asked).unwrap().text
 }
 
 #[test]

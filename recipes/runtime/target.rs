@@ -12,7 +12,8 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{TargetSpec, TransformerConfig};
 
 use crate::runs::hashes::HashMemory;
-use crate::stages::interrupted;
+use crate::runtime::interruption::interrupted;
+use crate::runtime::model_files::{read_json, weight_files};
 
 /// The key of the variables of a chat template, in recipes and in what folders say of their origin.
 pub const TEMPLATE_VARIABLES: &str = "template_variables";
@@ -30,13 +31,6 @@ pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<Pat
     };
     spectrain_checkpoints::resolve(model, revision, &options)
         .with_context(|| format!("cannot open the {what} `{model}`"))
-}
-
-/// The files that decide what a target computes.
-pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    files(folder, |name| {
-        name == "config.json" || name.contains(".safetensors")
-    })
 }
 
 /// SHA-256 of the files that decide what a target computes.
@@ -91,38 +85,6 @@ pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<Train
         }
         _ => Ok(None),
     }
-}
-
-/// The files that decide how a target's text becomes tokens.
-pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    const NAMES: [&str; 4] = [
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "config.json",
-    ];
-    files(folder, |name| NAMES.contains(&name))
-}
-
-fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let entry =
-            entry.with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
-        if wanted(&entry.file_name().to_string_lossy()) {
-            files.push(entry.path());
-        }
-    }
-    files.sort();
-    if files.is_empty() {
-        bail!(
-            "`{}` holds no model: expected `config.json` and `*.safetensors`",
-            folder.display()
-        );
-    }
-    Ok(files)
 }
 
 /// The sizes of the target in a folder, from its `config.json`.
@@ -238,11 +200,4 @@ pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
 
 fn token(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
-}
-
-/// A JSON file.
-pub fn read_json(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read `{}`", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
 }

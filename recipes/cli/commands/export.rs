@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::{ModelFolder, eagle3};
 
-use crate::cli::Misuse;
-use crate::cli::commands::import::IMPORTED;
-use crate::recipe;
+use crate::cli::progress::print;
+use crate::errors::Misuse;
+use crate::recipe::read::read;
 use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
 use crate::runs::hashes::HashMemory;
+use crate::runs::places::{EXPORTED, IMPORTED, trained};
+use crate::runtime::model_files::read_json;
 use crate::runtime::target;
 use crate::stages::export::{Conversion, provenance_of};
-use crate::stages::{EXPORTED, trained};
 
 /// Arguments of `spectrain export`.
 #[derive(Debug, clap::Args)]
@@ -79,7 +80,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         provenance: &source.provenance,
     };
     for line in conversion.run()? {
-        println!("{line}");
+        print(format!("{line}\n"))?;
     }
     Ok(())
 }
@@ -126,8 +127,8 @@ impl Source {
         let path = run.join("recipe.toml");
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        let recipe = recipe::read(&text, &[])
-            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let recipe =
+            read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
         if !is_done(run, recipe.last_trained())? {
             bail!(
                 "the run `{}` is not trained yet: run its recipe first",
@@ -159,12 +160,13 @@ fn is_inside(out: &Path, folder: &Path) -> Result<bool> {
     let folder = folder
         .canonicalize()
         .with_context(|| format!("cannot open `{}`", folder.display()))?;
-    let nearest = out
-        .ancestors()
-        .find_map(|path| match path.as_os_str().is_empty() {
-            true => Path::new(".").canonicalize().ok(),
-            false => path.canonicalize().ok(),
-        });
+    let nearest = out.ancestors().find_map(|path| {
+        if path.as_os_str().is_empty() {
+            Path::new(".").canonicalize().ok()
+        } else {
+            path.canonicalize().ok()
+        }
+    });
     Ok(nearest.is_some_and(|nearest| nearest.starts_with(folder)))
 }
 
@@ -180,7 +182,7 @@ fn exported_from(run: &Path, weights: &Path) -> Result<Option<Value>> {
 
 /// Fails where a published folder can be meant in several ways, and only decoding tells which.
 fn check_clear(folder: &Path, target: &Path) -> Result<()> {
-    let config = target::read_json(&folder.join(CONFIG))?;
+    let config = read_json(&folder.join(CONFIG))?;
     if !eagle3::recognises(&config) {
         return Ok(());
     }

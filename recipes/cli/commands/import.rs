@@ -11,24 +11,24 @@ use spectrain_checkpoints::published::{Family, Published};
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::load_target;
 
-use crate::cli::commands::prompts_in;
-use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
+use crate::cli::arguments::{DeviceArgument, TemplateArgument};
+use crate::cli::commands::prompts::prompts_in;
+use crate::cli::progress::print;
+use crate::errors::Misuse;
 use crate::families::drafter_folder::warn_of_own;
-use crate::families::registry::open_drafter;
+use crate::families::recipes::open_drafter;
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at::DrafterAt;
+use crate::runs::places::IMPORTED;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
+use crate::runtime::decoded::{Decoded, accepted};
 use crate::runtime::device;
 use crate::runtime::judge::Judge;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
-use crate::stages::export::{Decoded, accepted};
 
 /// A mean acceptance length below which a drafter is for something else.
 const USELESS: f64 = 1.05;
-
-/// Where the drafter is, within the run.
-pub const IMPORTED: &str = "import/drafter";
 
 /// Arguments of `spectrain import`.
 #[derive(Debug, clap::Args)]
@@ -83,9 +83,10 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     let run = open_run(arguments, &name)?;
     import(arguments, &wanted, &run).inspect_err(|_| {
         // The first error is the one to report.
-        let _ = match run.is_new() {
-            true => run.discard(),
-            false => run.clear("import"),
+        let _ = if run.is_new() {
+            run.discard()
+        } else {
+            run.clear("import")
         };
     })
 }
@@ -181,9 +182,9 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     let drafter = run.path().join(IMPORTED);
     let published = Published::read(folder, &taken.meaning.reading)?;
     published.write(&drafter, Some(target), &provenance)?;
-    println!("{family} drafter, {}", taken.summary());
+    let mut text = format!("{family} drafter, {}\n", taken.summary());
     for other in others {
-        println!("not taken: {}", other.summary());
+        text.push_str(&format!("not taken: {}\n", other.summary()));
         if taken.may_be_chance(other) {
             tracing::warn!(
                 "the difference may be chance: measure with `--prompts` of what the drafter is for, or decide with `--layers`"
@@ -195,8 +196,8 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
             "next to nothing of what it drafts is accepted: is it for this target, and are these the layers?"
         );
     }
-    println!("imported to {}", drafter.display());
-    run.finish(manifest, started.elapsed().as_secs_f64(), provenance)
+    run.finish(manifest, started.elapsed().as_secs_f64(), provenance)?;
+    print(format!("{text}imported to {}\n", drafter.display()))
 }
 
 impl Measured {

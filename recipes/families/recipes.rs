@@ -1,0 +1,181 @@
+//! Which drafter is trained with which objective.
+
+use std::any::Any;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use burn::prelude::Device;
+use serde_json::Value;
+use spectrain_checkpoints::published::Family;
+use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_models::TargetParts;
+use spectrain_models::dflash::DFlash;
+use spectrain_models::eagle1::Eagle1;
+use spectrain_models::eagle3::Eagle3;
+use spectrain_models::hydra::Hydra;
+use spectrain_models::language_model::LanguageModel;
+use spectrain_models::masked_language_model::MaskedLanguageModel;
+use spectrain_models::medusa::Medusa;
+use spectrain_models::pard::Pard;
+use spectrain_train::{
+    BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PardLoss,
+    StagedBlockLoss, TrainingTimeTest,
+};
+
+use crate::families::registry::{Loaded, Shipped, Trained, Typed};
+use crate::recipe::document::Document;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::settings::Settings;
+use crate::recipe::tables::{Engine, ExportTable};
+use crate::stages::context::StageContext;
+use crate::stages::train;
+
+/// Every recipe there is. A new one is added here, and its folders, where they are of a new kind, to [`Family`].
+pub const RECIPES: &[Recipe] = &[
+    Recipe::of::<Eagle3, TrainingTimeTest>(
+        "eagle3",
+        "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
+    ),
+    Recipe::of::<Eagle1, FeatureRegression>(
+        "eagle1",
+        "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
+    ),
+    Recipe::of::<Medusa, MedusaLoss>(
+        "medusa",
+        "a head for each draft depth over the target's last hidden state (Medusa-1)",
+    ),
+    Recipe::of::<Hydra, HydraLoss>(
+        "hydra",
+        "heads that also read the tokens drafted before (Hydra, Hydra++)",
+    ),
+    Recipe::of::<DFlash, BlockLoss>(
+        "dflash",
+        "a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)",
+    ),
+    Recipe::of::<DFlash, StagedBlockLoss>(
+        "dflash-deer",
+        "the same drafter, aligned in the two stages of DEER",
+    ),
+    Recipe::of::<Pard, PardLoss>(
+        "pard",
+        "a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)",
+    ),
+    Recipe::of::<MaskedLanguageModel, DeerLoss>(
+        "deer",
+        "a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)",
+    ),
+    Recipe::of::<LanguageModel, Distill>(
+        "distillspec",
+        "a smaller language model, distilled from the target (DistillSpec, GKD)",
+    ),
+];
+
+/// A drafter and the objective it is trained with, without their types.
+pub struct Recipe {
+    /// What `recipe = "..."` says in the file.
+    pub name: &'static str,
+    /// One line about it.
+    pub about: &'static str,
+    /// Reads a recipe file of this kind.
+    pub read: fn(&Document) -> Result<ResolvedRecipe>,
+    /// What a folder of its drafter is known by.
+    pub family: Family,
+    /// The engines that load its drafters, whatever their settings rule out.
+    pub engines: &'static [Engine],
+    /// Runs a stage of its training.
+    pub train: fn(&StageContext, &str) -> Result<Value>,
+    /// Opens a drafter's folder.
+    pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
+}
+
+impl Recipe {
+    const fn of<D, O>(name: &'static str, about: &'static str) -> Self
+    where
+        D: Shipped,
+        O: Objective<D> + 'static,
+        D::Config: Settings,
+        O::Config: Settings,
+    {
+        Self {
+            name,
+            about,
+            read: |document| {
+                let file = document.file::<D::Config, O::Config>(O::STAGES)?;
+                D::check(&file.drafter).map_err(|error| document.refuse(error.into()))?;
+                O::new(&file.objective).map_err(|error| document.refuse(error))?;
+                check_export::<D>(&file.export.to).map_err(|error| document.refuse(error))?;
+                let method = Typed::<D, O> {
+                    drafter: file.drafter.clone(),
+                    objective: file.objective.clone(),
+                };
+                file.resolve(Box::new(method))
+            },
+            train: |context, stage| {
+                let method: &dyn Any = &*context.recipe.method;
+                let Some(method) = method.downcast_ref::<Typed<D, O>>() else {
+                    unreachable!("each recipe has the method that its `read` has made");
+                };
+                train::run::<D, O>(context, stage, &method.drafter, &method.objective)
+            },
+            family: D::FAMILY,
+            engines: D::ENGINES,
+            open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
+        }
+    }
+}
+
+/// Fails for an engine that loads no drafter of this kind. The two that are there unless a recipe says otherwise are
+/// remarked upon when the drafter is written: they are those of most kinds.
+fn check_export<D: Shipped>(engines: &[Engine]) -> spectrain_train::Result<()> {
+    if engines == ExportTable::default().to {
+        return Ok(());
+    }
+    match engines.iter().find(|engine| !D::ENGINES.contains(engine)) {
+        None => Ok(()),
+        Some(other) => Err(spectrain_train::Error::Setting {
+            table: "export",
+            key: "to",
+            expected: match D::ENGINES {
+                [] => format!("nothing: no engine loads {} drafters", D::KIND),
+                known => {
+                    let names = known.iter().map(|engine| format!("`\"{}\"`", engine.key()));
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    format!("engines that load {} drafters: {names}", D::KIND)
+                }
+            },
+            got: format!("`\"{}\"`", other.key()),
+        }),
+    }
+}
+
+/// The recipe of this name.
+pub fn find(name: &str) -> Option<&'static Recipe> {
+    RECIPES.iter().find(|recipe| recipe.name == name)
+}
+
+/// Runs a stage of the training of a recipe.
+pub fn train(context: &StageContext, stage: &str) -> Result<Value> {
+    let name = &context.recipe.recipe;
+    let recipe = find(name).with_context(|| format!("there is no recipe `{name}`"))?;
+    (recipe.train)(context, stage)
+}
+
+/// The names of all recipes, for messages.
+pub fn names() -> String {
+    let names: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
+    names.join(", ")
+}
+
+/// Opens any drafter's folder, ours or a published one.
+pub fn open_drafter(
+    folder: &Path,
+    target: &TargetParts,
+    device: &Device,
+) -> Result<Box<dyn Trained>> {
+    let model = ModelFolder::open(folder)?;
+    seal::check(&model)?;
+    let family = Family::of(&model)?;
+    let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
+    let recipe = recipe.with_context(|| format!("no recipe trains {family} drafters"))?;
+    (recipe.open)(folder, target, device)
+}
