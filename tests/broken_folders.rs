@@ -275,7 +275,7 @@ fn names_out_of_files_do_not_steer_the_terminal() {
 fn weights_that_overflow_in_a_block_drafter_are_an_error_wherever_they_are() {
     use burn::prelude::*;
     use rand::{SeedableRng, rngs::StdRng};
-    use spectrain::families::recipes::open_drafter;
+    use spectrain::families::registry::open_drafter;
     use spectrain_checkpoints::DType;
     use spectrain_models::{DraftRequest, DraftShape, Features, Proposal, Sampling, load_target};
 

@@ -2,7 +2,7 @@
 use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
-use spectrain::families::registry::Shipped;
+use spectrain::families::shipped::Shipped;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;

@@ -1,7 +1,7 @@
 //! The memory that a plan promises, against what training really allocates.
 use burn::prelude::Device;
 use spectrain::cli::progress::Output;
-use spectrain::families::recipes::{self, RECIPES, Recipe};
+use spectrain::families::registry::{self, RECIPES, Recipe};
 use spectrain::plan;
 use spectrain::plan::preflight::Asked;
 use spectrain::recipe;
@@ -228,7 +228,7 @@ fn it_does_for_the_settings_that_change_it_most() {
         ("distillspec", &["drafter.lora.rank=8"]),
     ];
     for (kind, changes) in cases {
-        within_a_fifth(recipes::find(kind).unwrap(), BASE, changes);
+        within_a_fifth(registry::find(kind).unwrap(), BASE, changes);
     }
 }
 

@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use spectrain::families::recipes::{self, RECIPES};
+use spectrain::families::registry::{self, RECIPES};
 use spectrain::plan;
 use spectrain::plan::preflight::Asked;
 use spectrain::recipe::{self, ResolvedRecipe};
@@ -12,7 +12,7 @@ use crate::allocation::largest_during;
 use crate::workspace::Workspace;
 
 /// The keys that a kind of recipe does not do without, and its optional tables.
-fn needed(kind: &recipes::Recipe) -> &'static str {
+fn needed(kind: &registry::Recipe) -> &'static str {
     match kind.name {
         "dflash" | "dflash-deer" => "[drafter]\nmask_token = 299\n",
         "pard" => "[drafter]\nmask_token = 299\n[drafter.fresh]\n[drafter.lora]\n",
@@ -32,7 +32,7 @@ fn recipes(workspace: &Workspace) -> Vec<String> {
         "[target]\nmodel = {target:?}\n[data]\ntrain = {train:?}\neval = {eval:?}\n[evaluate]\n\
          drafts = [{{ shape = \"dynamic\", nodes = 9 }}, {{ shape = \"calibrated\", nodes = 9 }}]\n"
     );
-    let of = |kind: &recipes::Recipe, tables: &str| {
+    let of = |kind: &registry::Recipe, tables: &str| {
         let (name, needed) = (kind.name, needed(kind));
         format!("recipe = \"{name}\"\nname = \"a\"\n{tables}{needed}")
     };
@@ -194,7 +194,7 @@ fn the_largest_numbers_together_have_a_plan_too() {
         ),
     ];
     for (kind, changes) in cases {
-        let (name, needed) = (kind, needed(recipes::find(kind).unwrap()));
+        let (name, needed) = (kind, needed(registry::find(kind).unwrap()));
         let text = format!(
             "recipe = {name:?}\nname = \"a\"\n[synthetic]\nvocab = 320\nd_model = 65536\nlayers = 1024\n\
              [data]\nmax_length = 4194304\n[train]\nsteps = 1073741824\ngradient_accumulation = 65536\n{needed}"

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory as _};
 use spectrain::cli::{Arguments, EXIT_STATUS};
-use spectrain::families::recipes::RECIPES;
+use spectrain::families::registry::RECIPES;
 use spectrain::recipe;
 use spectrain::recipe::tables::Engine;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 use serde_json::Value;
 use spectrain::cli::Arguments;
-use spectrain::families::recipes::RECIPES;
+use spectrain::families::registry::RECIPES;
 use spectrain::recipe;
 
 use crate::workspace::Workspace;

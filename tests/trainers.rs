@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
-use spectrain::families::registry::Shipped;
+use spectrain::families::shipped::Shipped;
 use spectrain_checkpoints::published::Family;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::dflash::DFlash;

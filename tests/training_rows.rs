@@ -8,7 +8,7 @@ use burn::tensor::DType;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use spectrain::families::recipes::RECIPES;
+use spectrain::families::registry::RECIPES;
 use spectrain_checkpoints::DType as Stored;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};

@@ -20,7 +20,7 @@ use crate::cli::commands::recipe::RecipeArguments;
 use crate::cli::commands::report::ReportArguments;
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
-use crate::families::recipes::{RECIPES, Recipe};
+use crate::families::registry::{RECIPES, Recipe};
 use crate::runtime::interruption::{Interrupted, interrupt, interrupted, or_interrupted};
 
 /// Train the drafters of speculative decoding, export them, and judge them.

@@ -23,7 +23,7 @@ use crate::families::drafter_folder::{
     architectures, cast, check_mask_token, check_sizes, rope_config, rope_layout, warn_of_own,
 };
 use crate::families::footprint::{Activations, Attended, Footprint, LayerSizes, Packed, decoder};
-use crate::families::registry::{Layout, Shipped, Writing, check_start};
+use crate::families::shipped::{Layout, Shipped, Writing, check_start};
 use crate::recipe::tables::Engine;
 
 impl Shipped for DFlash {

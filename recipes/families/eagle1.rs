@@ -20,7 +20,7 @@ use crate::families::drafter_folder::{cast, check_sizes, rope_config, rope_layou
 use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
-use crate::families::registry::{Layout, Shipped};
+use crate::families::shipped::{Layout, Shipped};
 use crate::recipe::tables::Engine;
 
 impl Shipped for Eagle1 {

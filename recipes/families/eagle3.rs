@@ -25,7 +25,7 @@ use crate::families::drafter_folder::{
 use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
-use crate::families::registry::{Layout, Shipped, Writing, check_start};
+use crate::families::shipped::{Layout, Shipped, Writing, check_start};
 use crate::recipe::tables::Engine;
 
 /// Draft vocabulary, and the target's embedding that some published folders repeat: no parameters of the drafter.

@@ -23,7 +23,7 @@ use crate::families::drafter_folder::check_mask_token;
 use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
-use crate::families::registry::{Layout, Shipped};
+use crate::families::shipped::{Layout, Shipped};
 use crate::recipe::tables::Engine;
 use crate::runtime::sizes::known_sizes;
 use crate::runtime::target::other_token;

@@ -24,7 +24,7 @@ use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::language_model::{
     Sizes, check_start, check_tokenizer, not_for_this, to_write,
 };
-use crate::families::registry::{Layout, Shipped};
+use crate::families::shipped::{Layout, Shipped};
 use crate::recipe::tables::Engine;
 
 impl Shipped for MaskedLanguageModel {

@@ -19,7 +19,7 @@ use spectrain_train::Workload;
 use crate::families::draft_heads::{output_head, take_target_head, take_vocabulary, token_map};
 use crate::families::drafter_folder::{cast, check_sizes, target_head};
 use crate::families::footprint::{Activations, Footprint, Packed};
-use crate::families::registry::{Layout, Shipped};
+use crate::families::shipped::{Layout, Shipped};
 use crate::recipe::tables::Engine;
 
 impl Shipped for Medusa {

@@ -14,5 +14,7 @@ mod hydra;
 mod language_model;
 mod masked_language_model;
 mod medusa;
-pub mod recipes;
+pub mod method;
 pub mod registry;
+pub mod shipped;
+pub mod trained;

@@ -136,7 +136,9 @@ impl Estimate {
             ),
             (
                 "drafter",
-                format!("{trained} trained parameters{frozen}, {tokens} draft tokens"),
+                format!(
+                    "{trained} trained parameters{frozen}, draft vocabulary of {tokens} tokens"
+                ),
             ),
         ]
     }
@@ -145,6 +147,11 @@ impl Estimate {
         let (memory, (passes, held)) = (&self.memory, self.unroll);
         let largest = self.peaks.iter().max_by_key(|(_, bytes)| *bytes);
         let (stage, peak) = largest.copied().unwrap_or_default();
+        let unrolled = if passes > 1 {
+            format!(" ({passes} draft steps unrolled, {held} held at a time)")
+        } else {
+            String::new()
+        };
         [
             ("memory, target", bytes(self.target_bytes)),
             (
@@ -153,10 +160,7 @@ impl Estimate {
             ),
             (
                 "memory, activations",
-                format!(
-                    "{} ({passes} steps unrolled, {held} held at a time)",
-                    bytes(memory.activations)
-                ),
+                format!("{}{unrolled}", bytes(memory.activations)),
             ),
             ("memory, loss", bytes(memory.loss)),
             ("memory, batches", bytes(memory.batches)),

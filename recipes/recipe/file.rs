@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use spectrain_train::TrainConfig;
 
-use crate::families::registry::Method;
+use crate::families::method::Method;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::settings::Settings;
 use crate::recipe::tables::{

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use crate::errors::Misuse;
-use crate::families::recipes;
+use crate::families::registry;
 use crate::recipe::change::Change;
 use crate::recipe::document::Document;
 use crate::recipe::problem::Problem;
@@ -23,9 +23,9 @@ pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
 pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
     let changes = Change::all(overrides, text.len() + 1)?;
     let document = Document::parse(text, &changes)?;
-    let known = recipes::names();
+    let known = registry::names();
     let name = document.recipe(&known)?;
-    let Some(kind) = recipes::find(name) else {
+    let Some(kind) = registry::find(name) else {
         let message = format!("unknown recipe `{name}`; known recipes: {known}");
         return Err(document.locate(&Problem::new("recipe", message)));
     };

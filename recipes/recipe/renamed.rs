@@ -25,7 +25,7 @@ pub(super) fn new_name(table: &str, key: &str, message: &str) -> Option<&'static
 #[cfg(test)]
 mod tests {
     use super::RENAMED;
-    use crate::families::recipes::RECIPES;
+    use crate::families::registry::RECIPES;
     use crate::recipe::read::read;
 
     /// What is said of a recipe in whose fourth line the key of the table stands; nothing where all is well.

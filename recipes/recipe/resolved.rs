@@ -12,7 +12,7 @@ use spectrain_models::{TargetSpec, bounds};
 use spectrain_train::TrainConfig;
 
 use crate::families::footprint::Footprint;
-use crate::families::registry::Method;
+use crate::families::method::Method;
 use crate::recipe::problem::{self, Problem, setting, some_of};
 use crate::recipe::tables::{
     DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable,
@@ -24,7 +24,7 @@ const VOCABULARY_MAPS: [&str; 2] = ["d2t", "token_map"];
 
 /// A recipe with every default filled in, without the types of its drafter and objective.
 pub struct ResolvedRecipe {
-    /// [`crate::families::recipes::Recipe::name`].
+    /// [`crate::families::registry::Recipe::name`].
     pub recipe: String,
     /// Folder under `runs/`.
     pub name: String,

@@ -17,8 +17,8 @@ use spectrain_eval::{
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
 
 use crate::cli::progress::Output;
-use crate::families::recipes::open_drafter;
-use crate::families::registry::Trained;
+use crate::families::registry::open_drafter;
+use crate::families::trained::Trained;
 use crate::recipe::tables::EvaluateTable;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::target;

@@ -1,4 +1,5 @@
-//! Models at work: the device, the target, the judge of a drafter, the check before training, the benchmark.
+//! Models at work: the device, the target and its files, the judge of a drafter, prompts, the check before training, the benchmark,
+//! and the Ctrl-C that stops them.
 
 pub mod bench;
 pub mod decoded;

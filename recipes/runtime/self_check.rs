@@ -13,7 +13,7 @@ use spectrain_models::weights::host_f32;
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, Transformer, chain, load_target};
 use spectrain_train::{Batch, Objective, Rows, Statistics, Train, Trainee};
 
-use crate::families::registry::Shipped;
+use crate::families::shipped::Shipped;
 use crate::runtime::device::graph_device;
 use crate::stages::context::StageContext;
 

@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
-use crate::families::recipes::open_drafter;
-use crate::families::registry::{Trained, Writing};
+use crate::families::registry::open_drafter;
+use crate::families::shipped::Writing;
+use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::decoded::accepted;

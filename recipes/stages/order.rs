@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::errors::Misuse;
-use crate::families::recipes;
+use crate::families::registry;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::stages::inputs::TRAIN;
@@ -75,7 +75,7 @@ pub const STAGES: &[Stage] = &[
             Input::Before,
         ],
         resumes: true,
-        run: |context, stage| recipes::train(context, stage),
+        run: |context, stage| registry::train(context, stage),
     },
     Stage {
         name: "export",

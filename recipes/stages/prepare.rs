@@ -52,13 +52,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
     if let Some(held_out) = &sets.held_out {
         let (prompts, rows) = (held_out.prompts(), held_out.rows());
         context.output.say(format!(
-            "prepare: {prompts} prompts ({rows} rows) are held out of `data.train` for the evaluation"
+            "prepare: held out of `data.train` for the evaluation: {prompts} prompts in {rows} rows"
         ));
         summary["held_out"] = json!({"share": data.held_out(), "prompts": prompts, "rows": rows});
     }
     if prompts.too_long > 0 {
         context.output.warn(format!(
-            "{} prompts are longer than `data.max_length` and are left out",
+            "prompts longer than `data.max_length`, which are left out: {}",
             prompts.too_long
         ));
         summary["prompts_too_long"] = json!(prompts.too_long);

@@ -68,9 +68,9 @@ impl<'a> Setup<'a> {
         let config = given.with_steps(&samples)?;
         if let Some(epochs) = given.epochs {
             let steps = config.steps;
-            context
-                .output
-                .say(format!("{stage}: {epochs} epochs are {steps} steps"));
+            context.output.say(format!(
+                "{stage}: `epochs = {epochs}` comes to {steps} steps"
+            ));
             if config.warmup_steps != given.warmup_steps {
                 let (asked, warmup) = (given.warmup_steps, config.warmup_steps);
                 context.output.warn(format!(

@@ -19,7 +19,7 @@ use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
 use crate::cli::progress::Output;
-use crate::families::registry::Shipped as _;
+use crate::families::shipped::Shipped as _;
 use crate::recipe;
 use crate::recipe::ResolvedRecipe;
 use crate::runs::places::{EXPORTED, trained};

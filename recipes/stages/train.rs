@@ -10,7 +10,7 @@ use spectrain_data::tokens::TokenShards;
 use spectrain_models::weights::import;
 use spectrain_train::{FitSummary, Objective, Trainee};
 
-use crate::families::registry::Shipped;
+use crate::families::shipped::Shipped;
 use crate::runs::places::trained;
 use crate::runtime::device::{graph_device, is_gpu};
 use crate::runtime::interruption::check_interrupted;

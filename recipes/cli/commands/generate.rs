@@ -15,7 +15,7 @@ use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
 use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
-use crate::families::recipes::open_drafter;
+use crate::families::registry::open_drafter;
 use crate::recipe::tables::{EvaluateTable, TargetType};
 use crate::runs::drafter_at;
 use crate::runtime::device;

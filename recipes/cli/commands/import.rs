@@ -16,7 +16,7 @@ use crate::cli::commands::prompts::prompts_in;
 use crate::cli::progress::print;
 use crate::errors::Misuse;
 use crate::families::drafter_folder::warn_of_own;
-use crate::families::recipes::open_drafter;
+use crate::families::registry::open_drafter;
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::places::IMPORTED;

@@ -5,7 +5,8 @@ use rand::rngs::StdRng;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_models::{Distribution, Draft, DraftRequest, Features, Proposal, Proposer, Sampling};
 
-use crate::families::registry::{Trained, Writing};
+use crate::families::shipped::Writing;
+use crate::families::trained::Trained;
 use crate::runtime::decoded::{Decoded, decode};
 use crate::runtime::judge::Judge;
 /// Share of the trained drafter's accepted tokens that the exported one must keep when its weights were rounded.

@@ -11,8 +11,8 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 
 use crate::families::drafter_folder::samples::vocabulary;
-use crate::families::recipes::open_drafter;
-use crate::families::registry::Shipped;
+use crate::families::registry::open_drafter;
+use crate::families::shipped::Shipped;
 
 type Read<L> = fn(&Path) -> spectrain_checkpoints::Result<(L, Vec<NamedTensor>)>;
 type Changed<L> = (&'static str, fn(&mut L), fn(&mut Vec<NamedTensor>));

@@ -1,0 +1,74 @@
+//! A drafter and its objective without their types.
+
+use std::any::Any;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+use spectrain_checkpoints::published::Family;
+use spectrain_models::{Capture, Drafter, TargetSpec};
+use spectrain_train::{Objective, Workload};
+
+use crate::families::footprint::{Activations, Footprint, Packed};
+use crate::families::shipped::Shipped;
+use crate::recipe::settings::Settings;
+
+/// A recipe's drafter and objective with their tables, without their types.
+pub trait Method: Any + Send + Sync {
+    /// The hidden states the drafter reads.
+    fn capture(&self, target: &TargetSpec) -> Result<Capture>;
+    /// Sizes of the drafter.
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
+    /// See [`Objective::workload`].
+    fn workload(&self, stage: &str) -> Workload;
+    /// What a step of a stage of the training keeps.
+    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
+    /// See [`Shipped::FAMILY`].
+    fn family(&self) -> Family;
+    /// See [`Objective::STAGES`].
+    fn stages(&self) -> &'static [&'static str];
+    /// See [`Objective::settings_of`].
+    fn objective_of(&self, stage: &str) -> Result<Value>;
+}
+
+/// A drafter and an objective with their tables.
+pub(crate) struct Typed<D: Drafter, O: Objective<D>> {
+    pub(crate) drafter: D::Config,
+    pub(crate) objective: O::Config,
+}
+
+impl<D, O> Method for Typed<D, O>
+where
+    D: Shipped,
+    O: Objective<D> + 'static,
+    D::Config: Settings,
+    O::Config: Settings,
+{
+    fn capture(&self, target: &TargetSpec) -> Result<Capture> {
+        Ok(D::capture(&self.drafter, target)?)
+    }
+
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
+        D::footprint(&self.drafter, target)
+    }
+
+    fn workload(&self, stage: &str) -> Workload {
+        O::workload(&self.objective, stage)
+    }
+
+    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations> {
+        D::activations(&self.drafter, target, &self.workload(stage), batch)
+    }
+
+    fn family(&self) -> Family {
+        D::FAMILY
+    }
+
+    fn stages(&self) -> &'static [&'static str] {
+        O::STAGES
+    }
+
+    fn objective_of(&self, stage: &str) -> Result<Value> {
+        let settings = O::settings_of(&self.objective, stage);
+        serde_json::to_value(settings).context("cannot write the settings of the objective")
+    }
+}

@@ -1,0 +1,122 @@
+//! A drafter that was read from a folder, without its type.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use burn::tensor::DType as BurnDType;
+use serde_json::Value;
+use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::weights::{export, held_in, import};
+use spectrain_models::{Capture, Drafter, Proposer, Session};
+
+use crate::families::drafter_folder::cast;
+use crate::families::shipped::{Layout, Shipped, Writing};
+use crate::recipe::tables::Engine;
+
+/// A drafter that was read from a folder, without its type.
+pub trait Trained {
+    /// What reports call it.
+    fn kind(&self) -> &'static str;
+    /// The hidden states that it reads.
+    fn capture(&self) -> Result<Capture>;
+    /// Parameters of its own.
+    fn parameters(&self) -> u64;
+    /// Puts it to work.
+    fn session(&self) -> Box<dyn Proposer>;
+    /// Its parameters.
+    fn tensors(&self) -> Vec<NamedTensor>;
+    /// The tokens it can propose.
+    fn vocabulary(&self) -> &DraftVocabulary;
+    /// The same drafter with its parameters held in `dtype`, and so computing in it, as engines do that serve it with a target
+    /// of that type. [`tensors`](Self::tensors) are to be taken before.
+    fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained>;
+    /// The same drafter with its parameters rounded to `dtype`.
+    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
+    /// See [`Shipped::write`].
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
+    /// Whether an engine loads another folder than the usual one; see [`Shipped::LAYOUTS`].
+    fn has_layout_for(&self, engine: Engine) -> bool;
+    /// Writes the folder that an engine loads.
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
+    /// The commands for the folder that an engine loads; for the usual one those of other engines too.
+    fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>>;
+}
+
+/// A drafter that was read.
+pub(crate) struct Loaded<D: Drafter>(pub(crate) D);
+
+impl<D: Shipped> Trained for Loaded<D> {
+    fn kind(&self) -> &'static str {
+        D::KIND
+    }
+
+    fn capture(&self) -> Result<Capture> {
+        self.0.captured()
+    }
+
+    fn parameters(&self) -> u64 {
+        self.0.num_params() as u64
+    }
+
+    fn session(&self) -> Box<dyn Proposer> {
+        // Tensors are shared, not copied.
+        Box::new(Session::new(self.0.clone()))
+    }
+
+    fn tensors(&self) -> Vec<NamedTensor> {
+        export(&self.0)
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.0.vocabulary()
+    }
+
+    fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained> {
+        Box::new(Loaded(held_in(self.0.clone(), dtype)))
+    }
+
+    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {
+        let tensors = cast(cast(self.tensors(), dtype)?, DType::F32)?;
+        Ok(Box::new(Loaded(import(
+            self.0.clone(),
+            tensors,
+            "the trained drafter",
+        )?)))
+    }
+
+    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
+        self.0.write(folder, dtype, provenance)
+    }
+
+    fn has_layout_for(&self, engine: Engine) -> bool {
+        self.layout_for(engine).is_some()
+    }
+
+    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
+        match self.layout_for(engine) {
+            Some(layout) => (layout.write)(&self.0, writing),
+            None if engine == Engine::Speculators => {
+                bail!("{} drafters have no layout of speculators", D::KIND)
+            }
+            None => self.write(writing.folder, writing.dtype, writing.provenance),
+        }
+    }
+
+    fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>> {
+        match self.layout_for(engine) {
+            Some(layout) => Ok(vec![(layout.launch)(&self.0, writing)]),
+            None => {
+                let (target, length) = (writing.target, writing.draft_length);
+                self.0.launch_lines(writing.folder, target, length)
+            }
+        }
+    }
+}
+
+impl<D: Shipped> Loaded<D> {
+    fn layout_for(&self, engine: Engine) -> Option<&'static Layout<D>> {
+        D::LAYOUTS.iter().find(|layout| layout.engine == engine)
+    }
+}
