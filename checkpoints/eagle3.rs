@@ -149,6 +149,7 @@ const SPECULATORS_LAYER: &[Key] = &[
 /// What both layouts have in common.
 const fn of_both(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
     Dialect {
+        family: "EAGLE-3",
         neutral: &[llama::NEUTRAL, NEUTRAL, ONE_LAYER],
         aliases: &[["layers.0.", "midlayer."]],
         repeated: &[

@@ -18,12 +18,14 @@ pub(crate) mod tests;
 
 /// The folder of an ordinary language model.
 pub const LANGUAGE_MODEL: Dialect = Dialect {
+    by_text: true,
     launch: |_, dir, target, draft_tokens| launch_lines(dir, target, draft_tokens),
     ..Dialect::named("language model", |folder| recognises(folder.config()))
 };
 
 /// That of a language model that drafts in one pass.
 pub const PARD: Dialect = Dialect {
+    by_text: true,
     launch: |_, dir, target, draft_tokens| pard_launch_lines(dir, target, draft_tokens),
     ..Dialect::named("PARD", |folder| mask_token(folder.config()).is_some())
 };

@@ -17,6 +17,7 @@ pub mod hash;
 pub mod hub;
 pub mod hydra;
 mod json;
+pub mod known;
 pub mod language_model;
 pub mod launch;
 pub mod masked_language_model;
@@ -29,7 +30,6 @@ pub mod seal;
 pub mod speculators;
 pub mod state;
 pub mod tensors;
-pub mod unknown;
 
 pub use config::Rope;
 pub use error::{Error, Result};

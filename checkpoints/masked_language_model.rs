@@ -10,6 +10,7 @@ use crate::{Error, Result};
 
 /// This program's folder.
 pub const DEER: Dialect = Dialect {
+    by_text: true,
     launch: |_, _, _, _| launch_lines(),
     ..Dialect::named("DEER", |folder| recognises(folder.config()))
 };

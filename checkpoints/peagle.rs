@@ -17,6 +17,7 @@ use crate::speculators::{MODEL_TYPE, speculators_config};
 /// vLLM's layout: EAGLE-3's under the same architecture.
 pub const PEAGLE: Dialect = Dialect {
     name: "P-EAGLE",
+    family: "P-EAGLE",
     recognises: |folder| {
         let config = folder.config();
         let named = eagle3::names_eagle3(config) && eagle3::has_mask(config);
@@ -41,6 +42,7 @@ pub const PEAGLE: Dialect = Dialect {
 /// The layout of the speculators library.
 pub const SPECULATORS: Dialect = Dialect {
     name: "P-EAGLE for speculators",
+    family: "P-EAGLE",
     recognises: |folder: &ModelFolder| folder.config()[MODEL_TYPE] == "peagle",
     more: &[top(&[
         Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),

@@ -1,7 +1,9 @@
 //! Train the drafters of speculative decoding from one file, export them, and judge them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![warn(clippy::too_many_lines, clippy::print_stdout)]
 
 pub mod cli;
+pub mod errors;
 pub mod families;
 pub mod plan;
 pub mod recipe;

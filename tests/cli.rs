@@ -1,5 +1,7 @@
 //! What the program says of itself, and how it tells misuse from failure.
-use crate::workspace::{RECIPE, Workspace};
+use std::fs::File;
+
+use crate::workspace::{Outcome, RECIPE, Workspace};
 
 const HELP: &str = "\
 Train the drafters of speculative decoding, export them, and judge them
@@ -161,6 +163,42 @@ fn an_error_says_each_thing_once() {
         1,
         "{outcome:#?}"
     );
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error_and_a_reader_who_has_seen_enough_is_none() {
+    let workspace = Workspace::finished();
+    let drafter = "run --target target";
+    for words in [
+        format!("check {drafter}"),
+        format!("evaluate --drafter {drafter} --prompts eval.jsonl --count 1 --max-new-tokens 4"),
+        format!("generate --drafter {drafter} --prompt count --max-new-tokens 4"),
+        "export run --to vllm --out OUT".into(),
+        "data prepare --target target --data eval.jsonl --out OUT".into(),
+        format!("import {drafter} --name OUT"),
+        "recipes".into(),
+    ] {
+        let ended = |stdout: std::process::Stdio, out: &str| {
+            let words = words.replace("OUT", out);
+            let words: Vec<&str> = words.split(' ').collect();
+            let mut command = workspace.command(&words);
+            Outcome::from(command.stdout(stdout).output().unwrap())
+        };
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let outcome = ended(full.into(), "full");
+        assert!(
+            !outcome.stderr.contains("panicked"),
+            "{words}: {outcome:#?}"
+        );
+        outcome.failed(&["cannot write to standard output"]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let outcome = ended(writer.into(), "closed").succeeded();
+        assert!(
+            !outcome.stderr.contains("panicked"),
+            "{words}: {outcome:#?}"
+        );
+    }
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
     let copies = prepared["train"]["copies"].as_u64().unwrap();
     assert!(copies > 0 && copies <= 20, "{copies}");
     let steps = &workspace.manifest("train")["summary"]["fit"]["steps"];
-    let said = format!("train: 1.5 epochs are {steps} steps");
+    let said = format!("train: `epochs = 1.5` comes to {steps} steps");
     assert!(outcome.stderr.contains(&said), "{said}: {outcome:#?}");
     assert_eq!(
         workspace.json("runs/run/evaluate/report.json")["settings"][0]["datasets"][0]["name"],

@@ -1,11 +1,11 @@
 //! Folders of EAGLE drafters as their many trainers write them.
 use serde_json::{Value, json};
-use spectrain::families::registry::recipe_of;
 use spectrain::families::shipped::Writing;
 use spectrain::recipe::tables::Engine;
 use spectrain_checkpoints::dialect::{Meaning, Reading};
 use spectrain_checkpoints::eagle1::EAGLE1;
 use spectrain_checkpoints::eagle3::{EAGLE3, SPECULATORS};
+use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::launch::Server;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
@@ -114,7 +114,7 @@ fn eagle_3_folders_of_all_trainers_are_the_same_drafter() {
     for (whose, change, rename) in cases {
         let folder = eagle3().with_config(change).renamed(rename);
         let model = ModelFolder::open(folder.path()).unwrap();
-        assert_eq!(recipe_of(&model).unwrap().name, "eagle3", "{whose}");
+        assert_eq!(dialect_of(&model).unwrap().family, "EAGLE-3", "{whose}");
         let found = folder.open().unwrap();
         assert_eq!(
             sorted(found.tensors()),
@@ -241,7 +241,7 @@ fn meanings(
         target_layers: Some(layers),
         ..Reading::default()
     };
-    (recipe_of(&model)?.meanings)(&model, &reading, given)
+    Ok(dialect_of(&model)?.meanings(&model, &reading, given)?)
 }
 
 fn ways(folder: &Folder, layers: usize) -> Vec<(Option<Vec<usize>>, bool)> {

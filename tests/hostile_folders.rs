@@ -6,8 +6,9 @@ use std::path::Path;
 use burn::prelude::Device;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
-use spectrain::families::registry::{open_drafter, recipe_of};
+use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::dialect::Reading;
+use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::{TargetParts, TransformerConfig};
 
@@ -178,12 +179,12 @@ fn read(folder: &Path, target: &TargetParts) -> bool {
     };
     let _ = seal::check(&opened);
     let _ = TransformerConfig::read(opened.config(), &folder.join("config.json"));
-    if let Ok(recipe) = recipe_of(&opened) {
+    if let Ok(dialect) = dialect_of(&opened) {
         let reading = Reading {
             target_layers: Some(6),
             ..Reading::default()
         };
-        let _ = (recipe.meanings)(&opened, &reading, None);
+        let _ = dialect.meanings(&opened, &reading, None);
     }
     match open_drafter(folder, target, &Device::flex()) {
         Ok(_) => true,

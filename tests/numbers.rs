@@ -2,8 +2,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use spectrain::families::registry;
-use spectrain::families::registry::RECIPES;
+use spectrain::families::registry::{self, RECIPES};
 use spectrain::plan;
 use spectrain::plan::preflight::Asked;
 use spectrain::recipe::{self, ResolvedRecipe};
@@ -209,7 +208,7 @@ fn the_largest_numbers_together_have_a_plan_too() {
             existing: Existing::Continue,
             device: "cpu",
         };
-        let text = plan::plan(&asked).unwrap();
+        let text = plan::plan(&asked).unwrap().text;
         assert!(text.contains("memory, together"), "{text}");
     }
 }

@@ -130,6 +130,9 @@ fn a_plan_knows_the_draft_vocabulary_of_the_drafter_that_training_starts_from() 
             .find(|line| line.starts_with("  drafter "));
         line.unwrap().to_owned()
     };
-    assert!(drafter(&plan).ends_with(" 256 draft tokens"), "{plan:#?}");
+    assert!(
+        drafter(&plan).ends_with(" draft vocabulary of 256 tokens"),
+        "{plan:#?}"
+    );
     assert_eq!(drafter(&plan), drafter(&fresh));
 }

@@ -3,8 +3,9 @@ use std::path::{Path, PathBuf};
 
 use burn::prelude::Device;
 use serde_json::Value;
-use spectrain::families::registry::{RECIPES, Recipe, Trained, open_drafter};
+use spectrain::families::registry::{RECIPES, Recipe, open_drafter};
 use spectrain::families::shipped::Writing;
+use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
 use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};

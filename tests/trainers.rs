@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
-use spectrain::families::registry::recipe_of;
 use spectrain::families::shipped::Shipped;
+use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle3::Eagle3;
@@ -213,7 +213,7 @@ fn drafters_of_other_kinds_are_refused_by_name() {
         ("modelopt-domino", "`dflash_config.projector_type`"),
     ] {
         let model = ModelFolder::open(folder(name)).unwrap();
-        let error = recipe_of(&model).err().unwrap().to_string();
+        let error = dialect_of(&model).err().unwrap().to_string();
         assert!(error.contains(part), "{name}: {error}");
     }
     // A known kind with parts that are not.

@@ -71,7 +71,7 @@ impl Log {
     pub(crate) fn new(steps: usize, folder: &Path) -> Self {
         let wanted = tracing::enabled!(tracing::Level::INFO);
         let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
-            let style = "{bar:30} {pos}/{len} {per_sec} {msg} {eta} left";
+            let style = "{bar:30} step {pos}/{len} {msg} {eta} left";
             let bar = ProgressBar::new(steps as u64);
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
@@ -113,9 +113,9 @@ impl Log {
         let left = self.pace * (self.steps - step) as f64;
         let shown = shown(&alphas);
         match &self.bar {
-            Some(bar) => bar.set_message(format!("{rate:.0} tok/s loss {loss:.3}{shown}")),
+            Some(bar) => bar.set_message(format!("{rate:.0} tokens/s loss {loss:.3}{shown}")),
             None => tracing::info!(
-                "step {step}/{} loss {loss:.4}{shown} norm {norm:.3} lr {learning_rate:.2e} {rate:.0} tok/s {left:.0} s left",
+                "step {step}/{} loss {loss:.4}{shown} norm {norm:.3} lr {learning_rate:.2e} {rate:.0} tokens/s {left:.0} s left",
                 self.steps
             ),
         }

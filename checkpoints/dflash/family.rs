@@ -63,7 +63,7 @@ impl Family {
 }
 
 /// What the speculators library calls each kind, and the architecture of each.
-pub(crate) const KINDS: [[&str; 2]; 3] = [
+pub(super) const KINDS: [[&str; 2]; 3] = [
     ["dflash", "DFlashSpeculator"],
     ["dflash2", "DFlash2DraftModel"],
     ["dspark", "DSparkSpeculator"],

@@ -19,6 +19,10 @@ use crate::{Error, Result};
 pub struct Dialect {
     /// What errors call it.
     pub name: &'static str,
+    /// What messages call its drafters.
+    pub family: &'static str,
+    /// Whether they need nothing of their target but the text, and so draft for any target with its tokens.
+    pub by_text: bool,
     /// Whether a folder is of it.
     pub recognises: fn(&ModelFolder) -> bool,
     /// Values of `architectures` that it is read under; none where it is not told by them.
@@ -150,6 +154,8 @@ impl Dialect {
     pub(crate) const fn named(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Self {
         Self {
             name,
+            family: name,
+            by_text: false,
             recognises,
             architectures: &[],
             section: None,

@@ -25,9 +25,10 @@ pub enum Output {
 impl Output {
     /// Bars if standard error is a terminal, lines if not.
     pub fn detect() -> Self {
-        match std::io::stderr().is_terminal() {
-            true => Self::Bars,
-            false => Self::Lines,
+        if std::io::stderr().is_terminal() {
+            Self::Bars
+        } else {
+            Self::Lines
         }
     }
 

@@ -126,7 +126,7 @@ pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
     let Some(folder) = &target.folder else {
         return Ok(Vec::new());
     };
-    let config = crate::runtime::target::read_json(&folder.join("config.json"))?;
+    let config = crate::runtime::model_files::read_json(&folder.join("config.json"))?;
     let names = config["architectures"].as_array();
     let names = names.into_iter().flatten().filter_map(|name| name.as_str());
     Ok(names.map(str::to_owned).collect())

@@ -25,8 +25,8 @@ use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
 use crate::families::shipped::{Shipped, Writing};
-use crate::plan::target_sizes::known_sizes;
 use crate::recipe::tables::Engine;
+use crate::runtime::sizes::known_sizes;
 use crate::runtime::target::other_token;
 
 impl Shipped for LanguageModel {
@@ -39,7 +39,6 @@ impl Shipped for LanguageModel {
         Engine::LlamaCpp,
     ];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&LANGUAGE_MODEL, None)];
-    const BY_TEXT: bool = true;
     const SAMPLES: &'static [&'static str] = &[
         "fresh = { layers = 2 }",
         "fresh = { layers = 1 }\nlora = { rank = 2 }",
@@ -109,7 +108,6 @@ impl Shipped for Pard {
     /// Served as the language model that it is.
     const ENGINES: &'static [Engine] = LanguageModel::ENGINES;
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&PARD, None)];
-    const BY_TEXT: bool = true;
     const SAMPLES: &'static [&'static str] = &[
         "fresh = { layers = 2 }\nmask_token = 5",
         "fresh = { layers = 2 }\nmask_token = 5\ntarget_features = true",

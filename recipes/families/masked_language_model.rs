@@ -30,7 +30,6 @@ impl Shipped for MaskedLanguageModel {
     const KIND: &'static str = "masked_language_model";
     const ENGINES: &'static [Engine] = &[];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&DEER, None)];
-    const BY_TEXT: bool = true;
     const SAMPLES: &'static [&'static str] = &[
         "fresh = { layers = 2 }\nmask_token = 5\nseparator_token = 6\ncontext = \"causal\"",
         "fresh = { layers = 2 }\nmask_token = 5\nseparator_token = 6\ncontext = \"bidirectional\"",

@@ -10,6 +10,8 @@ mod hydra;
 mod language_model;
 mod masked_language_model;
 mod medusa;
+pub mod method;
 mod peagle;
 pub mod registry;
 pub mod shipped;
+pub mod trained;

@@ -1,16 +1,15 @@
 //! Which drafter is trained with which objective.
 
+use std::any::Any;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use burn::prelude::Device;
-use burn::tensor::DType as BurnDType;
 use serde_json::Value;
-use spectrain_checkpoints::dialect::{Dialect, Meaning, Reading};
-use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::unknown::{no_drafter, refuse_others};
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal};
-use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_checkpoints::dialect::Reading;
+use spectrain_checkpoints::known::dialect_of;
+use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_models::TargetParts;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -20,24 +19,22 @@ use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
 use spectrain_models::peagle::PEagle;
-use spectrain_models::weights::{export, held_in, import};
-use spectrain_models::{Capture, Drafter, Proposer, Session, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PEagleLoss,
-    PardLoss, StagedBlockLoss, TrainingTimeTest, Workload,
+    PardLoss, StagedBlockLoss, TrainingTimeTest,
 };
 
-use crate::families::described;
-use crate::families::drafter_folder::cast;
-use crate::families::footprint::{Activations, Footprint, Packed};
-use crate::families::shipped::{Shipped, Writing};
+use crate::families::method::Typed;
+use crate::families::shipped::Shipped;
+use crate::families::trained::{Loaded, Trained};
+use crate::recipe::document::Document;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::settings::Settings;
 use crate::recipe::tables::{Engine, ExportTable};
-use crate::recipe::{Document, ResolvedRecipe, Settings};
-use crate::runtime::target::{TrainedFor, sha256, trained_for};
-use crate::stages::{StageContext, train};
+use crate::stages::context::StageContext;
+use crate::stages::train;
 
-/// Every recipe there is. A folder is of the first that recognises it: a language model of one layer looks like an EAGLE-1
-/// drafter of its authors.
+/// Every recipe there is. A new one is added here.
 pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Eagle3, TrainingTimeTest>(
         "eagle3",
@@ -89,80 +86,18 @@ pub struct Recipe {
     pub about: &'static str,
     /// Reads a recipe file of this kind.
     pub read: fn(&Document) -> Result<ResolvedRecipe>,
-    /// What reports call its drafter.
-    pub kind: &'static str,
-    /// What messages call it.
+    /// What messages call its drafter.
     pub family: &'static str,
-    /// Whether a folder is of its drafter.
-    pub recognises: fn(&ModelFolder) -> bool,
-    /// See [`Shipped::BY_TEXT`].
-    pub by_text: bool,
+    /// The engines that load its drafters, whatever their settings rule out.
+    pub engines: &'static [Engine],
+    /// Runs a stage of its training.
+    pub train: fn(&StageContext, &str) -> Result<Value>,
+    /// Opens a drafter's folder.
+    pub open: fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
     /// See [`Shipped::SAMPLES`].
     pub samples: &'static [&'static str],
     /// The engines that load a layout of their own.
     pub apart: fn() -> Vec<Engine>,
-    /// The engines that load its drafters, whatever their settings rule out.
-    pub engines: &'static [Engine],
-    /// Opens a drafter's folder.
-    pub open: fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
-    /// Every way in which a folder can be meant.
-    pub meanings: fn(&ModelFolder, &Reading, Option<&[usize]>) -> Result<Vec<Meaning>>,
-}
-
-/// A recipe's drafter and objective with their tables, without their types.
-pub trait Method: Send + Sync {
-    /// The hidden states the drafter reads.
-    fn capture(&self, target: &TargetSpec) -> Result<Capture>;
-    /// Sizes of the drafter.
-    fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
-    /// See [`Objective::workload`].
-    fn workload(&self, stage: &str) -> Workload;
-    /// What a step of a stage of the training keeps.
-    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
-    /// See [`Shipped::KIND`].
-    fn kind(&self) -> &'static str;
-    /// An untrained drafter with random parameters.
-    fn fresh(
-        &self,
-        target: &TargetParts,
-        vocabulary: &DraftVocabulary,
-        device: &Device,
-    ) -> Result<Box<dyn Trained>>;
-    /// See [`Objective::STAGES`].
-    fn stages(&self) -> &'static [&'static str];
-    /// See [`Objective::settings_of`].
-    fn objective_of(&self, stage: &str) -> Result<Value>;
-    /// Runs one of these stages.
-    fn train(&self, context: &StageContext, stage: &str) -> Result<Value>;
-}
-
-/// A drafter that was read from a folder, without its type.
-pub trait Trained {
-    /// What reports call it.
-    fn kind(&self) -> &'static str;
-    /// The hidden states that it reads.
-    fn capture(&self) -> Result<Capture>;
-    /// Parameters of its own.
-    fn parameters(&self) -> u64;
-    /// Puts it to work.
-    fn session(&self) -> Box<dyn Proposer>;
-    /// Its parameters.
-    fn tensors(&self) -> Vec<NamedTensor>;
-    /// The tokens it can propose.
-    fn vocabulary(&self) -> &DraftVocabulary;
-    /// The same drafter with its parameters held in `dtype`, and so computing in it, as engines do that serve it with a target
-    /// of that type. [`tensors`](Self::tensors) are to be taken before.
-    fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained>;
-    /// The same drafter with its parameters rounded to `dtype`.
-    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
-    /// See [`write_usual`].
-    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
-    /// Whether an engine loads another folder than the usual one; see [`Shipped::DIALECTS`].
-    fn has_layout_for(&self, engine: Engine) -> bool;
-    /// Writes the folder that an engine loads.
-    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
-    /// The commands for the folder that an engine loads; for the usual one those of other engines too.
-    fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>>;
 }
 
 impl Recipe {
@@ -187,25 +122,22 @@ impl Recipe {
                 };
                 file.resolve(Box::new(method))
             },
-            kind: D::KIND,
-            family: D::DIALECTS[0].0.name,
-            recognises: |folder| {
-                let mut dialects = D::DIALECTS.iter();
-                dialects.any(|(dialect, _)| (dialect.recognises)(folder))
+            train: |context, stage| {
+                let method: &dyn Any = &*context.recipe.method;
+                let Some(method) = method.downcast_ref::<Typed<D, O>>() else {
+                    unreachable!("each recipe has the method that its `read` has made");
+                };
+                train::run::<D, O>(context, stage, &method.drafter, &method.objective)
             },
-            by_text: D::BY_TEXT,
-            samples: D::SAMPLES,
-            apart: || {
-                let engines = D::DIALECTS.iter().filter_map(|(_, engine)| *engine);
-                engines.collect()
-            },
+            family: D::DIALECTS[0].0.family,
             engines: D::ENGINES,
             open: |folder, reading, target, device| {
                 Ok(Box::new(Loaded(D::open(folder, reading, target, device)?)))
             },
-            meanings: |folder, reading, captured_layers| {
-                let dialect = described::dialect_of::<D>(folder)?;
-                Ok(dialect.meanings(folder, reading, captured_layers)?)
+            samples: D::SAMPLES,
+            apart: || {
+                let engines = D::DIALECTS.iter().filter_map(|(_, engine)| *engine);
+                engines.collect()
             },
         }
     }
@@ -240,24 +172,17 @@ pub fn find(name: &str) -> Option<&'static Recipe> {
     RECIPES.iter().find(|recipe| recipe.name == name)
 }
 
+/// Runs a stage of the training of a recipe.
+pub fn train(context: &StageContext, stage: &str) -> Result<Value> {
+    let name = &context.recipe.recipe;
+    let recipe = find(name).with_context(|| format!("there is no recipe `{name}`"))?;
+    (recipe.train)(context, stage)
+}
+
 /// The names of all recipes, for messages.
 pub fn names() -> String {
     let names: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
     names.join(", ")
-}
-
-/// The recipe whose drafter a folder holds, ours or a published one.
-///
-/// # Errors
-/// It is of no drafter that there is.
-pub fn recipe_of(folder: &ModelFolder) -> Result<&'static Recipe> {
-    let mut families: Vec<&str> = RECIPES.iter().map(|recipe| recipe.family).collect();
-    families.dedup();
-    let families = families.join(", ");
-    refuse_others(folder, &families)?;
-    let mut recipes = RECIPES.iter();
-    let found = recipes.find(|recipe| (recipe.recognises)(folder));
-    Ok(found.ok_or_else(|| no_drafter(folder, &families))?)
 }
 
 /// Opens any drafter's folder, ours or a published one.
@@ -266,169 +191,20 @@ pub fn open_drafter(
     target: &TargetParts,
     device: &Device,
 ) -> Result<Box<dyn Trained>> {
+    open_as(folder, None, target, device)
+}
+
+/// The same as `reading` says or, where that says nothing, as is likeliest.
+pub fn open_as(
+    folder: &Path,
+    reading: Option<&Reading>,
+    target: &TargetParts,
+    device: &Device,
+) -> Result<Box<dyn Trained>> {
     let model = ModelFolder::open(folder)?;
     seal::check(&model)?;
-    (recipe_of(&model)?.open)(folder, None, target, device)
-}
-
-/// Whether a drafter needs nothing of its target but the text: it drafts for any target with its tokens.
-pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
-    recipe_of(drafter).is_ok_and(|recipe| recipe.by_text)
-}
-
-/// The target that a drafter's folder says it was trained for, where that has other weights than the one in `target` and
-/// the drafter reads what it computes.
-pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<TrainedFor>> {
-    match trained_for(drafter) {
-        Some(named) if !drafts_by_text(drafter) && named.sha256 != sha256(target)? => {
-            Ok(Some(named))
-        }
-        _ => Ok(None),
-    }
-}
-
-struct Typed<D: Drafter, O: Objective<D>> {
-    drafter: D::Config,
-    objective: O::Config,
-}
-
-impl<D, O> Method for Typed<D, O>
-where
-    D: Shipped,
-    O: Objective<D> + 'static,
-    D::Config: Settings,
-    O::Config: Settings,
-{
-    fn capture(&self, target: &TargetSpec) -> Result<Capture> {
-        Ok(D::capture(&self.drafter, target)?)
-    }
-
-    fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
-        D::footprint(&self.drafter, target)
-    }
-
-    fn workload(&self, stage: &str) -> Workload {
-        O::workload(&self.objective, stage)
-    }
-
-    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations> {
-        D::activations(&self.drafter, target, &self.workload(stage), batch)
-    }
-
-    fn kind(&self) -> &'static str {
-        D::KIND
-    }
-
-    fn fresh(
-        &self,
-        target: &TargetParts,
-        vocabulary: &DraftVocabulary,
-        device: &Device,
-    ) -> Result<Box<dyn Trained>> {
-        let fresh = D::fresh(&self.drafter, target, vocabulary, 11, device)?;
-        Ok(Box::new(Loaded(fresh)))
-    }
-
-    fn stages(&self) -> &'static [&'static str] {
-        O::STAGES
-    }
-
-    fn objective_of(&self, stage: &str) -> Result<Value> {
-        let settings = O::settings_of(&self.objective, stage);
-        serde_json::to_value(settings).context("cannot write the settings of the objective")
-    }
-
-    fn train(&self, context: &StageContext, stage: &str) -> Result<Value> {
-        train::run::<D, O>(context, stage, &self.drafter, &self.objective)
-    }
-}
-
-struct Loaded<D: Drafter>(D);
-
-impl<D: Shipped> Trained for Loaded<D> {
-    fn kind(&self) -> &'static str {
-        D::KIND
-    }
-
-    fn capture(&self) -> Result<Capture> {
-        self.0.captured()
-    }
-
-    fn parameters(&self) -> u64 {
-        self.0.num_params() as u64
-    }
-
-    fn session(&self) -> Box<dyn Proposer> {
-        // Tensors are shared, not copied.
-        Box::new(Session::new(self.0.clone()))
-    }
-
-    fn tensors(&self) -> Vec<NamedTensor> {
-        export(&self.0)
-    }
-
-    fn vocabulary(&self) -> &DraftVocabulary {
-        self.0.vocabulary()
-    }
-
-    fn held_in(&self, dtype: BurnDType) -> Box<dyn Trained> {
-        Box::new(Loaded(held_in(self.0.clone(), dtype)))
-    }
-
-    fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {
-        let tensors = cast(cast(self.tensors(), dtype)?, DType::F32)?;
-        Ok(Box::new(Loaded(import(
-            self.0.clone(),
-            tensors,
-            "the trained drafter",
-        )?)))
-    }
-
-    fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()> {
-        write_usual(&self.0, folder, dtype, provenance)
-    }
-
-    fn has_layout_for(&self, engine: Engine) -> bool {
-        dialect_for::<D>(engine).is_some()
-    }
-
-    fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()> {
-        match dialect_for::<D>(engine) {
-            Some(dialect) => self.0.write(dialect, writing),
-            None if engine == Engine::Speculators => {
-                bail!("{} drafters have no layout of speculators", D::KIND)
-            }
-            None => self.0.write(D::DIALECTS[0].0, writing),
-        }
-    }
-
-    fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>> {
-        let dialect = dialect_for::<D>(engine).unwrap_or(D::DIALECTS[0].0);
-        self.0.launch_lines(dialect, writing)
-    }
-}
-
-/// The layout that an engine loads in the place of the usual one.
-fn dialect_for<D: Shipped>(engine: Engine) -> Option<&'static Dialect> {
-    let mut dialects = D::DIALECTS.iter();
-    let found = dialects.find(|(_, of)| *of == Some(engine));
-    found.map(|(dialect, _)| *dialect)
-}
-
-/// Writes the usual folder, which most serving engines load, whole or not at all.
-pub fn write_usual<D: Shipped>(
-    drafter: &D,
-    folder: &Path,
-    dtype: DType,
-    provenance: &Value,
-) -> Result<()> {
-    let writing = Writing {
-        folder,
-        dtype,
-        // It names neither.
-        target: "",
-        draft_length: 0,
-        provenance,
-    };
-    drafter.write(D::DIALECTS[0].0, &writing)
+    let family = dialect_of(&model)?.family;
+    let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
+    let recipe = recipe.with_context(|| format!("no recipe trains {family} drafters"))?;
+    (recipe.open)(folder, reading, target, device)
 }

@@ -27,9 +27,6 @@ pub trait Shipped: Drafter<Config: Default> + 'static {
     /// The layouts of its folders: the usual one, then each that an engine loads in its place.
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)];
 
-    /// Whether it needs nothing of its target but the text, and so drafts for any target with its tokens.
-    const BY_TEXT: bool = false;
-
     /// `[drafter]` tables that show it in its forms, for a target of at least 48 tokens and 6 layers of width 32: every test
     /// over the registry tries them.
     const SAMPLES: &'static [&'static str];

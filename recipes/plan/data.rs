@@ -6,7 +6,7 @@ use spectrain_data::rows;
 use spectrain_data::sources::Source;
 use spectrain_data::tokens::TokenIndex;
 
-use crate::recipe::ResolvedRecipe;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Status, manifest_in};
 
 /// Bytes of text for a token, where only the size of a file is known.

@@ -14,10 +14,10 @@ use super::speed::speed;
 use super::words::{bytes, count, duration};
 use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
 use crate::plan::preflight::Asked;
-use crate::plan::target_sizes::{Sizes, target_parameters};
-use crate::recipe::ResolvedRecipe;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
+use crate::runtime::sizes::{Sizes, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,7 +136,9 @@ impl Estimate {
             ),
             (
                 "drafter",
-                format!("{trained} trained parameters{frozen}, {tokens} draft tokens"),
+                format!(
+                    "{trained} trained parameters{frozen}, draft vocabulary of {tokens} tokens"
+                ),
             ),
         ]
     }
@@ -145,6 +147,11 @@ impl Estimate {
         let (memory, (passes, held)) = (&self.memory, self.unroll);
         let largest = self.peaks.iter().max_by_key(|(_, bytes)| *bytes);
         let (stage, peak) = largest.copied().unwrap_or_default();
+        let unrolled = if passes > 1 {
+            format!(" ({passes} draft steps unrolled, {held} held at a time)")
+        } else {
+            String::new()
+        };
         [
             ("memory, target", bytes(self.target_bytes)),
             (
@@ -153,10 +160,7 @@ impl Estimate {
             ),
             (
                 "memory, activations",
-                format!(
-                    "{} ({passes} steps unrolled, {held} held at a time)",
-                    bytes(memory.activations)
-                ),
+                format!("{}{unrolled}", bytes(memory.activations)),
             ),
             ("memory, loss", bytes(memory.loss)),
             ("memory, batches", bytes(memory.batches)),

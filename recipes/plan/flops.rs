@@ -4,7 +4,7 @@ use spectrain_models::TargetSpec;
 use spectrain_train::Workload;
 
 use crate::families::footprint::{Activations, Footprint, Packed};
-use crate::plan::target_sizes::body_parameters;
+use crate::runtime::sizes::body_parameters;
 
 /// What a training step computes with.
 pub(super) struct Computed<'a> {
@@ -29,9 +29,10 @@ impl Computed<'_> {
         let d_attention = (spec.heads * spec.d_head) as f64;
         // Scores and weighted values over half a row of keys, on average.
         let attention = 2.0 * self.batch.length as f64 * d_attention;
-        let target = match self.live {
-            true => 2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention,
-            false => 0.0,
+        let target = if self.live {
+            2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention
+        } else {
+            0.0
         };
         // The target's distribution at every position: once for an unrolled drafter, whose steps share its head, and once
         // for each of several heads.

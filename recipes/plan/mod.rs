@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 
 use crate::plan::preflight::Asked;
 
 mod data;
 mod estimate;
 mod flops;
-mod known_targets;
 mod memory;
 pub mod preflight;
 mod speed;
@@ -21,8 +20,16 @@ mod words;
 
 pub use estimate::Estimate;
 
-/// The text of `--plan`.
-pub fn plan(asked: &Asked) -> Result<String> {
+/// What a recipe would do.
+pub struct Plan {
+    /// The text of `--plan`.
+    pub text: String,
+    /// What would stop the run first.
+    pub refusal: Option<Error>,
+}
+
+/// Plans a run.
+pub fn plan(asked: &Asked) -> Result<Plan> {
     let recipe = asked.recipe;
     let run = asked.runs.join(&recipe.name);
     let mut text = format!("{}\n", recipe.toml.trim_end());
@@ -34,7 +41,7 @@ pub fn plan(asked: &Asked) -> Result<String> {
     if !refusals.is_empty() {
         text.push_str("\nrefused:\n");
     }
-    for refusal in refusals {
+    for refusal in &refusals {
         _ = writeln!(text, "  {refusal:#}");
     }
     text.push_str("\nestimates:\n");
@@ -49,7 +56,8 @@ pub fn plan(asked: &Asked) -> Result<String> {
             Err(error) => _ = writeln!(text, "  none: {error:#}"),
         },
     }
-    Ok(text)
+    let refusal = refusals.into_iter().next();
+    Ok(Plan { text, refusal })
 }
 
 /// What the run takes, where the sizes of its target need no download.

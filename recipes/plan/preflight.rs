@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Error, Result};
 
 use crate::plan::target_sizes;
-use crate::recipe::ResolvedRecipe;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{self, Existing, RunName};
 use crate::runtime::device;
 

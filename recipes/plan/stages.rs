@@ -6,10 +6,13 @@ use burn::prelude::Device;
 use super::words::duration;
 use crate::cli::progress::Output;
 use crate::plan::preflight::Asked;
-use crate::plan::target_sizes::folder_of;
 use crate::runs::run_folder::{Existing, RunFolder, StageState, manifest_in};
 use crate::runtime::device;
-use crate::stages::{self, Stage, StageContext, listed};
+use crate::runtime::sizes::folder_of;
+use crate::stages::context::StageContext;
+use crate::stages::in_order::listed;
+use crate::stages::order;
+use crate::stages::stage::Stage;
 
 /// Each stage with what becomes of it. One after a stage that has to run may have to run too, as its input changes.
 pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
@@ -25,7 +28,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
     };
     let mut after: Option<&str> = None;
     let mut states = Vec::new();
-    for stage in stages::of(recipe) {
+    for stage in order::of(recipe) {
         let manifest = match asked.existing {
             Existing::SetAside => None,
             Existing::Continue => manifest_in(run.path(), stage.name)?,

@@ -1,23 +1,9 @@
-//! Sizes of targets that need no download: of a folder, of what `[synthetic]` will make, or of a known model.
+//! Sizes of a recipe's target, where they need no download: of a folder, of what `[synthetic]` will make, or of a known model.
 
-use std::path::{Path, PathBuf};
+use spectrain_models::{RopeConfig, RopeScaling, TargetSpec};
 
-use spectrain_checkpoints::{HubOptions, hub};
-use spectrain_models::{RopeConfig, RopeScaling, TargetSpec, TransformerConfig};
-
-use crate::plan::known_targets;
-use crate::recipe::ResolvedRecipe;
-use crate::runtime::target;
-
-/// Sizes of the target, and where they come from.
-pub(crate) struct Sizes {
-    /// The sizes.
-    pub(crate) spec: TargetSpec,
-    /// Whether its head is its embedding.
-    pub(crate) tied_head: bool,
-    /// For people.
-    pub(crate) source: String,
-}
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::runtime::sizes::{Sizes, sizes_of};
 
 /// Sizes of a recipe's target, where they need no download.
 pub(crate) fn of(recipe: &ResolvedRecipe) -> Option<Sizes> {
@@ -45,53 +31,4 @@ pub(crate) fn of(recipe: &ResolvedRecipe) -> Option<Sizes> {
         });
     };
     sizes_of(model, recipe.target.revision.as_deref())
-}
-
-/// Sizes of a model that need no download, and whether its head is its embedding.
-pub(crate) fn known_sizes(model: &str, revision: Option<&str>) -> Option<(TargetSpec, bool)> {
-    let found = sizes_of(model, revision)?;
-    Some((found.spec, found.tied_head))
-}
-
-/// The folder of a model that is on this machine.
-pub(crate) fn folder_of(model: &str, revision: Option<&str>) -> Option<PathBuf> {
-    if Path::new(model).is_dir() {
-        return Some(PathBuf::from(model));
-    }
-    hub::cached(model, revision, &HubOptions::default())
-}
-
-fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
-    if let Some(path) = folder_of(model, revision).map(|folder| folder.join("config.json"))
-        && let Ok(config) = target::read_json(&path)
-        && let Ok(config) = TransformerConfig::read(&config, &path)
-    {
-        return Some(Sizes {
-            source: format!("sizes from `{}`", path.display()),
-            tied_head: config.tied_head,
-            spec: config.spec,
-        });
-    }
-    let (spec, tied_head) = known_targets::find(model)?;
-    Some(Sizes {
-        spec,
-        tied_head,
-        source: format!(
-            "sizes of `{model}` from this program's list, as it is not on this machine yet"
-        ),
-    })
-}
-
-/// Parameters of a target, its embedding included.
-pub(crate) fn target_parameters(spec: &TargetSpec, tied_head: bool) -> u64 {
-    let embedding = (spec.vocab * spec.d_model) as u64;
-    let heads = if tied_head { embedding } else { 2 * embedding };
-    body_parameters(spec) + heads
-}
-
-/// Parameters of a target's decoder layers: the ones every token goes through.
-pub(crate) fn body_parameters(spec: &TargetSpec) -> u64 {
-    let attention = 2 * spec.d_model * (spec.heads + spec.kv_heads) * spec.d_head;
-    let mlp = 3 * spec.d_model * spec.d_ff;
-    (spec.layers * (attention + mlp + 2 * spec.d_model)) as u64
 }

@@ -1,14 +1,19 @@
 use std::path::Path;
 
 use super::*;
-use crate::plan::target_sizes::Sizes;
 use crate::recipe::tables::FeatureMode;
 use crate::recipe::{ResolvedRecipe, read};
 use crate::runs::run_folder::Existing;
+use crate::runtime::sizes::Sizes;
 
 fn qwen3() -> ResolvedRecipe {
+    of("eagle3")
+}
+
+/// A recipe of this kind for Qwen3-8B.
+fn of(kind: &str) -> ResolvedRecipe {
     let text = r#"
-        recipe = "eagle3"
+        recipe = "KIND"
         name = "qwen3"
         [target]
         model = "Qwen/Qwen3-8B"
@@ -18,7 +23,7 @@ fn qwen3() -> ResolvedRecipe {
         [drafter]
         draft_vocab = 32000
     "#;
-    read(text, &[]).unwrap()
+    read(&text.replace("KIND", kind), &[]).unwrap()
 }
 
 fn estimated(recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Path) -> Estimate {
@@ -38,7 +43,7 @@ fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
         existing: Existing::Continue,
         device,
     };
-    plan(&asked).unwrap()
+    plan(&asked).unwrap().text
 }
 
 #[test]
@@ -82,4 +87,20 @@ fn stored_features_take_the_target_out_of_the_training_step() {
     let stored = estimated(&recipe, &sizes, root.path());
     assert_eq!(stored.target_bytes, live.target_bytes);
     assert!(stored.flops_per_token < live.flops_per_token);
+}
+
+#[test]
+fn steps_are_unrolled_where_there_are_several() {
+    let root = tempfile::tempdir().unwrap();
+    let activations = |kind: &str| {
+        let text = text(&of(kind), root.path(), "cuda:0");
+        let line = text.lines().find(|line| line.contains("activations"));
+        line.unwrap().to_owned()
+    };
+    let unrolled = activations("eagle3");
+    assert!(
+        unrolled.ends_with(" (7 draft steps unrolled, 2 held at a time)"),
+        "{unrolled}"
+    );
+    assert!(!activations("medusa").contains('('), "{unrolled}");
 }

@@ -3,7 +3,8 @@
 use spectrain_models::bounds;
 use spectrain_train::TrainConfig;
 
-use super::{File, Settings};
+use crate::recipe::file::File;
+use crate::recipe::settings::Settings;
 use crate::recipe::tables::SyntheticTable;
 
 /// Fills in the keys that were left out, where `given` says of a key whether it was set.
@@ -51,7 +52,7 @@ fn fill_synthetic(table: &mut SyntheticTable, given: &dyn Fn(&str) -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read;
+    use crate::recipe::read::read;
 
     fn resolved(tables: &str, key: &str) -> u64 {
         let text = format!("recipe = \"deer\"\nname = \"a\"\n{tables}");

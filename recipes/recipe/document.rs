@@ -10,11 +10,12 @@ use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::defaults::fill;
-use super::renamed::new_name;
-use super::{File, OPTIONAL_TABLES, Settings};
-use crate::families::registry::{self, Recipe};
-use crate::recipe::tables::Problem;
+use crate::recipe::change::{Change, merge};
+use crate::recipe::defaults::fill;
+use crate::recipe::file::{File, OPTIONAL_TABLES};
+use crate::recipe::problem::{Problem, setting};
+use crate::recipe::renamed::new_name;
+use crate::recipe::settings::Settings;
 
 /// The keys that say how long a training takes, of which there is one.
 const LENGTHS: [&str; 2] = ["steps", "epochs"];
@@ -27,13 +28,6 @@ pub struct Document<'a> {
     text: &'a str,
     table: Spanned<DeTable<'a>>,
     changes: &'a [Change],
-}
-
-/// An override as TOML of its own, at positions after the end of the file: an error's position tells which one it is about.
-pub(super) struct Change {
-    given: String,
-    toml: String,
-    positions: Range<usize>,
 }
 
 impl<'a> Document<'a> {
@@ -53,29 +47,19 @@ impl<'a> Document<'a> {
         })
     }
 
-    pub(super) fn recipe(&self) -> Result<&'static Recipe> {
+    /// The name of the recipe that the file is of; `known` are those that there are.
+    pub(super) fn recipe(&self, known: &str) -> Result<&str> {
         let root = self.table.get_ref();
-        let name = root.iter().find(|(key, _)| key.get_ref() == "recipe");
-        let Some((_, value)) = name else {
+        let Some((_, value)) = root.iter().find(|(key, _)| key.get_ref() == "recipe") else {
             bail!(
-                "key `recipe` is missing: it names the drafter and its objective; known recipes: {}",
-                registry::names()
+                "key `recipe` is missing: it names the drafter and its objective; known recipes: {known}"
             );
         };
-        let Some(name) = value.get_ref().as_str() else {
+        value.get_ref().as_str().ok_or_else(|| {
             let found = value.get_ref().type_str();
-            return Err(self.at(
-                value.span(),
-                &format!("key `recipe`: expected a string, found {found}"),
-            ));
-        };
-        let message = || {
-            format!(
-                "unknown recipe `{name}`; known recipes: {}",
-                registry::names()
-            )
-        };
-        registry::find(name).ok_or_else(|| self.at(value.span(), &message()))
+            let message = format!("expected a string, found {found}");
+            self.locate(&Problem::new("recipe", message))
+        })
     }
 
     /// Reads the tables as those of one drafter and of one objective that trains in these stages.
@@ -283,57 +267,6 @@ impl<'a> Document<'a> {
     }
 }
 
-impl Change {
-    pub(super) fn all(overrides: &[String], mut start: usize) -> Result<Vec<Self>> {
-        let mut changes = Vec::with_capacity(overrides.len());
-        for given in overrides {
-            let change =
-                Self::new(given, start).with_context(|| format!("cannot read `--set {given}`"))?;
-            start = change.positions.end;
-            changes.push(change);
-        }
-        Ok(changes)
-    }
-
-    /// Reads `a.b=VALUE`; a value that is not TOML is a string.
-    fn new(given: &str, start: usize) -> Result<Self> {
-        let Some((key, value)) = given.split_once('=') else {
-            bail!("expected KEY=VALUE");
-        };
-        let (key, value) = (key.trim(), value.trim());
-        let plain = |part: &str| {
-            !part.is_empty()
-                && part
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
-        };
-        if !key.split('.').all(plain) {
-            bail!("expected a key such as `train.steps`, found `{key}`");
-        }
-        let pad = " ".repeat(start);
-        let mut toml = format!("{pad}{key}={value}");
-        // Nothing after a first line may become a key of its own.
-        if value.contains(['\n', '\r']) || DeTable::parse(&toml).is_err() {
-            toml = format!("{pad}{key}={}", toml::Value::String(value.to_owned()));
-        }
-        Ok(Self {
-            given: given.to_owned(),
-            // An error at the end of the override is still its own.
-            positions: start..toml.len() + 1,
-            toml,
-        })
-    }
-
-    fn key(&self) -> &str {
-        self.given.split_once('=').map_or("", |(key, _)| key.trim())
-    }
-
-    fn parse(&self) -> Result<DeTable<'_>> {
-        let table = DeTable::parse(&self.toml).map_err(|error| anyhow!("{}", error.message()))?;
-        Ok(table.into_inner())
-    }
-}
-
 /// The path of the key that stands at this place.
 fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     table.iter().find_map(|(key, value)| {
@@ -347,52 +280,4 @@ fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
 
 fn has(table: &DeTable<'_>, name: &str) -> bool {
     table.keys().any(|key| key.get_ref() == name)
-}
-
-/// Puts the keys of `from` into `into`, which stands at `path`. What stands at the key `whole` may become a table.
-fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, (path, whole): (&str, &str)) -> Result<()> {
-    for (key, value) in from {
-        let here = format!("{path}{}", key.get_ref());
-        match into.get_mut(&key) {
-            None => drop(into.insert(key, value)),
-            Some(existing) => {
-                let span = value.span();
-                match (existing.get_mut(), value.into_inner()) {
-                    (DeValue::Table(existing), DeValue::Table(changed)) => {
-                        merge(existing, changed, (&format!("{here}."), whole))?;
-                    }
-                    (DeValue::Table(_), other) => {
-                        bail!("`{here}` is a table, found {}", other.type_str())
-                    }
-                    (other, DeValue::Table(_)) if here != whole => {
-                        bail!("`{here}` is not a table but {}", other.type_str())
-                    }
-                    (_, value) => *existing = Spanned::new(span, value),
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A setting of a drafter or of its training that makes no sense.
-pub(super) fn setting(error: spectrain_train::Error) -> Problem {
-    match error {
-        spectrain_train::Error::Setting {
-            table,
-            key,
-            expected,
-            got,
-        } => Problem::new(
-            format!("{table}.{key}"),
-            format!("expected {expected}, found {got}"),
-        ),
-        spectrain_train::Error::Model(spectrain_models::Error::Drafter { key, expected, got }) => {
-            Problem::new(
-                format!("drafter.{key}"),
-                format!("expected {expected}, found {got}"),
-            )
-        }
-        other => Problem::new("train", other.to_string()),
-    }
 }

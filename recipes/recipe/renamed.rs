@@ -24,9 +24,9 @@ pub(super) fn new_name(table: &str, key: &str, message: &str) -> Option<&'static
 
 #[cfg(test)]
 mod tests {
-    use super::super::read;
     use super::RENAMED;
     use crate::families::registry::RECIPES;
+    use crate::recipe::read::read;
 
     /// What is said of a recipe in whose fourth line the key of the table stands; nothing where all is well.
     fn said(recipe: &str, table: &str, key: &str) -> String {

@@ -1,8 +1,12 @@
 use spectrain_data::sources::Sources;
 use spectrain_train::OF_EPOCHS;
 
+use std::path::Path;
+
+use serde_json::Value;
+
 use super::*;
-use crate::recipe::tables::{Engine, FeatureMode};
+use crate::recipe::tables::{Engine, FeatureMode, SyntheticTable};
 
 const MINIMAL: &str = "\
 recipe = \"eagle3\"
@@ -129,62 +133,64 @@ fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
     }
 }
 
+/// A table that makes no sense, the place at which it does not, and what is said of it.
+const IMPOSSIBLE: [[&str; 3]; 11] = [
+    [
+        "[evaluate]\nprompts = 0\n",
+        "line 9, column 11",
+        "`evaluate.prompts`",
+    ],
+    [
+        "[evaluate]\ntargets = [\"n\", \"n\"]\n",
+        "line 9, column 11",
+        "`evaluate.targets`: expected other folders or hub ids, found `n` twice",
+    ],
+    [
+        "[evaluate]\ntargets = [\"m\"]\n",
+        "line 9, column 11",
+        "`evaluate.targets`: expected targets beside `target.model`, found it: `m`",
+    ],
+    [
+        "[evaluate]\ntemperatures = []\n",
+        "line 9, column 16",
+        "`evaluate.temperatures`",
+    ],
+    [
+        "[evaluate]\nverifier = \"greedy\"\n",
+        "line 9, column 12",
+        "`evaluate.verifier`",
+    ],
+    [
+        "[evaluate]\ndrafts = [{ shape = \"dynamic\", nodes = 0 }]\n",
+        "line 9, column 10",
+        "`evaluate.drafts`",
+    ],
+    [
+        "[evaluate]\nverifier = \"block\"\ndrafts = [{ shape = \"dynamic\", nodes = 9 }]\n",
+        "line 9, column 12",
+        "`evaluate.verifier`",
+    ],
+    [
+        "[evaluate]\ntop_p = 0.0\n",
+        "line 9, column 9",
+        "`evaluate.top_p`",
+    ],
+    ["[export]\nto = []\n", "line 9, column 6", "`export.to`"],
+    [
+        "[train]\nbatch_tokens = 3000\n",
+        "line 9, column 16",
+        "`train.batch_tokens`",
+    ],
+    [
+        "[objective]\ndraft_steps = 0\n",
+        "line 9, column 15",
+        "`objective.draft_steps`",
+    ],
+];
+
 #[test]
 fn an_impossible_value_is_shown_with_its_key_and_place() {
-    let cases = [
-        (
-            "[evaluate]\nprompts = 0\n",
-            "line 9, column 11",
-            "`evaluate.prompts`",
-        ),
-        (
-            "[evaluate]\ntargets = [\"n\", \"n\"]\n",
-            "line 9, column 11",
-            "`evaluate.targets`: expected other folders or hub ids, found `n` twice",
-        ),
-        (
-            "[evaluate]\ntargets = [\"m\"]\n",
-            "line 9, column 11",
-            "`evaluate.targets`: expected targets beside `target.model`, found it: `m`",
-        ),
-        (
-            "[evaluate]\ntemperatures = []\n",
-            "line 9, column 16",
-            "`evaluate.temperatures`",
-        ),
-        (
-            "[evaluate]\nverifier = \"greedy\"\n",
-            "line 9, column 12",
-            "`evaluate.verifier`",
-        ),
-        (
-            "[evaluate]\ndrafts = [{ shape = \"dynamic\", nodes = 0 }]\n",
-            "line 9, column 10",
-            "`evaluate.drafts`",
-        ),
-        (
-            "[evaluate]\nverifier = \"block\"\ndrafts = [{ shape = \"dynamic\", nodes = 9 }]\n",
-            "line 9, column 12",
-            "`evaluate.verifier`",
-        ),
-        (
-            "[evaluate]\ntop_p = 0.0\n",
-            "line 9, column 9",
-            "`evaluate.top_p`",
-        ),
-        ("[export]\nto = []\n", "line 9, column 6", "`export.to`"),
-        (
-            "[train]\nbatch_tokens = 3000\n",
-            "line 9, column 16",
-            "`train.batch_tokens`",
-        ),
-        (
-            "[objective]\ndraft_steps = 0\n",
-            "line 9, column 15",
-            "`objective.draft_steps`",
-        ),
-    ];
-    for (table, place, key) in cases {
+    for [table, place, key] in IMPOSSIBLE {
         let error = refuse(&format!("{MINIMAL}{table}"), &[]);
         assert!(
             error.contains(place) && error.contains(key),

@@ -7,11 +7,10 @@ use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::{RepoType, Repository};
 use spectrain_checkpoints::printable;
 
-use crate::cli::commands::import::IMPORTED;
-use crate::recipe;
+use crate::recipe::read::read;
+use crate::runs::places::{EXPORTED, IMPORTED, trained};
 use crate::runs::run_folder::{RunFolder, Status, manifest_in, stale};
 use crate::runtime::target;
-use crate::stages::{EXPORTED, trained};
 
 /// What a user may call a drafter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,9 +73,10 @@ impl DrafterAt {
         let given = printable(&path.display().to_string());
         let near = suggestion(path, runs);
         if path.exists() {
-            let what = match path.is_dir() {
-                true => format!("it has no `{CONFIG}`, and is no run"),
-                false => "it is a file".to_owned(),
+            let what = if path.is_dir() {
+                format!("it has no `{CONFIG}`, and is no run")
+            } else {
+                "it is a file".to_owned()
             };
             bail!("`{given}` holds no drafter: {what}{near}");
         }
@@ -93,9 +93,10 @@ impl DrafterAt {
                 1 => format!(", no run `{}`", runs.join(path).display()),
                 _ => String::new(),
             };
-            let hub = match is_id {
-                true => "",
-                false => ", and this is no id of the hub (`owner/name`, or `owner/name@revision`)",
+            let hub = if is_id {
+                ""
+            } else {
+                ", and this is no id of the hub (`owner/name`, or `owner/name@revision`)"
             };
             bail!("no drafter `{given}`: there is no such folder{run}{hub}{near}");
         }
@@ -171,7 +172,7 @@ pub fn is_done(run: &Path, stage: &str) -> Result<bool> {
 fn last_trained(run: &Path) -> Result<Option<PathBuf>> {
     // This is a hint in the message of an error: what else is wrong with the run is not what was asked.
     let text = std::fs::read_to_string(run.join("recipe.toml")).ok();
-    let Some(recipe) = text.and_then(|text| recipe::read(&text, &[]).ok()) else {
+    let Some(recipe) = text.and_then(|text| read(&text, &[]).ok()) else {
         return Ok(None);
     };
     let stage = recipe.last_trained();

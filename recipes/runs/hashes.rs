@@ -14,9 +14,12 @@ use spectrain_checkpoints::hash::{sha256_bytes, sha256_file};
 use spectrain_checkpoints::regular::check_link;
 use spectrain_checkpoints::seal;
 
-use crate::runs::run_folder::{entries, write_json};
-use crate::runtime::target::{read_json, weight_files};
-use crate::stages::check_interrupted;
+use crate::runs::files::{entries, write_json};
+use crate::runtime::interruption::check_interrupted;
+use crate::runtime::model_files::{read_json, weight_files};
+
+/// The file of a run that hashes are remembered in.
+pub(crate) const HASHES: &str = "hashes.json";
 
 /// Bytes up to which a file is read every time: that takes milliseconds.
 const SMALL: u64 = 4 << 20;

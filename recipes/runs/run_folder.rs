@@ -6,60 +6,32 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spectrain_checkpoints::atomic::{partial_path, write_file};
 
-use crate::cli::Misuse;
-use crate::runs::hashes::HashMemory;
+use crate::runs::files::{remove_whole, write_json};
+use crate::runs::hashes::{HASHES, HashMemory};
 
 pub mod aside;
+pub mod identity;
 mod lock;
-mod manifest;
+pub mod manifest;
 mod outputs;
-mod stale;
+pub mod stale;
 #[cfg(test)]
 mod tests;
 
 use aside::free_name;
-use lock::{LOCK, lock};
+pub(crate) use identity::check;
+pub use identity::{Existing, RunName, check_name};
+use identity::{RUN, Run, check_lockable, check_ours};
+use lock::lock;
 pub use manifest::{
     Damage, Earlier, Inputs, Manifest, StageState, Status, Wanted, manifest_in, stage_state,
 };
 pub use stale::stale;
 
-const RUN: &str = "run.json";
 const RECIPE: &str = "recipe.toml";
-const HASHES: &str = "hashes.json";
-
-/// What is done with a folder that is there already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
-    /// Its finished stages are kept and its unfinished one goes on.
-    Continue,
-    /// It is moved to `<name>.old-N`.
-    SetAside,
-}
-
-/// Which run a folder is for.
-#[derive(Debug, Clone, Copy)]
-pub struct RunName<'a> {
-    /// The folder of runs.
-    pub root: &'a Path,
-    /// The folder's name.
-    pub name: &'a str,
-    /// The registry's name of the recipe.
-    pub recipe: &'a str,
-}
-
-/// `run.json`, written when the folder is made.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Run {
-    recipe: String,
-    name: String,
-    spectrain: String,
-    created: u64,
-}
 
 /// A folder that this process alone uses until the value is dropped.
 #[derive(Debug)]
@@ -81,19 +53,6 @@ pub struct Start {
     pub inputs: Inputs,
     /// See [`Manifest::history`].
     pub history: Vec<Earlier>,
-}
-
-/// Refuses names that are no plain folder name.
-pub fn check_name(name: &str) -> Result<()> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if !starts_plain || !name.chars().all(plain) || name.len() > 128 {
-        let message = format!(
-            "expected a folder name of letters, digits, `-`, `_` and `.` that starts with a letter or digit, found `{name}`"
-        );
-        return Err(Misuse(message).into());
-    }
-    Ok(())
 }
 
 impl RunFolder {
@@ -217,9 +176,10 @@ impl RunFolder {
         let mut memory = self.hashes();
         let damage = outputs::damage(&self.stage(stage), &left, &mut memory)?;
         self.keep(&memory)?;
-        Ok(match damage.is_empty() {
-            true => state,
-            false => StageState::Damaged(damage),
+        Ok(if damage.is_empty() {
+            state
+        } else {
+            StageState::Damaged(damage)
         })
     }
 
@@ -329,114 +289,6 @@ impl RunFolder {
         self.keep(&memory)?;
         Ok(hash)
     }
-}
-
-pub(crate) fn entries(folder: &Path) -> Result<Vec<String>> {
-    let read = || -> std::io::Result<Vec<String>> {
-        let names = fs::read_dir(folder)?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-        names.collect()
-    };
-    let mut names = read().with_context(|| format!("cannot read `{}`", folder.display()))?;
-    names.sort();
-    Ok(names)
-}
-
-/// What a folder of this program holds from the moment at which it is made: a killed process may leave no more.
-fn is_beginning(name: &str) -> bool {
-    name == LOCK || Path::new(name) == partial_path(Path::new(RUN))
-}
-
-/// Fails where [`RunFolder::open`] would, but for a lock that another process holds.
-pub(crate) fn check(run: RunName, existing: Existing) -> Result<()> {
-    check_name(run.name)?;
-    let path = run.root.join(run.name);
-    if !path.exists() {
-        return Ok(());
-    }
-    check_lockable(&path)?;
-    check_ours(&path, run, existing).map(drop)
-}
-
-/// Fails where not even a lock may be put: on a file, or in a folder of something else.
-fn check_lockable(path: &Path) -> Result<()> {
-    if !path.exists() {
-        return Ok(());
-    }
-    if !path.is_dir() {
-        bail!("`{}` is a file; choose another `name`", path.display());
-    }
-    let found = entries(path)?;
-    let is_run = found.iter().any(|name| name == RUN || is_beginning(name));
-    match is_run || found.is_empty() {
-        true => Ok(()),
-        false => Err(not_ours(path, &found)),
-    }
-}
-
-/// Whether a folder that is locked holds a run, which must be of this recipe.
-fn check_ours(path: &Path, run: RunName, existing: Existing) -> Result<bool> {
-    const CHOICE: &str = "choose another `name`, or move it aside with `--fresh`";
-    let description = path.join(RUN);
-    if !description.exists() {
-        let found = entries(path)?;
-        return match found.iter().all(|name| is_beginning(name)) {
-            true => Ok(false),
-            false => Err(not_ours(path, &found)),
-        };
-    }
-    if existing == Existing::SetAside {
-        return Ok(true);
-    }
-    let text = fs::read_to_string(&description)
-        .with_context(|| format!("cannot read `{}`", description.display()))?;
-    let found: Run = serde_json::from_str(&text)
-        .with_context(|| format!("cannot read `{}`; {CHOICE}", description.display()))?;
-    if found.recipe != run.recipe {
-        bail!(
-            "`{}` holds a run of the recipe `{}`, this is the recipe `{}`; {CHOICE}",
-            path.display(),
-            found.recipe,
-            run.recipe
-        );
-    }
-    Ok(true)
-}
-
-/// Not even `--fresh` moves a folder that was never a run.
-fn not_ours(path: &Path, found: &[String]) -> anyhow::Error {
-    let others = found.iter().filter(|name| !is_beginning(name)).take(5);
-    let shown: Vec<String> = others.map(|name| format!("`{name}`")).collect();
-    anyhow::anyhow!(
-        "`{}` is no run of this program: it has no `{RUN}` but {}; choose another `name`",
-        path.display(),
-        shown.join(", ")
-    )
-}
-
-/// Removes a file or a folder, under another name, so that under its own it is there whole or not at all.
-fn remove_whole(path: &Path) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // No run has a name that begins with a dot.
-    let removed = path.with_file_name(format!(".{name}.removed"));
-    let remove = || {
-        if removed.is_dir() {
-            fs::remove_dir_all(&removed)?;
-        }
-        fs::rename(path, &removed)?;
-        match removed.is_dir() {
-            true => fs::remove_dir_all(&removed),
-            false => fs::remove_file(&removed),
-        }
-    };
-    remove().with_context(|| format!("cannot remove `{}`", path.display()))
-}
-
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value)
-        .with_context(|| format!("cannot write `{}`", path.display()))?;
-    text.push('\n');
-    write_file(path, text.as_bytes()).map_err(Into::into)
 }
 
 fn now() -> u64 {

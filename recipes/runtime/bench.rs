@@ -1,11 +1,6 @@
-//! The command `bench`: tokens per second and peak memory of feature capture, a training step and decoding.
-//!
-//! Each case runs in a process of its own, so that its peak memory is its own. `tests/bench/eagle3_pytorch.py` runs the
-//! same training step in PyTorch.
+//! What `spectrain bench` times: feature capture, a training step and decoding, of models without any training.
 
-use std::time::Instant;
-
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use burn::prelude::*;
 use burn::tensor::DType as BurnDType;
 use clap::ValueEnum;
@@ -24,9 +19,6 @@ use spectrain_train::{
     TrainingTimeTest, TrainingTimeTestConfig,
 };
 
-use crate::runtime::device;
-use crate::stages::check_interrupted;
-
 /// Positions of a batch.
 const LENGTH: usize = 512;
 /// Draft steps unrolled in the training step.
@@ -36,35 +28,9 @@ const DECODED: usize = 64;
 const PROMPT: usize = 128;
 const DRAFT: usize = 5;
 
-/// Arguments of `spectrain bench`.
-#[derive(Debug, clap::Args)]
-pub struct BenchArguments {
-    /// Only this size.
-    #[arg(long)]
-    size: Option<Size>,
-    /// Only this task.
-    #[arg(long)]
-    task: Option<Task>,
-    /// Timed repetitions, after one that is not timed.
-    #[arg(long, default_value_t = 3)]
-    repeat: usize,
-    /// Keep the activations of all unrolled steps for the backward pass.
-    #[arg(long)]
-    keep_activations: bool,
-    /// Compute cheap activations of the training step again in the backward pass instead of keeping them.
-    #[arg(long)]
-    gradient_checkpointing: bool,
-    /// `cpu` or `cuda:N`.
-    #[arg(long, default_value = "cpu")]
-    device: String,
-    /// Print the line of one case and no more.
-    #[arg(long, hide = true, requires_all = ["size", "task"])]
-    case: bool,
-}
-
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Task {
+pub(crate) enum Task {
     /// The target's hidden states over a batch.
     Capture,
     /// A training step of EAGLE-3: seven unrolled steps, loss, gradients, clipping, AdamW.
@@ -77,7 +43,7 @@ enum Task {
 
 /// Sizes of drafter and target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Size {
+pub(crate) enum Size {
     /// Width 256, vocabulary 4,096.
     Small,
     /// Width 512, vocabulary 32,000.
@@ -86,101 +52,41 @@ enum Size {
     Large,
 }
 
-/// Runs the command.
-pub fn run(arguments: &BenchArguments) -> Result<()> {
-    if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
-        return case(size, task, arguments);
-    }
-    let program = std::env::current_exe().context("cannot find this program")?;
-    println!("task         size     tokens/s   ms each   peak MiB above start");
-    for task in Task::value_variants()
-        .iter()
-        .filter(|&&task| arguments.task.is_none_or(|t| t == task))
-    {
-        for size in Size::value_variants()
-            .iter()
-            .filter(|&&size| arguments.size.is_none_or(|s| s == size))
-        {
-            let status = std::process::Command::new(&program)
-                .args([
-                    "bench",
-                    "--case",
-                    "--size",
-                    &name(size),
-                    "--task",
-                    &name(task),
-                ])
-                .args([
-                    "--repeat",
-                    &arguments.repeat.to_string(),
-                    "--device",
-                    &arguments.device,
-                ])
-                .args(
-                    arguments
-                        .gradient_checkpointing
-                        .then_some("--gradient-checkpointing"),
-                )
-                .args(arguments.keep_activations.then_some("--keep-activations"))
-                .status()
-                .context("cannot start a case")?;
-            check_interrupted()?;
-            if !status.success() {
-                bail!("the case {} {} failed: {status}", name(task), name(size));
-            }
+/// What a case runs with.
+pub(crate) struct Setup {
+    /// Sizes of drafter and target.
+    pub(crate) size: Size,
+    /// Where it computes.
+    pub(crate) device: Device,
+    /// Where it computes what takes gradients.
+    pub(crate) graph: Device,
+    /// Whether the backward pass of the training step computes the unrolled steps again.
+    pub(crate) recompute: bool,
+}
+
+/// Does a task once.
+type Work = Box<dyn FnMut() -> Result<()>>;
+
+impl Task {
+    /// Tokens of one time.
+    pub(crate) fn tokens(self) -> usize {
+        match self {
+            Self::Capture | Self::Train => LENGTH,
+            Self::Plain | Self::Speculative => DECODED,
         }
     }
-    Ok(())
 }
 
-fn name(value: &impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
-    let (device, repeat) = (&device::device(&arguments.device)?, arguments.repeat);
-    let graph = match arguments.gradient_checkpointing {
-        true => device.clone().autodiff().gradient_checkpointing(),
-        false => device.clone().autodiff(),
-    };
-    let start = memory("VmRSS");
-    let (tokens, mut work): (usize, Box<dyn FnMut() -> Result<()>>) = match task {
-        Task::Capture => (LENGTH, capture(size, device)?),
-        Task::Train => (
-            LENGTH,
-            train(size, device, &graph, !arguments.keep_activations)?,
-        ),
-        Task::Plain => (DECODED, decode(size, device, Drafting::Off)?),
-        Task::Speculative => (DECODED, decode(size, device, Drafting::On)?),
-    };
-    work()?;
-    let started = Instant::now();
-    for _ in 0..repeat {
-        check_interrupted()?;
-        work()?;
+impl Setup {
+    /// Makes everything that a task needs.
+    pub(crate) fn work(&self, task: Task) -> Result<Work> {
+        match task {
+            Task::Capture => capture(self.size, &self.device),
+            Task::Train => train(self),
+            Task::Plain => decode(self.size, &self.device, Drafting::Off),
+            Task::Speculative => decode(self.size, &self.device, Drafting::On),
+        }
     }
-    let seconds = started.elapsed().as_secs_f64() / repeat.max(1) as f64;
-    let peak = memory("VmHWM")
-        .zip(start)
-        .map(|(peak, start)| peak.saturating_sub(start) >> 10);
-    let peak = peak.map_or("?".to_owned(), |mib| mib.to_string());
-    println!(
-        "{:<12} {:<8} {:>8.0} {:>9.1}   {peak:>8}",
-        name(&task),
-        name(&size),
-        tokens as f64 / seconds,
-        seconds * 1e3
-    );
-    Ok(())
-}
-
-/// A line of this process's memory account, in KiB; Linux only.
-fn memory(line: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let found = status.lines().find(|text| text.starts_with(line))?;
-    found.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn spec(size: Size) -> TargetSpec {
@@ -244,7 +150,7 @@ fn batch(vocab: usize, device: &Device) -> Batch {
     Batch::new(rows, device)
 }
 
-fn capture(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>> {
+fn capture(size: Size, device: &Device) -> Result<Work> {
     let target = target(size, device)?;
     let batch = batch(spec(size).vocab, device);
     let capture = Eagle3::capture(&Eagle3Config::default(), &spec(size))?;
@@ -259,13 +165,8 @@ fn capture(size: Size, device: &Device) -> Result<Box<dyn FnMut() -> Result<()>>
     }))
 }
 
-fn train(
-    size: Size,
-    device: &Device,
-    graph: &Device,
-    recompute: bool,
-) -> Result<Box<dyn FnMut() -> Result<()>>> {
-    let spec = spec(size);
+fn train(setup: &Setup) -> Result<Work> {
+    let (spec, device) = (spec(setup.size), &setup.device);
     let config = Eagle3Config::default();
     // The target's layers take no part in the step: only its frozen pieces are here.
     let small = target_without_layers(&spec);
@@ -274,10 +175,10 @@ fn train(
     let mut parts = frozen.parts();
     parts.spec = spec.clone();
     let vocabulary = DraftVocabulary::full(spec.vocab);
-    let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, graph)?;
+    let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, &setup.graph)?;
     let objective = TrainingTimeTestConfig {
         draft_steps: UNROLLED,
-        recompute,
+        recompute: setup.recompute,
         mask_align: MaskAlign::Feature,
         reduction: Reduction::All,
         ..Default::default()
@@ -331,11 +232,7 @@ enum Drafting {
     Off,
 }
 
-fn decode(
-    size: Size,
-    device: &Device,
-    drafting: Drafting,
-) -> Result<Box<dyn FnMut() -> Result<()>>> {
+fn decode(size: Size, device: &Device, drafting: Drafting) -> Result<Work> {
     let target = target(size, device)?;
     let capture = Eagle3::capture(&Eagle3Config::default(), &spec(size))?;
     let vocabulary = DraftVocabulary::full(spec(size).vocab);

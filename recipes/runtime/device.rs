@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail};
 use burn::prelude::Device;
+use serde_json::{Map, json};
 use spectrain_checkpoints::DType;
+use spectrain_train::TrainConfig;
 
 use crate::recipe::tables::TargetType;
 
@@ -72,6 +74,39 @@ pub fn target_dtype(wanted: TargetType, device: &str) -> DType {
         TargetType::Auto if is_gpu(device) => DType::BF16,
         TargetType::Auto => DType::F32,
     }
+}
+
+/// The device of parameters that take gradients.
+pub fn graph_device(device: &Device, config: &TrainConfig) -> Device {
+    if config.gradient_checkpointing {
+        device.clone().autodiff().gradient_checkpointing()
+    } else {
+        device.clone().autodiff()
+    }
+}
+
+/// Bytes in use on a device, where it tells.
+pub fn memory_in_use(device: &Device) -> Option<u64> {
+    device.memory_pool_usage().map(|usage| usage.bytes_in_use)
+}
+
+/// What a report says of the device.
+pub fn device_report(name: &str) -> Map<String, serde_json::Value> {
+    let mut device = Map::new();
+    device.insert("name".into(), json!(name));
+    device.insert(
+        "system".into(),
+        json!(format!(
+            "{} {}",
+            std::env::consts::OS,
+            std::env::consts::ARCH
+        )),
+    );
+    device.insert(
+        "threads".into(),
+        json!(std::thread::available_parallelism().map_or(1, usize::from)),
+    );
+    device
 }
 
 #[cfg(test)]

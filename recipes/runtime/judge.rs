@@ -17,10 +17,11 @@ use spectrain_eval::{
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
 
 use crate::cli::progress::Output;
-use crate::families::registry::{Trained, open_drafter};
+use crate::families::registry::open_drafter;
+use crate::families::trained::Trained;
 use crate::recipe::tables::EvaluateTable;
+use crate::runtime::interruption::interrupted;
 use crate::runtime::target;
-use crate::stages::interrupted;
 
 /// Tokens of a prompt that the target makes up.
 const MADE_UP_TOKENS: usize = 24;

@@ -14,8 +14,8 @@ use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, Transformer, ch
 use spectrain_train::{Batch, Objective, Rows, Statistics, Train, Trainee};
 
 use crate::families::shipped::Shipped;
-use crate::stages::StageContext;
-use crate::stages::train::graph_device;
+use crate::runtime::device::graph_device;
+use crate::stages::context::StageContext;
 
 /// Tokens of the text that is compared.
 const LENGTH: usize = 64;

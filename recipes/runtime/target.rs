@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
+use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
@@ -11,7 +12,8 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{TargetSpec, TransformerConfig};
 
 use crate::runs::hashes::HashMemory;
-use crate::stages::interrupted;
+use crate::runtime::interruption::interrupted;
+use crate::runtime::model_files::{read_json, weight_files};
 
 /// The key of the variables of a chat template, in recipes and in what folders say of their origin.
 pub const TEMPLATE_VARIABLES: &str = "template_variables";
@@ -29,13 +31,6 @@ pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<Pat
     };
     spectrain_checkpoints::resolve(model, revision, &options)
         .with_context(|| format!("cannot open the {what} `{model}`"))
-}
-
-/// The files that decide what a target computes.
-pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    files(folder, |name| {
-        name == "config.json" || name.contains(".safetensors")
-    })
 }
 
 /// SHA-256 of the files that decide what a target computes.
@@ -73,36 +68,20 @@ pub fn is_assumed(drafter: &ModelFolder) -> bool {
     provenance.is_some_and(|found| found["imported"].is_object() && found["original"].is_null())
 }
 
-/// The files that decide how a target's text becomes tokens.
-pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    const NAMES: [&str; 4] = [
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "config.json",
-    ];
-    files(folder, |name| NAMES.contains(&name))
+/// Whether a drafter needs nothing of its target but the text: it drafts for any target with its tokens.
+pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
+    dialect_of(drafter).is_ok_and(|dialect| dialect.by_text)
 }
 
-fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let entry =
-            entry.with_context(|| format!("cannot read the folder `{}`", folder.display()))?;
-        if wanted(&entry.file_name().to_string_lossy()) {
-            files.push(entry.path());
+/// The target that a drafter's folder says it was trained for, where that has other weights than the one in `target` and
+/// the drafter reads what it computes.
+pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<TrainedFor>> {
+    match trained_for(drafter) {
+        Some(named) if !drafts_by_text(drafter) && named.sha256 != sha256(target)? => {
+            Ok(Some(named))
         }
+        _ => Ok(None),
     }
-    files.sort();
-    if files.is_empty() {
-        bail!(
-            "`{}` holds no model: expected `config.json` and `*.safetensors`",
-            folder.display()
-        );
-    }
-    Ok(files)
 }
 
 /// The sizes of the target in a folder, from its `config.json`.
@@ -218,11 +197,4 @@ pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
 
 fn token(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
-}
-
-/// A JSON file.
-pub fn read_json(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read `{}`", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
 }

@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, printable, seal};
+use spectrain_checkpoints::{DType, ModelFolder, seal};
 
-use super::evaluate::{record_again, spread};
-use super::train::EXPORTED_STEP;
-use super::{EXPORTED, StageContext, prepare, trained};
-use crate::families::registry::{Trained, open_drafter};
+use crate::families::registry::open_drafter;
 use crate::families::shipped::Writing;
+use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
-use crate::runs::run_folder::RunFolder;
+use crate::runs::places::{EXPORTED, trained};
+use crate::runtime::decoded::accepted;
 use crate::runtime::judge::Judge;
+use crate::runtime::prompts::spread;
+use crate::stages::context::StageContext;
+use crate::stages::prepare;
+use crate::stages::report::record_again;
+use crate::stages::train::EXPORTED_STEP;
 
 use commands::commands;
-pub(crate) use verify::{Decoded, accepted};
 use verify::{compare, verify};
 
 /// Prompts that are decoded with the trained and with the exported drafter, and tokens of each.
@@ -38,15 +41,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         &context.device,
         context.dtype,
     )?;
-    let provenance = json!({
-        "spectrain": env!("CARGO_PKG_VERSION"),
-        "recipe": context.recipe.json,
-        "objective": context.recipe.json["objective"],
-        "target": {"model": context.target_name()?, "sha256": context.target_sha256()?},
-        "data": {"sha256": context.run.sha256(&context.folder("prepare").join("train/tokens.json"))?},
-        "training": training(context)?,
-        "trained": context.run.sha256(&trained_folder)?,
-    });
+    let provenance = provenance(context, &trained_folder)?;
     let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
     let before = accepted(&judge, &prompts)?;
     let own = judge.drafter.session().draft_length();
@@ -93,36 +88,18 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(summary)
 }
 
-/// The folders that the stage left, within the run.
-pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
-    let parts = parts(run)?.into_iter();
-    let named = parts.filter_map(|part| Some(part["folder"].as_str()?.to_owned()));
-    Ok(named.collect())
-}
-
-/// The commands that serve what the stage left, for a shell: those for each folder behind its name.
-pub(super) fn commands_again(run: &RunFolder) -> Result<String> {
-    let mut text = String::new();
-    for part in parts(run)? {
-        let folder = run.path().join(part["folder"].as_str().unwrap_or_default());
-        text.push_str(&format!("# {}\n", folder.display()));
-        let lines = part["launch"].as_array().into_iter().flatten();
-        for line in lines.filter_map(Value::as_str) {
-            text.push_str(&format!("{}\n", printable(line)));
-        }
-        text.push('\n');
-    }
-    Ok(text)
-}
-
-/// What the stage recorded, for each folder that it wrote.
-fn parts(run: &RunFolder) -> Result<Vec<Value>> {
-    let Some(manifest) = run.manifest("export")? else {
-        return Ok(Vec::new());
-    };
-    let further = manifest.summary["further"].as_array().cloned();
-    let parts = std::iter::once(manifest.summary).chain(further.unwrap_or_default());
-    Ok(parts.filter(|part| part["folder"].is_string()).collect())
+/// Where the drafter in `trained` comes from.
+fn provenance(context: &StageContext, trained: &Path) -> Result<Value> {
+    let tokens = context.folder("prepare").join("train/tokens.json");
+    Ok(json!({
+        "spectrain": env!("CARGO_PKG_VERSION"),
+        "recipe": context.recipe.json,
+        "objective": context.recipe.json["objective"],
+        "target": {"model": context.target_name()?, "sha256": context.target_sha256()?},
+        "data": {"sha256": context.run.sha256(&tokens)?},
+        "training": training(context)?,
+        "trained": context.run.sha256(trained)?,
+    }))
 }
 
 /// What the last training stage says of the weights it kept.
@@ -143,9 +120,10 @@ fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<Engine>)> {
     let (others, usual): (Vec<Engine>, Vec<Engine>) =
         to.iter().partition(|engine| is_apart(**engine, drafter));
     // It is there whatever is asked for: other stages and commands read it.
-    let usual = match usual.is_empty() {
-        true => vec![Engine::Vllm],
-        false => usual,
+    let usual = if usual.is_empty() {
+        vec![Engine::Vllm]
+    } else {
+        usual
     };
     let mut folders = vec![(EXPORTED.to_owned(), usual)];
     for engine in others {

@@ -13,8 +13,9 @@ use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{Batch, Rows};
 
-use super::{StageContext, check_interrupted};
+use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
+use crate::stages::context::StageContext;
 
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {

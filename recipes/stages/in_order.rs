@@ -8,12 +8,15 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use spectrain_checkpoints::state;
 
-use super::{
-    Interrupted, Stage, StageContext, check_interrupted, export, or_interrupted, selected,
-    settings, trained,
-};
 use crate::cli::progress::print;
+use crate::runs::places::trained;
 use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
+use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
+use crate::stages::context::StageContext;
+use crate::stages::exported::commands_again;
+use crate::stages::inputs::settings;
+use crate::stages::order::selected;
+use crate::stages::stage::Stage;
 
 /// Runs the stages of a recipe that are not done, or of these only the ones named.
 pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
@@ -23,15 +26,16 @@ pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
     for stage in &stages[..last.map_or(0, |last| last + 1)] {
         check_interrupted().map_err(|_| Interrupted::Run)?;
         let goes_on = |error| or_interrupted(error, Interrupted::Run);
-        match is_selected(stage) {
-            true => run_stage(context, stage)
+        if is_selected(stage) {
+            run_stage(context, stage)
                 .map_err(goes_on)
-                .with_context(|| format!("stage `{}`", stage.name))?,
-            false => require_done(context, stage).map_err(goes_on)?,
+                .with_context(|| format!("stage `{}`", stage.name))?
+        } else {
+            require_done(context, stage).map_err(goes_on)?
         }
         // Whoever runs a recipe again may want just these, and what comes after may take long.
         if stage.name == "export" && is_selected(stage) {
-            print(export::commands_again(context.run)?)?;
+            print(commands_again(context.run)?)?;
         }
     }
     Ok(())
@@ -125,9 +129,10 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
         Damage::Changed(file) => file.split(['/', '\\']).next(),
         Damage::Missing(_) => None,
     });
-    let changed: BTreeSet<PathBuf> = match stage.resumes {
-        true => tops.map(|top| Path::new(name).join(top)).collect(),
-        false => tops.map(|_| PathBuf::from(name)).collect(),
+    let changed: BTreeSet<PathBuf> = if stage.resumes {
+        tops.map(|top| Path::new(name).join(top)).collect()
+    } else {
+        tops.map(|_| PathBuf::from(name)).collect()
     };
     for path in &changed {
         let aside = context.run.set_aside(path)?;

@@ -20,9 +20,10 @@ use spectrain_train::{
     Fit, FitSummary, NextToken, Samples, TokensOnly, Train, TrainConfig, Trainee, Validation, fit,
 };
 
-use super::train::{graph_device, memory_in_use};
-use super::{StageContext, check_interrupted, interrupted};
 use crate::recipe::tables::SyntheticTable;
+use crate::runtime::device::{graph_device, memory_in_use};
+use crate::runtime::interruption::{check_interrupted, interrupted};
+use crate::stages::context::StageContext;
 
 const END_OF_TEXT: &str = "<|endoftext|>";
 const START: &str = "<|im_start|>";

@@ -1,9 +1,11 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::Result;
+use burn::prelude::Device;
 use clap::Parser as _;
-use serde_json::json;
-use spectrain_checkpoints::{ModelFolder, seal, write_folder};
+use serde_json::{Map, json};
+use spectrain_checkpoints::{DType, ModelFolder, seal, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -16,10 +18,16 @@ use spectrain_models::{
 use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
-use crate::families::registry::write_usual;
+use crate::cli::progress::Output;
+use crate::families::trained::write_usual;
 use crate::recipe;
-use crate::runs::run_folder::{Existing, RunName, Start, Status};
-use crate::runtime::self_check;
+use crate::recipe::ResolvedRecipe;
+use crate::runs::places::{EXPORTED, trained};
+use crate::runs::run_folder::{Existing, RunFolder, RunName, StageState, Start, Status};
+use crate::runtime::model_files::read_json;
+use crate::runtime::{self_check, target};
+use crate::stages::inputs::{TRAIN, settings};
+use crate::stages::order::{STAGES, selected};
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -286,7 +294,7 @@ fn every_key_that_a_stage_reads_exists() {
 /// The target with random weights, and a random drafter as if `train` had left it.
 fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
     let folder = root.join("target");
-    let config = target::read_json(&folder.join("config.json")).unwrap();
+    let config = read_json(&folder.join("config.json")).unwrap();
     let config = TransformerConfig::read(&config, &folder).unwrap();
     let device = Device::flex();
     let mut random = RandomWeights::new(1);
@@ -386,7 +394,7 @@ fn a_trained_drafter_is_exported_and_judged() {
         );
         assert!(report.lossless.greedy_tokens > 0 && report.lossless.sampling.is_some());
         assert_eq!(report.recipe["evaluate"]["prompts"], 2);
-        assert!(evaluate::table(context.run).unwrap().contains("| eval |"));
+        assert!(report::table(context.run).unwrap().contains("| eval |"));
         // What was found is in the folder, which is the same drafter as before.
         let model = ModelFolder::open(context.run.path().join(EXPORTED)).unwrap();
         assert!(seal::check(&model).unwrap());
@@ -410,71 +418,24 @@ fn the_other_commands_take_what_a_run_has_left() {
     with_trained(root.path(), |context| {
         run(context, &["export".into()]).unwrap()
     });
-    let path = |name: &str| root.path().join(name).display().to_string();
-    let (target, drafter, eval) = (
-        path("target"),
-        path("runs/a/export/drafter"),
-        path("eval.jsonl"),
-    );
-    let (runs, judged, exported, tokens) = (
-        path("runs"),
-        path("judged"),
-        path("exported"),
-        path("tokens"),
-    );
-    let commands: [&[&str]; 6] = [
-        &[
-            "evaluate",
-            "--target",
-            &target,
-            "--drafter",
-            &drafter,
-            "--prompts",
-            &eval,
-            "--count",
-            "1",
-            "--temperature",
-            "0",
-            "--draft-length",
-            "3",
-            "--max-new-tokens",
-            "5",
-            "--out",
-            &judged,
-        ],
-        &[
-            "generate",
-            "--target",
-            &target,
-            "--drafter",
-            &drafter,
-            "--prompt",
-            "count",
-            "--max-new-tokens",
-            "5",
-        ],
-        &[
-            "generate",
-            "--target",
-            &target,
-            "--prompt",
-            "count",
-            "--max-new-tokens",
-            "5",
-            "--temperature",
-            "1",
-        ],
-        &[
-            "export", "a", "--runs", &runs, "--to", "vllm", "--out", &exported,
-        ],
-        &[
-            "data", "prepare", "--target", &target, "--data", &eval, "--out", &tokens,
-        ],
-        &["data", "lint", "--target", &target, "--train", &eval],
+    // In capitals: a path within the folder of the test.
+    let commands = [
+        "evaluate --target TARGET --drafter RUNS/A/EXPORT/DRAFTER --prompts EVAL.JSONL --count 1 --temperature 0 \
+         --draft-length 3 --max-new-tokens 5 --out JUDGED",
+        "generate --target TARGET --drafter RUNS/A/EXPORT/DRAFTER --prompt count --max-new-tokens 5",
+        "generate --target TARGET --prompt count --max-new-tokens 5 --temperature 1",
+        "export a --runs RUNS --to vllm --out EXPORTED",
+        "data prepare --target TARGET --data EVAL.JSONL --out TOKENS",
+        "data lint --target TARGET --train EVAL.JSONL",
     ];
+    let path = |name: &str| root.path().join(name.to_lowercase()).display().to_string();
+    let word = |word: &str| {
+        let is_path = word.starts_with(|c: char| c.is_ascii_uppercase());
+        if is_path { path(word) } else { word.to_owned() }
+    };
     for words in commands {
-        let words = [&["spectrain"], words].concat();
-        crate::cli::Arguments::try_parse_from(&words)
+        let parsed = std::iter::once("spectrain".to_owned()).chain(words.split(' ').map(word));
+        crate::cli::Arguments::try_parse_from(parsed)
             .unwrap()
             .run()
             .unwrap_or_else(|error| panic!("{words:?}: {error:#}"));

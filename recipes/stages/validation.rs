@@ -10,7 +10,10 @@ use spectrain_train::{
     TrainConfig, Validation,
 };
 
-use super::{StageContext, evaluate, interrupted, prepare};
+use crate::runtime::interruption::interrupted;
+use crate::runtime::prompts::spread;
+use crate::stages::context::StageContext;
+use crate::stages::prepare;
 
 /// Validates the drafter of a stage.
 pub(super) struct Validator<'a> {
@@ -126,14 +129,14 @@ fn gain(found: &[[u64; 2]], best: &[[u64; 2]]) -> Option<Gain> {
 /// Prompts that the evaluation will not use, as far as there are any.
 pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result<Vec<Vec<u32>>> {
     let prompts = prepare::prompts(context.run)?;
-    let judged = evaluate::spread(prompts.clone(), context.recipe.evaluate.prompts);
+    let judged = spread(prompts.clone(), context.recipe.evaluate.prompts);
     let others: Vec<_> = prompts
         .iter()
         .filter(|prompt| !judged.contains(prompt))
         .cloned()
         .collect();
     let from = if others.is_empty() { prompts } else { others };
-    Ok(evaluate::spread(from, count))
+    Ok(spread(from, count))
 }
 
 /// Sums over the held-out batches.

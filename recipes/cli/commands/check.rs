@@ -1,21 +1,22 @@
 //! `spectrain check`: whether a drafter's folder is as it was written, and for this target.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::Value;
+use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_eval::DraftReport;
 
-use crate::cli::commands::prompts_in;
-use crate::cli::{DeviceArgument, TemplateArgument};
-use crate::families::registry;
+use crate::cli::arguments::{DeviceArgument, TemplateArgument};
+use crate::cli::commands::prompts::prompts_in;
+use crate::cli::progress::print;
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at;
+use crate::runtime::decoded::accepted;
 use crate::runtime::device;
 use crate::runtime::judge::Judge;
 use crate::runtime::target;
-use crate::stages::export::accepted;
 
 /// Prompts to decode.
 const PROMPTS: usize = 8;
@@ -45,63 +46,72 @@ pub struct CheckArguments {
 pub fn run(arguments: &CheckArguments) -> Result<()> {
     let folder = &drafter_at::folder_of(&arguments.drafter, &arguments.runs)?;
     let model = ModelFolder::open(folder)?;
-    let family = registry::recipe_of(&model)?.family;
-    match seal::check(&model)? {
-        true => {
-            println!("{family} drafter, as it was written: every tensor and the configuration")
-        }
-        false => println!("{family} drafter of another program: nothing says how it was written"),
-    }
+    let family = dialect_of(&model)?.family;
+    let sealed = if seal::check(&model)? {
+        ", as it was written: every tensor and the configuration"
+    } else {
+        " of another program: nothing says how it was written"
+    };
+    print(format!("{family} drafter{sealed}\n"))?;
     let target = target::resolve(&arguments.target, None)?;
-    match target::trained_for(&model) {
-        None => println!("the folder does not say which target it is for"),
-        Some(named) if named.sha256 == target::sha256(&target)? => {
-            let how = match target::is_assumed(&model) {
-                true => "imported",
-                false => "trained",
-            };
-            println!("{how} for this target, `{}`", named.model);
-        }
-        Some(named) => match registry::other_target(&model, &target)? {
-            Some(named) => bail!(
-                "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
-                folder.display(),
-                named.model,
-                arguments.target
-            ),
-            None => println!(
-                "trained for `{}`; it drafts by text alone, for any target with its tokens",
-                named.model
-            ),
-        },
-    }
+    print(format!("{}\n", made_for(arguments, &model, &target)?))?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let judge = Judge::open(&target, folder, &device::device(name)?, dtype)?;
     for line in reported(&model) {
-        println!("{line}");
+        print(format!("{line}\n"))?;
     }
-    let (prompts, what) = match &arguments.prompts {
+    print(measured(arguments, &judge, (folder, &target))?)
+}
+
+/// Which target a drafter says it is for. Fails where that is another one and matters.
+fn made_for(arguments: &CheckArguments, drafter: &ModelFolder, target: &Path) -> Result<String> {
+    let Some(named) = target::trained_for(drafter) else {
+        return Ok("the folder does not say which target it is for".into());
+    };
+    if named.sha256 == target::sha256(target)? {
+        let assumed = target::is_assumed(drafter);
+        let how = if assumed { "imported" } else { "trained" };
+        return Ok(format!("{how} for this target, `{}`", named.model));
+    }
+    match target::other_target(drafter, target)? {
+        Some(named) => bail!(
+            "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
+            drafter.path().display(),
+            named.model,
+            arguments.target
+        ),
+        None => Ok(format!(
+            "trained for `{}`; it drafts by text alone, for any target with its tokens",
+            named.model
+        )),
+    }
+}
+
+/// What is accepted of the drafts for some prompts.
+fn measured(
+    arguments: &CheckArguments,
+    judge: &Judge,
+    (folder, target): (&Path, &Path),
+) -> Result<String> {
+    let (prompts, what, hint) = match &arguments.prompts {
         Some(path) => {
-            let prompts = prompts_in(path, (folder, &target), &arguments.template, PROMPTS)?;
-            (prompts, "the prompts")
+            let prompts = prompts_in(path, (folder, target), &arguments.template, PROMPTS)?;
+            (prompts, "the prompts", "")
         }
         None => (
             judge.generated_prompts(PROMPTS)?,
             "texts that the target made up, which nobody asks for",
+            "it drafts; how well, `--prompts FILE` says, or `spectrain evaluate`\n",
         ),
     };
-    let decoded = accepted(&judge, &prompts)?;
-    println!(
-        "τ {:.2} on {what}: {} tokens accepted in {} passes",
+    let decoded = accepted(judge, &prompts)?;
+    Ok(format!(
+        "τ {:.2} on {what}: {} tokens accepted in {} passes\n{hint}",
         decoded.tau(),
         decoded.total(),
         decoded.accepted.len()
-    );
-    if arguments.prompts.is_none() {
-        println!("it drafts; how well, `--prompts FILE` says, or `spectrain evaluate`");
-    }
-    Ok(())
+    ))
 }
 
 /// What the report of a drafter that was evaluated says, setting by setting.

@@ -9,12 +9,13 @@ use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::rows::read_rows;
 
-use crate::cli::TemplateArgument;
-use crate::cli::commands::regenerate::{self, RegenerateArguments};
+use crate::cli::arguments::{TemplateArgument, word};
+use crate::cli::commands::regenerate;
+use crate::cli::commands::regenerate::arguments::RegenerateArguments;
 use crate::cli::progress::print;
 use crate::recipe::tables::DataTable;
 use crate::runtime::target;
-use crate::stages::prepare::Text;
+use crate::runtime::text::Text;
 
 /// Commands of `spectrain data`.
 #[derive(Debug, Subcommand)]
@@ -42,10 +43,10 @@ pub enum DataCommand {
         #[arg(long, value_name = "PATH")]
         eval: Option<PathBuf>,
         /// Samples to show; what is trained on stands between ⟦ and ⟧
-        #[arg(long, default_value_t = 2)]
+        #[arg(long, value_name = "N", default_value_t = 2)]
         show: usize,
         /// Sizes of draft vocabulary to give the coverage of; may be repeated
-        #[arg(long = "draft-vocab", default_values_t = [8192, 16_384, 32_000])]
+        #[arg(long = "draft-vocab", value_name = "TOKENS", default_values_t = [8192, 16_384, 32_000])]
         draft_vocabularies: Vec<usize>,
         /// How conversations become tokens
         #[command(flatten)]
@@ -63,7 +64,7 @@ pub struct TextArguments {
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// Longest sample, in tokens
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_length: usize,
     /// What happens to longer ones: `drop` or `truncate`
     #[arg(long, default_value = "drop", value_parser = overlong)]
@@ -75,7 +76,7 @@ pub struct TextArguments {
     #[arg(long, default_value = "auto", value_parser = word::<Turns>)]
     turns: Turns,
     /// Samples with fewer tokens to train on are left out
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 1)]
     min_trained_tokens: usize,
     #[command(flatten)]
     variables: TemplateArgument,
@@ -87,12 +88,6 @@ fn overlong(name: &str) -> Result<Overlong, String> {
 
 fn masking(name: &str) -> Result<Masking, String> {
     word(name)
-}
-
-/// A value by the name that recipes give it.
-pub(super) fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
-    serde_json::from_value(serde_json::Value::String(name.into()))
-        .map_err(|error| error.to_string())
 }
 
 impl TextArguments {
@@ -116,7 +111,7 @@ impl TextArguments {
 pub fn run(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare { data, out, text } => {
-            println!("{}", text.open()?.write_file(data, out)?);
+            print(format!("{}\n", text.open()?.write_file(data, out)?))?;
         }
         DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
         DataCommand::Lint {

@@ -4,19 +4,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
 
-use crate::cli::progress::Output;
-use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
-use crate::families::registry;
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
+use crate::cli::progress::{Output, print};
+use crate::errors::Misuse;
 use crate::recipe::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
 use crate::runs::drafter_at::DrafterAt;
-use crate::runtime::device;
+use crate::runtime::device::{self, device_report};
 use crate::runtime::judge::{Ends, Trial, TrialTarget};
+use crate::runtime::prompts::{calibration, split};
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
-use crate::stages::evaluate::{calibration, device_report, split, write};
-use crate::stages::prepare::Text;
+use crate::runtime::text::Text;
+use crate::stages::report::write;
 
 /// Arguments of `spectrain evaluate`.
 #[derive(Debug, clap::Args)]
@@ -34,13 +35,13 @@ pub struct EvaluateArguments {
     #[arg(long, value_name = "FILE", required = true)]
     prompts: Vec<PathBuf>,
     /// Prompts of each file
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64)]
     count: usize,
     /// Longest prompt, in tokens; longer ones are left out
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_length: usize,
     /// Temperature; may be repeated
-    #[arg(long = "temperature", default_values_t = [0.0, 1.0])]
+    #[arg(long = "temperature", value_name = "T", default_values_t = [0.0, 1.0])]
     temperatures: Vec<f64>,
     /// Length of a chain to draft, in tokens, 0 being the drafter's own; may be repeated [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
@@ -49,7 +50,7 @@ pub struct EvaluateArguments {
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
     drafts: Vec<DraftChoice>,
     /// Tokens after each prompt, at most
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     max_new_tokens: usize,
     /// Which test decides over drafted tokens
     #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
@@ -80,43 +81,12 @@ pub struct EvaluateArguments {
 
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
-    for (at, target) in arguments.targets.iter().enumerate() {
-        if arguments.targets[..at].contains(target) {
-            return Err(Misuse(format!("`--target {target}` twice")).into());
-        }
-    }
-    let table = EvaluateTable {
-        targets: arguments.targets.iter().skip(1).cloned().collect(),
-        prompts: arguments.count,
-        temperatures: arguments.temperatures.clone(),
-        draft_lengths: match (&arguments.draft_lengths[..], &arguments.drafts[..]) {
-            ([], []) => EvaluateTable::default().draft_lengths,
-            (lengths, _) => lengths.to_vec(),
-        },
-        drafts: arguments.drafts.clone(),
-        max_new_tokens: arguments.max_new_tokens,
-        verifier: arguments.verifier,
-        baseline: !arguments.no_baseline,
-        seed: arguments.seed,
-        ..EvaluateTable::default()
-    };
-    table.check().map_err(Misuse::from)?;
+    let table = arguments.table()?;
     let at = DrafterAt::find(&arguments.drafter, &arguments.runs)?;
     let drafter = at.folder()?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
-    let resolved = |model: &String| {
-        let folder = target::resolve(model, None)?;
-        let report = TargetReport {
-            model: model.clone(),
-            revision: None,
-            sha256: target::sha256(&folder)?,
-            dtype: dtype.name().to_lowercase(),
-        };
-        Ok(TrialTarget { folder, report })
-    };
-    let targets = arguments.targets.iter().map(resolved);
-    let targets = targets.collect::<Result<Vec<_>>>()?;
+    let targets = arguments.targets(dtype)?;
     if !arguments.other_target {
         check_target(&drafter, &targets)?;
     }
@@ -126,22 +96,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         ..DataTable::default()
     };
     let text = Text::of(&targets[0].folder, &data)?;
-    let mut sets = Vec::new();
-    let mut others = Vec::new();
-    for path in &arguments.prompts {
-        let (prompts, left) = split(text.prompts_of(path)?.tokens, table.prompts);
-        others.extend(left);
-        sets.push(PromptSet {
-            name: path
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
-            prompts,
-        });
-    }
-    // Of files that overlap, what is evaluated from one is not measured on from another.
-    others.retain(|prompt| sets.iter().all(|set| !set.prompts.contains(prompt)));
+    let (sets, others) = arguments.prompts(&text, table.prompts)?;
     let trial = Trial {
         targets: &targets,
         drafter: &drafter,
@@ -150,9 +105,10 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         sets: &sets,
         calibration: &calibration(others, &sets, &table),
         table: &table,
-        ends: match arguments.ignore_stop {
-            true => Ends::AtLength,
-            false => Ends::AtStopTokens,
+        ends: if arguments.ignore_stop {
+            Ends::AtLength
+        } else {
+            Ends::AtStopTokens
         },
         outputs: arguments.outputs.as_deref(),
         output: Output::detect(),
@@ -168,8 +124,68 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     if let Some(out) = &arguments.out {
         write(&report, out)?;
     }
-    print!("{}", report.to_markdown());
-    Ok(())
+    print(report.to_markdown())
+}
+
+impl EvaluateArguments {
+    /// What a recipe would say of it.
+    fn table(&self) -> Result<EvaluateTable> {
+        for (at, target) in self.targets.iter().enumerate() {
+            if self.targets[..at].contains(target) {
+                return Err(Misuse(format!("`--target {target}` twice")).into());
+            }
+        }
+        let table = EvaluateTable {
+            targets: self.targets.iter().skip(1).cloned().collect(),
+            prompts: self.count,
+            temperatures: self.temperatures.clone(),
+            draft_lengths: match (&self.draft_lengths[..], &self.drafts[..]) {
+                ([], []) => EvaluateTable::default().draft_lengths,
+                (lengths, _) => lengths.to_vec(),
+            },
+            drafts: self.drafts.clone(),
+            max_new_tokens: self.max_new_tokens,
+            verifier: self.verifier,
+            baseline: !self.no_baseline,
+            seed: self.seed,
+            ..EvaluateTable::default()
+        };
+        table.check().map_err(Misuse::from)?;
+        Ok(table)
+    }
+
+    /// The targets, downloaded where they are not here.
+    fn targets(&self, dtype: DType) -> Result<Vec<TrialTarget>> {
+        let resolved = |model: &String| {
+            let folder = target::resolve(model, None)?;
+            let report = TargetReport {
+                model: model.clone(),
+                revision: None,
+                sha256: target::sha256(&folder)?,
+                dtype: dtype.name().to_lowercase(),
+            };
+            Ok(TrialTarget { folder, report })
+        };
+        self.targets.iter().map(resolved).collect()
+    }
+
+    /// Of each file at most `count` prompts to evaluate, and all others.
+    fn prompts(&self, text: &Text, count: usize) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
+        let mut sets: Vec<PromptSet> = Vec::new();
+        let mut others = Vec::new();
+        for path in &self.prompts {
+            let (prompts, left) = split(text.prompts_of(path)?.tokens, count);
+            others.extend(left);
+            let name = path.file_stem().unwrap_or_default();
+            sets.push(PromptSet {
+                name: name.to_string_lossy().into_owned(),
+                prompts,
+            });
+        }
+        // Of files that overlap, what is evaluated from one is not measured on from another.
+        others.retain(|prompt| sets.iter().all(|set| !set.prompts.contains(prompt)));
+        Ok((sets, others))
+    }
 }
 
 /// Fails where a drafter that reads a target's hidden states says that it was trained for none of these.
@@ -179,7 +195,7 @@ fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
         return Ok(());
     };
     let is_it = |target: &TrialTarget| target.report.sha256 == named.sha256;
-    if registry::drafts_by_text(&model) || targets.iter().any(is_it) {
+    if target::drafts_by_text(&model) || targets.iter().any(is_it) {
         return Ok(());
     }
     bail!(

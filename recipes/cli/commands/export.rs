@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::known::dialect_of;
 
-use crate::cli::Misuse;
-use crate::cli::commands::import::IMPORTED;
+use crate::cli::progress::print;
+use crate::errors::Misuse;
 use crate::families::described::reading_for;
-use crate::families::registry;
-use crate::recipe;
+use crate::recipe::read::read;
 use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
 use crate::runs::hashes::HashMemory;
+use crate::runs::places::{EXPORTED, IMPORTED, trained};
 use crate::runtime::target;
 use crate::stages::export::{Conversion, provenance_of};
-use crate::stages::{EXPORTED, trained};
 
 /// Arguments of `spectrain export`.
 #[derive(Debug, clap::Args)]
@@ -80,7 +80,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         provenance: &source.provenance,
     };
     for line in conversion.run()? {
-        println!("{line}");
+        print(format!("{line}\n"))?;
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ impl Source {
         };
         let target_folder = target::resolve(&target, None)?;
         check_clear(folder, &target_folder)?;
-        if let Some(named) = registry::other_target(&ModelFolder::open(folder)?, &target_folder)? {
+        if let Some(named) = target::other_target(&ModelFolder::open(folder)?, &target_folder)? {
             bail!(
                 "the drafter `{}` was trained for `{}`, which has other weights than `{target}`",
                 folder.display(),
@@ -127,8 +127,8 @@ impl Source {
         let path = run.join("recipe.toml");
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        let recipe = recipe::read(&text, &[])
-            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let recipe =
+            read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
         if !is_done(run, recipe.last_trained())? {
             bail!(
                 "the run `{}` is not trained yet: run its recipe first",
@@ -160,12 +160,13 @@ fn is_inside(out: &Path, folder: &Path) -> Result<bool> {
     let folder = folder
         .canonicalize()
         .with_context(|| format!("cannot open `{}`", folder.display()))?;
-    let nearest = out
-        .ancestors()
-        .find_map(|path| match path.as_os_str().is_empty() {
-            true => Path::new(".").canonicalize().ok(),
-            false => path.canonicalize().ok(),
-        });
+    let nearest = out.ancestors().find_map(|path| {
+        if path.as_os_str().is_empty() {
+            Path::new(".").canonicalize().ok()
+        } else {
+            path.canonicalize().ok()
+        }
+    });
     Ok(nearest.is_some_and(|nearest| nearest.starts_with(folder)))
 }
 
@@ -185,7 +186,7 @@ fn check_clear(folder: &Path, target: &Path) -> Result<()> {
         ModelFolder::open(folder)?,
         reading_for(&target::spec(target)?),
     );
-    let meanings = (registry::recipe_of(&model)?.meanings)(&model, &reading, None)?;
+    let meanings = dialect_of(&model)?.meanings(&model, &reading, None)?;
     match &meanings[..] {
         [first, second, ..] => bail!(
             "`{}` can be meant in more ways than one ({}; {}): `spectrain import` measures which is the one",

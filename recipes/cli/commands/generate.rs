@@ -7,19 +7,20 @@ use anyhow::Result;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::Message;
-use spectrain_data::template::GenerationPrompt;
+use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
 
-use crate::cli::progress::tell;
-use crate::cli::{DeviceArgument, Misuse, TemplateArgument, draft};
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
+use crate::cli::progress::{print, tell};
+use crate::errors::Misuse;
 use crate::families::registry::open_drafter;
 use crate::recipe::tables::{EvaluateTable, TargetType};
 use crate::runs::drafter_at;
 use crate::runtime::device;
+use crate::runtime::interruption::interrupted;
 use crate::runtime::target;
-use crate::stages::interrupted;
 
 /// Arguments of `spectrain generate`.
 #[derive(Debug, clap::Args)]
@@ -38,13 +39,13 @@ pub struct GenerateArguments {
     #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// Tokens of the answer, at most
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     max_new_tokens: usize,
     /// Temperature; 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f64,
     /// Length of the draft, in tokens; 0 is the drafter's own
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     draft_length: usize,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`
     #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
@@ -81,14 +82,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         None => arguments.template.given(),
     };
     let (tokenizer, template) = target::text(&folder, None, &variables)?;
-    let text = match &template {
-        Some(template) => template.render(
-            &[Message::new("user", arguments.prompt.as_str())][..],
-            GenerationPrompt::With,
-        )?,
-        None => arguments.prompt.clone(),
-    };
-    let prompt = tokenizer.encode(&text)?.ids;
+    let prompt = prompt(&arguments.prompt, &tokenizer, template.as_ref())?;
     let model = ModelFolder::open(&folder)?;
     let loaded = load_target(
         &model,
@@ -120,9 +114,26 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         }
     };
     let pieces = pieces(&tokenizer, &generation)?;
-    println!("{}", show(&pieces, std::io::stdout().is_terminal()));
+    let shown = show(&pieces, std::io::stdout().is_terminal());
+    print(format!("{shown}\n"))?;
     tell(summary(&generation, session.is_some()));
     Ok(())
+}
+
+/// A question as tokens, rendered where the target has a template.
+fn prompt(
+    question: &str,
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+) -> Result<Vec<u32>> {
+    let text = match template {
+        Some(template) => template.render(
+            &[Message::new("user", question)][..],
+            GenerationPrompt::With,
+        )?,
+        None => question.to_owned(),
+    };
+    Ok(tokenizer.encode(&text)?.ids)
 }
 
 /// The shape that is asked for; `None` for a chain as long as the drafter's own.
@@ -197,13 +208,17 @@ fn pieces(tokenizer: &Tokenizer, generation: &Generation) -> Result<Vec<Piece>> 
 
 /// Drafted parts are green and underlined on a terminal and between brackets elsewhere.
 fn show(pieces: &[Piece], terminal: bool) -> String {
-    let (open, close) = match terminal {
-        true => ("\u{1b}[4;32m", "\u{1b}[0m"),
-        false => ("[", "]"),
+    let (open, close) = if terminal {
+        ("\u{1b}[4;32m", "\u{1b}[0m")
+    } else {
+        ("[", "]")
     };
-    let part = |piece: &Piece| match piece.drafted && !piece.text.is_empty() {
-        true => format!("{open}{}{close}", piece.text),
-        false => piece.text.clone(),
+    let part = |piece: &Piece| {
+        if piece.drafted && !piece.text.is_empty() {
+            format!("{open}{}{close}", piece.text)
+        } else {
+            piece.text.clone()
+        }
     };
     pieces.iter().map(part).collect()
 }

@@ -7,27 +7,29 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::Meaning;
+use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_models::load_target;
 
-use crate::cli::commands::prompts_in;
-use crate::cli::{DeviceArgument, Misuse, TemplateArgument};
+use crate::cli::arguments::{DeviceArgument, TemplateArgument};
+use crate::cli::commands::prompts::prompts_in;
+use crate::cli::progress::print;
+use crate::errors::Misuse;
 use crate::families::described::reading_for;
-use crate::families::registry::{self, Recipe, Trained, open_drafter};
+use crate::families::registry::{open_as, open_drafter};
+use crate::families::trained::Trained;
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at::DrafterAt;
+use crate::runs::places::IMPORTED;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
+use crate::runtime::decoded::{Decoded, accepted};
 use crate::runtime::device;
 use crate::runtime::judge::Judge;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
-use crate::stages::export::{Decoded, accepted};
 
 /// A mean acceptance length below which a drafter is for something else.
 const USELESS: f64 = 1.05;
-
-/// Where the drafter is, within the run.
-pub const IMPORTED: &str = "import/drafter";
 
 /// Arguments of `spectrain import`.
 #[derive(Debug, clap::Args)]
@@ -83,9 +85,10 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     let run = open_run(arguments, &name)?;
     import(arguments, &wanted, &run).inspect_err(|_| {
         // The first error is the one to report.
-        let _ = match run.is_new() {
-            true => run.discard(),
-            false => run.clear("import"),
+        let _ = if run.is_new() {
+            run.discard()
+        } else {
+            run.clear("import")
         };
     })
 }
@@ -96,7 +99,7 @@ struct Wanted {
     folder: PathBuf,
     /// What it is called.
     from: String,
-    recipe: &'static Recipe,
+    family: &'static str,
     /// The type that it is written in: no value changes.
     dtype: DType,
     /// The target's folder.
@@ -112,12 +115,12 @@ impl Wanted {
         let folder = &at.folder()?;
         let opened = ModelFolder::open(folder)?;
         seal::check(&opened)?;
-        let recipe = registry::recipe_of(&opened)?;
-        if arguments.layers.is_some() && recipe.kind != "eagle3" {
+        let dialect = dialect_of(&opened)?;
+        if arguments.layers.is_some() && dialect.family != "EAGLE-3" {
             return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
         }
         let target = target::resolve(&arguments.target, None)?;
-        if let Some(named) = registry::other_target(&opened, &target)? {
+        if let Some(named) = target::other_target(&opened, &target)? {
             bail!(
                 "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
                  target",
@@ -129,11 +132,11 @@ impl Wanted {
         Ok(Self {
             meanings: {
                 let reading = reading_for(&target::spec(&target)?);
-                (recipe.meanings)(&opened, &reading, arguments.layers.as_deref())?
+                dialect.meanings(&opened, &reading, arguments.layers.as_deref())?
             },
             from: at.name(folder),
             folder: folder.clone(),
-            recipe,
+            family: dialect.family,
             dtype: widest(&opened),
             target,
             original: seal::provenance(opened.config()).cloned(),
@@ -160,7 +163,7 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
         ..Start::default()
     };
     let manifest = run.start("import", start)?;
-    let (family, target) = (wanted.recipe.family, &wanted.target);
+    let (family, target) = (wanted.family, &wanted.target);
     let measured =
         measure(arguments, run, wanted).with_context(|| format!("cannot import `{from}`"))?;
     let (taken, others) = chosen(&measured)?;
@@ -175,9 +178,9 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     });
     let drafter = run.path().join(IMPORTED);
     taken.drafter.write(&drafter, wanted.dtype, &provenance)?;
-    println!("{family} drafter, {}", taken.summary());
+    let mut text = format!("{family} drafter, {}\n", taken.summary());
     for other in others {
-        println!("not taken: {}", other.summary());
+        text.push_str(&format!("not taken: {}\n", other.summary()));
         if taken.may_be_chance(other) {
             tracing::warn!(
                 "the difference may be chance: measure with `--prompts` of what the drafter is for, or decide with `--layers`"
@@ -189,8 +192,8 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
             "next to nothing of what it drafts is accepted: is it for this target, and are these the layers?"
         );
     }
-    println!("imported to {}", drafter.display());
-    run.finish(manifest, started.elapsed().as_secs_f64(), provenance)
+    run.finish(manifest, started.elapsed().as_secs_f64(), provenance)?;
+    print(format!("{text}imported to {}\n", drafter.display()))
 }
 
 impl Measured {
@@ -282,8 +285,8 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
     let mut prompts = given_prompts(arguments, wanted)?;
     let mut measured = Vec::new();
     for meaning in wanted.meanings.iter().cloned() {
-        let (parts, reading) = (loaded.parts(), Some(&meaning.reading));
-        let drafter = (wanted.recipe.open)(&wanted.folder, reading, &parts, &device)?;
+        let parts = loaded.parts();
+        let drafter = open_as(&wanted.folder, Some(&meaning.reading), &parts, &device)?;
         drafter.write(&candidate, wanted.dtype, &Value::Null)?;
         let written = open_drafter(&candidate, &parts, &device)?;
         let judge = match &mut judge {

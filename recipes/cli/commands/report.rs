@@ -10,8 +10,8 @@ use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::printable;
 use spectrain_eval::{Report, compare};
 
-use crate::cli::Misuse;
 use crate::cli::progress::print;
+use crate::errors::Misuse;
 use crate::runs::run_folder::{RunFolder, stale};
 use crate::runtime::target;
 
@@ -70,16 +70,15 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
 /// Fails for a file of another kind.
 fn check_ending(out: &Path) -> Result<()> {
     let ending = out.extension().unwrap_or_default().to_string_lossy();
-    match ENDINGS.contains(&&*ending.to_lowercase()) {
-        true => Ok(()),
-        false => {
-            let message = format!(
-                "`--out {}`: the table is Markdown: expected a name that ends in {}",
-                printable(&out.display().to_string()),
-                ENDINGS.map(|ending| format!("`.{ending}`")).join(" or ")
-            );
-            Err(Misuse(message).into())
-        }
+    if ENDINGS.contains(&&*ending.to_lowercase()) {
+        Ok(())
+    } else {
+        let message = format!(
+            "`--out {}`: the table is Markdown: expected a name that ends in {}",
+            printable(&out.display().to_string()),
+            ENDINGS.map(|ending| format!("`.{ending}`")).join(" or ")
+        );
+        Err(Misuse(message).into())
     }
 }
 
@@ -108,12 +107,13 @@ fn file_of(given: &Path, runs: &Path) -> Result<PathBuf> {
             "no report of the drafter `{shown}`: `spectrain evaluate --drafter {shown} --out DIR` makes one"
         );
     }
-    let what = match given.is_dir() {
-        true => format!("it holds no `{}`", INSIDE.join("` and no `")),
-        false => format!(
+    let what = if given.is_dir() {
+        format!("it holds no `{}`", INSIDE.join("` and no `"))
+    } else {
+        format!(
             "there is no such file or folder, and no run `{}`",
             printable(&runs.join(given).display().to_string())
-        ),
+        )
     };
     bail!("no report `{shown}`: {what}")
 }
@@ -217,9 +217,10 @@ fn apart(paths: &[&Path]) -> Vec<String> {
     let shown = |(parts, path): (&Vec<Component>, &&Path)| {
         let end = parts.len().saturating_sub(after);
         let middle: PathBuf = parts.get(before..end).unwrap_or_default().iter().collect();
-        let place = match middle.as_os_str().is_empty() {
-            true => path.to_path_buf(),
-            false => middle,
+        let place = if middle.as_os_str().is_empty() {
+            path.to_path_buf()
+        } else {
+            middle
         };
         printable(&place.display().to_string())
     };

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+use super::identity::{RUN, Run};
 use super::lock::try_lock;
-use super::{RUN, Run, entries, remove_whole};
+use crate::runs::files::{entries, remove_whole};
 
 /// What stands between a name and its number.
 const ASIDE: &str = ".old-";
@@ -113,9 +114,10 @@ impl Aside {
 
     /// Removes it.
     pub fn remove(self) -> Result<Removal> {
-        let held = match self.is_run {
-            true => try_lock(&self.path)?,
-            false => None,
+        let held = if self.is_run {
+            try_lock(&self.path)?
+        } else {
+            None
         };
         if self.is_run && held.is_none() {
             return Ok(Removal::InUse);

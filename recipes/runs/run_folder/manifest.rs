@@ -11,7 +11,7 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::state;
 use spectrain_train::Effect;
 
-use super::write_json;
+use crate::runs::files::write_json;
 
 pub(super) const MANIFEST: &str = "manifest.json";
 /// The digest of the manifest itself, without this key.
@@ -155,9 +155,10 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     let longer = steps > 0 && inputs.is_empty() && differences.iter().all(is_longer);
     let mut what: Vec<String> = differences.iter().map(ToString::to_string).collect();
     what.extend(inputs);
-    Ok(match longer {
-        true => StageState::Longer { steps, what },
-        false => StageState::Changed(what),
+    Ok(if longer {
+        StageState::Longer { steps, what }
+    } else {
+        StageState::Changed(what)
     })
 }
 

@@ -9,10 +9,10 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::seal;
 
 use super::aside::is_aside;
-use super::entries;
 use super::manifest::{Damage, Inputs, MANIFEST};
+use crate::runs::files::entries;
 use crate::runs::hashes::HashMemory;
-use crate::runtime::target::read_json;
+use crate::runtime::model_files::read_json;
 
 /// Folders of a stage that are no result: curves, and states that a training goes on from, which check themselves.
 const APART: [&str; 2] = ["events", "training"];
@@ -76,9 +76,10 @@ fn files(folder: &Path) -> Result<Vec<String>> {
             if top && (name == MANIFEST || is_aside(&name) || is_folder && apart) {
                 continue;
             }
-            match is_folder {
-                true => folders.push(path),
-                false => files.push(path.to_string_lossy().into_owned()),
+            if is_folder {
+                folders.push(path)
+            } else {
+                files.push(path.to_string_lossy().into_owned())
             }
         }
     }

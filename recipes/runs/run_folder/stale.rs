@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{HASHES, Status, manifest_in};
-use crate::runs::hashes::HashMemory;
-use crate::stages::EXPORTED;
+use super::manifest::{Status, manifest_in};
+use crate::runs::hashes::{HASHES, HashMemory};
+use crate::runs::places::EXPORTED;
 
 /// Why the results of `stage` of the run in `run` are not those of the run as it is now, if they are not: a stage that they
 /// rest on was started again, or left something else. Settings and files outside of the run are not looked at.

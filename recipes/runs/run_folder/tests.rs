@@ -4,8 +4,10 @@ use serde_json::json;
 use spectrain_checkpoints::state;
 use spectrain_train::Effect;
 
+use super::lock::LOCK;
 use super::manifest::MANIFEST;
 use super::*;
+use crate::runs::files::entries;
 
 fn open(root: &Path, name: &str, recipe: &str, existing: Existing) -> Result<RunFolder> {
     RunFolder::open(RunName { root, name, recipe }, "recipe = 1\n", existing)

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::launch::{Launch, Server};
 
-use crate::families::registry::Trained;
 use crate::families::shipped::Writing;
+use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runtime::target::variables_of;
 
@@ -18,24 +18,24 @@ pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writi
         .iter()
         .filter_map(|line| line.server.map(engine))
         .collect();
-    match servers.contains(&engine_asked) {
-        true => Ok(()),
-        false if servers.is_empty() => bail!(
+    if servers.contains(&engine_asked) {
+        return Ok(());
+    }
+    if servers.is_empty() {
+        bail!(
             "no serving engine loads {} drafters like this one; this program decodes with the drafter's own folder: \
              `spectrain generate`, `spectrain evaluate`",
             drafter.kind()
-        ),
-        false => {
-            let mut names: Vec<&str> = servers.iter().map(|engine| engine.name()).collect();
-            names.dedup();
-            bail!(
-                "{} is not known to load {} drafters like this one; these do: {}",
-                engine_asked.name(),
-                drafter.kind(),
-                names.join(", ")
-            )
-        }
+        );
     }
+    let mut names: Vec<&str> = servers.iter().map(|engine| engine.name()).collect();
+    names.dedup();
+    bail!(
+        "{} is not known to load {} drafters like this one; these do: {}",
+        engine_asked.name(),
+        drafter.kind(),
+        names.join(", ")
+    )
 }
 
 /// The commands for these engines, and what there is to remark on.

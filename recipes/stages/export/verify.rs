@@ -1,21 +1,14 @@
 //! Whether a drafter that was written and read back is the one that was trained.
 
 use anyhow::{Context as _, Result, bail};
-use rand::{SeedableRng, rngs::StdRng};
+use rand::rngs::StdRng;
 use spectrain_checkpoints::{DType, NamedTensor};
-use spectrain_eval::{DecodeSettings, VerifierChoice};
-use spectrain_models::{
-    Distribution, Draft, DraftRequest, DraftShape, Features, Proposal, Proposer, Sampling,
-};
+use spectrain_models::{Distribution, Draft, DraftRequest, Features, Proposal, Proposer, Sampling};
 
-use crate::families::registry::Trained;
 use crate::families::shipped::Writing;
+use crate::families::trained::Trained;
+use crate::runtime::decoded::{Decoded, decode};
 use crate::runtime::judge::Judge;
-
-/// Tokens of a prompt that are decoded to count what is accepted.
-const COMPARED_TOKENS: usize = 64;
-/// Tokens of each where drafts are compared number by number.
-const DRAWN_TOKENS: usize = 16;
 /// Share of the trained drafter's accepted tokens that the exported one must keep when its weights were rounded.
 const KEPT_WHEN_ROUNDED: f64 = 0.8;
 /// Largest difference between two probabilities that are the same, relative to the larger one: devices may add in any
@@ -53,11 +46,12 @@ pub(super) fn verify(
     let expected = drawn(judge, prompts)?;
     judge.take(read_back)?;
     let found = drawn(judge, prompts)?;
-    match same_drafts(&expected, &found) {
-        true => Ok(()),
-        false => bail!(
+    if same_drafts(&expected, &found) {
+        Ok(())
+    } else {
+        bail!(
             "the drafter in `{place}` drafts otherwise than the trained one with its weights rounded"
-        ),
+        )
     }
 }
 
@@ -79,60 +73,6 @@ fn check_tensors(expected: &[NamedTensor], found: &[NamedTensor]) -> Result<bool
         bail!("tensor `{}` was not trained", other.name);
     }
     Ok(found.len() == expected.len())
-}
-
-/// What greedy decoding made of some prompts.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Decoded {
-    /// Tokens drafted and accepted, pass by pass.
-    pub(crate) accepted: Vec<usize>,
-}
-
-impl Decoded {
-    pub(crate) fn total(&self) -> usize {
-        self.accepted.iter().sum()
-    }
-
-    pub(crate) fn tau(&self) -> f64 {
-        1.0 + self.total() as f64 / self.accepted.len().max(1) as f64
-    }
-}
-
-pub(crate) fn accepted(judge: &Judge, prompts: &[Vec<u32>]) -> Result<Decoded> {
-    let mut session = judge.drafter.session();
-    let accepted = decode(judge, session.as_mut(), prompts, Sampling::GREEDY)?;
-    Ok(Decoded { accepted })
-}
-
-/// Tokens accepted, pass by pass.
-fn decode(
-    judge: &Judge,
-    proposer: &mut dyn Proposer,
-    prompts: &[Vec<u32>],
-    sampling: Sampling,
-) -> Result<Vec<usize>> {
-    let settings = DecodeSettings {
-        max_new_tokens: match sampling.is_greedy() {
-            true => COMPARED_TOKENS,
-            false => DRAWN_TOKENS,
-        },
-        draft: DraftShape::Chain {
-            length: proposer.draft_length(),
-        },
-        sampling,
-        stop: judge.stop.clone(),
-        shadow: None,
-    };
-    let verifier = VerifierChoice::Exact.at(&settings.sampling);
-    let mut accepted = Vec::new();
-    for prompt in prompts {
-        let mut rng = StdRng::seed_from_u64(0);
-        let generation = judge
-            .decoder()
-            .generate(proposer, verifier, prompt, &settings, &mut rng)?;
-        accepted.extend(generation.passes.iter().map(|pass| pass.accepted));
-    }
-    Ok(accepted)
 }
 
 /// A proposer that keeps what it drafts.
@@ -224,13 +164,14 @@ pub(super) fn compare(trained: &Decoded, exported: &Decoded, dtype: DType) -> Re
         DType::F32 => trained == exported,
         _ => exported.total() as f64 >= KEPT_WHEN_ROUNDED * trained.total() as f64,
     };
-    match same {
-        true => Ok(()),
-        false => bail!(
+    if same {
+        Ok(())
+    } else {
+        bail!(
             "the exported drafter drafts worse than the trained one: τ {:.3}, expected {:.3}; try `--set export.dtype=f32`",
             exported.tau(),
             trained.tau()
-        ),
+        )
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Map;
 use spectrain_data::tokenizer::Special;
 
 use super::*;
 use crate::recipe;
+use crate::runtime::target;
 use crate::stages;
 use crate::stages::tests::{fixture, recipe_text, with_recipe, write_data};
 

@@ -13,12 +13,13 @@ use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
 
-use super::RegenerateArguments;
+use super::arguments::RegenerateArguments;
 use crate::recipe::tables::TargetType;
 use crate::runtime::device;
+use crate::runtime::interruption::interrupted;
+use crate::runtime::model_files::text_files;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
-use crate::stages::interrupted;
 
 /// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
 const LONGEST_ANSWER: usize = 2048;
@@ -51,7 +52,7 @@ impl TargetAnswers {
         let dtype = device::target_dtype(TargetType::Auto, device_name);
         let target = load_target(&model, &device, dtype)?;
         let mut text = String::new();
-        for file in target::text_files(&folder)? {
+        for file in text_files(&folder)? {
             text.push_str(&hash::sha256_file(&file)?);
         }
         let own = model.generation_config();

@@ -10,7 +10,7 @@ use ureq::http::{StatusCode, Uri};
 use ureq::{Agent, Body, http::Response};
 
 use super::protocol::{Complaint, Completion, Models};
-use crate::cli::Misuse;
+use crate::errors::Misuse;
 
 /// Bytes of a response, at most: an answer with the probabilities of a hundred thousand tokens is shorter.
 const LONGEST_BODY: u64 = 32 << 20;
@@ -165,9 +165,10 @@ fn read(response: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Failur
     let reason = format!("status {}{said}", status.as_u16());
     let passes = status.is_server_error()
         || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-    match passes {
-        true => Err(Failure::Passing { reason, wait }),
-        false => Err(Failure::Lasting { reason }),
+    if passes {
+        Err(Failure::Passing { reason, wait })
+    } else {
+        Err(Failure::Lasting { reason })
     }
 }
 

@@ -29,9 +29,10 @@ pub enum Interrupted {
 
 /// Fails if the user asked to stop.
 pub fn check_interrupted() -> Result<()> {
-    match interrupted() {
-        true => Err(Interrupted::Command.into()),
-        false => Ok(()),
+    if interrupted() {
+        Err(Interrupted::Command.into())
+    } else {
+        Ok(())
     }
 }
 
@@ -45,8 +46,5 @@ pub fn or_interrupted(error: anyhow::Error, said: Interrupted) -> anyhow::Error 
             || decoding.is_some_and(Decoding::is_interruption)
             || matches!(cause.downcast_ref(), Some(Training::Interrupted))
     });
-    match asked_to_stop {
-        true => said.into(),
-        false => error,
-    }
+    if asked_to_stop { said.into() } else { error }
 }

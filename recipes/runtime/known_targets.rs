@@ -110,7 +110,7 @@ pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::target_sizes::target_parameters;
+    use crate::runtime::sizes::target_parameters;
 
     #[test]
     fn the_sizes_give_the_published_numbers_of_parameters() {

@@ -1,0 +1,92 @@
+//! Every dialect there is, and whose a folder is.
+
+use crate::dflash::{self, DFLASH};
+use crate::dialect::description::Dialect;
+use crate::eagle1::EAGLE1;
+use crate::eagle3::{self, EAGLE3};
+use crate::folder::{CONFIG, ModelFolder};
+use crate::hydra::HYDRA;
+use crate::language_model::{LANGUAGE_MODEL, PARD};
+use crate::masked_language_model::DEER;
+use crate::medusa::MEDUSA;
+use crate::peagle::{self, PEAGLE};
+use crate::speculators::{self, MODEL_TYPE};
+use crate::{Error, Result};
+
+/// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors.
+const DIALECTS: &[&Dialect] = &[
+    &EAGLE3,
+    &eagle3::SPECULATORS,
+    &PEAGLE,
+    &peagle::SPECULATORS,
+    &EAGLE1,
+    &MEDUSA,
+    &HYDRA,
+    &DFLASH,
+    &dflash::speculators::SPECULATORS,
+    &dflash::transformers::TRANSFORMERS,
+    &DEER,
+    &PARD,
+    &LANGUAGE_MODEL,
+];
+
+/// Names of drafters that other libraries have and this program has not, as their classes or the keys of their layouts
+/// have them, in lower case.
+const OTHERS: [(&str, &str); 4] = [
+    ("mtp", "MTP"),
+    ("xpress", "XPress"),
+    ("domino", "Domino"),
+    ("mlpspeculator", "MLP speculator"),
+];
+
+/// The dialect of a drafter's folder.
+///
+/// # Errors
+/// The folder is of no drafter that this program has.
+pub fn dialect_of(folder: &ModelFolder) -> Result<&'static Dialect> {
+    refuse_others(folder)?;
+    let mut dialects = DIALECTS.iter();
+    let found = dialects.find(|dialect| (dialect.recognises)(folder));
+    found
+        .copied()
+        .ok_or_else(|| unknown(folder, "architectures", ""))
+}
+
+/// Fails for a drafter of another kind by its name, and for a kind of the speculators library that is not known here.
+fn refuse_others(folder: &ModelFolder) -> Result<()> {
+    let config = folder.config();
+    let names = config["architectures"].as_array().into_iter().flatten();
+    let kind = speculators::kind(config).map(|kind| (MODEL_TYPE, kind));
+    let projector = config["dflash_config"]["projector_type"].as_str();
+    let named = names
+        .filter_map(|name| Some(("architectures", name.as_str()?)))
+        .chain(kind)
+        .chain(projector.map(|name| ("dflash_config.projector_type", name)));
+    for (key, name) in named {
+        let lower = name.to_lowercase();
+        let other = OTHERS.iter().find(|(sign, _)| lower.contains(sign));
+        if let Some((_, kind)) = other {
+            let remark = format!("; {kind} drafters are not supported");
+            return Err(unknown(folder, key, &remark));
+        }
+    }
+    let known = || DIALECTS.iter().any(|dialect| (dialect.recognises)(folder));
+    match kind {
+        Some((key, _)) if !known() => Err(unknown(folder, key, "")),
+        _ => Ok(()),
+    }
+}
+
+fn unknown(folder: &ModelFolder, key: &str, remark: &str) -> Error {
+    let mut families: Vec<&str> = DIALECTS.iter().map(|dialect| dialect.family).collect();
+    families.dedup();
+    let mut parts = key.split('.');
+    let got = parts.try_fold(folder.config(), |value, part| value.get(part));
+    let got = got.map_or("null".to_owned(), ToString::to_string);
+    Error::Key {
+        path: folder.path().join(CONFIG),
+        key: key.to_string(),
+        expected: format!("a drafter of {}", families.join(", ")),
+        got: format!("`{got}`{remark}"),
+    }
+}

@@ -1,0 +1,98 @@
+//! Arguments that several commands have.
+
+use std::path::Path;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Map, Value};
+use spectrain_checkpoints::ModelFolder;
+use spectrain_data::template::OWN_VARIABLES;
+use spectrain_data::words::in_words;
+use spectrain_eval::DraftChoice;
+
+use crate::runtime::{device, target};
+
+/// Where a command computes.
+#[derive(Debug, Args)]
+pub struct DeviceArgument {
+    /// `cpu` or `cuda:N`
+    #[arg(long, default_value = "cpu", value_name = "DEVICE", value_parser = device::check_name)]
+    pub device: String,
+}
+
+/// Variables of the chat template.
+#[derive(Debug, Default, Args)]
+pub struct TemplateArgument {
+    /// A variable that the chat template reads, such as `enable_thinking=false`; may be repeated. Of a drafter trained or
+    /// imported with some, these are taken unless they are given otherwise
+    #[arg(long = "template-variable", value_name = "KEY=VALUE", value_parser = template_variable)]
+    pub template_variables: Vec<(String, Value)>,
+}
+
+impl TemplateArgument {
+    /// Those given.
+    pub fn given(&self) -> Map<String, Value> {
+        self.template_variables.iter().cloned().collect()
+    }
+
+    /// Those given, and where nothing is given those of the drafter in a folder.
+    pub fn with_those_of(&self, drafter: &Path) -> Result<Map<String, Value>> {
+        let mut variables = target::template_variables(&ModelFolder::open(drafter)?);
+        variables.extend(self.given());
+        Ok(variables)
+    }
+}
+
+/// Reads `KEY=VALUE`; a value that is not JSON is a text.
+fn template_variable(given: &str) -> Result<(String, Value), String> {
+    let (key, value) = given.split_once('=').ok_or("expected KEY=VALUE")?;
+    let is_name = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !is_name {
+        return Err(format!("expected a name before `=`, found `{key}`"));
+    }
+    if OWN_VARIABLES.contains(&key) {
+        return Err(format!("`{key}` is what the program sets"));
+    }
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((key.to_owned(), value))
+}
+
+/// Reads the shape of a draft: a short form, or a table as in a recipe.
+pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
+    if !given.trim_start().starts_with('{') {
+        return given
+            .trim()
+            .parse()
+            .map_err(|error: spectrain_eval::Error| error.to_string());
+    }
+    #[derive(serde::Deserialize)]
+    struct Draft {
+        draft: DraftChoice,
+    }
+    let read = toml::from_str::<Draft>(&format!("draft = {given}"));
+    read.map(|read| read.draft)
+        .map_err(|error| in_words(error.message()))
+}
+
+/// A value by the name that recipes give it.
+pub(super) fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(serde_json::Value::String(name.into()))
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn template_variables_are_json_or_else_texts() {
+        let read = |given: &str| template_variable(given).unwrap().1;
+        assert_eq!(read("enable_thinking=false"), Value::Bool(false));
+        assert_eq!(read("reasoning_effort=low"), Value::from("low"));
+        assert_eq!(read("a={\"b\": [1]}"), serde_json::json!({"b": [1]}));
+        assert_eq!(read("text=\"false\""), Value::from("false"));
+        for wrong in ["enable_thinking", "=1", "a b=1", "messages=[]"] {
+            assert!(template_variable(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `spectrain bench`: tokens per second and peak memory of feature capture, a training step and decoding.
+//!
+//! Each case runs in a process of its own, so that its peak memory is its own. `tests/bench/eagle3_pytorch.py` runs the
+//! same training step in PyTorch.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::cli::progress::print;
+use crate::runtime::bench::{Setup, Size, Task};
+use crate::runtime::device;
+use crate::runtime::interruption::check_interrupted;
+
+/// Arguments of `spectrain bench`.
+#[derive(Debug, clap::Args)]
+pub struct BenchArguments {
+    /// Only this size.
+    #[arg(long)]
+    size: Option<Size>,
+    /// Only this task.
+    #[arg(long)]
+    task: Option<Task>,
+    /// Timed repetitions, after one that is not timed.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeat: usize,
+    /// Keep the activations of all unrolled steps for the backward pass.
+    #[arg(long)]
+    keep_activations: bool,
+    /// Compute cheap activations of the training step again in the backward pass instead of keeping them.
+    #[arg(long)]
+    gradient_checkpointing: bool,
+    /// `cpu` or `cuda:N`.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Print the line of one case and no more.
+    #[arg(long, hide = true, requires_all = ["size", "task"])]
+    case: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &BenchArguments) -> Result<()> {
+    if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
+        return case(size, task, arguments);
+    }
+    print("task         size     tokens/s   ms each   peak MiB above start\n")?;
+    let tasks = Task::value_variants().iter();
+    for task in tasks.filter(|&&task| arguments.task.is_none_or(|only| only == task)) {
+        let sizes = Size::value_variants().iter();
+        for size in sizes.filter(|&&size| arguments.size.is_none_or(|only| only == size)) {
+            arguments.start(&name(task), &name(size))?;
+        }
+    }
+    Ok(())
+}
+
+impl BenchArguments {
+    /// Runs a case in a process of its own.
+    fn start(&self, task: &str, size: &str) -> Result<()> {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let repeat = self.repeat.to_string();
+        let status = std::process::Command::new(&program)
+            .args(["bench", "--case", "--size", size, "--task", task])
+            .args(["--repeat", &repeat, "--device", &self.device])
+            .args(
+                self.gradient_checkpointing
+                    .then_some("--gradient-checkpointing"),
+            )
+            .args(self.keep_activations.then_some("--keep-activations"))
+            .status()
+            .context("cannot start a case")?;
+        check_interrupted()?;
+        if !status.success() {
+            bail!("the case {task} {size} failed: {status}");
+        }
+        Ok(())
+    }
+}
+
+fn name(value: &impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Measures a case in this process.
+fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
+    let device = device::device(&arguments.device)?;
+    let graph = device.clone().autodiff();
+    let setup = Setup {
+        size,
+        graph: if arguments.gradient_checkpointing {
+            graph.gradient_checkpointing()
+        } else {
+            graph
+        },
+        device,
+        recompute: !arguments.keep_activations,
+    };
+    let start = memory("VmRSS");
+    let mut work = setup.work(task)?;
+    work()?;
+    let started = Instant::now();
+    for _ in 0..arguments.repeat {
+        check_interrupted()?;
+        work()?;
+    }
+    let seconds = started.elapsed().as_secs_f64() / arguments.repeat.max(1) as f64;
+    let peak = memory("VmHWM")
+        .zip(start)
+        .map(|(peak, start)| peak.saturating_sub(start) >> 10);
+    let peak = peak.map_or("?".to_owned(), |mib| mib.to_string());
+    print(format!(
+        "{:<12} {:<8} {:>8.0} {:>9.1}   {peak:>8}\n",
+        name(&task),
+        name(&size),
+        task.tokens() as f64 / seconds,
+        seconds * 1e3
+    ))
+}
+
+/// A line of this process's memory account, in KiB; Linux only.
+fn memory(line: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let found = status.lines().find(|text| text.starts_with(line))?;
+    found.split_whitespace().nth(1)?.parse().ok()
+}

@@ -1,0 +1,195 @@
+//! Arguments of `spectrain data regenerate`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value};
+use spectrain_data::regenerate::Truncated;
+use spectrain_data::rows::would_read;
+
+use super::server::ServerSettings;
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, word};
+use crate::errors::Misuse;
+
+/// Keys of a request's body that `--extra` cannot set, because an option or the program does.
+const OWN_KEYS: [&str; 9] = [
+    "messages",
+    "model",
+    "stream",
+    "n",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "seed",
+];
+
+/// Arguments of `spectrain data regenerate`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("answerer").required(true).args(["server", "target"])))]
+pub struct RegenerateArguments {
+    /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
+    #[arg(long, value_name = "PATH")]
+    pub(super) data: PathBuf,
+    /// The `.jsonl` file to write; its journal and its report stand beside it
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: PathBuf,
+    /// A server that speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as `http://localhost:8000`
+    #[arg(long, value_name = "URL")]
+    pub(super) server: Option<String>,
+    /// The target, a hub id or a folder, decoded by this program in the place of a server
+    #[arg(long)]
+    pub(super) target: Option<String>,
+    /// The model's name on the server; without it, the only one that the server has
+    #[arg(long, value_name = "NAME", conflicts_with = "target")]
+    pub(super) model: Option<String>,
+    /// The environment variable that holds the server's API key
+    #[arg(long, value_name = "VAR", conflicts_with = "target")]
+    pub(super) api_key_env: Option<String>,
+    /// A further key of the request's body, such as `top_k=20`; may be repeated
+    #[arg(long = "extra", value_name = "KEY=JSON", value_parser = extra, conflicts_with = "target")]
+    pub(super) extra: Vec<(String, Value)>,
+    /// Temperature; without it, the server's or the target's own setting
+    #[arg(long)]
+    pub(super) temperature: Option<f64>,
+    /// Share of probability that is sampled from; without it, the server's or the target's own setting
+    #[arg(long)]
+    pub(super) top_p: Option<f64>,
+    /// Tokens of an answer, at most; without it, the server's limit, or 2048 with `--target`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_tokens: Option<u32>,
+    /// Seed of sampling, from which every turn gets its own
+    #[arg(long)]
+    pub(super) seed: Option<u64>,
+    /// What happens to a conversation with an answer cut off at the longest one: `keep`, `drop` or `fail`
+    #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
+    pub(super) truncated: Truncated,
+    /// Conversations under way at a time
+    #[arg(long, default_value_t = 16, conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) concurrency: u16,
+    /// Further tries of a request that failed in a way that may pass
+    #[arg(long, default_value_t = 6, conflicts_with = "target")]
+    pub(super) retries: u32,
+    /// Seconds until an answer that is not complete counts as failed
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600.0,
+        conflicts_with = "target"
+    )]
+    pub(super) timeout: f64,
+    /// Requests in a second, at most
+    #[arg(long, value_name = "N", conflicts_with = "target")]
+    pub(super) requests_per_second: Option<f64>,
+    #[command(flatten)]
+    pub(super) template: TemplateArgument,
+    #[command(flatten)]
+    pub(super) device: DeviceArgument,
+    /// Move an older output and its journal aside and start anew
+    #[arg(long)]
+    pub(super) fresh: bool,
+    /// Show no progress
+    #[arg(long)]
+    pub(super) quiet: bool,
+}
+
+fn extra(given: &str) -> Result<(String, Value), String> {
+    let (key, value) = given.split_once('=').ok_or("expected KEY=JSON")?;
+    if key.is_empty() || OWN_KEYS.contains(&key) {
+        let own = OWN_KEYS.join("`, `");
+        return Err(format!("expected a key other than `{own}`"));
+    }
+    let value = serde_json::from_str(value)
+        .map_err(|error| format!("expected JSON after `{key}=`: {error}"))?;
+    Ok((key.to_owned(), value))
+}
+
+impl RegenerateArguments {
+    /// Fails on values that make no sense.
+    pub(super) fn check(&self) -> Result<()> {
+        let misuse = |message: String| Err(Misuse(message).into());
+        let within = |given: Option<f64>, good: fn(f64) -> bool| given.is_none_or(good);
+        if self.out.extension().is_none_or(|ending| ending != "jsonl") {
+            return misuse(format!(
+                "`--out`: expected a `.jsonl` file, found `{}`",
+                self.out.display()
+            ));
+        }
+        if !within(self.temperature, |value| (0.0..=100.0).contains(&value)) {
+            return misuse("`--temperature`: expected 0 to 100".into());
+        }
+        if !within(self.top_p, |value| value > 0.0 && value <= 1.0) {
+            return misuse("`--top-p`: expected more than 0 and at most 1".into());
+        }
+        if !within(Some(self.timeout), |value| (0.001..1e9).contains(&value)) {
+            return misuse("`--timeout`: expected seconds, at least 0.001".into());
+        }
+        let rate = self.requests_per_second;
+        if !within(rate, |value| (1e-6..=1e6).contains(&value)) {
+            return misuse("`--requests-per-second`: expected 0.000001 to 1000000".into());
+        }
+        if self.server.is_some() && self.device.device != "cpu" {
+            return misuse("`--device`: a server computes where it is; expected `--target`".into());
+        }
+        if self.server.is_some() && !self.template.template_variables.is_empty() {
+            let hint =
+                "a server renders the template: expected `--extra chat_template_kwargs=JSON`";
+            return misuse(format!("`--template-variable`: {hint}"));
+        }
+        if would_read(&self.data, &self.out) {
+            return misuse(format!(
+                "`--out`: expected a file that is not part of `--data`, found `{}`",
+                self.out.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a server is asked with.
+    pub(super) fn server_settings(&self, url: &str) -> Result<ServerSettings> {
+        let key = |name: &String| {
+            std::env::var(name).with_context(|| format!("`--api-key-env`: the variable `{name}`"))
+        };
+        let given = [
+            ("temperature", self.temperature.map(Value::from)),
+            ("top_p", self.top_p.map(Value::from)),
+            ("max_tokens", self.max_tokens.map(Value::from)),
+        ];
+        let given = given.into_iter();
+        let mut body: Map<String, Value> = given
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+            .collect();
+        body.extend(self.extra.iter().cloned());
+        Ok(ServerSettings {
+            url: url.to_owned(),
+            model: self.model.clone(),
+            key: self.api_key_env.as_ref().map(key).transpose()?,
+            body,
+            seed: self.seed,
+            timeout: Duration::from_secs_f64(self.timeout),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn further_keys_are_json_and_not_those_of_options() {
+        assert_eq!(extra("top_k=20"), Ok(("top_k".into(), json!(20))));
+        assert_eq!(
+            extra("chat_template_kwargs={\"enable_thinking\": false}"),
+            Ok((
+                "chat_template_kwargs".into(),
+                json!({"enable_thinking": false})
+            ))
+        );
+        assert!(extra("stop=word").unwrap_err().contains("expected JSON"));
+        assert!(extra("seed=1").unwrap_err().contains("other than"));
+        assert!(extra("top_k").is_err() && extra("=1").is_err());
+    }
+}

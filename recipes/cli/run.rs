@@ -1,0 +1,205 @@
+//! Reads the command line, runs a command, and says how it ended.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::cli::commands;
+use crate::cli::commands::bench::BenchArguments;
+use crate::cli::commands::check::CheckArguments;
+use crate::cli::commands::clean::CleanArguments;
+use crate::cli::commands::data::DataCommand;
+use crate::cli::commands::evaluate::EvaluateArguments;
+use crate::cli::commands::export::ExportArguments;
+use crate::cli::commands::generate::GenerateArguments;
+use crate::cli::commands::import::ImportArguments;
+use crate::cli::commands::recipe::RecipeArguments;
+use crate::cli::commands::report::ReportArguments;
+use crate::cli::progress::{print, tell};
+use crate::errors::Misuse;
+use crate::families::registry::{RECIPES, Recipe};
+use crate::runtime::interruption::{Interrupted, interrupt, interrupted, or_interrupted};
+
+/// Train the drafters of speculative decoding, export them, and judge them.
+#[derive(Debug, Parser)]
+#[command(name = "spectrain", version, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a recipe file: every stage that is not done yet
+    Recipe(RecipeArguments),
+    /// List the kinds of recipes
+    Recipes,
+    /// Judge any drafter's folder, ours or a published one
+    Evaluate(EvaluateArguments),
+    /// Answer one prompt and show which tokens were drafted
+    Generate(GenerateArguments),
+    /// Write the drafter of a run or a folder for a serving engine
+    Export(ExportArguments),
+    /// Make a published drafter a run
+    Import(ImportArguments),
+    /// Check that a drafter's folder is as it was written, and for this target
+    Check(CheckArguments),
+    /// Prepare, check or regenerate a dataset by itself
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Remove what runs of this name have set aside
+    Clean(CleanArguments),
+    /// Compare the reports of several runs in one table
+    Report(ReportArguments),
+    /// Measure the speed of training steps
+    Bench(BenchArguments),
+}
+
+/// How the program ends when what was asked for makes no sense.
+const MISUSED: u8 = 2;
+
+/// How the program ends when the user stops it, as shells say that Ctrl-C ended a command.
+const INTERRUPTED: u8 = 130;
+
+/// The statuses that the program ends with, and what each says.
+pub const EXIT_STATUS: [(u8, &str); 4] = [
+    (0, "it is done"),
+    (
+        1,
+        "it failed, or found what it looks for to be wrong (`check`, `data lint`)",
+    ),
+    (
+        MISUSED,
+        "the request makes no sense: an option, or a key or value of the recipe",
+    ),
+    (INTERRUPTED, "it was interrupted"),
+];
+
+/// Reads the command line, runs the command and says how it ended: 0 done, 1 failed, 2 misuse, 130 interrupted.
+pub fn main() -> ExitCode {
+    // Misuse ends here, with 2.
+    let arguments = Arguments::parse();
+    let level = match &arguments.command {
+        Command::Recipe(recipe) if recipe.quiet => LevelFilter::WARN,
+        _ => LevelFilter::INFO,
+    };
+    let filter = EnvFilter::builder()
+        .with_default_directive(level.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .without_time()
+        // A log that cannot be written must not end what it is about.
+        .log_internal_errors(false)
+        .init();
+    match install_interrupt().and_then(|()| arguments.run()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(format!("error: {}", explain(&error)));
+            match (error.is::<Interrupted>(), error.is::<Misuse>()) {
+                (true, _) => ExitCode::from(INTERRUPTED),
+                (_, true) => ExitCode::from(MISUSED),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// An error and its causes. Messages that already end in their cause do not have it repeated.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// The first Ctrl-C asks to stop where the run can go on later, the second one stops at once.
+fn install_interrupt() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if interrupted() {
+            std::process::exit(INTERRUPTED.into());
+        }
+        interrupt();
+        tell("stopping at the next safe point; once more to stop at once");
+    })
+    .context("cannot listen for Ctrl-C")
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<()> {
+        match self.command {
+            Command::Recipe(arguments) => commands::recipe::run(&arguments),
+            Command::Recipes => {
+                let width = RECIPES
+                    .iter()
+                    .map(|recipe| recipe.name.len())
+                    .max()
+                    .unwrap_or(0);
+                let line = |recipe: &Recipe| format!("{:width$}  {}\n", recipe.name, recipe.about);
+                print(RECIPES.iter().map(line).collect::<String>())
+            }
+            Command::Evaluate(arguments) => stoppable(commands::evaluate::run(&arguments)),
+            Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
+            Command::Export(arguments) => stoppable(commands::export::run(&arguments)),
+            Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
+            Command::Check(arguments) => commands::check::run(&arguments),
+            Command::Data(command) => commands::data::run(&command),
+            Command::Clean(arguments) => commands::clean::run(&arguments),
+            Command::Report(arguments) => commands::report::run(&arguments),
+            Command::Bench(arguments) => commands::bench::run(&arguments),
+        }
+    }
+}
+
+/// Of a command that may be stopped between two passes of a model: what it was at then is of no interest.
+fn stoppable(done: Result<()>) -> Result<()> {
+    done.map_err(|error| or_interrupted(error, Interrupted::Command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn misuse_is_told_from_failure() {
+        let parse = |words: &[&str]| Arguments::try_parse_from([&["spectrain"], words].concat());
+        for words in [
+            &["recipe"][..],
+            &["recipe", "a.toml", "--set", "steps"],
+            &["recipe", "a.toml", "--device", "gpu"],
+            &["teach"],
+            &[],
+        ] {
+            assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+        assert_eq!(parse(&["--help"]).unwrap_err().exit_code(), 0);
+        parse(&[
+            "recipe",
+            "a.toml",
+            "--set",
+            "train.steps=1",
+            "--device",
+            "cuda:1",
+            "--plan",
+        ])
+        .unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! A drafter and its objective without their types.
+
+use std::any::Any;
+
+use anyhow::{Context as _, Result};
+use burn::prelude::Device;
+use serde_json::Value;
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_train::{Objective, Workload};
+
+use crate::families::footprint::{Activations, Footprint, Packed};
+use crate::families::shipped::Shipped;
+use crate::families::trained::{Loaded, Trained};
+use crate::recipe::settings::Settings;
+
+/// A recipe's drafter and objective with their tables, without their types.
+pub trait Method: Any + Send + Sync {
+    /// The hidden states the drafter reads.
+    fn capture(&self, target: &TargetSpec) -> Result<Capture>;
+    /// Sizes of the drafter.
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
+    /// See [`Objective::workload`].
+    fn workload(&self, stage: &str) -> Workload;
+    /// What a step of a stage of the training keeps.
+    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
+    /// What messages call the drafter.
+    fn family(&self) -> &'static str;
+    /// An untrained drafter with random parameters.
+    fn fresh(
+        &self,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        device: &Device,
+    ) -> Result<Box<dyn Trained>>;
+    /// See [`Objective::STAGES`].
+    fn stages(&self) -> &'static [&'static str];
+    /// See [`Objective::settings_of`].
+    fn objective_of(&self, stage: &str) -> Result<Value>;
+}
+
+/// A drafter and an objective with their tables.
+pub(crate) struct Typed<D: Drafter, O: Objective<D>> {
+    pub(crate) drafter: D::Config,
+    pub(crate) objective: O::Config,
+}
+
+impl<D, O> Method for Typed<D, O>
+where
+    D: Shipped,
+    O: Objective<D> + 'static,
+    D::Config: Settings,
+    O::Config: Settings,
+{
+    fn capture(&self, target: &TargetSpec) -> Result<Capture> {
+        Ok(D::capture(&self.drafter, target)?)
+    }
+
+    fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
+        D::footprint(&self.drafter, target)
+    }
+
+    fn workload(&self, stage: &str) -> Workload {
+        O::workload(&self.objective, stage)
+    }
+
+    fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations> {
+        D::activations(&self.drafter, target, &self.workload(stage), batch)
+    }
+
+    fn family(&self) -> &'static str {
+        D::DIALECTS[0].0.family
+    }
+
+    fn fresh(
+        &self,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        device: &Device,
+    ) -> Result<Box<dyn Trained>> {
+        let fresh = D::fresh(&self.drafter, target, vocabulary, 11, device)?;
+        Ok(Box::new(Loaded(fresh)))
+    }
+
+    fn stages(&self) -> &'static [&'static str] {
+        O::STAGES
+    }
+
+    fn objective_of(&self, stage: &str) -> Result<Value> {
+        let settings = O::settings_of(&self.objective, stage);
+        serde_json::to_value(settings).context("cannot write the settings of the objective")
+    }
+}

@@ -1,0 +1,80 @@
+//! What is wrong with the value of a key.
+
+use spectrain_models::bounds::{self, Bounded};
+
+use crate::errors::Misuse;
+
+/// What is wrong with the value of a key although it has the right type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("key `{key}`: {message}")]
+pub struct Problem {
+    /// The key, with its table once that is known.
+    pub key: String,
+    /// Expected and found.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem with `key`.
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+
+    /// The same problem, seen from outside of `table`.
+    pub fn within(self, table: &str) -> Self {
+        Self {
+            key: format!("{table}.{}", self.key),
+            message: self.message,
+        }
+    }
+}
+
+impl From<Problem> for Misuse {
+    fn from(problem: Problem) -> Self {
+        Self(problem.to_string())
+    }
+}
+
+/// Refuses the first of `numbers` that is out of its bounds.
+pub(crate) fn within(numbers: impl IntoIterator<Item = Bounded>) -> Result<(), Problem> {
+    bounds::check(numbers).map_err(|out| {
+        Problem::new(
+            out.key,
+            format!("expected {}, found {}", out.expected, out.got),
+        )
+    })
+}
+
+/// Refuses an empty list.
+pub(crate) fn some_of<T>(key: &str, values: &[T]) -> Result<(), Problem> {
+    if values.is_empty() {
+        Err(Problem::new(key, "expected at least one entry, found none"))
+    } else {
+        Ok(())
+    }
+}
+
+/// A setting of a drafter or of its training that makes no sense.
+pub(super) fn setting(error: spectrain_train::Error) -> Problem {
+    match error {
+        spectrain_train::Error::Setting {
+            table,
+            key,
+            expected,
+            got,
+        } => Problem::new(
+            format!("{table}.{key}"),
+            format!("expected {expected}, found {got}"),
+        ),
+        spectrain_train::Error::Model(spectrain_models::Error::Drafter { key, expected, got }) => {
+            Problem::new(
+                format!("drafter.{key}"),
+                format!("expected {expected}, found {got}"),
+            )
+        }
+        other => Problem::new("train", other.to_string()),
+    }
+}

@@ -1,0 +1,193 @@
+//! A recipe with every default filled in.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::known::dialect_of;
+use spectrain_models::{TargetSpec, bounds};
+use spectrain_train::TrainConfig;
+
+use crate::families::footprint::Footprint;
+use crate::families::method::Method;
+use crate::recipe::problem::{self, Problem, setting, some_of};
+use crate::recipe::tables::{
+    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable,
+};
+use crate::runs::run_folder::identity::check_name;
+
+/// Tensors with an entry for each token of a draft vocabulary.
+const VOCABULARY_MAPS: [&str; 2] = ["d2t", "token_map"];
+
+/// A recipe with every default filled in, without the types of its drafter and objective.
+pub struct ResolvedRecipe {
+    /// [`crate::families::registry::Recipe::name`].
+    pub recipe: String,
+    /// Folder under `runs/`.
+    pub name: String,
+    /// See [`crate::recipe::file::File::seed`].
+    pub seed: u64,
+    /// See [`crate::recipe::file::File::start`].
+    pub start: Option<PathBuf>,
+    /// The `[target]` table.
+    pub target: TargetTable,
+    /// The `[synthetic]` table.
+    pub synthetic: Option<SyntheticTable>,
+    /// The `[data]` table.
+    pub data: DataTable,
+    /// The `[features]` table.
+    pub features: FeaturesTable,
+    /// The `[train]` table.
+    pub train: TrainConfig,
+    /// The tables in `[stages]` of a recipe that trains in several stages: `[train]` with what is changed for each.
+    pub stages: BTreeMap<String, TrainConfig>,
+    /// The `[export]` table.
+    pub export: ExportTable,
+    /// The `[evaluate]` table.
+    pub evaluate: EvaluateTable,
+    /// The drafter and the objective with their tables.
+    pub method: Box<dyn Method>,
+    /// The whole recipe as TOML.
+    pub toml: String,
+    /// The same as JSON, by table and key.
+    pub json: Value,
+}
+
+impl fmt::Debug for ResolvedRecipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.toml)
+    }
+}
+
+impl ResolvedRecipe {
+    /// The hub id or folder of the target; the folder that `[synthetic]` makes is not known here.
+    pub fn model(&self) -> Option<&str> {
+        self.target.model.as_deref()
+    }
+
+    /// Fails unless `start` is there and of this recipe's kind; whether it has the settings of `[drafter]` shows in training.
+    pub fn check_start(&self) -> anyhow::Result<()> {
+        let Some(folder) = &self.start else {
+            return Ok(());
+        };
+        let model = ModelFolder::open(folder).context("`start`")?;
+        let (found, expected) = (dialect_of(&model)?.family, self.method.family());
+        if found == expected {
+            Ok(())
+        } else {
+            bail!(
+                "`start`: expected an {expected} drafter for `recipe = \"{}\"`, found an {found} drafter in `{}`",
+                self.recipe,
+                folder.display()
+            )
+        }
+    }
+
+    /// Sizes of the drafter for a target of these sizes; that of `start` keeps its draft vocabulary where none is asked for.
+    pub(crate) fn footprint(&self, target: &TargetSpec) -> anyhow::Result<Footprint> {
+        let footprint = self.method.footprint(target)?;
+        let asked = footprint.draft_vocab != target.vocab as u64;
+        let Some(folder) = self.start.as_ref().filter(|_| !asked) else {
+            return Ok(footprint);
+        };
+        let model = ModelFolder::open(folder).context("`start`")?;
+        let map = VOCABULARY_MAPS
+            .iter()
+            .find_map(|name| model.info(name).ok());
+        let kept = map.and_then(|map| map.shape.first().copied());
+        Ok(match kept {
+            Some(kept) => footprint.with_vocabulary(kept as u64),
+            None => footprint,
+        })
+    }
+
+    /// How a stage trains.
+    pub fn training(&self, stage: &str) -> &TrainConfig {
+        self.stages.get(stage).unwrap_or(&self.train)
+    }
+
+    /// The training stages in order, without those of no step.
+    pub fn training_stages(&self) -> Vec<&'static str> {
+        let stages = self.method.stages().iter().copied();
+        stages
+            .filter(|stage| self.training(stage).steps > 0)
+            .collect()
+    }
+
+    /// The training stage before another.
+    pub fn trained_before(&self, stage: &str) -> Option<&'static str> {
+        let stages = self.training_stages();
+        let place = stages.iter().position(|&name| name == stage)?;
+        Some(stages[place.checked_sub(1)?])
+    }
+
+    /// The training stage whose drafter the later stages take.
+    pub fn last_trained(&self) -> &'static str {
+        match self.training_stages().last() {
+            Some(stage) => stage,
+            None => unreachable!("a recipe has a training stage"),
+        }
+    }
+
+    fn check_training(&self) -> Result<(), Problem> {
+        let row = self.data.max_length;
+        if self.stages.is_empty() {
+            return self.train.check(row).map_err(setting);
+        }
+        if self.training_stages().is_empty() {
+            let message = "expected steps in one of the stages, found 0 in each";
+            return Err(Problem::new("train.steps", message));
+        }
+        for stage in self.training_stages() {
+            let checked = self.training(stage).check(row).map_err(setting);
+            checked.map_err(|problem| Problem {
+                key: problem.key.replacen("train", &format!("stages.{stage}"), 1),
+                ..problem
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks what the types cannot say.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        check_name(&self.name).map_err(|error| Problem::new("name", error.to_string()))?;
+        let given = [
+            ("target.model", self.target.model.is_some()),
+            ("data.train", self.data.train.is_some()),
+            ("data.eval", self.data.eval.is_some()),
+            ("data.held_out", self.data.held_out.is_some()),
+        ];
+        for (key, given) in given {
+            let message = match (&self.synthetic, given) {
+                (Some(_), true) => "must be absent beside `[synthetic]`, whose output it is".into(),
+                // Without them some of the training data is the evaluation's.
+                (None, false) if ["data.eval", "data.held_out"].contains(&key) => continue,
+                (None, false) => {
+                    format!("is missing; set it in the file or with `--set {key}=...`")
+                }
+                _ => continue,
+            };
+            return Err(Problem::new(key, message));
+        }
+        let within = |table| move |problem: Problem| problem.within(table);
+        if let Some(synthetic) = &self.synthetic {
+            synthetic.check().map_err(within("synthetic"))?;
+        }
+        self.data.check().map_err(within("data"))?;
+        self.check_training()?;
+        self.evaluate.check().map_err(within("evaluate"))?;
+        if let Some(own) = self.model()
+            && self.evaluate.targets.iter().any(|target| target == own)
+        {
+            let message = format!("expected targets beside `target.model`, found it: `{own}`");
+            return Err(Problem::new("evaluate.targets", message));
+        }
+        let samples = self.features.samples_per_shard;
+        let samples = bounds::up_to("samples_per_shard", samples, bounds::SAMPLES);
+        problem::within([samples]).map_err(within("features"))?;
+        some_of("to", &self.export.to).map_err(within("export"))
+    }
+}

@@ -1,0 +1,136 @@
+//! The `[data]` table.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use spectrain_data::held_out::LARGEST_SHARE;
+use spectrain_data::mask::Masking;
+use spectrain_data::prepare::{Overlong, Turns};
+use spectrain_data::sources::Sources;
+use spectrain_data::template::OWN_VARIABLES;
+use spectrain_models::bounds::{self, Bounded};
+
+use crate::recipe::problem::{Problem, some_of, within};
+
+/// The largest weight of a source.
+const MOST_COPIES: f64 = 1000.0;
+
+/// Share of the prompts that are held out where nothing is said.
+const HELD_OUT: f64 = 0.02;
+
+/// The `[data]` table: which conversations, and how they become tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataTable {
+    /// Conversations to train on: a file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, or a
+    /// list of these with weights. Required without `[synthetic]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<Sources>,
+    /// Conversations to evaluate with, other than those to train on; as `train`, without weights. Default: some of
+    /// `train`, see `held_out`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval: Option<Sources>,
+    /// Without `eval`: share of the prompts of `train` that are held out for the evaluation. Default: 0.02.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<f64>,
+    /// Longest sample, in tokens. Default: 2048.
+    pub max_length: usize,
+    /// What happens to longer ones: `drop` or `truncate`. Default: `drop`.
+    pub overlong: Overlong,
+    /// The tokens trained on: `assistant`, `last_turn` (the last answer) or `all`. Default: `assistant`.
+    pub mask: Masking,
+    /// A chat template (Jinja) in place of the target's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<PathBuf>,
+    /// Variables that the chat template reads, such as `{ enable_thinking = false }`. Default: none.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub template_variables: Map<String, Value>,
+    /// Whether a conversation is one sample, or one for each answer: `auto`, `joined` or `expand`. Default: `auto`.
+    pub turns: Turns,
+    /// Samples with fewer tokens to train on are left out. Default: 1.
+    pub min_trained_tokens: usize,
+}
+
+impl Default for DataTable {
+    fn default() -> Self {
+        Self {
+            train: None,
+            eval: None,
+            held_out: None,
+            max_length: 2048,
+            overlong: Overlong::Drop,
+            mask: Masking::Assistant,
+            template: None,
+            template_variables: Map::new(),
+            turns: Turns::Auto,
+            min_trained_tokens: 1,
+        }
+    }
+}
+
+impl DataTable {
+    /// Share of the prompts that are held out, where there is no `eval`.
+    pub fn held_out(&self) -> f64 {
+        self.held_out.unwrap_or(HELD_OUT)
+    }
+
+    /// Checks what the types cannot say.
+    pub fn check(&self) -> Result<(), Problem> {
+        self.check_sources()?;
+        let own = |name: &&String| OWN_VARIABLES.contains(&name.as_str());
+        if let Some(name) = self.template_variables.keys().find(own) {
+            let message = format!(
+                "expected variables of the template alone, found `{name}`, which the program sets"
+            );
+            return Err(Problem::new("template_variables", message));
+        }
+        if self.turns == Turns::Expand && self.mask != Masking::Assistant {
+            let message = "`expand` trains on each answer, for which `mask` has to be `assistant`";
+            return Err(Problem::new("turns", message));
+        }
+        within([
+            Bounded {
+                key: "max_length",
+                value: self.max_length,
+                bounds: 4..=bounds::TEXT,
+            },
+            bounds::up_to("min_trained_tokens", self.min_trained_tokens, bounds::TEXT),
+        ])
+    }
+
+    fn check_sources(&self) -> Result<(), Problem> {
+        let given = [("train", &self.train), ("eval", &self.eval)];
+        for (key, sources) in given {
+            let each = sources.iter().flat_map(Sources::each);
+            for source in each {
+                let path = source.path.display();
+                if !(source.weight > 0.0 && source.weight <= MOST_COPIES) {
+                    let weight = source.weight;
+                    let message = format!(
+                        "expected a weight above 0, at most {MOST_COPIES}, found {weight} for `{path}`"
+                    );
+                    return Err(Problem::new(key, message));
+                }
+                if key == "eval" && source.weight != 1.0 {
+                    let message = format!("expected paths without weights, found one for `{path}`");
+                    return Err(Problem::new(key, message));
+                }
+            }
+            if let Some(sources) = sources {
+                some_of(key, sources.each())?;
+            }
+        }
+        match self.held_out {
+            Some(_) if self.eval.is_some() => Err(Problem::new(
+                "held_out",
+                "must be absent beside `eval`, which is the evaluation's data",
+            )),
+            Some(share) if !(share > 0.0 && share <= LARGEST_SHARE) => Err(Problem::new(
+                "held_out",
+                format!("expected a share above 0, at most {LARGEST_SHARE}, found {share}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The `[export]` table.
+
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::DType;
+
+/// The `[export]` table: the drafter as serving engines load it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExportTable {
+    /// Engines and libraries the drafter is for. Those that load another layout get a folder of their own. Default:
+    /// `["sglang", "vllm"]`.
+    pub to: Vec<Engine>,
+    /// Type of the exported weights: `bf16`, `f16` or `f32`. Default: `bf16`.
+    pub dtype: ExportType,
+}
+
+impl Default for ExportTable {
+    fn default() -> Self {
+        Self {
+            to: vec![Engine::Sglang, Engine::Vllm],
+            dtype: ExportType::Bf16,
+        }
+    }
+}
+
+/// A serving engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// SGLang.
+    Sglang,
+    /// vLLM.
+    Vllm,
+    /// Hugging Face `transformers`, which takes language models and DFlash drafters.
+    Hf,
+    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3 and DFlash.
+    Speculators,
+    /// llama.cpp, after its own conversion.
+    #[serde(rename = "llama-cpp")]
+    LlamaCpp,
+    /// TensorRT-LLM, by a line of its settings.
+    #[serde(rename = "tensorrt-llm")]
+    TensorrtLlm,
+}
+
+impl Engine {
+    /// What its makers call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sglang => "SGLang",
+            Self::Vllm => "vLLM",
+            Self::Hf => "Transformers",
+            Self::Speculators => "vLLM by a folder of speculators",
+            Self::LlamaCpp => "llama.cpp",
+            Self::TensorrtLlm => "TensorRT-LLM",
+        }
+    }
+
+    /// What recipes and the command line call it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Sglang => "sglang",
+            Self::Vllm => "vllm",
+            Self::Hf => "hf",
+            Self::Speculators => "speculators",
+            Self::LlamaCpp => "llama-cpp",
+            Self::TensorrtLlm => "tensorrt-llm",
+        }
+    }
+}
+
+/// Type of the exported weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ExportType {
+    /// 16-bit brain floats.
+    #[default]
+    Bf16,
+    /// 16-bit floats.
+    F16,
+    /// 32-bit floats.
+    F32,
+}
+
+impl ExportType {
+    /// The type of tensors in files.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+            Self::F32 => DType::F32,
+        }
+    }
+}

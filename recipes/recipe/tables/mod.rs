@@ -1,0 +1,15 @@
+//! The tables of a recipe file that are the same for every drafter.
+
+mod data;
+mod evaluate;
+mod export;
+mod features;
+mod synthetic;
+mod target;
+
+pub use data::DataTable;
+pub use evaluate::{EvaluateTable, VerifierName};
+pub use export::{Engine, ExportTable, ExportType};
+pub use features::{FeatureMode, FeaturesTable};
+pub use synthetic::SyntheticTable;
+pub use target::{TargetTable, TargetType};

@@ -1,0 +1,12 @@
+//! Where the stages of a run leave a drafter, by the path within the run.
+
+/// Where a training stage leaves the drafter, in f32, within the run.
+pub fn trained(stage: &str) -> String {
+    format!("{stage}/drafter")
+}
+
+/// Where `export` leaves the drafter that engines load, within the run.
+pub const EXPORTED: &str = "export/drafter";
+
+/// Where `import` leaves the drafter, within the run.
+pub const IMPORTED: &str = "import/drafter";

@@ -1,0 +1,131 @@
+//! Whose a folder is: that of a run of this name and recipe, or of something else.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::atomic::partial_path;
+
+use crate::errors::Misuse;
+use crate::runs::files::entries;
+use crate::runs::run_folder::lock::LOCK;
+
+/// The file that tells whose a run is.
+pub(super) const RUN: &str = "run.json";
+
+/// What is done with a folder that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Its finished stages are kept and its unfinished one goes on.
+    Continue,
+    /// It is moved to `<name>.old-N`.
+    SetAside,
+}
+
+/// Which run a folder is for.
+#[derive(Debug, Clone, Copy)]
+pub struct RunName<'a> {
+    /// The folder of runs.
+    pub root: &'a Path,
+    /// The folder's name.
+    pub name: &'a str,
+    /// The registry's name of the recipe.
+    pub recipe: &'a str,
+}
+
+/// `run.json`, written when the folder is made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) recipe: String,
+    pub(super) name: String,
+    pub(super) spectrain: String,
+    pub(super) created: u64,
+}
+
+/// Refuses names that are no plain folder name.
+pub fn check_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !starts_plain || !name.chars().all(plain) || name.len() > 128 {
+        let message = format!(
+            "expected a folder name of letters, digits, `-`, `_` and `.` that starts with a letter or digit, found `{name}`"
+        );
+        return Err(Misuse(message).into());
+    }
+    Ok(())
+}
+
+/// What a folder of this program holds from the moment at which it is made: a killed process may leave no more.
+fn is_beginning(name: &str) -> bool {
+    name == LOCK || Path::new(name) == partial_path(Path::new(RUN))
+}
+
+/// Fails where [`RunFolder::open`] would, but for a lock that another process holds.
+pub(crate) fn check(run: RunName, existing: Existing) -> Result<()> {
+    check_name(run.name)?;
+    let path = run.root.join(run.name);
+    if !path.exists() {
+        return Ok(());
+    }
+    check_lockable(&path)?;
+    check_ours(&path, run, existing).map(drop)
+}
+
+/// Fails where not even a lock may be put: on a file, or in a folder of something else.
+pub(super) fn check_lockable(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    if !path.is_dir() {
+        bail!("`{}` is a file; choose another `name`", path.display());
+    }
+    let found = entries(path)?;
+    let is_run = found.iter().any(|name| name == RUN || is_beginning(name));
+    if is_run || found.is_empty() {
+        Ok(())
+    } else {
+        Err(not_ours(path, &found))
+    }
+}
+
+/// Whether a folder that is locked holds a run, which must be of this recipe.
+pub(super) fn check_ours(path: &Path, run: RunName, existing: Existing) -> Result<bool> {
+    const CHOICE: &str = "choose another `name`, or move it aside with `--fresh`";
+    let description = path.join(RUN);
+    if !description.exists() {
+        let found = entries(path)?;
+        return if found.iter().all(|name| is_beginning(name)) {
+            Ok(false)
+        } else {
+            Err(not_ours(path, &found))
+        };
+    }
+    if existing == Existing::SetAside {
+        return Ok(true);
+    }
+    let text = fs::read_to_string(&description)
+        .with_context(|| format!("cannot read `{}`", description.display()))?;
+    let found: Run = serde_json::from_str(&text)
+        .with_context(|| format!("cannot read `{}`; {CHOICE}", description.display()))?;
+    if found.recipe != run.recipe {
+        bail!(
+            "`{}` holds a run of the recipe `{}`, this is the recipe `{}`; {CHOICE}",
+            path.display(),
+            found.recipe,
+            run.recipe
+        );
+    }
+    Ok(true)
+}
+
+/// Not even `--fresh` moves a folder that was never a run.
+fn not_ours(path: &Path, found: &[String]) -> anyhow::Error {
+    let others = found.iter().filter(|name| !is_beginning(name)).take(5);
+    let shown: Vec<String> = others.map(|name| format!("`{name}`")).collect();
+    anyhow::anyhow!(
+        "`{}` is no run of this program: it has no `{RUN}` but {}; choose another `name`",
+        path.display(),
+        shown.join(", ")
+    )
+}

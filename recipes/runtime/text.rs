@@ -1,0 +1,146 @@
+//! Conversations as a target's tokens.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, json};
+use spectrain_data::conversation::Content;
+use spectrain_data::mask;
+use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
+use spectrain_data::rows::{LocatedRow, read_rows};
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_data::tokens::TokenWriter;
+
+use crate::recipe::tables::DataTable;
+use crate::runtime::interruption::{check_interrupted, interrupted};
+use crate::runtime::target::{self, TEMPLATE_VARIABLES};
+
+/// Tokens of one shard.
+const TOKENS_PER_SHARD: usize = 4_000_000;
+
+/// Rows, whatever they come from.
+pub(crate) type RowsOf<'a> = Box<dyn Iterator<Item = spectrain_data::Result<LocatedRow>> + 'a>;
+
+/// What turns conversations into tokens.
+pub struct Text {
+    /// The target's.
+    pub tokenizer: Tokenizer,
+    /// The recipe's, else the target's, if it has one.
+    pub template: Option<ChatTemplate>,
+    /// What a sample must be.
+    pub settings: PrepareSettings,
+}
+
+/// Evaluation prompts.
+pub struct Prompts {
+    /// Their tokens.
+    pub tokens: Vec<Vec<u32>>,
+    /// How many were left out.
+    pub too_long: usize,
+}
+
+impl Text {
+    /// Reads tokenizer and template of the target in `folder`.
+    pub fn of(folder: &Path, data: &DataTable) -> Result<Self> {
+        let (tokenizer, template) =
+            target::text(folder, data.template.as_deref(), &data.template_variables)?;
+        let settings = PrepareSettings {
+            max_length: data.max_length,
+            overlong: data.overlong,
+            masking: data.mask,
+            turns: data.turns,
+            min_trained_tokens: data.min_trained_tokens,
+            vocab: target::spec(folder)?.vocab,
+        };
+        Ok(Self {
+            tokenizer,
+            template,
+            settings,
+        })
+    }
+
+    /// Writes the token shards of the rows of a file, folder or pattern to `folder`.
+    pub fn write_file(&self, data: &Path, folder: &Path) -> Result<PrepareReport> {
+        self.write(Box::new(read_rows(data)?), folder, &mut || {})
+            .with_context(|| format!("cannot prepare `{}`", data.display()))
+    }
+
+    /// Writes the token shards of rows to `folder`; `sample` is called for each sample in them.
+    pub(crate) fn write(
+        &self,
+        rows: RowsOf<'_>,
+        folder: &Path,
+        sample: &mut dyn FnMut(),
+    ) -> Result<PrepareReport> {
+        let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
+        let report = prepare(
+            rows.take_while(|_| !interrupted()),
+            self.template.as_ref(),
+            &self.tokenizer,
+            &self.settings,
+            &mut |kept| {
+                writer.push(&kept)?;
+                sample();
+                Ok(())
+            },
+        );
+        check_interrupted()?;
+        let report = report?;
+        let mut extra = Map::new();
+        extra.insert("tokenizer".into(), json!(self.tokenizer.fingerprint()));
+        extra.insert("settings".into(), json!(self.settings));
+        let variables = self.template.as_ref().map(ChatTemplate::variables);
+        extra.insert(TEMPLATE_VARIABLES.into(), json!(variables));
+        writer.finish(extra)?;
+        Ok(report)
+    }
+
+    /// The prompts of a file, folder or pattern.
+    pub fn prompts_of(&self, data: &Path) -> Result<Prompts> {
+        self.prompts(Box::new(read_rows(data)?))
+            .with_context(|| format!("`{}`", data.display()))
+    }
+
+    /// The prompts of rows: each conversation up to its last answer.
+    pub(crate) fn prompts(&self, rows: RowsOf<'_>) -> Result<Prompts> {
+        let mut prompts = Prompts {
+            tokens: Vec::new(),
+            too_long: 0,
+        };
+        for row in rows {
+            check_interrupted()?;
+            let LocatedRow { location, row, .. } = row?;
+            let tokens = match (&row.content, &self.template) {
+                (Content::Tokens(sample), _) => sample.prompt().to_vec(),
+                (Content::Conversation(conversation), Some(template)) => {
+                    mask::prompt(conversation, template, &self.tokenizer)
+                        .with_context(|| location.to_string())?
+                }
+                (Content::Conversation(_), None) => bail!(
+                    "{location}: a conversation needs a chat template, and the target has none"
+                ),
+            };
+            if let Some(token) = tokens
+                .iter()
+                .find(|&&token| token as usize >= self.settings.vocab)
+            {
+                let vocab = self.settings.vocab;
+                bail!("{location}: token {token} is outside the target's vocabulary of {vocab}");
+            }
+            match tokens.len() {
+                0 => {}
+                length if length > self.settings.max_length => prompts.too_long += 1,
+                _ => prompts.tokens.push(tokens),
+            }
+        }
+        if prompts.tokens.is_empty() {
+            bail!(
+                "it holds no prompt of at most {} tokens",
+                self.settings.max_length
+            )
+        } else {
+            Ok(prompts)
+        }
+    }
+}

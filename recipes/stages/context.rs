@@ -1,0 +1,110 @@
+//! What a stage runs with.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use burn::prelude::Device;
+use spectrain_checkpoints::{DType, hash};
+use spectrain_data::rows;
+use spectrain_data::sources::{Source, Sources};
+
+use crate::cli::progress::{Output, Progress};
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::run_folder::RunFolder;
+use crate::runtime::model_files::weight_files;
+use crate::runtime::target;
+
+/// What a stage runs with.
+pub struct StageContext<'a> {
+    /// The recipe.
+    pub recipe: &'a ResolvedRecipe,
+    /// The run.
+    pub run: &'a RunFolder,
+    /// The device.
+    pub device: Device,
+    /// The device's name, for reports.
+    pub device_name: String,
+    /// Type of the target's weights.
+    pub dtype: DType,
+    /// Where progress goes.
+    pub output: Output,
+}
+
+impl StageContext<'_> {
+    /// The folder of a stage.
+    pub fn folder(&self, stage: &str) -> PathBuf {
+        self.run.stage(stage)
+    }
+
+    /// The target's folder: made by `synthetic`, given, or downloaded now.
+    pub fn target_folder(&self) -> Result<PathBuf> {
+        match self.recipe.model() {
+            None => Ok(self.folder("synthetic").join("target")),
+            Some(model) => target::resolve(model, self.recipe.target.revision.as_deref()),
+        }
+    }
+
+    /// What reports call the target.
+    pub fn target_name(&self) -> Result<String> {
+        match self.recipe.model() {
+            None => Ok(self.target_folder()?.display().to_string()),
+            Some(model) => Ok(model.to_owned()),
+        }
+    }
+
+    /// Names and folders of the targets in `evaluate.targets`; downloads what is missing.
+    pub fn further_targets(&self) -> Result<Vec<(String, PathBuf)>> {
+        let resolved = |model: &String| Ok((model.clone(), target::resolve(model, None)?));
+        self.recipe.evaluate.targets.iter().map(resolved).collect()
+    }
+
+    /// The conversations to train on.
+    pub fn train_data(&self) -> Result<Sources> {
+        let given = self.recipe.data.train.clone();
+        given
+            .or_else(|| self.made("train.jsonl"))
+            .context("`data.train` is missing")
+    }
+
+    /// The conversations to evaluate with; none where some of those to train on are held out.
+    pub fn eval_data(&self) -> Option<Sources> {
+        let given = self.recipe.data.eval.clone();
+        given.or_else(|| self.made("eval.jsonl"))
+    }
+
+    /// Conversations that `synthetic` makes, in a recipe that has it.
+    fn made(&self, file: &str) -> Option<Sources> {
+        let made = self.recipe.synthetic.as_ref();
+        made.map(|_| self.folder("synthetic").join(file).into())
+    }
+
+    /// SHA-256 of the files of a dataset, with the weights of its paths where they have some.
+    pub(super) fn sha256_of_data(&self, sources: &Sources) -> Result<String> {
+        if let [Source { path, weight: 1.0 }] = sources.each()
+            && path.exists()
+        {
+            return self.run.sha256(path);
+        }
+        let mut parts = String::new();
+        for Source { path, weight } in sources.each() {
+            let hash = self.run.sha256_of(&rows::files(path)?)?;
+            parts.push_str(&format!("{hash} {weight}\n"));
+        }
+        Ok(hash::sha256_bytes(parts.as_bytes()))
+    }
+
+    /// Starts to show progress; see [`Output::start`].
+    pub fn progress(&self, what: &str, total: u64) -> Progress {
+        self.output.start(what, total)
+    }
+
+    /// SHA-256 of the target's configuration and weights.
+    pub fn target_sha256(&self) -> Result<String> {
+        self.sha256_of_model(&self.target_folder()?)
+    }
+
+    /// SHA-256 of the configuration and weights in a folder.
+    pub fn sha256_of_model(&self, folder: &Path) -> Result<String> {
+        self.run.sha256_of(&weight_files(folder)?)
+    }
+}

@@ -1,0 +1,39 @@
+//! What `export` has recorded of the folders that it left.
+
+use anyhow::Result;
+use serde_json::Value;
+use spectrain_checkpoints::printable;
+
+use crate::runs::run_folder::RunFolder;
+
+/// The folders that the stage left, within the run.
+pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
+    let parts = parts(run)?.into_iter();
+    let named = parts.filter_map(|part| Some(part["folder"].as_str()?.to_owned()));
+    Ok(named.collect())
+}
+
+/// The commands that serve what the stage left, for a shell: those for each folder behind its name.
+pub(super) fn commands_again(run: &RunFolder) -> Result<String> {
+    let mut text = String::new();
+    for part in parts(run)? {
+        let folder = run.path().join(part["folder"].as_str().unwrap_or_default());
+        text.push_str(&format!("# {}\n", folder.display()));
+        let lines = part["launch"].as_array().into_iter().flatten();
+        for line in lines.filter_map(Value::as_str) {
+            text.push_str(&format!("{}\n", printable(line)));
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// What the stage recorded, for each folder that it wrote.
+fn parts(run: &RunFolder) -> Result<Vec<Value>> {
+    let Some(manifest) = run.manifest("export")? else {
+        return Ok(Vec::new());
+    };
+    let further = manifest.summary["further"].as_array().cloned();
+    let parts = std::iter::once(manifest.summary).chain(further.unwrap_or_default());
+    Ok(parts.filter(|part| part["folder"].is_string()).collect())
+}

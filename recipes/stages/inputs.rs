@@ -1,0 +1,123 @@
+//! What a stage is made from: the part of the recipe that it reads, and the hashes of everything else.
+
+use anyhow::Result;
+use serde_json::{Map, Value};
+use spectrain_train::Effect;
+
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::places::{EXPORTED, trained};
+use crate::runs::run_folder::{Inputs, StageState, Wanted};
+use crate::runtime::model_files::text_files;
+use crate::stages::context::StageContext;
+use crate::stages::stage::{Input, Stage};
+
+/// The stage that trains, and the key of a stage's settings that tells how.
+pub const TRAIN: &str = "train";
+
+/// The key of the settings of an objective, of which a training stage may read some.
+const OBJECTIVE: &str = "objective";
+
+impl StageContext<'_> {
+    /// SHA-256 of everything that a stage reads beside the recipe.
+    pub(super) fn inputs(&self, stage: &Stage) -> Result<Inputs> {
+        let mut inputs = Inputs::new();
+        let output = |path: &str| {
+            let hash = self.run.sha256(&self.run.path().join(path))?;
+            Ok::<_, anyhow::Error>((format!("`{path}`"), hash))
+        };
+        for input in stage.inputs {
+            let (name, hash) = match input {
+                Input::Target => ("the target".into(), self.target_sha256()?),
+                Input::FurtherTargets => {
+                    for (model, folder) in self.further_targets()? {
+                        let hash = self.sha256_of_model(&folder)?;
+                        inputs.insert(format!("the target `{model}`"), hash);
+                    }
+                    continue;
+                }
+                Input::Tokenizer => {
+                    let files = text_files(&self.target_folder()?)?;
+                    ("the tokenizer".into(), self.run.sha256_of(&files)?)
+                }
+                Input::TrainData => {
+                    let hash = self.sha256_of_data(&self.train_data()?)?;
+                    ("`data.train`".into(), hash)
+                }
+                Input::EvalData => match self.eval_data() {
+                    Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
+                    None => continue,
+                },
+                Input::Template => match &self.recipe.data.template {
+                    Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
+                    None => continue,
+                },
+                Input::Start => match &self.recipe.start {
+                    Some(folder) => ("`start`".into(), self.run.sha256_of_drafter(folder)?),
+                    None => continue,
+                },
+                Input::Output(path) => output(path)?,
+                Input::Before => match self.recipe.trained_before(stage.name) {
+                    Some(before) => output(&trained(before))?,
+                    None => continue,
+                },
+                Input::Exported => {
+                    let folder = self.run.path().join(EXPORTED);
+                    let hash = self.run.sha256_of_drafter(&folder)?;
+                    (format!("`{EXPORTED}`"), hash)
+                }
+                Input::Trained => output(&trained(self.recipe.last_trained()))?,
+            };
+            inputs.insert(name, hash);
+        }
+        Ok(inputs)
+    }
+
+    /// Whether a stage has to run. Fails if an input is not there.
+    pub fn state(&self, stage: &Stage) -> Result<StageState> {
+        let wanted = Wanted {
+            settings: &settings(self.recipe, stage)?,
+            inputs: &self.inputs(stage)?,
+            effect,
+        };
+        self.run.stage_state(stage.name, wanted)
+    }
+}
+
+/// What a change of a setting of a stage, such as `train.steps`, does to what it has done already.
+pub fn effect(path: &str) -> Effect {
+    match path.split_once('.') {
+        Some((TRAIN, key)) => Effect::of(key),
+        _ => Effect::StartsOver,
+    }
+}
+
+/// The part of a recipe that a stage reads.
+pub fn settings(recipe: &ResolvedRecipe, stage: &Stage) -> Result<Value> {
+    let mut settings = Map::new();
+    for path in stage.reads {
+        let (table, key) = match path.split_once('.') {
+            Some((table, key)) => (table, Some(key)),
+            None => (*path, None),
+        };
+        let value = &recipe.json[table];
+        match key {
+            None if table == TRAIN => {
+                // Of several training stages each has a table of its own.
+                let own = recipe.json["stages"].get(stage.name);
+                drop(settings.insert(table.into(), own.unwrap_or(value).clone()));
+            }
+            None if table == OBJECTIVE => {
+                let read = recipe.method.objective_of(stage.name)?;
+                drop(settings.insert(table.into(), read));
+            }
+            None => drop(settings.insert(table.into(), value.clone())),
+            Some(key) => {
+                let part = settings
+                    .entry(table)
+                    .or_insert_with(|| Value::Object(Map::new()));
+                part[key] = value[key].clone();
+            }
+        }
+    }
+    Ok(Value::Object(settings))
+}

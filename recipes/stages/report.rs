@@ -1,0 +1,86 @@
+//! The report of a run: its files, and its figures in the folders of the drafter.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::seal;
+use spectrain_eval::Report;
+
+use crate::runs::places::EXPORTED;
+use crate::runs::run_folder::RunFolder;
+use crate::runtime::model_files::read_json;
+use crate::stages::context::StageContext;
+use crate::stages::exported::written;
+
+/// Writes `report.json` and `report.md`.
+pub fn write(report: &Report, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create `{}`", folder.display()))?;
+    write_file(&folder.join("report.json"), report.to_json()?.as_bytes())?;
+    write_file(&folder.join("report.md"), report.to_markdown().as_bytes())?;
+    Ok(())
+}
+
+/// The report of a finished run as a table.
+pub fn table(run: &RunFolder) -> Result<String> {
+    let path = run.stage("evaluate").join("report.md");
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// The figures of the report in a run's folder, where it has one.
+pub fn summary(run: &Path) -> Option<Value> {
+    let report = read_json(&run.join("evaluate").join("report.json")).ok()?;
+    let of = |setting: &Value| {
+        json!({
+            "temperature": setting["temperature"],
+            "verifier": setting["verifier"],
+            "draft": setting["draft"],
+            "tau": setting["overall"]["tau"],
+            "tau_ci95": setting["overall"]["tau_ci95"],
+            "alpha": setting["overall"]["alpha"],
+        })
+    };
+    let settings: Vec<Value> = report["settings"].as_array()?.iter().map(of).collect();
+    Some(json!({
+        "drafter": {"sha256": report["drafter"]["sha256"]},
+        "lossless": report["lossless"],
+        "settings": settings,
+    }))
+}
+
+/// Puts the figures of the report into the folders of this drafter.
+pub(super) fn record(context: &StageContext) -> Result<()> {
+    let Some(found) = summary(context.run.path()) else {
+        return Ok(());
+    };
+    record_in(context, &written(context.run)?, &found)
+}
+
+/// The same for folders that `export` has just written, where the report is of the same drafter.
+pub(super) fn record_again(context: &StageContext, folders: &[String]) -> Result<()> {
+    let Some(found) = summary(context.run.path()) else {
+        return Ok(());
+    };
+    let drafter = context.run.path().join(EXPORTED);
+    if found["drafter"]["sha256"] != context.run.sha256_of_drafter(&drafter)? {
+        return Ok(());
+    }
+    record_in(context, folders, &found)
+}
+
+fn record_in(context: &StageContext, folders: &[String], found: &Value) -> Result<()> {
+    for folder in folders {
+        let folder = context.run.path().join(folder);
+        if folder.exists() {
+            seal::add_report(&folder, found)?
+        } else {
+            tracing::warn!(
+                "`{}` is no longer there; the figures are in `report.json` alone",
+                folder.display()
+            )
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! A step of a run.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::stages::context::StageContext;
+
+/// A step of a run.
+#[derive(Clone, Copy)]
+pub struct Stage {
+    /// Its name and that of its folder.
+    pub name: &'static str,
+    /// Whether a recipe has this stage.
+    pub wanted: fn(&ResolvedRecipe) -> bool,
+    /// Tables and keys of the recipe that it reads: if one changes, it runs again.
+    pub reads: &'static [&'static str],
+    /// Everything else that it reads.
+    pub inputs: &'static [Input],
+    /// Whether it goes on where it was interrupted; the folder of one that does not is cleared.
+    pub resumes: bool,
+    /// Does it under its name, and returns what was done in numbers.
+    pub run: fn(&StageContext, &'static str) -> Result<Value>,
+}
+
+/// Something a stage reads besides the recipe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// The target's configuration and weights.
+    Target,
+    /// Configuration and weights of the targets in `evaluate.targets`.
+    FurtherTargets,
+    /// The target's tokenizer and chat template.
+    Tokenizer,
+    /// The conversations to train on.
+    TrainData,
+    /// The conversations to evaluate with.
+    EvalData,
+    /// The recipe's chat template, where it has one.
+    Template,
+    /// The drafter that training starts from, where the recipe names one.
+    Start,
+    /// A file or folder that an earlier stage left, by its path within the run; not there if that stage is not wanted.
+    Output(&'static str),
+    /// The drafter of the training stage before this one, where there is one.
+    Before,
+    /// The drafter of the last training stage.
+    Trained,
+    /// The drafter that engines load, whatever an evaluation wrote into its folder.
+    Exported,
+}
