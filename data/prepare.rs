@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(samples[1].tokens, [1, 2, 3, 4, 5, 6]);
         assert_eq!(
             (report.kept, report.truncated.count, report.untrained.count),
-            (2, 1, 2)
+            (3, 1, 2)
         );
         assert_eq!((report.overlong.count, report.duplicates.count), (0, 1));
     }

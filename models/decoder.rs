@@ -107,7 +107,7 @@ impl DecoderLayer {
 
     /// # Shapes
     /// - x: `[batch, seq, d_model]`
-    /// - mask: see [`attend`](crate::attend)
+    /// - mask: see [`attend`](crate::attend::attend)
     /// - output: `[batch, seq, d_model]`
     pub fn forward(
         &self,

@@ -22,7 +22,7 @@ pub struct DraftState {
 pub struct DraftPass<'a> {
     /// `[1, tokens]`
     pub positions: Tensor<2, Int>,
-    /// See [`attend`](crate::attend).
+    /// See [`attend`](crate::attend::attend).
     pub mask: Option<Mask>,
     /// Takes the pass's keys and values.
     pub cache: &'a mut KvCache,
