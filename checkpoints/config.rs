@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use crate::dialect::reading::Reading;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder, TensorInfo};
-use crate::tensors::DType;
-use crate::{Error, Result};
 
 /// What engines take where a configuration says nothing.
 const DEFAULT_THETA: f64 = 10_000.0;

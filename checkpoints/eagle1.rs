@@ -12,10 +12,12 @@ use crate::dialect::description::{Dialect, Neutral, Quirks, top};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{self, DTYPE, NORMS, ROPE, SIZES, UNBIASED, VOCAB};
 use crate::dialect::settings::Settings;
+use crate::dtype::DType;
+use crate::eagle3;
 use crate::folder::ModelFolder;
+use crate::language_model;
 use crate::launch::{self, Launch};
-use crate::tensors::{DType, NamedTensor};
-use crate::{eagle3, language_model};
+use crate::tensors::NamedTensor;
 
 /// The layout of both engines.
 pub const EAGLE1: Dialect = Dialect {

@@ -20,13 +20,14 @@ use crate::dialect::llama::{
 };
 use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
+use crate::dtype::DType;
 use crate::eagle3::layer_ids::{LAYER_IDS, NESTED_LAYER_IDS, captured_layers};
+use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
 use crate::launch::vllm_of_speculators;
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
-use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result};
+use crate::tensors::NamedTensor;
 
 pub(crate) mod launch;
 pub(crate) mod layer_ids;

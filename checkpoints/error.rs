@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::dtype::DType;
 use crate::printable::printable;
-use crate::tensors::DType;
 
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;

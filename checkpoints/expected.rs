@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::tensors::{DType, NamedTensor, first_not_finite};
-use crate::{Error, Result};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensors::{NamedTensor, first_not_finite};
 
 /// Name, shape and type of a tensor.
 pub type TensorSpec = (String, Vec<usize>, DType);

@@ -2,45 +2,27 @@
 
 mod generation;
 mod index;
+mod parts;
 mod weights;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::expected::check_finite_bytes;
-use crate::tensors::{DType, NamedTensor, floats};
-use crate::{Error, Result, hash, json, regular};
+use crate::hash;
+use crate::json;
+use crate::regular;
+use crate::tensors::{NamedTensor, floats};
 
 pub(crate) use index::shard_files;
+pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
 use weights::WeightFile;
 pub use write::write_folder;
-
-/// The name of the configuration.
-pub const CONFIG: &str = "config.json";
-/// The name of the defaults for sampling.
-pub const GENERATION_CONFIG: &str = "generation_config.json";
-/// The name of weights in one file.
-pub const WEIGHTS: &str = "model.safetensors";
-/// The name of the list of shards.
-pub const INDEX: &str = "model.safetensors.index.json";
-
-/// What a header says about a tensor.
-#[derive(Clone, Debug)]
-pub struct TensorInfo {
-    /// The name in the file.
-    pub name: String,
-    /// The size along each axis.
-    pub shape: Vec<usize>,
-    /// The type of the elements.
-    pub dtype: DType,
-    /// The file that holds it.
-    pub file: PathBuf,
-    range: Range<usize>,
-}
 
 /// An opened model folder: its configuration is read, its weights are mapped and their headers checked.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result, regular};
+use crate::error::{Error, Result};
+use crate::regular;
 
 const CHUNK: usize = 1 << 20;
 

@@ -15,65 +15,26 @@ mod fetch;
 mod layout;
 mod limits;
 mod lock;
+mod options;
 mod progress;
 mod repository;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use hf_hub::RepoType;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use download::Download;
 use environment::Environment;
 use layout::Layout;
 pub use limits::HubLimits;
+pub use options::{Files, HubOptions};
 pub use repository::Repository;
 
 // The HTTP client writes what it sends, keys included, to the log at trace level: no build may have that level.
 const _: () = assert!(log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Debug as usize);
-
-/// Where and how to look on the hub. What is `None` comes from the environment, as in Hugging Face's own tools.
-#[derive(Clone, Default)]
-pub struct HubOptions {
-    /// The hub's address. Default: `HF_ENDPOINT`, or the public hub.
-    pub endpoint: Option<String>,
-    /// The folder of downloaded snapshots. Default: `HF_HUB_CACHE`, `HF_HOME/hub`, or `~/.cache/huggingface/hub`.
-    pub cache: Option<PathBuf>,
-    /// The access token. Default: `HF_TOKEN`, or the one that logging in left in `HF_TOKEN_PATH`, beside the cache or in
-    /// `HF_HOME`.
-    pub token: Option<String>,
-    /// What a download puts up with.
-    pub limits: HubLimits,
-    /// Asked during a download, which ends when the answer is yes. The next one goes on from there.
-    pub stop: Option<fn() -> bool>,
-}
-
-/// The token stays out of logs, and so does what an address has beside its host and path.
-impl fmt::Debug for HubOptions {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden = |secret: &Option<String>| secret.as_ref().map(|_| "…");
-        formatter
-            .debug_struct("HubOptions")
-            .field("endpoint", &hidden(&self.endpoint))
-            .field("cache", &self.cache)
-            .field("token", &hidden(&self.token))
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Which files of a repository to download.
-#[derive(Clone, Copy, Debug)]
-pub enum Files<'a> {
-    /// What a model folder has: the configuration, the safetensors weights, and where present the tokenizer and what
-    /// belongs to it.
-    Model,
-    /// The files of these names, all of which must be there.
-    Named(&'a [&'a str]),
-}
 
 /// The folder of a model: `model` itself if it is one, else the snapshot of the hub model with this id at a branch, tag
 /// or commit, by default `main`.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{Error, Result, regular};
+use crate::error::{Error, Result};
+use crate::regular;
 
 /// Far above any configuration or shard index in use; a file above it is not one of them.
 const MAX_BYTES: u64 = 64 << 20;

@@ -4,6 +4,7 @@ use crate::dflash::{self, DFLASH};
 use crate::dialect::description::Dialect;
 use crate::eagle1::EAGLE1;
 use crate::eagle3::{self, EAGLE3};
+use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder};
 use crate::hydra::HYDRA;
 use crate::language_model::{LANGUAGE_MODEL, PARD};
@@ -11,7 +12,6 @@ use crate::masked_language_model::DEER;
 use crate::medusa::MEDUSA;
 use crate::peagle::{self, PEAGLE};
 use crate::speculators::{self, MODEL_TYPE};
-use crate::{Error, Result};
 
 /// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors.
 const DIALECTS: &[&Dialect] = &[

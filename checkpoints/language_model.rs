@@ -7,11 +7,15 @@ use serde_json::{Value, json};
 
 use crate::config::torch_dtype;
 use crate::dialect::description::Dialect;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
+use crate::json as files;
 use crate::launch::{self, Launch};
-use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result, json as files, regular, seal};
+use crate::regular;
+use crate::seal;
+use crate::tensors::NamedTensor;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::dialect::description::Dialect;
+use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder};
 use crate::launch::Launch;
-use crate::{Error, Result};
 
 /// This program's folder.
 pub const DEER: Dialect = Dialect {
@@ -99,7 +99,9 @@ pub fn launch_lines() -> Vec<Launch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NamedTensor, language_model, write_folder};
+    use crate::folder::write_folder;
+    use crate::language_model;
+    use crate::tensors::NamedTensor;
 
     fn layout() -> MaskedLayout {
         MaskedLayout {

@@ -13,9 +13,10 @@ use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::llama::DTYPE;
 use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::launch::{self, Launch};
-use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result};
+use crate::tensors::NamedTensor;
 
 /// vLLM's layout; the authors' own folders and ModelOpt's are read too.
 pub const MEDUSA: Dialect = Dialect {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::{Error, Result};
 use crate::folder::{ModelFolder, TensorInfo};
 use crate::tensors::NamedTensor;
-use crate::{Error, Result};
 
 /// What trainers put before the names of a drafter's tensors: the class that wraps it.
 const PREFIXES: [&str; 5] = [

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Whether something has this name, be it a link that leads nowhere.
 pub(crate) fn is_there(path: &Path) -> bool {

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::atomic::write_file;
+use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder};
+use crate::hash;
+use crate::json as files;
 use crate::tensors::NamedTensor;
-use crate::{Error, Result, hash, json as files};
 
 /// The key of `config.json`; engines pass over it.
 pub const SEAL: &str = "spectrain";
@@ -238,7 +240,7 @@ fn ordered(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::write_folder;
+    use crate::folder::write_folder;
 
     fn tensors() -> Vec<NamedTensor> {
         vec![
@@ -367,7 +369,7 @@ mod tests {
         refused(&config(), &tensors()[1..], "missing tensors: `a`");
         refused(&config(), &change(0, &|a| a.bytes[5] ^= 1), "`a`");
         refused(&config(), &change(0, &|a| a.shape.reverse()), "`a`");
-        let cast = |a: &mut NamedTensor| *a = a.clone().cast(crate::DType::BF16).unwrap();
+        let cast = |a: &mut NamedTensor| *a = a.clone().cast(crate::dtype::DType::BF16).unwrap();
         refused(&config(), &change(0, &cast), "`a`");
         let mut swapped = tensors();
         swapped[0].name = "b".into();

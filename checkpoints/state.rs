@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::atomic;
+use crate::error::{Error, Result};
 use crate::folder::read_safetensors;
 use crate::hash::{sha256_bytes, sha256_file};
+use crate::json as json_file;
 use crate::tensors::{NamedTensor, write_safetensors};
-use crate::{Error, Result, atomic, json as json_file};
 
 const STATE: &str = "state.json";
 const VERSION: u64 = 2;

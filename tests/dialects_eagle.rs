@@ -1,6 +1,6 @@
 //! Folders of EAGLE drafters as their many trainers write them.
 use serde_json::{Value, json};
-use spectrain::families::shipped::Writing;
+use spectrain::families::family::Writing;
 use spectrain::recipe::tables::Engine;
 use spectrain_checkpoints::dialect::{Meaning, Reading};
 use spectrain_checkpoints::eagle1::EAGLE1;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use spectrain::families::shipped::Writing;
+use spectrain::families::family::Writing;
 use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
 use spectrain_checkpoints::{DType, hash};

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 
 use burn::prelude::Device;
 use serde_json::Value;
+use spectrain::families::family::Writing;
 use spectrain::families::registry::{RECIPES, Recipe, open_drafter};
-use spectrain::families::shipped::Writing;
 use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
 use spectrain::recipe::{self, ResolvedRecipe};

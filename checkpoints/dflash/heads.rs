@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::Result;
 use crate::config::Config;
 use crate::dflash::family::{Family, is_of_speculators};
 use crate::dflash::variants::names_dspark;
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::settings::Settings;
+use crate::error::Result;
 
 /// Where the width of the bias by the token before may stand, and whether the guess reads that token's code.
 const MARKOV_RANK: &[&str] = &[

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::Result;
 use crate::config::Config;
 use crate::dflash::family::{Family, is_known};
 use crate::dflash::variants;
@@ -11,6 +10,7 @@ use crate::dialect::key::{Key, Otherwise, Read};
 use crate::dialect::llama::{
     ACTIVATION, ATTENTION_BIAS, D_FF, D_HEAD, EPSILON, HEADS, KV_HEADS, POSITIONS, TIED, WIDTH,
 };
+use crate::error::Result;
 use crate::folder::ModelFolder;
 
 /// What the three layouts have in common.

@@ -4,8 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
-use crate::{Error, Result, regular};
+use crate::regular;
 
 /// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark, whatever the architecture says.
 const PARTS: &str = "dflash_config.projector_type";

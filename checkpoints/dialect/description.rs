@@ -9,11 +9,11 @@ use crate::dialect::key::Key;
 use crate::dialect::reading::Meaning;
 use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
+use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
 use crate::launch::Launch;
 use crate::tensors::NamedTensor;
-use crate::{Error, Result};
 
 /// A layout of folders, as data. What is truly code are small functions in [`Quirks`].
 pub struct Dialect {

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::Result;
 use crate::config::Config;
 use crate::dialect::settings::Settings;
+use crate::error::Result;
 
 /// A key of a `config.json`: how its value becomes a setting, and a setting its value.
 #[derive(Clone, Copy)]

@@ -5,15 +5,16 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::Result;
 use crate::config::Config;
 use crate::dialect::description::Dialect;
 use crate::dialect::reading::{Meaning, Reading};
 use crate::dialect::settings::Settings;
+use crate::dtype::DType;
+use crate::error::Result;
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::names::{read_named, stored_names, unwrapped};
-use crate::tensors::{DType, NamedTensor};
+use crate::tensors::NamedTensor;
 
 /// A folder whose configuration was read, and whose tensors were not.
 pub struct Opened<'a> {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::config::Rope;
-use crate::tensors::DType;
+use crate::dtype::DType;
 
 /// What a folder says of a drafter, under the names of `[drafter]` in recipes, with every size filled in; beside these the
 /// sizes that it has in common with its target: `d_model`, `d_head`, `vocab`, `target_layers`, `norm_epsilon`,

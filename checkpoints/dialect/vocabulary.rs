@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use crate::dialect::settings::Settings;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
-use crate::tensors::{DType, NamedTensor};
-use crate::{Error, Result};
+use crate::tensors::NamedTensor;
 
 /// How a folder says which of the target's tokens a drafter knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

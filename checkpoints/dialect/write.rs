@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 
 use crate::dialect::description::{Check, Dialect};
 use crate::dialect::settings::Settings;
+use crate::dtype::DType;
+use crate::error::Result;
 use crate::expected::check_finite;
 use crate::folder::{WEIGHTS, write_folder};
-use crate::tensors::{DType, NamedTensor};
-use crate::{Result, seal};
+use crate::seal;
+use crate::tensors::NamedTensor;
 
 /// A drafter to be written.
 pub struct Written<'a> {

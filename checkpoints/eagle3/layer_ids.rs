@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use crate::Result;
 use crate::config::{Config, MAX_SIZE};
+use crate::error::Result;
 
 pub(crate) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 pub(crate) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";

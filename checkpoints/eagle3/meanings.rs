@@ -10,9 +10,9 @@ use crate::dialect::reading::{Meaning, Reading};
 use crate::eagle3::layer_ids::{
     ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS, check_layer_ids, layer_ids,
 };
+use crate::error::{Error, Result};
 use crate::speculators::MODEL_TYPE;
 use crate::tensors::NamedTensor;
-use crate::{Error, Result};
 
 /// Every way in which a folder can be meant for its target; the likeliest first. Where `captured_layers` are given they are
 /// not in question.

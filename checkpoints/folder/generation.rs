@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{Error, Result, json};
+use crate::error::{Error, Result};
+use crate::json;
 
 /// A key, what it must hold, and whether a value is that.
 type Rule = (&'static str, &'static str, fn(&Value) -> bool);

@@ -5,8 +5,9 @@ use std::path::{Component, Path};
 
 use serde_json::Value;
 
+use crate::error::{Error, Result};
+use crate::json;
 use crate::printable::printable;
-use crate::{Error, Result, json};
 
 /// Which shard holds which tensor. Every shard is a plain file name: nothing outside the folder can be named.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {

@@ -6,9 +6,10 @@ use std::path::Path;
 use memmap2::Mmap;
 use safetensors::tensor::Metadata;
 
-use super::TensorInfo;
-use crate::tensors::DType;
-use crate::{Error, Result, regular};
+use super::parts::TensorInfo;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::regular;
 
 /// Bytes of the field that holds the header's length.
 const LENGTH: usize = 8;

@@ -6,9 +6,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::index::is_plain_name;
-use super::{CONFIG, WEIGHTS};
+use super::parts::{CONFIG, WEIGHTS};
+use crate::atomic;
+use crate::error::{Error, Result};
+use crate::json;
 use crate::tensors::{NamedTensor, write_safetensors};
-use crate::{Error, Result, atomic, json};
 
 /// Writes `config.json`, `model.safetensors` and further files as a folder that appears whole.
 ///

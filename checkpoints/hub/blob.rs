@@ -13,7 +13,7 @@ use super::announced::{Announced, Digest, Part, length, shown, text};
 use super::client::Client;
 use super::failure::{Failure, Outcome, Patience};
 use super::progress::Bar;
-use crate::Error;
+use crate::error::Error;
 use crate::hash::sha256_file;
 
 const CHUNK: usize = 256 << 10;

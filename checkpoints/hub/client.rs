@@ -7,10 +7,10 @@ use ureq::http::{HeaderValue, Method, Request, Response};
 use ureq::{Agent, Body};
 use url::Url;
 
-use super::HubLimits;
 use super::address::{self, Endpoint};
 use super::announced::{shown, text};
 use super::failure::{Failure, Outcome, Patience};
+use super::limits::HubLimits;
 
 const USER_AGENT: &str = concat!("spectrain/", env!("CARGO_PKG_VERSION"));
 

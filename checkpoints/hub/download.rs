@@ -10,10 +10,10 @@ use super::client::{Authorization, NO_REPOSITORY, NO_REVISION};
 use super::environment::Environment;
 use super::fetch::Source;
 use super::layout::Layout;
+use super::options::{Files, HubOptions};
 use super::repository::{Repository, is_file_name};
-use super::{Files, HubOptions};
+use crate::error::{Error, Result};
 use crate::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, shard_files};
-use crate::{Error, Result};
 
 const TOKENIZER: &str = "tokenizer.json";
 /// Fetched where the model has them, before the weights: complete weights then say that these were asked for.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use hf_hub::Cache;
 
-use super::HubOptions;
+use super::options::HubOptions;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// Values of a switch that leave it off.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ureq::Timeout;
 
-use super::HubLimits;
 use super::announced::shown;
-use crate::Error;
+use super::limits::HubLimits;
+use crate::error::Error;
 
 /// How long the stop of a program may go unnoticed in a pause.
 const GLANCE: Duration = Duration::from_millis(100);

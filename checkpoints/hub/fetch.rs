@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use super::HubOptions;
 use super::address::Endpoint;
 use super::announced::{Announced, shown};
 use super::blob::Transfer;
@@ -10,8 +9,9 @@ use super::client::{Authorization, Client};
 use super::failure::{Failure, Outcome, Patience};
 use super::layout::Layout;
 use super::lock::{self, Wait};
+use super::options::HubOptions;
 use super::repository::{Repository, is_commit, is_file_name};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Where files of one repository come from and where they go.
 pub(super) struct Source<'a> {

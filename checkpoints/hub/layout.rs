@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hf_hub::Cache;
 
 use super::repository::{Repository, is_commit};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The folder of one repository in the cache.
 pub(super) struct Layout {

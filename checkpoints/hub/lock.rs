@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::failure::{Failure, Outcome, Patience};
-use crate::Error;
+use crate::error::Error;
 
 /// The time between two looks at a lock that another process holds.
 const LOOK: Duration = Duration::from_millis(200);

@@ -2,8 +2,8 @@
 
 use hf_hub::{Repo, RepoType};
 
+use crate::error::{Error, Result};
 use crate::printable::printable;
-use crate::{Error, Result};
 
 const MAIN: &str = "main";
 

@@ -16,15 +16,15 @@ use spectrain_models::{TargetParts, TargetSpec};
 use crate::families::drafter_folder::{
     architectures, is_copy, rope_config, rope_layout, target_embedding, target_head,
 };
+use crate::families::family::{Family, Writing};
 use crate::families::footprint::Footprint;
-use crate::families::shipped::{Shipped, Writing};
 
 /// The target's, which folders may repeat.
 const EMBEDDING: &str = "embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// What a drafter is, in the words of dialects.
-pub(crate) fn settings<D: Shipped>(drafter: &D) -> Result<Settings> {
+pub(crate) fn settings<D: Family>(drafter: &D) -> Result<Settings> {
     let config = serde_json::to_value(drafter.config()).context("cannot write the settings")?;
     let Value::Object(table) = config else {
         bail!("the settings of {} drafters are no table", D::KIND);
@@ -58,7 +58,7 @@ pub(crate) fn settings<D: Shipped>(drafter: &D) -> Result<Settings> {
 }
 
 /// The `[drafter]` table that a folder's settings are.
-fn config_of<D: Shipped>(settings: &Settings) -> Result<D::Config> {
+fn config_of<D: Family>(settings: &Settings) -> Result<D::Config> {
     let known = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
     let table = settings.table().iter();
     let table = table.filter(|(key, value)| known.get(key).is_some() && !value.is_null());
@@ -69,7 +69,7 @@ fn config_of<D: Shipped>(settings: &Settings) -> Result<D::Config> {
 }
 
 /// Reads a drafter's folder, ours or a published one, as `reading` says or, where it says nothing, as is likeliest.
-pub(crate) fn open<D: Shipped>(
+pub(crate) fn open<D: Family>(
     folder: &Path,
     reading: Option<&Reading>,
     target: &TargetParts,
@@ -121,7 +121,7 @@ pub(crate) fn open<D: Shipped>(
 }
 
 /// The dialect of a folder.
-pub(crate) fn dialect_of<D: Shipped>(model: &ModelFolder) -> Result<&'static Dialect> {
+pub(crate) fn dialect_of<D: Family>(model: &ModelFolder) -> Result<&'static Dialect> {
     let mut dialects = D::DIALECTS.iter().map(|(dialect, _)| *dialect);
     let found = dialects.clone().find(|dialect| (dialect.recognises)(model));
     // One that does not know the folder says what it expected.
@@ -155,7 +155,7 @@ pub(crate) fn reading_for(target: &TargetSpec) -> Reading {
 }
 
 /// Fails on the first size of a folder that should be the target's and is another.
-fn check_fit<D: Shipped>(found: &Settings, target: &TargetSpec) -> Result<()> {
+fn check_fit<D: Family>(found: &Settings, target: &TargetSpec) -> Result<()> {
     let own = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
     let sizes = [
         ("hidden size", "d_model", target.d_model),
@@ -222,7 +222,7 @@ fn check_shared_head(model: &ModelFolder, of_target: &NamedTensor) -> Result<()>
 }
 
 /// Writes a drafter's folder in a dialect, whole or not at all.
-pub(crate) fn write<D: Shipped>(drafter: &D, dialect: &Dialect, writing: &Writing) -> Result<()> {
+pub(crate) fn write<D: Family>(drafter: &D, dialect: &Dialect, writing: &Writing) -> Result<()> {
     let mut settings = settings(drafter)?;
     let vocabulary = drafter.vocabulary();
     let mut tensors = export(drafter);
@@ -255,7 +255,7 @@ pub(crate) fn write<D: Shipped>(drafter: &D, dialect: &Dialect, writing: &Writin
 }
 
 /// Fails unless a drafter of the settings `config` is what was read from `folder`, to start from.
-pub(crate) fn check_start<D: Shipped>(
+pub(crate) fn check_start<D: Family>(
     config: &D::Config,
     drafter: &D,
     folder: &Path,
@@ -287,7 +287,7 @@ pub(crate) fn check_start<D: Shipped>(
 }
 
 /// Sizes of a drafter, counted from the list of its parameters.
-pub(crate) fn footprint<D: Shipped>(config: &D::Config, target: &TargetSpec) -> Result<Footprint> {
+pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> Result<Footprint> {
     let captured = D::capture(config, target)?.layers.len() as u64;
     let given = serde_json::to_value(config).context("cannot write the settings")?;
     let draft_vocab = match given["draft_vocab"].as_u64() {

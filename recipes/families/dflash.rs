@@ -11,11 +11,12 @@ use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::{WorkRows, Workload};
 
 use crate::families::drafter_folder::check_mask_token;
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, decoder};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for DFlash {
+impl Family for DFlash {
     const KIND: &'static str = "dflash";
     const ENGINES: &'static [Engine] = &[
         Engine::Vllm,
@@ -50,10 +51,6 @@ impl Shipped for DFlash {
 
     fn target(&self) -> &TargetParts {
         self.target()
-    }
-
-    fn begin(config: &DFlashConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_mask_token(config.mask_token, texts)
     }
 
     fn activations(
@@ -91,5 +88,11 @@ impl Shipped for DFlash {
             kept: all.kept + context + places * (convolved + ranks) as f64,
             ..all
         })
+    }
+}
+
+impl Shipped for DFlash {
+    fn begin(config: &DFlashConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
+        check_mask_token(config.mask_token, texts)
     }
 }

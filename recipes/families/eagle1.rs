@@ -7,11 +7,12 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for Eagle1 {
+impl Family for Eagle1 {
     const KIND: &'static str = "eagle1";
     const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&EAGLE1, None)];
@@ -39,3 +40,5 @@ impl Shipped for Eagle1 {
         Ok(decoder(&layer, 1, work, attended))
     }
 }
+
+impl Shipped for Eagle1 {}

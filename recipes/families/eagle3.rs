@@ -7,11 +7,12 @@ use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for Eagle3 {
+impl Family for Eagle3 {
     const KIND: &'static str = "eagle3";
     const ENGINES: &'static [Engine] = &[
         Engine::Vllm,
@@ -62,6 +63,8 @@ impl Shipped for Eagle3 {
         })
     }
 }
+
+impl Shipped for Eagle3 {}
 
 /// The one layer, which reads a token and a hidden state side by side.
 fn layer(config: &Eagle3Config, target: &TargetSpec) -> Result<LayerSizes> {

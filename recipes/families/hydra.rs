@@ -8,11 +8,12 @@ use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for Hydra {
+impl Family for Hydra {
     const KIND: &'static str = "hydra";
     const ENGINES: &'static [Engine] = &[];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&HYDRA, None)];
@@ -56,3 +57,5 @@ impl Shipped for Hydra {
         })
     }
 }
+
+impl Shipped for Hydra {}

@@ -21,15 +21,16 @@ use spectrain_models::{
 use spectrain_train::{WorkRows, Workload};
 
 use crate::families::drafter_folder::check_mask_token;
+use crate::families::family::{Family, Writing};
 use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
 };
-use crate::families::shipped::{Shipped, Writing};
+use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 use crate::runtime::sizes::known_sizes;
 use crate::runtime::target::other_token;
 
-impl Shipped for LanguageModel {
+impl Family for LanguageModel {
     const KIND: &'static str = "language_model";
     const ENGINES: &'static [Engine] = &[
         Engine::Vllm,
@@ -52,6 +53,17 @@ impl Shipped for LanguageModel {
         self.target()
     }
 
+    fn activations(
+        config: &LanguageModelConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        sizes(config).activations(target, work, (batch, Sees::Back))
+    }
+}
+
+impl Shipped for LanguageModel {
     fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
         check_start(&config.model, target)
     }
@@ -92,18 +104,9 @@ impl Shipped for LanguageModel {
         Self::capture(config, target)?;
         sizes(config).footprint(target)
     }
-
-    fn activations(
-        config: &LanguageModelConfig,
-        target: &TargetSpec,
-        work: &Workload,
-        batch: Packed,
-    ) -> Result<Activations> {
-        sizes(config).activations(target, work, (batch, Sees::Back))
-    }
 }
 
-impl Shipped for Pard {
+impl Family for Pard {
     const KIND: &'static str = "pard";
     /// Served as the language model that it is.
     const ENGINES: &'static [Engine] = LanguageModel::ENGINES;
@@ -121,6 +124,17 @@ impl Shipped for Pard {
         self.target()
     }
 
+    fn activations(
+        config: &PardConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        sizes_of_pard(config).activations(target, work, (batch, Sees::Back))
+    }
+}
+
+impl Shipped for Pard {
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
         check_mask_token(config.mask_token, texts)
@@ -216,15 +230,6 @@ impl Shipped for Pard {
             captured,
             ..of_model
         })
-    }
-
-    fn activations(
-        config: &PardConfig,
-        target: &TargetSpec,
-        work: &Workload,
-        batch: Packed,
-    ) -> Result<Activations> {
-        sizes_of_pard(config).activations(target, work, (batch, Sees::Back))
     }
 }
 

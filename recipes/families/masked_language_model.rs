@@ -19,14 +19,15 @@ use spectrain_models::{
 use spectrain_train::Workload;
 
 use crate::families::drafter_folder::check_unheld;
+use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::language_model::{
     Sizes, check_start, check_tokenizer, not_for_this, to_write,
 };
-use crate::families::shipped::{Shipped, Writing};
+use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for MaskedLanguageModel {
+impl Family for MaskedLanguageModel {
     const KIND: &'static str = "masked_language_model";
     const ENGINES: &'static [Engine] = &[];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&DEER, None)];
@@ -43,6 +44,21 @@ impl Shipped for MaskedLanguageModel {
         self.target()
     }
 
+    fn activations(
+        config: &MaskedLanguageModelConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let sees = match config.context {
+            Seen::Bidirectional => Sees::Everywhere,
+            Seen::Causal => Sees::Back,
+        };
+        sizes(config).activations(target, work, (batch, sees))
+    }
+}
+
+impl Shipped for MaskedLanguageModel {
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         check_start(&config.model, target)?;
         check_unheld("mask_token", config.mask_token, texts)?;
@@ -99,19 +115,6 @@ impl Shipped for MaskedLanguageModel {
     fn footprint(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
         sizes(config).footprint(target)
-    }
-
-    fn activations(
-        config: &MaskedLanguageModelConfig,
-        target: &TargetSpec,
-        work: &Workload,
-        batch: Packed,
-    ) -> Result<Activations> {
-        let sees = match config.context {
-            Seen::Bidirectional => Sees::Everywhere,
-            Seen::Causal => Sees::Back,
-        };
-        sizes(config).activations(target, work, (batch, sees))
     }
 }
 

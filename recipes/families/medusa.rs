@@ -8,11 +8,12 @@ use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, Packed};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for Medusa {
+impl Family for Medusa {
     const KIND: &'static str = "medusa";
     const ENGINES: &'static [Engine] = &[Engine::Vllm];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&MEDUSA, None)];
@@ -46,3 +47,5 @@ impl Shipped for Medusa {
         })
     }
 }
+
+impl Shipped for Medusa {}

@@ -5,6 +5,7 @@ mod dflash;
 pub(crate) mod drafter_folder;
 mod eagle1;
 mod eagle3;
+pub mod family;
 pub mod footprint;
 mod hydra;
 mod language_model;

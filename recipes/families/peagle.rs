@@ -9,11 +9,12 @@ use spectrain_models::{Drafter as _, TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::drafter_folder::check_mask_token;
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
-impl Shipped for PEagle {
+impl Family for PEagle {
     const KIND: &'static str = "peagle";
     const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Speculators];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] =
@@ -30,10 +31,6 @@ impl Shipped for PEagle {
 
     fn target(&self) -> &TargetParts {
         self.target()
-    }
-
-    fn begin(config: &PEagleConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_mask_token(config.mask_token, texts)
     }
 
     fn activations(
@@ -56,5 +53,11 @@ impl Shipped for PEagle {
             kept: all.kept + attended.rows * more as f64,
             ..all
         })
+    }
+}
+
+impl Shipped for PEagle {
+    fn begin(config: &PEagleConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
+        check_mask_token(config.mask_token, texts)
     }
 }

@@ -1,42 +1,20 @@
-//! What the program needs of a drafter beyond training and decoding: its files, its engines and its sizes.
+//! A drafter with what the program needs of it beyond training and decoding: its folders, its commands and its sizes.
 
 use std::path::Path;
 
 use anyhow::Result;
 use burn::prelude::Device;
-use serde_json::Value;
-use spectrain_checkpoints::DType;
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::launch::Launch;
 use spectrain_data::tokens::TokenShards;
-use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
-use spectrain_train::Workload;
+use spectrain_models::{Capture, TargetParts, TargetSpec};
 
 use crate::families::described;
-use crate::families::footprint::{Activations, Footprint, Packed};
-use crate::recipe::tables::Engine;
+use crate::families::family::{Family, Writing};
+use crate::families::footprint::Footprint;
 
-/// A drafter with what the program needs of it beyond training and decoding: its files.
-pub trait Shipped: Drafter<Config: Default> + 'static {
-    /// What reports call it.
-    const KIND: &'static str;
-
-    /// The engines that load drafters of this kind, whatever their settings rule out.
-    const ENGINES: &'static [Engine];
-
-    /// The layouts of its folders: the usual one, then each that an engine loads in its place.
-    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)];
-
-    /// `[drafter]` tables that show it in its forms, for a target of at least 48 tokens and 6 layers of width 32: every test
-    /// over the registry tries them.
-    const SAMPLES: &'static [&'static str];
-
-    /// Its settings with all sizes filled in.
-    fn config(&self) -> &Self::Config;
-
-    /// The target's frozen pieces.
-    fn target(&self) -> &TargetParts;
-
+/// What dialects and the list of its parameters say of a drafter; language models say some of it otherwise.
+pub trait Shipped: Family {
     /// Fails where what the settings let it start from is not for this target, or not for these texts.
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
         let _ = (config, target, texts);
@@ -65,12 +43,12 @@ pub trait Shipped: Drafter<Config: Default> + 'static {
         Ok(drafter)
     }
 
-    /// Writes a folder in one of [`Self::DIALECTS`], whole or not at all.
+    /// Writes a folder in one of [`Family::DIALECTS`], whole or not at all.
     fn write(&self, dialect: &Dialect, writing: &Writing) -> Result<()> {
         described::write(self, dialect, writing)
     }
 
-    /// Commands that serve it from a folder in one of [`Self::DIALECTS`].
+    /// Commands that serve it from a folder in one of [`Family::DIALECTS`].
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
         let (settings, length) = (described::settings(self)?, writing.draft_length);
         Ok((dialect.launch)(
@@ -90,27 +68,4 @@ pub trait Shipped: Drafter<Config: Default> + 'static {
     fn footprint(config: &Self::Config, target: &TargetSpec) -> Result<Footprint> {
         described::footprint::<Self>(config, target)
     }
-
-    /// What a step of training keeps, for an estimate before anything is loaded.
-    fn activations(
-        config: &Self::Config,
-        target: &TargetSpec,
-        work: &Workload,
-        batch: Packed,
-    ) -> Result<Activations>;
-}
-
-/// What goes into a folder beside a drafter's tensors.
-#[derive(Debug, Clone, Copy)]
-pub struct Writing<'a> {
-    /// The folder.
-    pub folder: &'a Path,
-    /// Type of the weights.
-    pub dtype: DType,
-    /// Hub id or folder of the target, which some layouts name.
-    pub target: &'a str,
-    /// Tokens to draft by default.
-    pub draft_length: usize,
-    /// Where the drafter comes from.
-    pub provenance: &'a Value,
 }

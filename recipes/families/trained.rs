@@ -13,7 +13,8 @@ use spectrain_models::weights::{export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session};
 
 use crate::families::drafter_folder::cast;
-use crate::families::shipped::{Shipped, Writing};
+use crate::families::family::Writing;
+use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
 /// A drafter that was read from a folder, without its type.

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 
+use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
-use crate::families::shipped::Writing;
 use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};

@@ -51,7 +51,7 @@ fn a_tag_that_is_a_path_overwrites_nothing_outside_the_cache() {
         let cache = outside.path().join("a/b");
         fs::create_dir_all(&cache).unwrap();
         let folder = fetch(&hub, &cache).unwrap();
-        assert!(crate::ModelFolder::open(folder).is_ok());
+        assert!(crate::folder::ModelFolder::open(folder).is_ok());
         assert_eq!(fs::read(&victim).unwrap(), b"mine");
         fs::remove_file(&victim).unwrap();
         for path in everything(outside.path()) {
@@ -262,7 +262,7 @@ fn a_body_shorter_than_announced_is_never_taken_for_the_file() {
         // The hub is mended: nothing of what it sent is in the way.
         let mended = Hub::with_files(model());
         let folder = fetch(&mended, cache.path()).unwrap();
-        assert!(crate::ModelFolder::open(folder).is_ok());
+        assert!(crate::folder::ModelFolder::open(folder).is_ok());
     }
 }
 
@@ -275,7 +275,7 @@ fn contents_of_an_earlier_download_that_are_not_whole_are_replaced() {
     fs::create_dir_all(&blobs).unwrap();
     fs::write(blobs.join(crate::hash::sha256_bytes(bytes)), &bytes[..9]).unwrap();
     let folder = fetch(&hub, cache.path()).unwrap();
-    assert!(crate::ModelFolder::open(folder).is_ok());
+    assert!(crate::folder::ModelFolder::open(folder).is_ok());
 }
 
 #[test]

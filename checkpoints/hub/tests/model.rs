@@ -51,7 +51,7 @@ fn a_model_is_downloaded_at_its_revision_with_the_token_and_then_taken_from_the_
     };
     let folder = fetch_with(Some("v2"), &options).unwrap();
     assert!(folder.ends_with(COMMIT));
-    let opened = crate::ModelFolder::open(&folder).unwrap();
+    let opened = crate::folder::ModelFolder::open(&folder).unwrap();
     assert_eq!(opened.config()["a"], 1);
     assert_eq!(opened.read_f32("w", &[1]).unwrap(), [1.0]);
     assert!(folder.join("tokenizer.json").exists() && !folder.join("chat_template.jinja").exists());
@@ -133,7 +133,7 @@ fn the_shards_of_an_index_are_downloaded() {
     ]);
     let cache = tempfile::tempdir().unwrap();
     let folder = fetch(&hub, cache.path()).unwrap();
-    let opened = crate::ModelFolder::open(folder).unwrap();
+    let opened = crate::folder::ModelFolder::open(folder).unwrap();
     assert_eq!(opened.tensors().count(), 3);
 }
 
@@ -215,7 +215,7 @@ fn large_files_come_from_the_store_that_the_hub_redirects_to_which_gets_no_token
             ..options(&hub, cache.path())
         };
         let folder = fetch_with(None, &options).unwrap();
-        let opened = crate::ModelFolder::open(folder).unwrap();
+        let opened = crate::folder::ModelFolder::open(folder).unwrap();
         assert_eq!(opened.read_f32("w", &[1]).unwrap(), [1.0]);
         assert_eq!(store.gets("model.safetensors").len(), 1);
         for asked in store.asked() {

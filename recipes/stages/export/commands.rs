@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::launch::{Launch, Server};
 
-use crate::families::shipped::Writing;
+use crate::families::family::Writing;
 use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runtime::target::variables_of;

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_models::{Distribution, Draft, DraftRequest, Features, Proposal, Proposer, Sampling};
 
-use crate::families::shipped::Writing;
+use crate::families::family::Writing;
 use crate::families::trained::Trained;
 use crate::runtime::decoded::{Decoded, decode};
 use crate::runtime::judge::Judge;

@@ -9,8 +9,9 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 
 use crate::families::drafter_folder::samples::vocabulary;
+use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
-use crate::families::shipped::{Shipped, Writing};
+use crate::families::shipped::Shipped;
 use crate::families::trained::write_usual;
 
 /// What is changed, in the configuration and in the tensors.
