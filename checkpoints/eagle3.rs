@@ -263,7 +263,7 @@ pub(crate) const QUIRKS: Quirks = Quirks {
 /// Whether a `config.json` is of an EAGLE-3 drafter, ours or a published one.
 fn recognises(folder: &ModelFolder) -> bool {
     let config = folder.config();
-    names_eagle3(config) && !has_mask(config)
+    names_eagle3(config) && !has_mask(config) && config.get(MODEL_TYPE).is_none()
 }
 
 /// Whether there is a token that stands for tokens to come, which makes engines draft all of them in one pass.

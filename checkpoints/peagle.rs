@@ -21,7 +21,7 @@ pub const PEAGLE: Dialect = Dialect {
     recognises: |folder| {
         let config = folder.config();
         let named = eagle3::names_eagle3(config) && eagle3::has_mask(config);
-        named || (is_peagle(config) && config.get(MODEL_TYPE).is_none())
+        (named || is_peagle(config)) && config.get(MODEL_TYPE).is_none()
     },
     architectures: &[eagle3::ARCHITECTURE, ARCHITECTURE],
     more: &[top(&[

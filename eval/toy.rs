@@ -291,6 +291,10 @@ impl ToyDrafter {
 }
 
 impl Proposer for ToyDrafter {
+    fn forced(&mut self, _: &[u32]) -> Vec<Vec<f32>> {
+        unreachable!("a toy has no logits")
+    }
+
     fn draft_length(&self) -> usize {
         USUAL_DRAFT
     }

@@ -17,6 +17,8 @@ pub trait Proposer {
     /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
     /// be proposed, which has none, or at the longest path that can be drafted.
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
+    /// Logits of what follows the last observed token, and each of `tokens` when those before it were drafted.
+    fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>>;
     /// See [`Drafter::draft_length`].
     fn draft_length(&self) -> usize;
     /// See [`Drafter::passes`]; a path longer than can be drafted counts as the longest that can.
@@ -58,6 +60,10 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
         draft_tree::ranks(&self.drafter, &mut self.state, tokens)
+    }
+
+    fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
+        draft_tree::forced(&self.drafter, &mut self.state, tokens)
     }
 
     fn draft_length(&self) -> usize {

@@ -188,6 +188,10 @@ impl Proposer for WithoutFirst {
         self.drafter.ranks(tokens)
     }
 
+    fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
+        self.drafter.forced(tokens)
+    }
+
     fn draft_length(&self) -> usize {
         self.drafter.draft_length()
     }

@@ -1,7 +1,7 @@
 //! The bytes of an export of every recipe's samples in every layout, against digests that were taken once.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use spectrain::families::family::Writing;
@@ -67,12 +67,13 @@ fn writing(folder: &Path) -> Writing<'_> {
     }
 }
 
-/// With `UPDATE=1` the digests are taken anew.
+/// With `UPDATE=1` the digests are taken anew; with `EXPORTS=FOLDER` what was exported stays there.
 #[test]
 fn an_export_has_the_bytes_that_it_always_had() {
     let root = tempfile::tempdir().unwrap();
+    let kept = std::env::var_os("EXPORTS").map(PathBuf::from);
     let mut taken = Taken {
-        root: root.path(),
+        root: kept.as_deref().unwrap_or(root.path()),
         lines: BTreeMap::new(),
     };
     for sample in samples() {

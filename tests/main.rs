@@ -41,6 +41,7 @@ mod published;
 mod readme;
 mod recipes;
 mod regenerate;
+mod registry_learning;
 mod reports;
 mod resume;
 mod runs;

@@ -15,6 +15,7 @@ use crate::workspace::Workspace;
 fn needed(kind: &registry::Recipe) -> &'static str {
     match kind.name {
         "dflash" | "dflash-deer" => "[drafter]\nmask_token = 299\n",
+        "peagle" => "[drafter]\nmask_token = 299\n",
         "pard" => "[drafter]\nmask_token = 299\n[drafter.fresh]\n[drafter.lora]\n",
         "deer" => {
             "[drafter]\nmask_token = 299\nseparator_token = 298\n[drafter.fresh]\n[drafter.lora]\n"

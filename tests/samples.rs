@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain::families::family::Writing;
+use spectrain::families::method::Method;
 use spectrain::families::registry::{RECIPES, Recipe, open_drafter};
 use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
@@ -11,7 +12,8 @@ use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal, write_folder};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::TargetParts;
+use spectrain_models::{Target as _, TargetParts, Transformer};
+use spectrain_train::Train;
 use tempfile::TempDir;
 
 use crate::tiny;
@@ -31,6 +33,52 @@ pub fn samples() -> impl Iterator<Item = Sample> {
     RECIPES.iter().flat_map(of)
 }
 
+/// A recipe with one of its pairs of `[drafter]` and `[objective]` tables, to be trained.
+pub struct Trial {
+    pub name: &'static str,
+    resolved: ResolvedRecipe,
+}
+
+/// Those of every recipe.
+pub fn trials() -> Vec<Trial> {
+    let of = |recipe: &'static Recipe| {
+        let trials = recipe.trials.iter();
+        trials.map(|tables| Trial {
+            name: recipe.name,
+            resolved: read(recipe, tables),
+        })
+    };
+    RECIPES.iter().flat_map(of).collect()
+}
+
+impl Trial {
+    pub fn method(&self) -> &dyn Method {
+        self.resolved.method.as_ref()
+    }
+
+    /// An untrained drafter that can propose every token.
+    pub fn drafter(&self, target: &TargetParts) -> Box<dyn Trained> {
+        let vocabulary = DraftVocabulary::full(target.spec.vocab);
+        let fresh = self.method().fresh(target, &vocabulary, &Device::flex());
+        fresh.unwrap()
+    }
+
+    /// The same in training.
+    pub fn trainee(&self, target: &Transformer, device: &Device) -> Box<dyn Train> {
+        let vocabulary = DraftVocabulary::full(target.spec().vocab);
+        let parts = target.parts();
+        self.method().trainee(&parts, &vocabulary, device).unwrap()
+    }
+}
+
+fn read(recipe: &Recipe, tables: &str) -> ResolvedRecipe {
+    let text = format!(
+        "recipe = \"{}\"\nname = \"a\"\n[target]\nmodel = \"t\"\n[data]\ntrain = \"a\"\neval = \"b\"\n{tables}\n",
+        recipe.name
+    );
+    recipe::read(&text, &[]).unwrap_or_else(|error| panic!("{text}: {error:#}"))
+}
+
 /// The sample of a recipe.
 pub fn sample(recipe: &str, number: usize) -> Sample {
     let recipe = RECIPES.iter().find(|found| found.name == recipe).unwrap();
@@ -48,11 +96,8 @@ impl Sample {
 
     /// The recipe file.
     pub fn resolved(self) -> ResolvedRecipe {
-        let text = format!(
-            "recipe = \"{}\"\nname = \"a\"\n[target]\nmodel = \"t\"\n[data]\ntrain = \"a\"\neval = \"b\"\n[drafter]\n{}\n",
-            self.recipe.name, self.recipe.samples[self.number]
-        );
-        recipe::read(&text, &[]).unwrap_or_else(|error| panic!("{}: {error:#}", self.name()))
+        let table = self.recipe.samples[self.number];
+        read(self.recipe, &format!("[drafter]\n{table}"))
     }
 
     /// An untrained drafter.

@@ -10,6 +10,7 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle3::Eagle3;
+use spectrain_models::peagle::PEagle;
 use spectrain_models::{Features, TargetParts, forced, load_target};
 
 use crate::golden::{Golden, path, tensors};
@@ -26,7 +27,7 @@ const BLOCK: usize = 4;
 const WINDOW: usize = 5;
 
 /// Folders of kinds that are known, with the recipe that trains such a drafter and what `[drafter]` says of it.
-const KNOWN: [(&str, &str, &str); 11] = [
+const KNOWN: [(&str, &str, &str); 13] = [
     (
         "speculators-eagle3",
         "eagle3",
@@ -36,6 +37,16 @@ const KNOWN: [(&str, &str, &str); 11] = [
         "speculators-eagle3-full",
         "eagle3",
         "draft_vocab = 24\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "speculators-peagle",
+        "peagle",
+        "layers = 2\nmask_token = 60\nnorm_before_residual = true\nfc_norm = true\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "specforge-peagle",
+        "peagle",
+        "layers = 1\nmask_token = 60\ndraft_vocab = 24\ncaptured_layers = [0, 1, 2]",
     ),
     (
         "speculators-dflash",
@@ -174,6 +185,14 @@ fn an_eagle3_folder_of_speculators_slides_as_it_says() {
     agrees::<Eagle3>("speculators-eagle3", STEPS, |of, known, step| {
         // In its training the library lets a later step see as far back as the first, engines only a window from there.
         (step == 0 || known + step <= WINDOW).then(|| by_steps(of, known, step))
+    });
+}
+
+#[test]
+fn a_peagle_folder_of_speculators_has_its_logits() {
+    agrees::<PEagle>("speculators-peagle", STEPS, |of, known, step| {
+        // The library draws the rows of its masks.
+        Some(by_steps(of, known, step)).filter(|row| row.iter().all(|logit| !logit.is_nan()))
     });
 }
 

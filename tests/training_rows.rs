@@ -1,52 +1,34 @@
 //! What a training step computes is what a decoder drafts with: every position that a loss judges is as far from the target
 //! as the decoder's logits say. In a graph, on rows of more than 300 tokens with several documents, for every recipe.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use burn::module::{ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use spectrain::families::registry::RECIPES;
 use spectrain_checkpoints::DType as Stored;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};
-use spectrain_models::dflash::DFlash;
-use spectrain_models::eagle1::Eagle1;
-use spectrain_models::eagle3::Eagle3;
-use spectrain_models::hydra::Hydra;
-use spectrain_models::language_model::LanguageModel;
-use spectrain_models::masked_language_model::MaskedLanguageModel;
-use spectrain_models::medusa::Medusa;
-use spectrain_models::pard::Pard;
-use spectrain_models::peagle::PEagle;
-use spectrain_models::weights::{export, held_in, host_f32, import};
+use spectrain_models::weights::{held_in, host_f32};
 use spectrain_models::{
-    Capture, Drafter, Features, RandomWeights, Scope, Target as _, Transformer, forced,
+    Capture, Features, Proposer, RandomWeights, Scope, Target as _, Transformer,
 };
-use spectrain_train::{
-    Batch, BatchSource as _, BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, JudgedRow,
-    LiveFeatures, MedusaLoss, Objective, PEagleLoss, PardLoss, Samples, StagedBlockLoss,
-    Statistics, TrainingTimeTest,
-};
+use spectrain_train::{Batch, BatchSource as _, JudgedRow, LiveFeatures, Samples, Statistics};
 
+use crate::samples::{Trial, trials};
 use crate::tiny;
 
-const MASK: u32 = 47;
-const SEPARATOR: u32 = 46;
 /// Of a packed row, which is no multiple of any block of queries.
 const ROW: usize = 701;
 /// The lengths of documents, two to a row.
 const DOCUMENTS: [usize; 4] = [389, 305, 452, 241];
+/// Tokens that texts hold; those above are masks and separators.
+const SPOKEN: u32 = 46;
 
 /// Conversations of random tokens in which what is trained on has gaps, as between the turns of an assistant.
 fn documents() -> Vec<Sample> {
     let mut rng = StdRng::seed_from_u64(17);
     let document = |length: usize| Sample {
-        tokens: (0..length)
-            .map(|_| rng.random_range(0..SEPARATOR))
-            .collect(),
+        tokens: (0..length).map(|_| rng.random_range(0..SPOKEN)).collect(),
         loss_mask: (0..length).map(|at| at >= 9 && at % 43 >= 6).collect(),
     };
     DOCUMENTS.map(document).to_vec()
@@ -76,54 +58,19 @@ fn divergence(target: &[f32], drafter: &[f32]) -> f64 {
     let log_softmax = |logits: &[f32]| -> Vec<f64> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
         let sum: f64 = logits.iter().map(|&l| (l as f64 - largest).exp()).sum();
-        logits
-            .iter()
-            .map(|&l| l as f64 - largest - sum.ln())
-            .collect()
+        let shifted = logits.iter().map(|&l| l as f64 - largest - sum.ln());
+        shifted.collect()
     };
     let (p, q) = (log_softmax(target), log_softmax(drafter));
     p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
-}
-
-/// What a recipe is tried with.
-struct Trial {
-    name: &'static str,
-    drafter: Value,
-    objective: Value,
-    /// How many tokens a draft has, where the drafter says something else in drafts of another length.
-    block: Option<usize>,
-    run: fn(&Trial),
-    /// What is tried of the drafter alone, in the type of a target of 16 bits.
-    run_in_bf16: fn(&Trial),
-}
-
-fn trial<D: Drafter, O: Objective<D>>(
-    name: &'static str,
-    drafter: Value,
-    objective: Value,
-) -> Trial {
-    Trial {
-        name,
-        drafter,
-        objective,
-        block: None,
-        run: rows_equal_decoding::<D, O>,
-        run_in_bf16: held_in_bf16::<D>,
-    }
-}
-
-fn read<T: DeserializeOwned>(value: &Value) -> T {
-    serde_json::from_value(value.clone()).unwrap()
 }
 
 /// The judged rows of chains that a decoder follows: by the place of the last committed token.
 fn chains(batch: &Batch, rows: &[JudgedRow]) -> BTreeMap<usize, Vec<usize>> {
     let mut chains: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
-        chains
-            .entry(row.teacher - row.step)
-            .or_default()
-            .push(index);
+        let committed = row.teacher - row.step;
+        chains.entry(committed).or_default().push(index);
     }
     for (&committed, rows_of) in &chains {
         for &index in rows_of {
@@ -135,48 +82,54 @@ fn chains(batch: &Batch, rows: &[JudgedRow]) -> BTreeMap<usize, Vec<usize>> {
     chains
 }
 
-fn rows_equal_decoding<D: Drafter, O: Objective<D>>(trial: &Trial) {
-    let device = Device::flex();
-    let target = tiny::target(&device);
-    let config: D::Config = read(&trial.drafter);
-    let drafter: D = tiny::fresh(&config, &target, &device);
-    let in_graph: D = tiny::fresh(&config, &target, &device.clone().autodiff());
-    let capture = D::capture(&config, target.spec()).unwrap();
-    let batch = batch(&target, capture, DType::F32);
-    let objective = O::new(&read(&trial.objective)).unwrap();
-    let lifted = batch.lift(&device.autodiff());
-    let loss = objective.loss(&in_graph, &lifted, Statistics::All);
-    let distances = loss.distances();
-    let features = batch.features.as_ref().unwrap();
-    let last: Tensor<2> = features.last.clone().flatten(0, 1);
-    let (mut compared, mut far) = (0, 0);
-    let chains = chains(&batch, &loss.rows);
-    // Some of each document, those at its end among them.
+/// Some committed tokens of each document, those at its end among them.
+fn some(chains: &BTreeMap<usize, Vec<usize>>) -> Vec<usize> {
     let mut committed: Vec<usize> = chains.keys().copied().collect();
     committed.sort_by_key(|&at| (at % 37, at));
     committed.truncate(40);
     committed.extend(chains.keys().copied().rev().take(2));
-    for committed in committed {
-        let (row, column) = (committed / ROW, committed % ROW);
-        let at = batch.rows.layout.positions[committed] as usize;
-        let of_document = |x: &Tensor<3>| {
-            let row = x.clone().narrow(0, row, 1);
-            row.narrow(1, column - at, at)
-        };
-        let tokens = &batch.rows.tokens[committed - at..];
-        let known = Features {
-            captured: of_document(&features.captured),
-            last: of_document(&features.last),
-        };
+    committed
+}
+
+/// Shows a proposer a document up to the token at `committed`, and returns the tokens behind it.
+fn shown<'a>(session: &mut dyn Proposer, batch: &'a Batch, committed: usize) -> &'a [u32] {
+    let (row, column) = (committed / ROW, committed % ROW);
+    let at = batch.rows.layout.positions[committed] as usize;
+    let of_document = |x: &Tensor<3>| {
+        let row = x.clone().narrow(0, row, 1);
+        row.narrow(1, column - at, at)
+    };
+    let features = batch.features.as_ref().unwrap();
+    let known = Features {
+        captured: of_document(&features.captured),
+        last: of_document(&features.last),
+    };
+    let tokens = &batch.rows.tokens[committed - at..];
+    session.start(ROW, tokens[0]);
+    session.observe(&tokens[1..=at], &known);
+    &tokens[at + 1..]
+}
+
+fn rows_equal_decoding(trial: &Trial) {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let mut trainee = trial.trainee(&target, &device.clone().autodiff());
+    let capture = trial.method().capture(target.spec()).unwrap();
+    let batch = batch(&target, capture, DType::F32);
+    let loss = trainee.accumulate(&batch, Statistics::All);
+    let distances = loss.distances();
+    let last: Tensor<2> = batch.features.as_ref().unwrap().last.clone().flatten(0, 1);
+    let mut session = trainee.proposer(DType::F32).unwrap();
+    let (mut compared, mut far) = (0, 0);
+    let chains = chains(&batch, &loss.rows);
+    for committed in some(&chains) {
         let of_chain = &chains[&committed];
         let deepest = of_chain.iter().map(|&index| loss.rows[index].step).max();
-        let forced_tokens = trial.block.unwrap_or(1 + deepest.unwrap()) - 1;
-        let path: Vec<u32> = (0..forced_tokens)
-            .map(|step| tokens.get(at + 1 + step).copied().unwrap_or(0))
-            .collect();
-        let mut state = drafter.start(ROW, tokens[0]);
-        drafter.observe(&mut state, &tokens[1..=at], &known);
-        let logits = forced(&drafter, &mut state, &path);
+        let following = shown(session.as_mut(), &batch, committed);
+        // A block is as long as it is trained.
+        let drafted = session.draft_length().max(1 + deepest.unwrap());
+        let path = (0..drafted - 1).map(|step| following.get(step).copied().unwrap_or(0));
+        let logits = session.forced(&path.collect::<Vec<u32>>());
         for &index in of_chain {
             let JudgedRow { step, teacher, .. } = loss.rows[index];
             let judge = last.clone().narrow(0, teacher, 1).unsqueeze::<3>();
@@ -184,171 +137,58 @@ fn rows_equal_decoding<D: Drafter, O: Objective<D>>(trial: &Trial) {
             let (found, expected) = (distances[index] as f64, divergence(&judge, &logits[step]));
             assert!(
                 (found - expected).abs() < 1e-4 * (1.0 + expected),
-                "{}: place {at} of its text, step {step}: {found} in training, {expected} decoding",
+                "{}: {committed}, step {step}: {found} in training, {expected} decoding",
                 trial.name
             );
             compared += 1;
-            far += usize::from(at > 300);
+            far += usize::from(batch.rows.layout.positions[committed] > 300);
         }
     }
     assert!(compared > 30 && far > 2, "{}: {compared} {far}", trial.name);
 }
 
-/// The types of a module's parameters.
-#[derive(Default)]
-struct Types(BTreeSet<String>);
-
-impl ModuleVisitor for Types {
-    fn visit_float<const N: usize>(&mut self, param: &Param<Tensor<N>>) {
-        self.0.insert(format!("{:?}", param.val().dtype()));
+#[test]
+fn every_recipe_trains_on_the_logits_that_it_drafts_with() {
+    for trial in &trials() {
+        rows_equal_decoding(trial);
     }
 }
 
-fn held_in_bf16<D: Drafter>(trial: &Trial) {
+fn drafts_in_bf16(trial: &Trial) {
     let device = Device::flex();
     let mut random = RandomWeights::new(7);
     let mut scope = Scope::root(&mut random, &device, Stored::BF16);
     let target = Transformer::new(&mut scope, tiny::config()).unwrap();
-    let config: D::Config = read(&trial.drafter);
-    let drafter: D = tiny::fresh(&config, &target, &device);
-    let held = held_in(drafter, DType::BF16);
-    let mut types = Types::default();
-    held.visit(&mut types);
-    assert_eq!(
-        types.0,
-        BTreeSet::from(["BF16".to_owned()]),
-        "{}",
-        trial.name
-    );
+    let drafter = trial.drafter(&target.parts());
+    let held = drafter.held_in(DType::BF16);
     // The same numbers, computed with in 32 bits.
-    let wide_target = held_in(target.clone(), DType::F32);
-    let wide: D = tiny::fresh(&config, &wide_target, &device);
-    let wide = import(wide, export(&held), trial.name).unwrap();
-
-    let capture = D::capture(&config, target.spec()).unwrap();
-    let batch = batch(&target, capture, DType::BF16);
-    // The document that comes first.
-    let positions = &batch.rows.layout.positions;
-    let length = 1 + (1..ROW).take_while(|&at| positions[at] > 0).count();
-    let tokens = &batch.rows.tokens[..length];
-    let features = batch.features.as_ref().unwrap();
-    let first = |x: &Tensor<3>| x.clone().narrow(0, 0, 1).narrow(1, 0, length - 1);
-    let seen = Features {
-        captured: first(&features.captured),
-        last: first(&features.last),
+    let wide = trial.drafter(&held_in(target.clone(), DType::F32).parts());
+    let wide = wide.rounded(Stored::BF16).unwrap();
+    let capture = trial.method().capture(target.spec()).unwrap();
+    let found = batch(&target, capture.clone(), DType::BF16);
+    let features = found.features.as_ref().unwrap();
+    let mut of_f32 = found.clone();
+    of_f32.features = Some(Features {
+        captured: features.captured.clone().cast(DType::F32),
+        last: features.last.clone().cast(DType::F32),
+    });
+    let logits = |session: &mut dyn Proposer, batch: &Batch| {
+        shown(session, batch, DOCUMENTS[0] - 2);
+        session.forced(&[3, 5])
     };
-    let logits = |drafter: &D, features: &Features| {
-        let mut state = drafter.start(ROW, tokens[0]);
-        drafter.observe(&mut state, &tokens[1..], features);
-        forced(drafter, &mut state, &[3, 5])
-    };
-    let found = logits(&held, &seen);
-    let of_f32 = Features {
-        captured: seen.captured.clone().cast(DType::F32),
-        last: seen.last.clone().cast(DType::F32),
-    };
-    for (found, expected) in found.iter().zip(logits(&wide, &of_f32)) {
+    let expected = logits(wide.session().as_mut(), &of_f32);
+    for (found, expected) in logits(held.session().as_mut(), &found).iter().zip(expected) {
         let spread = expected.iter().map(|l| l * l).sum::<f32>().sqrt();
         let apart = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2));
         let apart = apart.sum::<f32>().sqrt();
-        assert!(
-            apart > 0.0 && apart < 0.05 * spread,
-            "{}: {apart} of {spread}",
-            trial.name
-        );
-    }
-}
-
-const BY_TARGET: [(&str, f64); 2] = [("label_weight", 0.0), ("teacher_weight", 1.0)];
-
-fn by_target(more: Value) -> Value {
-    let mut table = more;
-    for (key, weight) in BY_TARGET {
-        table[key] = json!(weight);
-    }
-    table
-}
-
-fn fresh(more: Value) -> Value {
-    let mut table = more;
-    table["fresh"] = json!({ "layers": 2 });
-    table
-}
-
-/// What is tried of each recipe, by the name in the registry.
-fn trials() -> Vec<Trial> {
-    let block = |size: usize, more: Value| {
-        let mut drafter = more;
-        drafter["layers"] = json!(2);
-        drafter["block_size"] = json!(size);
-        drafter["mask_token"] = json!(MASK);
-        drafter
-    };
-    let in_block = |drafter, block| Trial {
-        block: Some(block),
-        ..trial::<DFlash, BlockLoss>(
-            "dflash",
-            drafter,
-            by_target(json!({ "slot_weights": "uniform" })),
-        )
-    };
-    let eagle3_1 = json!({ "fc_norm": true, "norm_output": true, "norm_before_residual": true });
-    let steps = json!({ "draft_steps": 4, "out_of_vocab": "keep" });
-    let kept = json!({ "draft_steps": 4, "recompute": false });
-    let hydra = json!({ "hydra_heads": 3, "head_layers": 2, "prefix_layer": true });
-    let dspark = json!({
-        "conv_taps": 2, "conv_group": 4, "markov_rank": 8, "sample_from_anchor": true,
-    });
-    let pard = |features: bool| fresh(json!({ "mask_token": MASK, "target_features": features }));
-    let masked = |context: &str| {
-        fresh(json!({
-            "mask_token": MASK, "separator_token": SEPARATOR, "context": context,
-        }))
-    };
-    // A single mask, as how many stand behind the end of a reply is not in the rows.
-    let one_mask = || by_target(json!({ "span": 1, "cuts": 9 }));
-    let four = by_target(json!({ "draft_tokens": 4 }));
-    let heads = by_target(json!({}));
-    vec![
-        trial::<Eagle3, TrainingTimeTest>("eagle3", json!({}), steps),
-        trial::<Eagle3, TrainingTimeTest>("eagle3", eagle3_1, kept),
-        trial::<PEagle, PEagleLoss>(
-            "peagle",
-            json!({ "mask_token": MASK, "layers": 3, "norm_before_residual": true }),
-            json!({ "draft_tokens": 4 }),
-        ),
-        trial::<Eagle1, FeatureRegression>("eagle1", json!({}), json!({ "passes": 3 })),
-        trial::<Medusa, MedusaLoss>("medusa", json!({ "medusa_heads": 3 }), heads.clone()),
-        trial::<Hydra, HydraLoss>("hydra", hydra, heads.clone()),
-        in_block(block(6, json!({})), 5),
-        in_block(block(5, json!({ "causal": true, "window": 200 })), 4),
-        in_block(block(4, dspark), 4),
-        Trial {
-            block: Some(5),
-            ..trial::<DFlash, StagedBlockLoss>("dflash-deer", block(6, json!({})), heads.clone())
-        },
-        trial::<Pard, PardLoss>("pard", pard(false), four.clone()),
-        trial::<Pard, PardLoss>("pard", pard(true), four),
-        trial::<MaskedLanguageModel, DeerLoss>("deer", masked("bidirectional"), one_mask()),
-        trial::<MaskedLanguageModel, DeerLoss>("deer", masked("causal"), one_mask()),
-        trial::<LanguageModel, Distill>("distillspec", fresh(json!({})), heads),
-    ]
-}
-
-#[test]
-fn every_recipe_trains_on_the_logits_that_it_drafts_with() {
-    let trials = trials();
-    let tried: BTreeSet<&str> = trials.iter().map(|trial| trial.name).collect();
-    let registered: BTreeSet<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
-    assert_eq!(tried, registered);
-    for trial in &trials {
-        (trial.run)(trial);
+        let near = apart > 0.0 && apart < 0.05 * spread;
+        assert!(near, "{}: {apart} of {spread}", trial.name);
     }
 }
 
 #[test]
 fn every_recipe_drafts_in_the_type_of_a_target_of_16_bits() {
     for trial in &trials() {
-        (trial.run_in_bf16)(trial);
+        drafts_in_bf16(trial);
     }
 }

@@ -162,6 +162,10 @@ struct Forgetful {
 }
 
 impl Proposer for Forgetful {
+    fn forced(&mut self, _: &[u32]) -> Vec<Vec<f32>> {
+        unreachable!("nothing is forced here")
+    }
+
     fn draft_length(&self) -> usize {
         self.session.draft_length()
     }

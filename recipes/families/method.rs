@@ -7,7 +7,7 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
-use spectrain_train::{Objective, Workload};
+use spectrain_train::{Objective, Train, TrainConfig, Trainee, Workload};
 
 use crate::families::footprint::{Activations, Footprint, Packed};
 use crate::families::shipped::Shipped;
@@ -33,6 +33,13 @@ pub trait Method: Any + Send + Sync {
         vocabulary: &DraftVocabulary,
         device: &Device,
     ) -> Result<Box<dyn Trained>>;
+    /// The same in training, with the objective of the last stage and the usual optimiser.
+    fn trainee(
+        &self,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        device: &Device,
+    ) -> Result<Box<dyn Train>>;
     /// See [`Objective::STAGES`].
     fn stages(&self) -> &'static [&'static str];
     /// See [`Objective::settings_of`].
@@ -80,6 +87,18 @@ where
     ) -> Result<Box<dyn Trained>> {
         let fresh = D::fresh(&self.drafter, target, vocabulary, 11, device)?;
         Ok(Box::new(Loaded(fresh)))
+    }
+
+    fn trainee(
+        &self,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        device: &Device,
+    ) -> Result<Box<dyn Train>> {
+        let fresh = D::fresh(&self.drafter, target, vocabulary, 11, device)?;
+        let objective = O::new(&self.objective)?;
+        let optimizer = TrainConfig::default().optimizer();
+        Ok(Box::new(Trainee::drafter(fresh, objective, optimizer)))
     }
 
     fn stages(&self) -> &'static [&'static str] {

@@ -43,8 +43,7 @@ impl Family for PEagle {
             head_norms: false,
             ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
         };
-        // Every row sees the text and its own masks: the mask says which.
-        let attended = Attended::of(work, batch, Sees::Everywhere);
+        let attended = Attended::of(work, batch, Sees::Back);
         let all = decoder(&layer, config.layers as u64, work, attended);
         let captured = Self::capture(config, target)?.layers.len() as u64;
         // Captured layers of every row, the wider input of the first layer, and the last norm.

@@ -39,42 +39,73 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Eagle3, TrainingTimeTest>(
         "eagle3",
         "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
+        &[
+            "[objective]\ndraft_steps = 4\nout_of_vocab = \"keep\"",
+            "[drafter]\nfc_norm = true\nnorm_output = true\nnorm_before_residual = true\n[objective]\ndraft_steps = 4\nrecompute = false",
+        ],
     ),
     Recipe::of::<PEagle, PEagleLoss>(
         "peagle",
         "EAGLE-3's inputs with more layers, which draft all tokens in one pass (P-EAGLE)",
+        &[
+            "[drafter]\nmask_token = 47\nlayers = 3\nnorm_before_residual = true\n[objective]\ndraft_tokens = 4",
+        ],
     ),
     Recipe::of::<Eagle1, FeatureRegression>(
         "eagle1",
         "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
+        &["[objective]\npasses = 3"],
     ),
     Recipe::of::<Medusa, MedusaLoss>(
         "medusa",
         "a head for each draft depth over the target's last hidden state (Medusa-1)",
+        &["[drafter]\nmedusa_heads = 3\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0"],
     ),
     Recipe::of::<Hydra, HydraLoss>(
         "hydra",
         "heads that also read the tokens drafted before (Hydra, Hydra++)",
+        &[
+            "[drafter]\nhydra_heads = 3\nhead_layers = 2\nprefix_layer = true\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
     ),
     Recipe::of::<DFlash, BlockLoss>(
         "dflash",
         "a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)",
+        &[
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 5\ncausal = true\nwindow = 200\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nconv_taps = 2\nconv_group = 4\nmarkov_rank = 8\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
     ),
     Recipe::of::<DFlash, StagedBlockLoss>(
         "dflash-deer",
         "the same drafter, aligned in the two stages of DEER",
+        &[
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
     ),
     Recipe::of::<Pard, PardLoss>(
         "pard",
         "a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)",
+        &[
+            "[drafter]\nmask_token = 47\nfresh = { layers = 2 }\ntarget_features = false\n[objective]\ndraft_tokens = 4\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nmask_token = 47\nfresh = { layers = 2 }\ntarget_features = true\n[objective]\ndraft_tokens = 4\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
     ),
     Recipe::of::<MaskedLanguageModel, DeerLoss>(
         "deer",
         "a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)",
+        &[
+            "[drafter]\nmask_token = 47\nseparator_token = 46\nfresh = { layers = 2 }\ncontext = \"bidirectional\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nmask_token = 47\nseparator_token = 46\nfresh = { layers = 2 }\ncontext = \"causal\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
     ),
     Recipe::of::<LanguageModel, Distill>(
         "distillspec",
         "a smaller language model, distilled from the target (DistillSpec, GKD)",
+        &[
+            "[drafter]\nfresh = { layers = 2 }\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
     ),
 ];
 
@@ -94,14 +125,22 @@ pub struct Recipe {
     pub train: fn(&StageContext, &str) -> Result<Value>,
     /// Opens a drafter's folder.
     pub open: fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
-    /// See [`Shipped::SAMPLES`].
+    /// `[drafter]` and `[objective]` tables with which every test over the registry trains it, for the target of
+    /// [`Family::SAMPLES`](crate::families::family::Family::SAMPLES). All that judges is the target's distribution, by its
+    /// Kullback–Leibler divergence.
+    pub trials: &'static [&'static str],
+    /// See [`Family::SAMPLES`](crate::families::family::Family::SAMPLES).
     pub samples: &'static [&'static str],
     /// The engines that load a layout of their own.
     pub apart: fn() -> Vec<Engine>,
 }
 
 impl Recipe {
-    const fn of<D, O>(name: &'static str, about: &'static str) -> Self
+    const fn of<D, O>(
+        name: &'static str,
+        about: &'static str,
+        trials: &'static [&'static str],
+    ) -> Self
     where
         D: Shipped,
         O: Objective<D> + 'static,
@@ -111,6 +150,7 @@ impl Recipe {
         Self {
             name,
             about,
+            trials,
             read: |document| {
                 let file = document.file::<D::Config, O::Config>(O::STAGES)?;
                 D::check(&file.drafter).map_err(|error| document.refuse(error.into()))?;

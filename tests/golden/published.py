@@ -218,7 +218,9 @@ def with_masks(name, model):
     rows = torch.full((STEPS, LENGTH, VOCAB), float("nan"))
 
     def keep(logits, anchor_pos, depth, **_):
-        rows[depth, anchor_pos] = logits[0].detach()
+        # The first position opens rows of masks that stand behind nothing.
+        known = anchor_pos >= 0
+        rows[depth[known], anchor_pos[known]] = logits[0, known].detach()
         return torch.tensor(0.0), {}
 
     core.compute_metrics = keep

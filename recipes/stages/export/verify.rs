@@ -108,6 +108,10 @@ impl Proposer for Recorder {
         self.inner.ranks(tokens)
     }
 
+    fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
+        self.inner.forced(tokens)
+    }
+
     fn draft_length(&self) -> usize {
         self.inner.draft_length()
     }
