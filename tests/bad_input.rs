@@ -284,7 +284,7 @@ fn the_drafter_of_another_target_is_refused() {
     workspace.run(&words).failed(&[
         "config.json",
         "`architectures`",
-        "expected a drafter of EAGLE-1, EAGLE-3",
+        "expected a drafter of EAGLE-3, P-EAGLE, EAGLE-1",
         "GPT2LMHeadModel",
     ]);
 }

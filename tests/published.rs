@@ -152,7 +152,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
         "a step of no length leaves what it started from"
     );
     for (key, part) in [
-        ("drafter.d_ff=40", "gate_proj"),
+        ("drafter.d_ff=40", "`d_ff`: expected 40, found 48"),
         (
             "drafter.norm_output=true",
             "`norm_output`: expected true, found false",

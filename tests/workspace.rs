@@ -136,7 +136,13 @@ impl Workspace {
 
     /// Fails unless a folder holds a drafter for the target, whole.
     pub fn open_drafter(&self, folder: &Path) {
-        let target = ModelFolder::open(self.path("target")).unwrap();
+        let made = self.path("runs/run/synthetic/target");
+        let target = if made.exists() {
+            made
+        } else {
+            self.path("target")
+        };
+        let target = ModelFolder::open(target).unwrap();
         let device = burn::prelude::Device::flex();
         let target = load_target(&target, &device, DType::F32).unwrap().parts();
         open_drafter(folder, &target, &device).unwrap();

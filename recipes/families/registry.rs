@@ -96,8 +96,8 @@ pub const RECIPES: &[Recipe] = &[
         "deer",
         "a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)",
         &[
-            "[drafter]\nmask_token = 47\nseparator_token = 46\nfresh = { layers = 2 }\ncontext = \"bidirectional\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
-            "[drafter]\nmask_token = 47\nseparator_token = 46\nfresh = { layers = 2 }\ncontext = \"causal\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nmask_token = 47\nseparator_token = 46\nblock_size = 1\nfresh = { layers = 2 }\ncontext = \"bidirectional\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nmask_token = 47\nseparator_token = 46\nblock_size = 1\nfresh = { layers = 2 }\ncontext = \"causal\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),
     Recipe::of::<LanguageModel, Distill>(
