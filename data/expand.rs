@@ -1,5 +1,6 @@
 //! Conversations as samples: one each, or one for each answer where a chat template rewrites what was said before.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conversation::{Conversation, Exchange, Sample};
@@ -11,11 +12,11 @@ use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
 
 /// How many samples a conversation with several answers becomes, where all answers are trained on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Turns {
-    /// One, unless the template writes an answer differently once more is said (it drops its reasoning, say): then one
-    /// for each answer. This is decided for each conversation, as most templates rewrite some and not others.
+    /// One for each answer where the template rewrites earlier answers (drops their reasoning, say), else one. This is
+    /// decided for each conversation.
     #[default]
     Auto,
     /// One, as the template renders the whole.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -18,12 +19,12 @@ use crate::tokenizer::Tokenizer;
 const EXAMPLES: usize = 5;
 
 /// What happens to a sample that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlong {
-    /// It is left out.
+    /// They are left out.
     Drop,
-    /// Its end is cut off.
+    /// Their end is cut off.
     #[default]
     Truncate,
 }

@@ -9,6 +9,7 @@ mod draft;
 mod error;
 mod evaluate;
 mod greedy_test;
+mod picture;
 mod report;
 mod sampling_test;
 mod speculate;
@@ -27,6 +28,7 @@ pub use evaluate::{
     CalibrationPrompts, EvaluateSettings, Evaluation, Progress, PromptSet, evaluate,
 };
 pub use greedy_test::{Comparison, Difference};
+pub use picture::picture;
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,

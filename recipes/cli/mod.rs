@@ -25,6 +25,7 @@ use crate::cli::commands::export::ExportArguments;
 use crate::cli::commands::generate::GenerateArguments;
 use crate::cli::commands::import::ImportArguments;
 use crate::cli::commands::report::ReportArguments;
+use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::progress::{Output, print, tell};
 use crate::families::registry::{RECIPES, Recipe};
 use crate::plan;
@@ -52,6 +53,8 @@ enum Command {
     Recipe(RecipeArguments),
     /// List the kinds of recipes
     Recipes,
+    /// Print the JSON schema of recipe files, by which editors complete and check keys
+    Schema(SchemaArguments),
     /// Judge any drafter's folder, ours or a published one
     Evaluate(EvaluateArguments),
     /// Answer one prompt and show which tokens were drafted
@@ -271,6 +274,7 @@ impl Arguments {
                 let line = |recipe: &Recipe| format!("{:width$}  {}\n", recipe.name, recipe.about);
                 print(RECIPES.iter().map(line).collect::<String>())
             }
+            Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Evaluate(arguments) => stoppable(commands::evaluate::run(&arguments)),
             Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
             Command::Export(arguments) => stoppable(commands::export::run(&arguments)),

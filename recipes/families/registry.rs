@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
+use schemars::SchemaGenerator;
 use serde_json::Value;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::published::Family;
@@ -28,6 +29,7 @@ use spectrain_train::{
 
 use crate::families::drafter_folder::cast;
 use crate::families::footprint::{Activations, Footprint, Packed};
+use crate::recipe::schema::OwnTables;
 use crate::recipe::tables::{Engine, ExportTable};
 use crate::recipe::{Document, ResolvedRecipe, Settings};
 use crate::stages::{StageContext, train};
@@ -84,6 +86,8 @@ pub struct Recipe {
     pub family: Family,
     /// The engines that load its drafters, whatever their settings rule out.
     pub engines: &'static [Engine],
+    /// The schema of its own tables.
+    pub schema: fn(&mut SchemaGenerator) -> OwnTables,
     /// Opens a drafter's folder.
     pub open: fn(&Path, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
 }
@@ -276,6 +280,7 @@ impl Recipe {
             },
             family: D::FAMILY,
             engines: D::ENGINES,
+            schema: |generator| OwnTables::of::<D::Config, O::Config>(generator, O::STAGES),
             open: |folder, target, device| Ok(Box::new(Loaded(D::open(folder, target, device)?))),
         }
     }

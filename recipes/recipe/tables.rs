@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::DType;
@@ -15,25 +16,25 @@ use spectrain_eval::{DraftChoice, VerifierChoice};
 use spectrain_models::Sampling;
 use spectrain_models::bounds::{self, Bounded};
 
-/// The `[target]` table: the frozen model a drafter is trained for.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// The frozen model that a drafter is trained for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetTable {
-    /// A folder in the Hugging Face layout, or a hub id. Required, except where `[synthetic]` makes the target.
+    /// A folder in the Hugging Face layout, or a hub id. Required without `[synthetic]`, which makes the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Branch, tag or commit of a hub id. Default: the hub's main branch.
+    /// Branch, tag or commit of a hub id. Without it: the hub's main branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Type of the target's weights in memory. Default: `auto`.
+    /// Type of the target's weights in memory.
     pub dtype: TargetType,
 }
 
 /// Type of the target's weights in memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetType {
-    /// `f32` on the CPU, `bf16` on a GPU.
+    /// `"f32"` on the CPU, `"bf16"` on a GPU.
     #[default]
     Auto,
     /// 32-bit floats.
@@ -42,38 +43,39 @@ pub enum TargetType {
     Bf16,
 }
 
-/// The `[synthetic]` table: makes conversations and a small target that has learnt them, so that a recipe runs with
-/// nothing at hand. `target.model`, `data.train` and `data.eval` are then this stage's outputs and must be absent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Makes conversations and a small target that has learnt them, so that a recipe runs with nothing at hand.
+/// `target.model`, `data.train` and `data.eval` are then outputs of this stage and must be absent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyntheticTable {
-    /// Conversations to train on. Default: 8000.
+    /// Conversations to train on.
     pub conversations: usize,
-    /// Conversations kept for the evaluation. Default: 200.
+    /// Conversations kept for the evaluation.
     pub held_out: usize,
-    /// Tokens of the tokenizer and the target. Default: 2048.
+    /// Tokens of the tokenizer and the target; at least 320.
     pub vocab: usize,
-    /// Decoder layers. Default: 6.
+    /// Decoder layers of the target.
     pub layers: usize,
-    /// Residual width. Default: 128.
+    /// Width of the residual stream.
     pub d_model: usize,
-    /// Feed-forward width. Default: 384.
+    /// Width inside the feed-forward part.
     pub d_ff: usize,
-    /// Query heads. Default: 4.
+    /// Query heads.
     pub heads: usize,
-    /// Key and value heads. Default: 2, or 1 where that does not divide `heads`.
+    /// Key and value heads, a divisor of `heads`. Left out: 2, or 1 where 2 does not divide `heads`.
     pub kv_heads: usize,
-    /// Width of a head. Default: 32.
+    /// Width of a head; even.
     pub d_head: usize,
-    /// Optimiser steps of the target. Default: 400.
+    /// Optimiser steps of the target.
     pub steps: usize,
-    /// Tokens of one step. Default: 4096, and at least `max_length`.
+    /// Tokens of one step; at least `max_length`. Left out: 4096, or `max_length` where that is more.
     pub batch_tokens: usize,
-    /// Longest conversation, in tokens; longer ones are left out. Default: 512, and at most `batch_tokens`.
+    /// Tokens of the longest conversation; longer ones are left out. Left out: 512, or `batch_tokens` where that is
+    /// less.
     pub max_length: usize,
-    /// Peak learning rate of the target. Default: 0.002.
+    /// Peak learning rate of the target.
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises. Default: 40, and at most a tenth of `steps`.
+    /// Steps over which the learning rate rises; at most `steps`. Left out: 40, or a tenth of fewer than 400 steps.
     pub warmup: usize,
 }
 
@@ -101,36 +103,37 @@ impl Default for SyntheticTable {
 /// The largest weight of a source.
 const MOST_COPIES: f64 = 1000.0;
 
-/// The `[data]` table: which conversations, and how they become tokens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Which conversations there are, and how they become tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataTable {
-    /// Conversations to train on: a file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, or a
-    /// list of these with weights. Required without `[synthetic]`.
+    /// Conversations to train on: a file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`,
+    /// `{ path = "…", weight = 2 }`, or a list of these. Required without `[synthetic]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Sources>,
-    /// Conversations to evaluate with, other than those to train on; as `train`, without weights. Default: some of
+    /// Conversations to evaluate with, other than those to train on; as `train`, without weights. Without it: some of
     /// `train`, see `held_out`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<Sources>,
-    /// Without `eval`: share of the prompts of `train` that are held out for the evaluation. Default: 0.02.
+    /// Without `eval`: share of the prompts of `train` that are kept for the evaluation, above 0 and at most 0.2. Left
+    /// out: 0.02.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<f64>,
-    /// Longest sample, in tokens. Default: 2048.
+    /// Tokens of the longest sample, and of a row that samples are packed into; at least 4.
     pub max_length: usize,
-    /// What happens to longer ones: `drop` or `truncate`. Default: `drop`.
+    /// What happens to longer samples.
     pub overlong: Overlong,
-    /// The tokens trained on: `assistant`, `last_turn` (the last answer) or `all`. Default: `assistant`.
+    /// Which tokens are trained on.
     pub mask: Masking,
-    /// A chat template (Jinja) in place of the target's own.
+    /// A file with a chat template (Jinja) in place of the target's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PathBuf>,
-    /// Variables that the chat template reads, such as `{ enable_thinking = false }`. Default: none.
+    /// What the chat template reads beside the conversation, such as `{ enable_thinking = false }`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub template_variables: Map<String, Value>,
-    /// Whether a conversation is one sample, or one for each answer: `auto`, `joined` or `expand`. Default: `auto`.
+    /// Samples of a conversation with several answers. `"expand"` needs `mask = "assistant"`.
     pub turns: Turns,
-    /// Samples with fewer tokens to train on are left out. Default: 1.
+    /// Samples with fewer tokens to train on are left out.
     pub min_trained_tokens: usize,
 }
 
@@ -151,14 +154,13 @@ impl Default for DataTable {
     }
 }
 
-/// The `[features]` table: when the target's hidden states are computed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// When the target's hidden states are computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// `live`: in the training process, again for every epoch. `stored`: once, in a stage of its own that writes them
-    /// to the disk. The target stays in memory in either mode: validation decodes with it. Default: `live`.
+    /// Where the hidden states come from. The target stays in memory in either mode: validation decodes with it.
     pub mode: FeatureMode,
-    /// Samples of one file of stored features. Default: 256.
+    /// Samples of one file of stored features.
     pub samples_per_shard: usize,
 }
 
@@ -172,24 +174,24 @@ impl Default for FeaturesTable {
 }
 
 /// When the target's hidden states are computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureMode {
-    /// During training.
+    /// In the training process, again in every epoch.
     #[default]
     Live,
-    /// Before it, to the disk.
+    /// Once, in a stage of its own that writes them to the disk.
     Stored,
 }
 
-/// The `[export]` table: the drafter as serving engines load it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The drafter as serving engines load it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportTable {
-    /// Engines and libraries the drafter is for. Those that load another layout get a folder of their own. Default:
-    /// `["sglang", "vllm"]`.
+    /// Engines and libraries that the drafter is for: their launch commands are printed, and those that load a folder
+    /// of their own get one. An engine that loads no drafter of the kind is refused, unless the key is left out.
     pub to: Vec<Engine>,
-    /// Type of the exported weights: `bf16`, `f16` or `f32`. Default: `bf16`.
+    /// Type of the exported weights.
     pub dtype: ExportType,
 }
 
@@ -203,16 +205,18 @@ impl Default for ExportTable {
 }
 
 /// A serving engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     /// SGLang.
     Sglang,
     /// vLLM.
     Vllm,
-    /// Hugging Face `transformers`, which takes language models and DFlash drafters.
+    /// Hugging Face Transformers, for language models and DFlash.
     Hf,
-    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3 and DFlash.
+    /// vLLM by a folder of the speculators library, which names its target, for EAGLE-3 and DFlash.
     Speculators,
     /// llama.cpp, after its own conversion.
     #[serde(rename = "llama-cpp")]
@@ -249,7 +253,9 @@ impl Engine {
 }
 
 /// Type of the exported weights.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum ExportType {
     /// 16-bit brain floats.
@@ -272,34 +278,32 @@ impl ExportType {
     }
 }
 
-/// The `[evaluate]` table: how the drafter is judged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// How the drafter is judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluateTable {
-    /// Further targets to judge with, folders or hub ids: their tokens must be those of the recipe's own, whose prompts
-    /// they continue, and the drafter must go with each. Default: none.
+    /// Further targets that judge the drafter, folders or hub ids with the same tokens.
     pub targets: Vec<String>,
-    /// Prompts of `[data] eval` to decode, spread evenly over it. Default: 64.
+    /// Prompts of `data.eval` to decode, spread evenly over it.
     pub prompts: usize,
-    /// Temperatures; 0 takes the most likely token. Default: `[0.0, 1.0]`.
+    /// Each is a setting of the report; 0 takes the most likely token.
     pub temperatures: Vec<f64>,
-    /// Above temperature 0, keeps the `top_k` most likely tokens; 0 keeps all. Default: 0.
+    /// Above temperature 0, keeps this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all. Default: 1.
+    /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all.
     pub top_p: f64,
-    /// Lengths of chains to draft, in tokens; each is one setting of the report. 0 is the drafter's own: all heads, all of a
-    /// block, or else what is usual. Default: `[0]`.
+    /// Tokens of the chains to draft; each length is a setting of the report. 0 is the drafter's own: one token of each
+    /// head, all slots of a block, 8 of PARD, 16 of PARD-2, 5 of all others.
     pub draft_lengths: Vec<usize>,
-    /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting. Default: none.
+    /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
-    /// Tokens to decode after each prompt, at most. Default: 128.
+    /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,
-    /// `auto`: greedy at temperature 0, else rejection sampling; `greedy` (temperature 0 only), `rejection`; `block`, for
-    /// chains; `typical-lossy`, which changes what the target says. Default: `auto`.
+    /// The test that decides over drafted tokens.
     pub verifier: VerifierName,
-    /// Whether prompts are decoded without a drafter too, for the speed-up and the check that nothing is lost. Default: true.
+    /// Whether prompts are also decoded without a drafter, for the speed-up and the check that nothing is lost.
     pub baseline: bool,
-    /// Seed of sampling and of the confidence intervals. Default: 0.
+    /// Seed of sampling and of the confidence intervals.
     pub seed: u64,
 }
 
@@ -416,19 +420,22 @@ impl EvaluateTable {
 }
 
 /// Which test decides over drafted tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerifierName {
-    /// `greedy` at temperature 0, else `rejection`.
+    /// `"greedy"` at temperature 0, else `"rejection"`.
     #[default]
     Auto,
-    /// A token must be the target's most likely one.
+    /// A token must be the target's most likely one; for temperature 0 only.
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
-    /// `greedy` at temperature 0, else block verification, for chains only: as exact, and on average never accepts less.
+    /// `"greedy"` at temperature 0, else a chain is judged as a whole: as exact, and on average it never accepts less.
     Block,
-    /// `greedy` at temperature 0, else typical acceptance, which changes what the target says.
+    /// `"greedy"` at temperature 0, else Medusa's typical acceptance. It changes what the target says, so the report
+    /// marks its settings as lossy.
     TypicalLossy,
 }
 

@@ -1,17 +1,18 @@
 //! Which tokens of a block are masked in training.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::seed::{mix, uniform};
 
 /// Which tokens of a block are masked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Masking {
-    /// All behind the anchor, as in decoding (DFlash).
+    /// All behind the anchor, as in decoding.
     All,
-    /// Each with a probability `t`, drawn for each block, whose loss counts `1 / t`: the likelihood of masked diffusion,
-    /// and the first stage of DEER (<https://arxiv.org/abs/2512.15176>).
+    /// Each with a probability *t* drawn for its block, whose loss counts 1/*t* (first stage of DEER,
+    /// <https://arxiv.org/abs/2512.15176>).
     Some,
-    /// All of a block of so many tokens as is drawn for each: the second stage of DEER.
+    /// All of a block that ends after as many tokens as is drawn (second stage of DEER).
     Last,
 }
 

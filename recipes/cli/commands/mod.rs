@@ -9,6 +9,7 @@ pub mod generate;
 pub mod import;
 pub mod regenerate;
 pub mod report;
+pub mod schema;
 
 use std::path::Path;
 
