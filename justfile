@@ -23,9 +23,9 @@ bench:
 pages:
     UPDATE_PAGES=1 cargo test --test spectrain key_tables
 
-# The site, in book/
+# The site, in book/site
 site:
-    mdbook build
+    .ci/site
 
 # Everything that a change must pass
 ci:

@@ -15,13 +15,12 @@ use crate::turns::Conversed;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Turns {
-    /// One for each answer where the template rewrites earlier answers (drops their reasoning, say), else one. This is
-    /// decided for each conversation.
+    /// One for each answer where the template rewrites earlier answers (drops their reasoning, say), else one.
     #[default]
     Auto,
-    /// One, as the template renders the whole.
+    /// One.
     Joined,
-    /// One for each answer, as the template renders the conversation up to it; only that answer is trained on.
+    /// One for each answer, as the template renders the conversation up to it.
     Expand,
 }
 

@@ -20,7 +20,7 @@ pub enum Masking {
     Assistant,
     /// The last of the assistant's turns.
     LastTurn,
-    /// Every token, as PARD's own code does.
+    /// Every token.
     All,
 }
 

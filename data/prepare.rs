@@ -127,9 +127,14 @@ impl fmt::Display for PrepareReport {
         )?;
         if self.expanded > 0 {
             let (expanded, added) = (self.expanded, self.added);
+            let noun = if expanded == 1 {
+                "conversation"
+            } else {
+                "conversations"
+            };
             write!(
                 f,
-                "\n{expanded} conversations expanded to a sample for each answer, {added} samples more"
+                "\n{expanded} {noun} expanded to a sample for each answer: {added} more"
             )?;
         }
         if self.passed_over + self.copies > 0 {

@@ -68,12 +68,12 @@ pub enum DraftChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainTokens {
-    /// Once in each of the two ways, each a setting of its own.
+    /// Once in each way.
     #[default]
     Both,
-    /// From the drafter's distribution, as vLLM does with `draft_sample_method` at `probabilistic`.
+    /// From the drafter's distribution.
     Drawn,
-    /// The drafter's most likely ones, as engines do unless they are told otherwise.
+    /// Its most likely ones.
     Likeliest,
 }
 
@@ -99,8 +99,7 @@ pub struct Calibration {
     /// The longest path.
     #[serde(default = "six")]
     pub depth: usize,
-    /// Prompts on which it is measured how often each guess is right, other than the evaluated ones as far as there are
-    /// others.
+    /// Prompts to measure on, other than the evaluated ones as far as there are others.
     #[serde(default = "eight")]
     pub prompts: usize,
 }

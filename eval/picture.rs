@@ -1,7 +1,7 @@
 //! Reports as a picture: how deep drafts are accepted, and τ with its interval.
 use std::fmt::Write;
 
-use crate::{DatasetReport, Report};
+use crate::report::{DatasetReport, Report};
 
 /// Told apart in colour and in grey; they repeat where there are more curves.
 const COLOURS: [&str; 8] = [
@@ -202,7 +202,8 @@ fn label(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DraftReport, DrafterReport, SettingReport, TargetReport};
+    use crate::draft::DraftReport;
+    use crate::report::{DrafterReport, SettingReport, TargetReport};
 
     fn report(tau: Option<f64>) -> Report {
         let overall = DatasetReport {

@@ -68,7 +68,7 @@ pub enum DraftShape {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Children {
-    /// The most likely tokens in that order, whatever top-k and top-p keep.
+    /// The most likely tokens, whatever top-k and top-p keep.
     #[default]
     Top,
     /// Drawn one after the other, each from what its earlier siblings have left.

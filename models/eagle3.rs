@@ -23,8 +23,8 @@ pub struct Eagle3Config {
     /// The layers whose output the drafter reads, 0-based and ascending. Empty takes the paper's three: `[1, layers / 2
     /// - 1, layers - 4]`.
     pub captured_layers: Vec<usize>,
-    /// Tokens that the drafter can propose: the most frequent ones of what is trained on, and the stop tokens. 0 takes
-    /// the target's whole vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
+    /// all of the target's.
     pub draft_vocab: usize,
     /// Where the head comes from.
     pub head: Head,

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HydraConfig {
-    /// Heads: the longest draft. 4.
+    /// Heads: the longest draft.
     pub heads: usize,
     /// Blocks of each head; the first reads hidden state and tokens side by side. Hydra++ takes 4.
     pub head_layers: usize,
@@ -29,8 +29,8 @@ pub struct HydraConfig {
     pub prefix_layer: bool,
     /// Where the output layers come from; own ones have a bias.
     pub head: OutputHead,
-    /// Tokens that the drafter can propose: the most frequent ones of what is trained on, and the stop tokens. 0 takes
-    /// the target's whole vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
+    /// all of the target's.
     pub draft_vocab: usize,
 }
 

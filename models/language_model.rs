@@ -26,8 +26,8 @@ pub struct LanguageModelConfig {
     pub keep_layers: Vec<usize>,
     /// Sizes of a model that starts at random.
     pub fresh: Option<FreshConfig>,
-    /// Trains low-rank matrices beside every linear layer in place of the weights; they are added to the weights when
-    /// the drafter is written.
+    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+    /// drafter is written.
     pub lora: Option<LoraConfig>,
 }
 

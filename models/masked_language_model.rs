@@ -51,8 +51,8 @@ pub struct MaskedLanguageModelConfig {
     pub keep_layers: Vec<usize>,
     /// Sizes of a model that starts at random.
     pub fresh: Option<FreshConfig>,
-    /// Trains low-rank matrices beside every linear layer in place of the weights; they are added to the weights when
-    /// the drafter is written.
+    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+    /// drafter is written.
     pub lora: Option<LoraConfig>,
     /// Required. The id of a token that no text holds; it stands for tokens still to come.
     pub mask_token: Option<u32>,

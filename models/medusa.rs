@@ -18,14 +18,14 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MedusaConfig {
-    /// Heads: the longest draft. 4.
+    /// Heads: the longest draft.
     pub heads: usize,
     /// Residual blocks of each head.
     pub head_layers: usize,
     /// Where the output layers come from.
     pub head: OutputHead,
-    /// Tokens that the drafter can propose: the most frequent ones of what is trained on, and the stop tokens. 0 takes
-    /// the target's whole vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
+    /// all of the target's.
     pub draft_vocab: usize,
 }
 

@@ -35,8 +35,8 @@ pub struct PardConfig {
     pub keep_layers: Vec<usize>,
     /// Sizes of a model that starts at random.
     pub fresh: Option<FreshConfig>,
-    /// Trains low-rank matrices beside every linear layer in place of the weights; they are added to the weights when
-    /// the drafter is written.
+    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+    /// drafter is written.
     pub lora: Option<LoraConfig>,
     /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 128020 for
     /// Llama 3, 151665 for Qwen2.5 and 151670 for Qwen3.

@@ -2,8 +2,8 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use spectrain::cli::commands::schema;
 use spectrain::families::registry::{RECIPES, Recipe, find};
-use spectrain::recipe::schema;
 
 /// Set to anything, the tests write what they would ask for.
 pub const UPDATE: &str = "UPDATE_PAGES";

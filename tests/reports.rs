@@ -151,7 +151,7 @@ fn data_with_something_wrong_in_it_fails_the_linter() {
     assert!(
         outcome
             .stdout
-            .contains("1 of the training samples repeat an earlier one"),
+            .contains("1 training sample repeats an earlier one"),
         "{outcome:#?}"
     );
 }

@@ -1,7 +1,8 @@
 //! The schema of recipe files, against the recipes that are shipped and against ones that are wrong.
 use serde_json::{Value, json};
+use spectrain::cli::commands::schema;
 use spectrain::families::registry::{RECIPES, Recipe};
-use spectrain::recipe::{self, schema};
+use spectrain::recipe;
 
 use crate::recipes::shipped;
 use crate::workspace::Workspace;

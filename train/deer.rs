@@ -48,8 +48,8 @@ pub struct DeerLossConfig {
     pub teacher_weight: f64,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Blocks of a text in the stage `refine`, each behind a cut of its own; the paper has one. With a causal context
-    /// more of them cost little, with a bidirectional one a copy of the text each.
+    /// Blocks of a text in the stage `refine`, each behind a cut of its own; the paper has one. With a bidirectional
+    /// context each costs a copy of the text.
     pub cuts: usize,
     /// The least share of tokens that the stages `adapt` and `align` mask; the smaller, the larger the weight of a rare
     /// mask.

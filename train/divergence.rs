@@ -23,20 +23,16 @@ pub enum Divergence {
     Jsd(f64),
     /// `-log q` of the target's most likely token.
     Ce,
-    /// `1 - Σ min(p, q)`, one minus the acceptance rate; full `p` (Leviathan et al.,
-    /// <https://arxiv.org/abs/2211.17192>, corollary 3.6).
+    /// `1 - Σ min(p, q)`, one minus the acceptance rate.
     Tv,
-    /// The value of `"tv"` with the gradient of its policy-gradient form: each token the drafter might draw earns 1
-    /// where `q < p`, less the mean, over the standard deviation, so that rows count alike (TVD++,
+    /// `"tv"` whose gradient is over the standard deviation of `1[q < p]` under `q`, so that rows count alike (TVD++,
     /// <https://arxiv.org/abs/2403.00858>).
     TvPlusPlus,
-    /// `-log α` with `α = Σ min(p, q)`; full `p` (<https://arxiv.org/abs/2602.23881>).
+    /// `-log α` with `α = Σ min(p, q)` (<https://arxiv.org/abs/2602.23881>).
     Nla,
-    /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant; full `p` in `α`
-    /// (<https://arxiv.org/abs/2602.23881>).
+    /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant (the same paper).
     LkHybrid,
-    /// `-Σ p log q` over this many of the most likely tokens of `p`, not renormalised (HASS,
-    /// <https://arxiv.org/abs/2408.15766>).
+    /// `-Σ p log q` over this many of the most likely tokens of `p`, not renormalised (HASS).
     TopK(usize),
 }
 

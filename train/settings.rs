@@ -28,25 +28,23 @@ pub struct TrainConfig {
     /// Optimiser steps.
     #[serde(skip_serializing_if = "is_of_epochs")]
     pub steps: usize,
-    /// Passes over the training data, in place of `steps`; it may be a part of one. How many steps they come to is
-    /// known, and said, once `prepare` is done.
+    /// Passes over the training data, or a part of one, in place of `steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
     /// Tokens of one batch, padding included; a multiple of `data.max_length`. Left out: the whole rows that fit into
     /// 4096 tokens, at least one.
     pub batch_tokens: usize,
-    /// Batches whose gradients are averaged in one step, each counting by its positions that count. 1.
+    /// Batches whose gradients are averaged in one step, each counting by its positions that count.
     pub accumulate: usize,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// The learning rate after the warm-up.
     pub schedule: Decay,
-    /// Share of the peak learning rate left at the end. 0.
+    /// Share of the peak learning rate left at the end.
     pub floor: f64,
-    /// Steps over which the learning rate rises along a line; at most `steps`. Left out: 50, or a tenth of fewer than
-    /// 500 steps.
+    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of fewer than 500 steps.
     pub warmup: usize,
-    /// Largest global gradient norm; 0 clips nothing. 0.5.
+    /// Largest global gradient norm; 0 clips nothing.
     pub clip: f64,
     /// Size to which every element of the gradient is cut after that; 0 cuts nothing. EAGLE-1 takes 0.5, and then clips
     /// by no norm.
@@ -61,7 +59,7 @@ pub struct TrainConfig {
     pub epsilon: f64,
     /// Whether the backward pass computes cheap activations again instead of keeping them: less memory, more time.
     pub gradient_checkpointing: bool,
-    /// Steps between log lines, where loss, gradient norm and parameters are also checked for NaN.
+    /// Steps between log lines, where loss, gradient norm and parameters are checked for NaN.
     pub log_every: usize,
     /// Steps between validations.
     pub validate_every: usize,

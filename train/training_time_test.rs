@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingTimeTestConfig {
-    /// Draft steps unrolled in training. 7.
+    /// Draft steps unrolled in training.
     pub steps: usize,
     /// The loss of draft step *j*, from 0, counts `decay`^*j*; above 0, at most 1.
     pub decay: f64,
@@ -33,8 +33,8 @@ pub struct TrainingTimeTestConfig {
     pub reduction: Reduction,
     /// Positions whose most likely token the drafter cannot propose.
     pub out_of_vocab: OutOfVocab,
-    /// Whether the backward pass computes the unrolled steps again, one at a time, instead of keeping the activations
-    /// of all: far less memory for about a tenth more time.
+    /// Whether the backward pass computes the unrolled steps again, one at a time: far less memory for about a tenth
+    /// more time.
     pub recompute: bool,
 }
 
@@ -44,8 +44,7 @@ pub struct TrainingTimeTestConfig {
 pub enum MaskAlign {
     /// The token to predict and all drafted before it, without a gap: where a decoder would be drafting.
     Label,
-    /// The token of the hidden state, as in the code of EAGLE and SpecForge: the first draft of a reply is not trained,
-    /// and one after its end is.
+    /// The token of the hidden state, as in the code of EAGLE and SpecForge.
     Feature,
 }
 
@@ -55,8 +54,7 @@ pub enum MaskAlign {
 pub enum Reduction {
     /// The positions that count.
     Counted,
-    /// All positions of the batch, padding included, as EAGLE and SpecForge do: the loss then grows with the share of
-    /// reply tokens.
+    /// All positions of the batch, padding included, as EAGLE and SpecForge do.
     All,
 }
 

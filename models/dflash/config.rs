@@ -49,12 +49,11 @@ pub struct DFlashConfig {
     pub conv_taps: usize,
     /// Channels that share what a place changes about a convolution.
     pub conv_group: usize,
-    /// Width of the codes of a selector, which chooses among a slot's candidates by the token before; DFlash 2 takes
-    /// 256, 0 has none.
+    /// Width of the codes of the selector; DFlash 2 takes 256, 0 has none.
     pub selector_rank: usize,
     /// Candidates of a slot that the selector chooses from.
     pub selector_top_k: usize,
-    /// Width of the codes of a bias on a slot's logits by the token before; DSpark takes 256, 0 has none.
+    /// Width of the codes of the bias by the token before; DSpark takes 256, 0 has none.
     pub markov_rank: usize,
     /// What that bias reads. vLLM and llama.cpp load only `"vanilla"`, SGLang all.
     pub markov: MarkovKind,

@@ -61,18 +61,18 @@ enum Command {
     Generate(GenerateArguments),
     /// Write the drafter of a run or a folder for a serving engine
     Export(ExportArguments),
-    /// Make a published drafter a run
+    /// Turn a published drafter into a run
     Import(ImportArguments),
-    /// Check that a drafter's folder is as it was written, and for this target
+    /// Check that a drafter's folder is unchanged and made for this target
     Check(CheckArguments),
     /// Prepare, check or regenerate a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
-    /// Remove what runs of this name have set aside
+    /// Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
     Clean(CleanArguments),
-    /// Compare the reports of several runs in one table
+    /// Compare the reports of several runs in one table or picture
     Report(ReportArguments),
-    /// Measure the speed of training steps
+    /// Measure the speed of feature capture, training and decoding
     Bench(BenchArguments),
 }
 
@@ -114,8 +114,8 @@ pub struct DeviceArgument {
 /// Variables of the chat template.
 #[derive(Debug, Default, Args)]
 pub struct TemplateArgument {
-    /// A variable that the chat template reads, such as `enable_thinking=false`; may be repeated. Of a drafter trained or
-    /// imported with some, these are taken unless they are given otherwise
+    /// Set a variable that the chat template reads, such as `enable_thinking=false`; may be repeated. A drafter brings the
+    /// variables that it was trained or imported with
     #[arg(long = "template-variable", value_name = "KEY=VALUE", value_parser = template_variable)]
     pub template_variables: Vec<(String, Value)>,
 }
@@ -140,7 +140,7 @@ fn template_variable(given: &str) -> Result<(String, Value), String> {
     let is_name = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     match is_name {
         false => Err(format!("expected a name before `=`, found `{key}`")),
-        true if OWN_VARIABLES.contains(&key) => Err(format!("`{key}` is what the program sets")),
+        true if OWN_VARIABLES.contains(&key) => Err(format!("the program sets `{key}` itself")),
         true => {
             let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
             Ok((key.to_owned(), value))
@@ -163,7 +163,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
     (0, "it is done"),
     (
         1,
-        "it failed, or found what it looks for to be wrong (`check`, `data lint`)",
+        "it failed, or `check` or `data lint` found something wrong",
     ),
     (
         MISUSED,
@@ -250,7 +250,7 @@ fn install_interrupt() -> Result<()> {
             std::process::exit(INTERRUPTED.into());
         }
         stages::interrupt();
-        tell("stopping at the next safe point; once more to stop at once");
+        tell("stopping at the next safe point; press Ctrl-C again to stop at once");
     })
     .context("cannot listen for Ctrl-C")
 }

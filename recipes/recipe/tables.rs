@@ -43,8 +43,8 @@ pub enum TargetType {
     Bf16,
 }
 
-/// Makes conversations and a small target that has learnt them, so that a recipe runs with nothing at hand.
-/// `target.model`, `data.train` and `data.eval` are then outputs of this stage and must be absent.
+/// Makes conversations and a small target that has learnt them. `target.model`, `data.train` and `data.eval` are then
+/// outputs of this stage and must be absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyntheticTable {
@@ -62,20 +62,19 @@ pub struct SyntheticTable {
     pub d_ff: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads, a divisor of `heads`. Left out: 2, or 1 where 2 does not divide `heads`.
+    /// Key and value heads, a divisor of `heads`.
     pub kv_heads: usize,
     /// Width of a head; even.
     pub d_head: usize,
     /// Optimiser steps of the target.
     pub steps: usize,
-    /// Tokens of one step; at least `max_length`. Left out: 4096, or `max_length` where that is more.
+    /// Tokens of one step; at least `max_length`.
     pub batch_tokens: usize,
-    /// Tokens of the longest conversation; longer ones are left out. Left out: 512, or `batch_tokens` where that is
-    /// less.
+    /// Tokens of the longest conversation kept. Left out: at most `batch_tokens`.
     pub max_length: usize,
     /// Peak learning rate of the target.
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises; at most `steps`. Left out: 40, or a tenth of fewer than 400 steps.
+    /// Steps over which the learning rate rises. Left out: at most a tenth of `steps`.
     pub warmup: usize,
 }
 
@@ -107,16 +106,14 @@ const MOST_COPIES: f64 = 1000.0;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataTable {
-    /// Conversations to train on: a file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`,
-    /// `{ path = "…", weight = 2 }`, or a list of these. Required without `[synthetic]`.
+    /// A file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, `{ path = "…", weight = 2
+    /// }`, or a list of these. Required without `[synthetic]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Sources>,
-    /// Conversations to evaluate with, other than those to train on; as `train`, without weights. Without it: some of
-    /// `train`, see `held_out`.
+    /// As `train`, without weights: other conversations, to evaluate with. Left out: some of `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<Sources>,
-    /// Without `eval`: share of the prompts of `train` that are kept for the evaluation, above 0 and at most 0.2. Left
-    /// out: 0.02.
+    /// Without `eval`: share of the prompts of `train` kept for the evaluation, at most 0.2. Left out: 0.02.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<f64>,
     /// Tokens of the longest sample, and of a row that samples are packed into; at least 4.
@@ -188,8 +185,8 @@ pub enum FeatureMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportTable {
-    /// Engines and libraries that the drafter is for: their launch commands are printed, and those that load a folder
-    /// of their own get one. An engine that loads no drafter of the kind is refused, unless the key is left out.
+    /// Engines that the drafter is for: their launch commands are printed, and those that load a folder of their own
+    /// get one.
     pub to: Vec<Engine>,
     /// Type of the exported weights.
     pub dtype: ExportType,
@@ -432,10 +429,11 @@ pub enum VerifierName {
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
-    /// `"greedy"` at temperature 0, else a chain is judged as a whole: as exact, and on average it never accepts less.
+    /// `"greedy"` at temperature 0; above it a chain is judged as a whole: as exact, and on average it never accepts
+    /// less.
     Block,
-    /// `"greedy"` at temperature 0, else Medusa's typical acceptance. It changes what the target says, so the report
-    /// marks its settings as lossy.
+    /// `"greedy"` at temperature 0; above it Medusa's typical acceptance, which changes what the target says and is
+    /// marked as lossy.
     TypicalLossy,
 }
 

@@ -64,10 +64,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
         summary["held_out"] = json!({"share": data.held_out(), "prompts": prompts, "rows": rows});
     }
     if prompts.too_long > 0 {
-        context.output.warn(format!(
-            "{} prompts are longer than `data.max_length` and are left out",
-            prompts.too_long
-        ));
+        let what = match prompts.too_long {
+            1 => "1 prompt is".to_owned(),
+            several => format!("{several} prompts are"),
+        };
+        context
+            .output
+            .warn(format!("{what} longer than `data.max_length` and left out"));
         summary["prompts_too_long"] = json!(prompts.too_long);
     }
     Ok(summary)

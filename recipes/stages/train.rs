@@ -218,7 +218,7 @@ impl<'a> Setup<'a> {
             if config.warmup != given.warmup {
                 let (asked, warmup) = (given.warmup, config.warmup);
                 context.output.warn(format!(
-                    "{stage}: a warm-up of {asked} steps does not fit into them, so it has {warmup}"
+                    "{stage}: the warm-up of {asked} steps is longer than that and is cut to {warmup}"
                 ));
             }
         }

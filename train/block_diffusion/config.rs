@@ -35,11 +35,10 @@ pub struct BlockLossConfig {
     pub divide_by_count: bool,
     /// Factor on the cross-entropy of the selector of paths, where the drafter has one.
     pub selector_weight: f64,
-    /// Whether the text's token takes the place of the least likely candidate where it is none of them (SpecForge,
-    /// speculators). Otherwise such slots teach the selector nothing (NeMo).
+    /// Whether the text's token replaces the least likely candidate where it is none of them (SpecForge, speculators);
+    /// otherwise such slots teach the selector nothing (NeMo).
     pub inject: bool,
-    /// Factor on the cross-entropy of the guess how likely the target keeps a draft, where the drafter has a head for
-    /// it.
+    /// Factor on the cross-entropy of the guess, where the drafter has a head for it.
     pub confidence_weight: f64,
 }
 

@@ -9,8 +9,7 @@ use spectrain_data::seed::{mix, uniform};
 pub enum Masking {
     /// All behind the anchor, as in decoding.
     All,
-    /// Each with a probability *t* drawn for its block, whose loss counts 1/*t* (first stage of DEER,
-    /// <https://arxiv.org/abs/2512.15176>).
+    /// Each with a probability *t* drawn for its block, whose loss counts 1/*t* (first stage of DEER).
     Some,
     /// All of a block that ends after as many tokens as is drawn (second stage of DEER).
     Last,

@@ -32,7 +32,7 @@ pub struct CheckArguments {
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// Conversations to measure τ with; without them the target makes texts up
+    /// Conversations to measure τ with; without them the target makes up texts
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
         }
         None => (
             judge.generated_prompts(PROMPTS)?,
-            "texts that the target made up, which nobody asks for",
+            "texts that the target made up",
         ),
     };
     let decoded = accepted(&judge, &prompts)?;
@@ -99,7 +99,7 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
         decoded.accepted.len()
     );
     if arguments.prompts.is_none() {
-        println!("it drafts; how well, `--prompts FILE` says, or `spectrain evaluate`");
+        println!("it drafts; `--prompts FILE` or `spectrain evaluate` says how well");
     }
     Ok(())
 }

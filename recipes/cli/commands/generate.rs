@@ -43,7 +43,7 @@ pub struct GenerateArguments {
     /// Temperature; 0 takes the most likely token
     #[arg(long, default_value_t = 0.0)]
     temperature: f64,
-    /// Length of the draft, in tokens; 0 is the drafter's own
+    /// Tokens of the draft; 0 takes the drafter's own length
     #[arg(long, default_value_t = 0)]
     draft_length: usize,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`

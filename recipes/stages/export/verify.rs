@@ -55,7 +55,7 @@ pub(super) fn verify(
     match same_drafts(&expected, &found) {
         true => Ok(()),
         false => bail!(
-            "the drafter in `{place}` drafts otherwise than the trained one with its weights rounded"
+            "the drafter in `{place}` drafts other tokens than the trained one with its weights rounded"
         ),
     }
 }
