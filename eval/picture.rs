@@ -123,20 +123,22 @@ fn draw_survival(svg: &mut String, curves: &[Curve]) {
         "k",
     );
     for curve in curves {
-        let points = std::iter::once(&1.0)
-            .chain(&curve.overall.survival)
-            .enumerate();
-        let mut path = String::new();
-        for (depth, &share) in points {
-            _ = write!(path, "{:.1},{:.1} ", x.at(depth as f64), y.at(share));
-        }
-        _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>",
-            path.trim_end(),
-            curve.colour
-        );
+        draw_curve(svg, curve, (&x, &y));
     }
+}
+
+fn draw_curve(svg: &mut String, curve: &Curve, (x, y): (&Axis, &Axis)) {
+    let shares = std::iter::once(&1.0).chain(&curve.overall.survival);
+    let mut points = String::new();
+    for (depth, &share) in shares.enumerate() {
+        _ = write!(points, "{:.1},{:.1} ", x.at(depth as f64), y.at(share));
+    }
+    _ = writeln!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>",
+        points.trim_end(),
+        curve.colour
+    );
 }
 
 fn draw_tau(svg: &mut String, curves: &[Curve]) {

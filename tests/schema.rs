@@ -7,6 +7,18 @@ use spectrain::recipe;
 use crate::recipes::shipped;
 use crate::workspace::Workspace;
 
+fn is_of(kind: &str, value: &Value) -> bool {
+    match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        other => panic!("type `{other}`"),
+    }
+}
+
 /// What in `value` a schema does not allow. Knows the words that the schema of recipes is made of, and no others.
 fn problem(root: &Value, schema: &Value, value: &Value) -> Option<String> {
     let rules = match schema {
@@ -30,15 +42,7 @@ fn problem(root: &Value, schema: &Value, value: &Value) -> Option<String> {
         "enum" => (!rule.as_array().unwrap().contains(value))
             .then(|| format!("{value} is none of {rule}")),
         "type" => {
-            let is = match rule.as_str().unwrap() {
-                "object" => value.is_object(),
-                "array" => value.is_array(),
-                "string" => value.is_string(),
-                "boolean" => value.is_boolean(),
-                "integer" => value.is_u64() || value.is_i64(),
-                "number" => value.is_number(),
-                other => panic!("type `{other}`"),
-            };
+            let is = is_of(rule.as_str().unwrap(), value);
             (!is).then(|| format!("{value} is no {rule}"))
         }
         "minimum" => {
