@@ -45,6 +45,8 @@ pub fn of(recipes: &[&Recipe]) -> Schema {
     let tables: Vec<OwnTables> = recipes.iter().map(own).collect();
     let mut schema = generator.into_root_schema_for::<File<Any, Any>>();
     schema.insert("title".into(), "A recipe of spectrain".into());
+    let about = "Which drafter is trained for which target, on which data, and how it is judged.";
+    schema.insert("description".into(), about.into());
     // Tables without a required key may be left out.
     schema.insert("required".into(), json!(["recipe", "name"]));
     let kinds: Vec<Value> = recipes
