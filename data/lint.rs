@@ -281,12 +281,12 @@ mod tests {
         );
         let problems = report.problems().join("\n");
         for expected in [
-            "1 of the training rows cannot be used: `train` row 5: token 999",
-            "1 of the training samples have nothing to train on: `train` row 3",
-            "2 of the training samples are trained on from end to end, prompt included: `train` row 4; `train` row 6",
-            "1 of the training samples repeat an earlier one: `train` row 2",
-            "1 of the training samples are longer than `max_length`: `train` row 6",
-            "1 evaluation prompts are trained on: `eval` row 1",
+            "1 training row cannot be used: `train` row 5: token 999",
+            "1 training sample has nothing to train on: `train` row 3",
+            "2 training samples are trained on from end to end, prompt included: `train` row 4; `train` row 6",
+            "1 training sample repeats an earlier one: `train` row 2",
+            "1 training sample is longer than `max_length`: `train` row 6",
+            "1 evaluation prompt also occurs in the training data: `eval` row 1",
         ] {
             assert!(
                 problems.contains(expected),
@@ -327,7 +327,8 @@ mod tests {
             Masking::Assistant,
         );
         assert_eq!(found.train.hidden_tools.count, 1);
-        let problem = "1 of the training rows define tools that the chat template does not show: `train` row 1";
+        let problem =
+            "1 training row defines tools that the chat template does not show: `train` row 1";
         assert_eq!(found.problems(), [problem]);
     }
 

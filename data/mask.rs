@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conversation::{Conversation, Exchange, Message, Sample};
@@ -11,15 +12,15 @@ use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
 
 /// Which tokens a drafter is trained on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Masking {
-    /// What the assistant said, with the token that ends each turn.
+    /// What the assistant says, with the token that ends each turn.
     #[default]
     Assistant,
     /// The last of the assistant's turns.
     LastTurn,
-    /// Every token, as PARD does.
+    /// Every token.
     All,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -14,7 +15,7 @@ use crate::seed::{mix, uniform};
 const WEIGHT_SEED: u64 = 0x77e1_6474;
 
 /// Paths of a dataset. In a recipe a path, `{ path = …, weight = … }`, or a list of these.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Given", into = "Given")]
 pub struct Sources(Vec<Source>);
 
@@ -27,7 +28,7 @@ pub struct Source {
     pub weight: f64,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "expected a path, `{ path = \"…\", weight = 1.0 }`, or a list of these"
@@ -37,7 +38,7 @@ enum Given {
     Several(Vec<Entry>),
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "expected a path or `{ path = \"…\", weight = 1.0 }`"
@@ -47,11 +48,16 @@ enum Entry {
     Weighted(Weighted),
 }
 
-/// Read from a table alone: as a struct it could be a list as well, in which a path and a weight have no names.
-#[derive(Serialize, Deserialize)]
+/// A path with a weight.
+// Read from a table alone: as a struct it could be a list as well, in which a path and a weight have no names.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "BTreeMap<String, Part>")]
+#[schemars(!try_from, deny_unknown_fields)]
 struct Weighted {
+    /// A file, a folder or a pattern.
     path: PathBuf,
+    /// How often its samples are taken: 2 is twice, 0.5 is half of them, always the same ones.
+    #[schemars(default = "once")]
     weight: f64,
 }
 

@@ -1,6 +1,7 @@
 //! Drafts as recipes ask for them and as reports name them.
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
@@ -10,66 +11,69 @@ use crate::error::{Error, Result};
 mod short;
 
 /// A draft as recipes ask for it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "shape", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DraftChoice {
-    /// See [`DraftShape::Chain`].
+    /// One token after the other.
     Chain {
-        /// Tokens in a draft.
+        /// Required. Tokens in a draft.
         length: usize,
-        /// How they are chosen above temperature 0. Default: `both`, each as a setting of its own.
+        /// How they are chosen above temperature 0.
         #[serde(default)]
         tokens: ChainTokens,
     },
-    /// See [`DraftShape::Static`].
+    /// The same tree at every pass.
     Static {
-        /// `"medusa-63"`, `"eagle-25"`, or the nodes as a list of paths of ranks: `[[0], [1], [0, 0]]`.
+        /// Required. `"medusa-63"`, `"eagle-25"`, or the nodes as paths of ranks: `[[0], [1], [0, 0]]` is the drafter's first and
+        /// second guess and, after the first, its first.
         tree: StaticTree,
-        /// How tokens are chosen above temperature 0: `top`, `without_replacement` or `with_replacement`. Default: `top`.
+        /// How tokens are chosen above temperature 0.
         #[serde(default)]
         children: Children,
     },
-    /// See [`DraftShape::Dynamic`].
+    /// EAGLE-2's tree: the likeliest of all paths found.
     Dynamic {
-        /// The longest path. Default: 6.
+        /// The longest path.
         #[serde(default = "six")]
         depth: usize,
-        /// Paths continued at each step, and children of each. Default: 10.
+        /// Paths continued at each step, and children of each.
         #[serde(default = "ten")]
         top_k: usize,
-        /// Tokens in a draft.
+        /// Required. Tokens in a draft.
         nodes: usize,
     },
-    /// See [`DraftShape::BestFirst`].
+    /// The likeliest paths of all, found best first (DDTree, <https://arxiv.org/abs/2604.12989>); only for drafters that make
+    /// all steps in one pass, as each node asks for what follows it.
     BestFirst {
-        /// The longest path. Default: 6.
+        /// The longest path.
         #[serde(default = "six")]
         depth: usize,
-        /// Tokens in a draft.
+        /// Required. Tokens in a draft.
         nodes: usize,
     },
-    /// See [`DraftShape::Confident`].
+    /// A chain that ends before a token which, with all before it, the target keeps less often than `min_confidence` by the
+    /// drafter's own guess; only for drafters with a head for that.
     Confident {
-        /// The most tokens in a draft.
+        /// Required. The most tokens in a draft.
         length: usize,
-        /// The bound. Default: 0.5.
+        /// The bound, from 0 to 1.
         #[serde(default = "half")]
         min_confidence: f64,
     },
-    /// A static tree of the drafter's own: the best by how often each of its guesses was right on some prompts.
+    /// A static tree made for this drafter: the best by how often each of its guesses was right on some prompts.
     Calibrated(Calibration),
 }
 
 /// How the tokens of a chain are chosen above temperature 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainTokens {
-    /// Once in each of the two ways.
+    /// Once in each way.
     #[default]
     Both,
-    /// From the drafter's distribution, as vLLM does with `draft_sample_method` at `probabilistic`.
+    /// From the drafter's distribution.
     Drawn,
-    /// The drafter's most likely ones, as engines do unless they are told otherwise.
+    /// Its most likely ones.
     Likeliest,
 }
 
@@ -84,18 +88,18 @@ impl fmt::Display for ChainTokens {
 }
 
 /// What a calibrated tree is made from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// Tokens in a draft.
+    /// Required. Tokens in a draft; the report has their paths.
     pub nodes: usize,
-    /// The most children of a node. Default: 10.
+    /// The most children of a node.
     #[serde(default = "ten")]
     pub ranks: usize,
-    /// The longest path. Default: 6.
+    /// The longest path.
     #[serde(default = "six")]
     pub depth: usize,
-    /// Prompts to measure on, such as are not evaluated as far as there are any. Default: 8.
+    /// Prompts to measure on, other than the evaluated ones as far as there are others.
     #[serde(default = "eight")]
     pub prompts: usize,
 }

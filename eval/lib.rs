@@ -10,6 +10,7 @@ mod draft;
 mod error;
 mod evaluate;
 mod greedy_test;
+mod picture;
 mod report;
 mod sampling_test;
 mod speculate;
@@ -28,6 +29,7 @@ pub use evaluate::{
     CalibrationPrompts, EvaluateProgress, EvaluateSettings, Evaluation, PromptSet, evaluate,
 };
 pub use greedy_test::{Comparison, Difference};
+pub use picture::picture;
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,

@@ -19,11 +19,11 @@ const SCHEMA: u32 = 1;
 const SHOWN_DIFFERENCES: usize = 5;
 
 /// What stands below a table with settings that are not exact.
-const LOSSY: &str = "Lossy settings change what the target says: their τ and speed-up are no speculative decoding's.";
+const LOSSY: &str = "Lossy settings change what the target says: do not compare their τ and speed-up with those of exact ones.";
 
 /// What stands below a table in which the tokens of a chain are chosen in one of two ways.
-const CHOSEN: &str = "Above temperature 0 the tokens of a chain are `likeliest`, which is what engines draft unless they are \
-                      told to draw, or `drawn`; the launch commands of the drafter say which engine does what.";
+const CHOSEN: &str = "Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
+                      the launch commands of the drafter say which engine does what.";
 
 /// What settings need to have said of them, below their table.
 pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clone) -> String {
@@ -645,8 +645,8 @@ eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
 | T=0.6 top-p=0.95, rejection, chain 2 drawn | mt-bench | 0 | 0 | – | – |  | – | – | – |
 | T=0.6 top-p=0.95, rejection, chain 2 drawn | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
 
-Above temperature 0 the tokens of a chain are `likeliest`, which is what engines draft unless they are told to draw, or \
-`drawn`; the launch commands of the drafter say which engine does what.
+Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
+the launch commands of the drafter say which engine does what.
 
 Greedy output: 0 of 4 outputs differ from plain decoding (512 tokens compared).
 

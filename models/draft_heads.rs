@@ -6,6 +6,7 @@ use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::silu;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -19,13 +20,13 @@ use crate::untrained::Untrained;
 use crate::weights::{Init, RandomWeights, Scope, lift};
 
 /// Where the output layers of the heads come from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputHead {
     /// Each head has its own, which starts as the target's and is trained.
     #[default]
     Own,
-    /// All use the target's, frozen.
+    /// All heads use the target's, frozen, which saves heads × width × vocabulary parameters.
     Shared,
 }
 

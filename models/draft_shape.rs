@@ -1,7 +1,9 @@
 //! The shapes that a draft can have.
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The tree of Medusa (<https://arxiv.org/abs/2401.10774>), also of Hydra: one path for each node, of one digit for
@@ -63,10 +65,10 @@ pub enum DraftShape {
 }
 
 /// How the children of a node are chosen above temperature 0; at 0 they are always the most likely tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Children {
-    /// The most likely tokens in that order, whatever top-k and top-p keep.
+    /// The most likely tokens, whatever top-k and top-p keep.
     #[default]
     Top,
     /// Drawn one after the other, each from what its earlier siblings have left.
@@ -228,6 +230,21 @@ impl Serialize for StaticTree {
             Some(name) => serializer.serialize_str(name),
             None => self.paths.serialize(serializer),
         }
+    }
+}
+
+impl JsonSchema for StaticTree {
+    fn schema_name() -> Cow<'static, str> {
+        "StaticTree".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                { "enum": Self::NAMES },
+                generator.subschema_for::<Vec<Vec<usize>>>(),
+            ]
+        })
     }
 }
 

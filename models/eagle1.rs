@@ -2,6 +2,7 @@
 //! (<https://arxiv.org/abs/2401.15077>). HASS (<https://arxiv.org/abs/2408.15766>) trains the same module.
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -20,16 +21,16 @@ use crate::unrolled::UnrolledCache;
 use crate::weights::{RandomWeights, Scope, Weights, lift};
 
 /// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Eagle1Config {
-    /// Whether `fc` adds a bias. vLLM has none and drops it silently.
+    /// Whether `fc` adds a bias. vLLM cannot serve it.
     pub bias: bool,
-    /// Feed-forward width. Left out or 0: the target's.
+    /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads. Left out or 0: the target's.
+    /// Query heads; 0 takes the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
+    /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
 }
 

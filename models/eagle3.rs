@@ -3,6 +3,7 @@
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -23,40 +24,42 @@ use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights, lift};
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Eagle3Config {
-    /// Captured layers, ascending, as 0-based indices of the layers whose output is read. Left out or empty: the
-    /// paper's three, `[1, layers / 2 - 1, layers - 4]`.
+    /// The layers whose output the drafter reads, 0-based and ascending. Empty takes the paper's three: `[1, layers / 2
+    /// - 1, layers - 4]`.
     pub captured_layers: Vec<usize>,
-    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
-    /// vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
+    /// all of the target's.
     pub draft_vocab: usize,
-    /// Where the head comes from. `"copied"`.
+    /// Where the head comes from.
     pub head: Head,
-    /// Feed-forward width. Left out or 0: the target's.
+    /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads. Left out or 0: the target's.
+    /// Query heads; 0 takes the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
+    /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the residual branch takes the normed fused state (speculators) and not the plain one (the paper).
+    /// Whether the residual branch takes the normed fused state (speculators) and not the plain one (the paper). SGLang
+    /// cannot serve it.
     pub norm_before_residual: bool,
-    /// Whether each captured layer is normalised before it is fused (EAGLE-3.1).
+    /// Whether each captured layer is normed before the layers are fused (EAGLE-3.1).
     pub fc_norm: bool,
-    /// Whether the next step is fed the output after the final norm (EAGLE-3.1) and not before it (the paper).
+    /// Whether the next draft step reads the output after the final norm (EAGLE-3.1) and not before it (the paper).
     pub norm_output: bool,
-    /// How many positions back the layer sees, the own one counted, in tokens. Left out or 0: all.
+    /// How many positions back the layer sees, its own counted, as in drafters of the speculators library; 0 sees all.
+    /// Of the engines only vLLM knows it.
     pub window: usize,
 }
 
 /// Where the drafter's head comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Head {
     /// Drawn at random and trained, as in the paper.
     Own,
-    /// Starts as the target's rows of the draft vocabulary and is trained.
+    /// Starts as the target's rows and is trained.
     #[default]
     Copied,
     /// The target's rows, frozen.

@@ -2,6 +2,7 @@
 //! over the target's hidden states before them (<https://arxiv.org/abs/2402.05109>).
 use burn::prelude::*;
 use burn::tensor::activation::silu;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -22,19 +23,20 @@ use crate::tree::{Tree, chain};
 use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a Hydra recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HydraConfig {
-    /// Heads: the longest draft. 4.
+    /// Hydra heads: the longest draft.
     pub hydra_heads: usize,
-    /// Blocks of each head; the first one reads hidden state and tokens together. 1, and 4 in Hydra++.
+    /// Blocks of each head; the first reads hidden state and tokens side by side. Hydra++ takes 4.
     pub head_layers: usize,
-    /// Whether a decoder layer of the target's sizes stands before the heads (Hydra++). False.
+    /// Whether a decoder layer of the target's sizes stands before the heads, over the target's hidden states of the
+    /// whole text (Hydra++).
     pub prefix_layer: bool,
-    /// Where the output layers come from. `"own"`.
+    /// Where the output layers come from; own ones have a bias.
     pub head: OutputHead,
-    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
-    /// vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
+    /// all of the target's.
     pub draft_vocab: usize,
 }
 

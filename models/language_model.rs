@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -18,17 +19,18 @@ use crate::tree::{Tree, chain};
 use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a recipe whose drafter is a language model.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LanguageModelConfig {
-    /// The model to start from, a hub id or a folder. Left out: the target, cut down to `keep_layers`, or none, with
-    /// `fresh`.
+    /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
+    /// nothing with `fresh`.
     pub model: String,
-    /// Layers of that model, or of the target, that are kept, ascending, as 0-based indices. Left out: all.
+    /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of `model`.
     pub keep_layers: Vec<usize>,
     /// Sizes of a model that starts at random.
     pub fresh: Option<FreshConfig>,
-    /// Low-rank matrices are trained in place of the weights, and added to them when the drafter is written.
+    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+    /// drafter is written.
     pub lora: Option<LoraConfig>,
 }
 

@@ -2,6 +2,7 @@
 //! (<https://arxiv.org/abs/2106.09685>).
 use burn::module::{Module, Param};
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds;
@@ -11,12 +12,12 @@ use crate::transformer::Transformer;
 use crate::weights::{Init, RandomWeights, Weights, lift, tensor_from};
 
 /// The table `[drafter.lora]`. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoraConfig {
-    /// Width between the two matrices. 16.
+    /// Width between the two matrices.
     pub rank: usize,
-    /// Their product counts `alpha / rank`. 32.
+    /// Their product counts `alpha / rank`.
     pub alpha: f64,
 }
 

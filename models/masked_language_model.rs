@@ -15,6 +15,7 @@ mod slots;
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -34,25 +35,26 @@ pub use places::{Place, Places};
 use slots::MaskedState;
 
 /// The `[drafter]` table of a DEER recipe. Every key but the two tokens and one to start from may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaskedLanguageModelConfig {
-    /// The model to start from, a hub id or a folder. Left out: the target, cut down to `keep_layers`, or none, with
-    /// `fresh`.
+    /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
+    /// nothing with `fresh`. The stage `adapt` turns a model that writes from left to right into one that fills masks.
     pub model: String,
-    /// Layers of that model, or of the target, that are kept, ascending, as 0-based indices. Left out: all.
+    /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of `model`.
     pub keep_layers: Vec<usize>,
     /// Sizes of a model that starts at random.
     pub fresh: Option<FreshConfig>,
-    /// Low-rank matrices are trained in place of the weights, and added to them when the drafter is written.
+    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+    /// drafter is written.
     pub lora: Option<LoraConfig>,
-    /// The id of a token that no text holds; it stands for tokens still to come.
+    /// Required. The id of a token that no text holds; it stands for tokens still to come.
     pub mask_token: Option<u32>,
-    /// The id of another such token; it stands between the text and what is to come.
+    /// Required. The id of another such token; it stands between the text and what is to come.
     pub separator_token: Option<u32>,
-    /// The most tokens of a draft. 32.
+    /// The most tokens of a draft.
     pub block_size: usize,
-    /// What the text before a block sees. `"bidirectional"`.
+    /// What the text before a block sees.
     pub context: Context,
 }
 

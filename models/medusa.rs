@@ -1,6 +1,7 @@
 //! Medusa: heads beside the target's own, each predicting one token further ahead (<https://arxiv.org/abs/2401.10774>).
 //! The target stays frozen (Medusa-1).
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -17,17 +18,17 @@ use crate::tree::Tree;
 use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a Medusa recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MedusaConfig {
-    /// Heads: the longest draft. 4.
+    /// Medusa heads: the longest draft.
     pub medusa_heads: usize,
-    /// Residual blocks of each head. 1.
+    /// Residual blocks of each head.
     pub head_layers: usize,
-    /// Where the output layers come from. `"own"`.
+    /// Where the output layers come from.
     pub head: OutputHead,
-    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
-    /// vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
+    /// all of the target's.
     pub draft_vocab: usize,
 }
 

@@ -6,6 +6,7 @@ mod slots;
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -27,21 +28,24 @@ pub use slots::PardState;
 const FEATURE_SCALE: f64 = 0.02;
 
 /// The `[drafter]` table of a PARD recipe. Every key but `mask_token` and one to start from may be left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PardConfig {
-    /// The model to start from, a hub id or a folder. Left out: the target, cut down to `keep_layers`, or none, with
-    /// `fresh`.
+    /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
+    /// nothing with `fresh`.
     pub model: String,
-    /// Layers of that model, or of the target, that are kept, ascending, as 0-based indices. Left out: all.
+    /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of `model`.
     pub keep_layers: Vec<usize>,
     /// Sizes of a model that starts at random.
     pub fresh: Option<FreshConfig>,
-    /// Low-rank matrices are trained in place of the weights, and added to them when the drafter is written.
+    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+    /// drafter is written.
     pub lora: Option<LoraConfig>,
-    /// The id of a token that no text holds; it stands for tokens still to come.
+    /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 128020 for
+    /// Llama 3, 151665 for Qwen2.5 and 151670 for Qwen3.
     pub mask_token: Option<u32>,
-    /// Whether the target's hidden states are read too (PARD-2). `false`.
+    /// Whether the target's hidden states, projected, are added to the embeddings (PARD-2). For a target of another
+    /// width the drafter drafts without them.
     pub target_features: bool,
 }
 

@@ -6,6 +6,7 @@ use burn::module::{Param, ParamId};
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -27,32 +28,32 @@ use crate::untrained::Untrained;
 use crate::weights::{Init, RandomWeights, Scope, Weights, lift};
 
 /// The `[drafter]` table of a P-EAGLE recipe. Every key but `mask_token` may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PEagleConfig {
-    /// Captured layers, ascending, as 0-based indices of the layers whose output is read. Left out or empty: EAGLE-3's
-    /// three, `[1, layers / 2 - 1, layers - 4]`.
+    /// The layers whose output the drafter reads, 0-based and ascending. Empty takes EAGLE-3's three:
+    /// `[1, layers / 2 - 1, layers - 4]`.
     pub captured_layers: Vec<usize>,
-    /// Tokens the drafter can propose, the most frequent ones of the training data. Left out or 0: the target's whole
-    /// vocabulary.
+    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes all of
+    /// the target's.
     pub draft_vocab: usize,
-    /// Where the head comes from. `"copied"`.
+    /// Where the head comes from.
     pub head: Head,
-    /// Whether the embeddings are the target's, frozen, and not a copy of them that is trained. `false`.
+    /// Whether the embeddings are the target's, frozen, and not a copy of them that is trained.
     pub shared_embeddings: bool,
-    /// The id of a token that no text holds; it stands for tokens still to come.
+    /// Required. The id of a token that no text holds; it stands for tokens still to come.
     pub mask_token: Option<u32>,
-    /// Decoder layers; the first reads embeddings beside hidden states. 4.
+    /// Decoder layers; the first reads embeddings beside hidden states.
     pub layers: usize,
-    /// Feed-forward width. Left out or 0: the target's.
+    /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads. Left out or 0: the target's.
+    /// Query heads; 0 takes the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
+    /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the residual branch takes the normed fused state and not the plain one. `false`.
+    /// Whether the residual branch takes the normed fused state and not the plain one.
     pub norm_before_residual: bool,
-    /// Whether each captured layer is normalised before it is fused. `false`.
+    /// Whether each captured layer is normed before the layers are fused.
     pub fc_norm: bool,
 }
 

@@ -1,4 +1,5 @@
 //! What a drafter that is a language model starts from: a model on the disk, some layers of one, or chance.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
 
@@ -12,22 +13,22 @@ use crate::weights::{FolderWeights, Init, RandomWeights, Weights};
 
 /// The table `[drafter.fresh]`: sizes of a model that starts at random. Every key may be left out; where it is 0 or left
 /// out, the target's size is taken.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FreshConfig {
-    /// Decoder layers. 2.
+    /// Decoder layers.
     pub layers: usize,
-    /// Width.
+    /// Width; 0 takes the target's.
     pub d_model: usize,
-    /// Feed-forward width.
+    /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads.
+    /// Query heads; 0 takes the target's.
     pub heads: usize,
-    /// Key and value heads.
+    /// Key and value heads; 0 takes the target's.
     pub kv_heads: usize,
-    /// Width of a head.
+    /// Width of a head; 0 takes the target's.
     pub d_head: usize,
-    /// Whether the head is the embedding. `true`.
+    /// Whether the head is the embedding.
     pub tied_head: bool,
 }
 

@@ -11,15 +11,16 @@ Usage: spectrain <COMMAND>
 Commands:
   recipe    Run a recipe file: every stage that is not done yet
   recipes   List the kinds of recipes
+  schema    Print the JSON schema of recipe files, by which editors complete and check keys
   evaluate  Judge any drafter's folder, ours or a published one
   generate  Answer one prompt and show which tokens were drafted
   export    Write the drafter of a run or a folder for a serving engine
-  import    Make a published drafter a run
-  check     Check that a drafter's folder is as it was written, and for this target
+  import    Turn a published drafter into a run
+  check     Check that a drafter's folder is unchanged and made for this target
   data      Prepare, check or regenerate a dataset by itself
-  clean     Remove what runs of this name have set aside
-  report    Compare the reports of several runs in one table
-  bench     Measure the speed of training steps
+  clean     Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
+  report    Compare the reports of several runs in one table or picture
+  bench     Measure the speed of feature capture, training and decoding
   help      Print this message or the help of the given subcommand(s)
 
 Options:

@@ -27,8 +27,7 @@ fn variables_of_the_template_reach_every_rendering_and_every_record_of_a_run() {
     let outcome = workspace
         .run(&[&run[..], &["--set", set]].concat())
         .succeeded();
-    let remark =
-        "# requests must be sent with \"chat_template_kwargs\": {\"enable_thinking\":false}";
+    let remark = "# send requests with \"chat_template_kwargs\": {\"enable_thinking\":false}";
     assert_eq!(outcome.stdout.matches(remark).count(), 1, "{outcome:#?}");
     let variables = json!({"enable_thinking": false});
     let manifest = workspace.manifest("prepare");
@@ -184,7 +183,7 @@ fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
     workspace.write_conversations("more-3.jsonl", 300, 40);
     let more = workspace.run(&run).succeeded();
     assert!(
-        more.stderr.contains("`data.train` has other contents"),
+        more.stderr.contains("`data.train` has changed"),
         "{more:#?}"
     );
     assert!(workspace.manifest("train")["summary"]["fit"]["steps"].as_u64() > steps.as_u64());
@@ -208,7 +207,7 @@ fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
     assert!(
         hidden
             .stdout
-            .contains("1 of the training rows define tools that the chat template does not show"),
+            .contains("1 training row defines tools that the chat template does not show"),
         "{hidden:#?}"
     );
     let template = workspace.text("target/chat_template.jinja");

@@ -174,7 +174,7 @@ fn features_of_another_target_are_computed_again() {
     assert!(
         outcome
             .stderr
-            .contains("features: starts over: the target has other contents"),
+            .contains("features: starts over: the target has changed"),
         "{outcome:#?}"
     );
     assert_ne!(index("target_sha256"), target);

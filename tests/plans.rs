@@ -102,7 +102,7 @@ fn a_plan_compares_inputs_and_outputs_as_the_run_does() {
     std::fs::write(&report, kept).unwrap();
 
     workspace.write_conversations("train.jsonl", 1, 41);
-    let stale = "starts over: `data.train` has other contents";
+    let stale = "starts over: `data.train` has changed";
     assert_eq!(stage(&workspace, "prepare"), stale);
     assert_eq!(
         stage(&workspace, "train"),

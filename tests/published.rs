@@ -88,7 +88,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
         json!(["Qwen3ForCausalLM"])
     );
     export(&["theirs", "--to", "sglang", "--out", "theirs/ours"])
-        .failed(&["`theirs/ours` is inside of the folder"]);
+        .failed(&["`theirs/ours` is inside the folder"]);
     export(&["theirs", "--to", "sglang", "--out", "ours"]).succeeded();
     same("ours");
     export(&["taken", "--to", "hf", "--out", "wide"]).failed(&[

@@ -65,7 +65,7 @@ fn results_of_another_drafter_than_the_one_that_is_there_are_stale() {
 #[test]
 fn a_table_is_written_as_markdown_or_not_at_all() {
     let workspace = Workspace::finished();
-    let told = ["`--out table.html`", "the table is Markdown", "`.md`"];
+    let told = ["`--out table.html`", "`.svg`", "`.md`"];
     let words = ["report", "run", "--out", "table.html"];
     workspace.run(&words).misused(&told);
     assert!(!workspace.path("table.html").exists());
@@ -73,6 +73,13 @@ fn a_table_is_written_as_markdown_or_not_at_all() {
     workspace.run(&words).succeeded();
     let printed = workspace.run(&["report", "run"]).succeeded();
     assert_eq!(workspace.text("table.md"), printed.stdout);
+    let words = ["report", "run", "--out", "picture.svg"];
+    workspace.run(&words).succeeded();
+    let picture = workspace.text("picture.svg");
+    assert!(
+        picture.starts_with("<svg ") && picture.contains("T=0, greedy"),
+        "{picture}"
+    );
 }
 
 #[test]
@@ -144,7 +151,7 @@ fn data_with_something_wrong_in_it_fails_the_linter() {
     assert!(
         outcome
             .stdout
-            .contains("1 of the training samples repeat an earlier one"),
+            .contains("1 training sample repeats an earlier one"),
         "{outcome:#?}"
     );
 }

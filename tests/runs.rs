@@ -70,7 +70,7 @@ fn a_finished_training_goes_on_to_more_steps() {
             &format!("train: {goes_on}"),
             "resumed at step 6",
             "step 7/9",
-            "export: starts over: `train/drafter` has other contents",
+            "export: starts over: `train/drafter` has changed",
         ],
     );
     assert!(!outcome.stderr.contains("step 6/9"), "{outcome:#?}");
@@ -217,7 +217,10 @@ fn a_file_that_is_missing_from_what_a_stage_left_is_made_again() {
         fs::remove_file(workspace.path(format!("runs/run/{stage}/{file}"))).unwrap();
         if stage == "prepare" {
             let only = [&RUN[..], &["--stage", "train"]].concat();
-            let expected = ["stage `prepare` comes before", "`counts.json` is missing"];
+            let expected = [
+                "stage `prepare` has to come first",
+                "`counts.json` is missing",
+            ];
             workspace.run(&only).failed(&expected);
         }
         let outcome = workspace.run(&RUN).succeeded();

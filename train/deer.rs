@@ -26,6 +26,7 @@ mod stage;
 use std::collections::BTreeMap;
 
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
@@ -44,23 +45,25 @@ use crate::vocab_loss::Statistics;
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a DEER recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeerLossConfig {
-    /// Factor on the cross-entropy with the text. 1.
+    /// Factor on the cross-entropy with the text.
     pub label_weight: f64,
-    /// Factor on the divergence from the target's distribution. 0.
+    /// Factor on the divergence from the target's distribution.
     pub teacher_weight: f64,
-    /// That divergence. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Blocks of a text in the stage `refine`, each behind a cut of its own. 1.
+    /// Blocks of a text in the stage `refine`, each behind a cut of its own; the paper has one. With a bidirectional
+    /// context each costs a copy of the text.
     pub cuts: usize,
-    /// The least share of tokens that is masked in the stages `adapt` and `align`. 0.001.
+    /// The least share of tokens that the stages `adapt` and `align` mask; the smaller, the larger the weight of a rare
+    /// mask.
     pub least_masked: f64,
-    /// The most masks of the stage `refine`. 96.
+    /// The most masks of the stage `refine`.
     pub span: usize,
-    /// How much more each mask of the stage `refine` counts than the one behind it. 1.01; the authors find 1.02 noisy and
-    /// see 1.05 diverge.
+    /// How much more a mask of the stage `refine` counts than the one behind it; at least 1. The authors find 1.02
+    /// noisy and see 1.05 diverge.
     pub alpha: f64,
 }
 

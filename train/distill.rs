@@ -5,6 +5,7 @@
 //! Position `t` has seen `x_t` and predicts `x_{t+1}`; the target's distribution of row `t` judges it. It counts where
 //! `x_{t+1}` is in the loss mask and so is `x_t`, after which a decoder first drafts.
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::language_model::LanguageModel;
@@ -20,30 +21,30 @@ use crate::vocab_loss::Statistics;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DistillConfig {
-    /// Distance to the target's distribution. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Factor on it. 1.
+    /// Factor on it; 0 trains on the text alone.
     pub teacher_weight: f64,
-    /// Factor on the cross-entropy with the text. 0; 1 beside a `teacher_weight` of 0 trains without distilling.
+    /// Factor on the cross-entropy with the text.
     pub label_weight: f64,
-    /// Temperature of both distributions. 1.
+    /// Temperature of both distributions that the divergence compares.
     pub temperature: f64,
-    /// What the losses of a batch are averaged over. `"tokens"`.
+    /// What the losses of a batch are averaged over.
     pub average: Average,
     /// Batches whose replies the drafter writes itself.
     pub on_policy: OnPolicyConfig,
 }
 
 /// What the losses of a batch are averaged over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Average {
     /// All positions that count.
     Tokens,
-    /// The positions of each conversation, and then the conversations, as the paper does.
+    /// The positions of each conversation, then the conversations, as in the paper.
     Samples,
 }
 

@@ -2,38 +2,37 @@
 //! with respect to the drafter's logits.
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
 use crate::workload::Judges;
 
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
     /// `KL(p ‖ q)`.
     Kl,
-    /// `-Σ p log q`: the gradient of `kl`, and the entropy of `p` on top of its value (EAGLE-3's reference).
+    /// `-Σ p log q`: the gradient of `"kl"`, with the entropy of `p` in its value (EAGLE-3's reference).
     SoftCe,
     /// `KL(q ‖ p)`.
     ReverseKl,
-    /// `β KL(p ‖ m) + (1 - β) KL(q ‖ m)` with `m = β p + (1 - β) q` (GKD, <https://arxiv.org/abs/2306.13649>).
+    /// `β KL(p ‖ m) + (1 - β) KL(q ‖ m)` with `m = β p + (1 - β) q` and this β, between 0 and 1 (GKD,
+    /// <https://arxiv.org/abs/2306.13649>).
     Jsd(f64),
     /// `-log q` of the target's most likely token.
     Ce,
-    /// `1 - Σ min(p, q)`, one minus the acceptance rate; full `p`
-    /// (Leviathan et al., <https://arxiv.org/abs/2211.17192>, corollary 3.6).
+    /// `1 - Σ min(p, q)`, one minus the acceptance rate.
     Tv,
-    /// `tv`, with the gradient of its policy-gradient form: each token the drafter might draw earns 1 where `q < p`, less
-    /// the mean, over the standard deviation (TVD++, <https://arxiv.org/abs/2403.00858>). The mean goes out anyway; the
-    /// deviation makes rows count alike, however rare what they still miss.
+    /// `"tv"` whose gradient is over the standard deviation of `1[q < p]` under `q`, so that rows count alike (TVD++,
+    /// <https://arxiv.org/abs/2403.00858>).
     TvPlusPlus,
-    /// `-log α` with `α = Σ min(p, q)`; full `p` (<https://arxiv.org/abs/2602.23881>).
+    /// `-log α` with `α = Σ min(p, q)` (<https://arxiv.org/abs/2602.23881>).
     Nla,
-    /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant; full `p` in `α`
-    /// (<https://arxiv.org/abs/2602.23881>).
+    /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant (the same paper).
     LkHybrid,
-    /// `-Σ p log q` over the `k` most likely tokens of `p`, not renormalised (HASS, <https://arxiv.org/abs/2408.15766>).
+    /// `-Σ p log q` over this many of the most likely tokens of `p`, not renormalised (HASS).
     TopK(usize),
 }
 

@@ -70,7 +70,7 @@ pub enum Error {
         got: String,
     },
     /// The process that makes features ended.
-    #[error("the target's features could not be made: {0}")]
+    #[error("cannot compute the target's features: {0}")]
     Features(String),
     /// Device memory grows from interval to interval.
     #[error(

@@ -8,6 +8,7 @@
 //! softmax; here the mask is added, as in decoding.
 use burn::prelude::*;
 use burn::tensor::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
@@ -27,26 +28,26 @@ use crate::vocab_loss::{Judge, LossHead, Statistics, surrogate, vocab_loss};
 use crate::workload::{Judges, WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeatureRegressionConfig {
-    /// Draft steps unrolled in training: 1 is EAGLE-1, HASS takes 3. 1.
+    /// Draft steps unrolled in training; EAGLE-1 takes 1, HASS 3.
     pub passes: usize,
-    /// Whether a pass passes no gradient to the predictions that it reads. `true`.
+    /// Whether a pass passes no gradient to the predictions that it reads, as in HASS.
     pub detach: bool,
-    /// Factor on the distance between predicted and true hidden states. 1.
+    /// Factor on the distance between predicted and true hidden states.
     pub regression_weight: f64,
-    /// Factor on the divergence between the distributions that the target's head reads from them. 0.1.
+    /// Factor on the divergence between the distributions that the target's head reads from them.
     pub class_weight: f64,
-    /// This divergence. `"kl"`.
+    /// This divergence; `"soft_ce"` has the value of the papers.
     pub divergence: Divergence,
-    /// Factor on the cross-entropy over the target's most likely tokens (HASS). 0.
+    /// Factor on `-Σ p log q` over the target's most likely tokens; HASS takes 1.
     pub top_k_weight: f64,
-    /// How many these are. 10.
+    /// How many these are.
     pub top_k: usize,
-    /// Which token's place in the loss mask makes a position count. `"label"`.
+    /// Which tokens have to be in the loss mask for a position to count.
     pub mask_align: MaskAlign,
-    /// Noise on the true hidden states that the drafter reads, not on those it is judged by.
+    /// Noise on the true hidden states that the drafter reads, in training only.
     pub noise: Noise,
 }
 

@@ -1,5 +1,6 @@
 //! The loss of Hydra's heads (<https://arxiv.org/abs/2402.05109>): cross-entropy with the text, all heads alike; Hydra++ takes
 //! the target's distribution in its place. See [`crate::draft_heads`].
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::hydra::Hydra;
 
@@ -13,16 +14,16 @@ use crate::vocab_loss::Statistics;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a Hydra recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HydraLossConfig {
-    /// The loss of head `k` counts `decay^k`. 1.
+    /// The loss of head *k*, from 0, counts `decay`^*k*; above 0, at most 1.
     pub decay: f64,
-    /// Factor on the cross-entropy with the text. 1.
+    /// Factor on the cross-entropy with the text; 0 in Hydra++.
     pub label_weight: f64,
-    /// Factor on the divergence from the target's distribution. 0, and 1 in Hydra++, whose `label_weight` is 0.
+    /// Factor on the divergence from the target's distribution; 1 in Hydra++.
     pub teacher_weight: f64,
-    /// That divergence. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
 }
 

@@ -1,5 +1,6 @@
 //! The loss of Medusa's heads (<https://arxiv.org/abs/2401.10774>): cross-entropy with the text, head `k` weighted `0.8^k`;
 //! see [`crate::draft_heads`].
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::medusa::Medusa;
 
@@ -13,16 +14,16 @@ use crate::vocab_loss::Statistics;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a Medusa recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MedusaLossConfig {
-    /// The loss of head `k` counts `decay^k`. 0.8; 1 as in the authors' first code.
+    /// The loss of head *k*, from 0, counts `decay`^*k*; above 0, at most 1.
     pub decay: f64,
-    /// Factor on the cross-entropy with the text. 1.
+    /// Factor on the cross-entropy with the text.
     pub label_weight: f64,
-    /// Factor on the divergence from the target's distribution. 0.
+    /// Factor on the divergence from the target's distribution.
     pub teacher_weight: f64,
-    /// That divergence. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
 }
 

@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::packing::RowLayout;
 use spectrain_data::seed::mix;
@@ -11,23 +12,23 @@ use spectrain_models::bounds;
 use crate::error::{Error, Result};
 
 /// The key `noise` of an `[objective]` table. Every key of its own may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Noise {
-    /// Its distribution. `"uniform"`.
+    /// Its distribution.
     pub kind: NoiseKind,
-    /// Width of the interval around 0 that it is drawn from (EAGLE's code calls it so); 0 adds none. 0.2.
+    /// Width of the interval around 0 that it is drawn from, for a sample of `length_ref` tokens; 0 adds none.
     pub std: f64,
-    /// Tokens of a sample whose noise is of this width. Longer samples get less and shorter ones more, in proportion, as
-    /// in EAGLE's code; 0 gives all the same. 512.
+    /// Tokens of a sample whose noise has this width. In proportion longer samples get less and shorter ones more, as
+    /// in EAGLE's code; 0 gives all the same.
     pub length_ref: usize,
 }
 
 /// A distribution of noise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NoiseKind {
-    /// Even on `±std / 2`.
+    /// Even on ± `std` / 2.
     Uniform,
 }
 

@@ -1,4 +1,5 @@
 //! Batches whose replies the drafter writes itself: it learns on the prefixes it will meet when it drafts.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::packing::RowLayout;
 use spectrain_data::seed::{mix, uniform};
@@ -13,14 +14,14 @@ use crate::error::{Error, Result};
 const CHOICE: u64 = 0x0b;
 
 /// The table `[objective.on_policy]`. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnPolicyConfig {
-    /// Share of the batches that the drafter writes. 0.
+    /// Share of the batches that the drafter writes.
     pub fraction: f64,
-    /// Temperature at which it writes. 1.
+    /// Temperature at which it writes.
     pub temperature: f64,
-    /// The most tokens of a reply; never more than the conversation has after the prompt. 128.
+    /// The most tokens of a reply, which is never longer than the one that it replaces.
     pub max_new_tokens: usize,
 }
 

@@ -8,6 +8,7 @@
 //! Two things of the reference are not followed: it trains on prompts too, and since it pads with the end token, it never
 //! trains on that token.
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
@@ -25,24 +26,25 @@ use crate::vocab_loss::Statistics;
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PardLossConfig {
-    /// Tokens drafted in one pass during training; a decoder may ask for more. 8.
+    /// Tokens drafted in one pass during training; a decoder may ask for more.
     pub draft_tokens: usize,
-    /// Share of a block's rows that the next one keeps. 0.7.
+    /// Share of a block of rows that the next one keeps.
     pub keep: f64,
-    /// Share of the text that every block keeps at least. 0.2.
+    /// Share of the text that every block keeps at least.
     pub keep_least: f64,
-    /// Factor on the cross-entropy with the text. 1; 0.1 in PARD-2.
+    /// Factor on the cross-entropy with the text; 0.1 in PARD-2.
     pub label_weight: f64,
-    /// Factor on the divergence from the target's distribution. 0; 1 in PARD-2.
+    /// Factor on the divergence from the target's distribution; 1 in PARD-2.
     pub teacher_weight: f64,
-    /// That divergence. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Whether a row counts as much as the target is sure of the tokens under its masks (PARD-2). `false`.
+    /// Whether a row counts as much as the target is sure of the tokens under its masks (PARD-2).
     pub confidence_weights: bool,
-    /// Share of the conversations whose features are left out, so that the drafter works without them (PARD-2). 0.
+    /// Share of the conversations of a step whose features are left out, so that the same weights draft without them;
+    /// 0.1 to 0.2 in PARD-2.
     pub feature_dropout: f64,
 }
 

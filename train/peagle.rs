@@ -7,6 +7,7 @@
 //!
 //! The reference also trains on rows that begin in a prompt.
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::peagle::PEagle;
@@ -23,16 +24,16 @@ use crate::vocab_loss::{HeadParameter, LossHead, Statistics};
 use crate::workload::Workload;
 
 /// The `[objective]` table of a P-EAGLE recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PEagleLossConfig {
-    /// Tokens drafted in one pass during training; a decoder may ask for more. 8.
+    /// Tokens drafted in one pass during training; a decoder may ask for more.
     pub draft_tokens: usize,
-    /// Share of a block's rows that the next one keeps. 0.8.
+    /// Share of a block's rows that the next one keeps.
     pub keep: f64,
-    /// Share of the text that every block keeps at least. 0.2.
+    /// Share of the text that every block keeps at least.
     pub keep_least: f64,
-    /// The divergence from the target's distribution. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
 }
 

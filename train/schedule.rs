@@ -1,17 +1,18 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the learning rate falls after the warm-up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// It does not.
+    /// It stays.
     Constant,
-    /// Along a line.
+    /// Falls along a line.
     Linear,
-    /// Along half a cosine.
+    /// Falls along half a cosine.
     #[default]
     Cosine,
-    /// Stays, then falls along a line over the last fifth (warm-up, stable, decay).
+    /// Stays, then falls along a line over the last fifth.
     Wsd,
 }
 

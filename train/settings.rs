@@ -1,3 +1,4 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use spectrain_models::bounds;
@@ -21,60 +22,62 @@ fn is_of_epochs(steps: &usize) -> bool {
     *steps == OF_EPOCHS
 }
 
-/// The `[train]` table. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// AdamW with f32 master weights, and clipping of the gradient.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// Optimizer steps. 1000; [`OF_EPOCHS`] where `epochs` says how many.
+    /// Optimiser steps.
     #[serde(skip_serializing_if = "is_of_epochs")]
     pub steps: usize,
-    /// Passes over the training data, in the place of `steps`. None.
+    /// Passes over the training data, or a part of one, in place of `steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Positions of one batch, padding included; a multiple of `[data] max_length`. 4096; a recipe that
-    /// leaves it out has the whole rows in them, one at least.
+    /// Tokens of one batch, padding included; a multiple of `data.max_length`. Left out: the whole rows that fit into
+    /// 4096 tokens, at least one.
     pub batch_tokens: usize,
-    /// Batches whose gradients are averaged in one step, each counting by its positions that count. 1.
+    /// Batches whose gradients are averaged in one step, each counting by its positions that count.
     pub gradient_accumulation: usize,
-    /// Peak learning rate. 1e-4.
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// Decay after the warm-up: `"constant"`, `"linear"`, `"cosine"` or `"wsd"`. `"cosine"`.
+    /// The learning rate after the warm-up.
     pub schedule: Decay,
-    /// Share of the peak learning rate left at the end. 0.
+    /// Share of the peak learning rate left at the end.
     pub min_lr_ratio: f64,
-    /// Steps of linear warm-up. 50; a recipe that leaves it out has a tenth of its steps at most.
+    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of fewer than 500 steps.
     pub warmup_steps: usize,
-    /// Largest global gradient norm; 0 clips nothing. 0.5.
+    /// Largest global gradient norm; 0 clips nothing.
     pub max_grad_norm: f64,
-    /// Size to which every element of the gradient is cut after that; 0 cuts nothing. 0.
+    /// Size to which every element of the gradient is cut after that; 0 cuts nothing. EAGLE-1 takes 0.5, and then clips
+    /// by no norm.
     pub clip_value: f64,
-    /// AdamW's weight decay, of matrices; norms and biases do not decay. 0.
+    /// AdamW's weight decay of matrices; norms and biases do not decay.
     pub weight_decay: f64,
-    /// AdamW's decay of the first moment. 0.9.
+    /// AdamW's decay of the first moment.
     pub beta1: f64,
-    /// AdamW's decay of the second moment. 0.95.
+    /// AdamW's decay of the second moment.
     pub beta2: f64,
-    /// AdamW's epsilon. 1e-8.
+    /// AdamW's epsilon.
     pub epsilon: f64,
-    /// Whether cheap activations are computed again in the backward pass instead of kept. `false`.
+    /// Whether the backward pass computes cheap activations again instead of keeping them: less memory, more time.
     pub gradient_checkpointing: bool,
-    /// Steps between log lines. 10.
+    /// Steps between log lines, where loss, gradient norm and parameters are checked for NaN.
     pub log_every: usize,
-    /// Steps between validations. 200.
+    /// Steps between validations.
     pub validate_every: usize,
-    /// Held-out samples of a validation's loss and simulated τ. 64.
+    /// Held-out samples of a validation's loss and simulated τ.
     pub validate_samples: usize,
-    /// Held-out prompts that a validation decodes for the true τ. 64.
+    /// Held-out prompts that a validation really decodes, for the true τ.
     pub decode_prompts: usize,
-    /// Tokens decoded for each. 128.
+    /// Tokens decoded after each of them, at most.
     pub decode_tokens: usize,
-    /// Length of the chains drafted for them; 0 is the drafter's own. 0.
+    /// Draft tokens of the chains that a validation decodes with; 0 is the drafter's own, as of
+    /// `evaluate.draft_lengths`.
     pub decode_draft_length: usize,
-    /// Steps between saved states. 200.
+    /// Steps between saved states.
     pub save_every: usize,
-    /// Saved states kept, beside the best by true τ. 2.
+    /// Saved states to keep, beside the best by true τ.
     pub keep: usize,
-    /// A loss above this multiple of its running mean stops the run. 10.
+    /// A loss above this multiple of its running mean stops the run.
     pub explosion: f64,
 }
 

@@ -1,6 +1,7 @@
 //! Training-time test: the drafter is unrolled on its own hidden states, as it will be when it drafts
 //! (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
 use burn::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
@@ -21,49 +22,48 @@ use crate::vocab_loss::{
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingTimeTestConfig {
-    /// Draft steps unrolled in training. 7.
+    /// Draft steps unrolled in training.
     pub draft_steps: usize,
-    /// The loss of step `j` counts `decay^j`. 0.8.
+    /// The loss of draft step *j*, from 0, counts `decay`^*j*; above 0, at most 1.
     pub decay: f64,
-    /// Distance minimised at each step. `"kl"`.
+    /// The divergence minimised at each position.
     pub divergence: Divergence,
-    /// Which token's place in the loss mask makes a position count. `"label"`.
+    /// Which tokens have to be in the loss mask for a position to count.
     pub mask_align: MaskAlign,
-    /// What the sum of a step is divided by. `"counted"`.
+    /// What the sum of a step is divided by.
     pub reduction: Reduction,
-    /// Positions where the target's most likely token cannot be proposed. `"drop"`.
+    /// Positions whose most likely token the drafter cannot propose.
     pub out_of_vocab: OutOfVocab,
-    /// Whether the backward pass computes the steps again, one at a time, instead of keeping the activations of all. `true`.
+    /// Whether the backward pass computes the unrolled steps again, one at a time: far less memory for about a tenth
+    /// more time.
     pub recompute: bool,
 }
 
 /// Which positions count. The feature of `x_t` and the token `x_{t+1+j}` predict `x_{t+2+j}` at step `j`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskAlign {
-    /// Where all of `x_{t+1}..=x_{t+2+j}` is in the loss mask: a decoder drafts from `x_{t+1}` on.
+    /// The token to predict and all drafted before it, without a gap: where a decoder would be drafting.
     Label,
-    /// Where `x_{t+j}` is, as in the code of EAGLE and SpecForge: the first draft of a reply is not trained, and one
-    /// after its end is.
+    /// The token of the hidden state, as in the code of EAGLE and SpecForge.
     Feature,
 }
 
 /// What the sum of a step's losses is divided by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
-    /// The positions that count at that step.
+    /// The positions that count.
     Counted,
-    /// All positions of the batch, padding included (EAGLE and SpecForge): the loss then grows with the share of reply
-    /// tokens.
+    /// All positions of the batch, padding included, as EAGLE and SpecForge do.
     All,
 }
 
 /// What becomes of positions whose target token cannot be proposed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutOfVocab {
     /// They do not count.

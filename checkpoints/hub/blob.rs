@@ -80,7 +80,7 @@ impl Transfer<'_> {
             && encoding != "identity"
         {
             let encoding = shown(encoding);
-            let reason = format!("expected it as it is, and it is sent as `{encoding}`");
+            let reason = format!("expected it as it is, and the hub sends it as `{encoding}`");
             return Err(Failure::Lasting(reason));
         }
         let (first, total) = match response.status().as_u16() {

@@ -150,7 +150,7 @@ impl<'a> Patience<'a> {
                 if pause > longest {
                     let longest = longest.as_secs();
                     return Err(Failure::Lasting(format!(
-                        "{reason}; the hub asks for a pause of {seconds} s, and {longest} s are the most that is waited"
+                        "{reason}; the hub asks for a pause of {seconds} s, and this program waits {longest} s at most"
                     )));
                 }
                 tracing::warn!("{reason}; the hub asks for a pause of {seconds} s");

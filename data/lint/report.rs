@@ -112,34 +112,68 @@ impl LintReport {
         let expected_full = self.masking == Masking::All;
         for (name, set) in [("training", &self.train), ("evaluation", &self.eval)] {
             for (category, what) in [
-                (&set.refused, "rows cannot be used"),
-                (&set.all_zero, "samples have nothing to train on"),
+                (&set.refused, ["row cannot be used", "rows cannot be used"]),
+                (
+                    &set.all_zero,
+                    [
+                        "sample has nothing to train on",
+                        "samples have nothing to train on",
+                    ],
+                ),
                 (
                     &set.all_one,
-                    "samples are trained on from end to end, prompt included",
+                    [
+                        "sample is trained on from end to end, prompt included",
+                        "samples are trained on from end to end, prompt included",
+                    ],
                 ),
-                (&set.duplicates, "samples repeat an earlier one"),
-                (&set.overlong, "samples are longer than `max_length`"),
+                (
+                    &set.duplicates,
+                    [
+                        "sample repeats an earlier one",
+                        "samples repeat an earlier one",
+                    ],
+                ),
+                (
+                    &set.overlong,
+                    [
+                        "sample is longer than `max_length`",
+                        "samples are longer than `max_length`",
+                    ],
+                ),
                 (
                     &set.hidden_tools,
-                    "rows define tools that the chat template does not show",
+                    [
+                        "row defines tools that the chat template does not show",
+                        "rows define tools that the chat template does not show",
+                    ],
                 ),
             ] {
                 let wanted = expected_full && std::ptr::eq(category, &raw const set.all_one);
-                if category.count > 0 && !wanted {
-                    let places = category.examples.join("; ");
-                    problems.push(format!("{} of the {name} {what}: {places}", category.count));
+                if !wanted {
+                    problems.extend(category.problem(name, what));
                 }
             }
         }
-        if self.overlap.count > 0 {
-            let places = self.overlap.examples.join("; ");
-            problems.push(format!(
-                "{} evaluation prompts are trained on: {places}",
-                self.overlap.count
-            ));
-        }
+        let both = [
+            "prompt also occurs in the training data",
+            "prompts also occur in the training data",
+        ];
+        problems.extend(self.overlap.problem("evaluation", both));
         problems
+    }
+}
+
+impl Category {
+    /// What is wrong, in the words for one and for several of these of a set, and where; none where there is none.
+    fn problem(&self, set: &str, [one, several]: [&str; 2]) -> Option<String> {
+        let what = match self.count {
+            0 => return None,
+            1 => one,
+            _ => several,
+        };
+        let places = self.examples.join("; ");
+        Some(format!("{} {set} {what}: {places}", self.count))
     }
 }
 

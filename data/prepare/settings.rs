@@ -1,28 +1,28 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::mask::Masking;
 
 /// How many samples a conversation with several answers becomes, where all answers are trained on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Turns {
-    /// One, unless the template writes an answer differently once more is said (it drops its reasoning, say): then one
-    /// for each answer. This is decided for each conversation, as most templates rewrite some and not others.
+    /// One for each answer where the template rewrites earlier answers (drops their reasoning, say), else one.
     #[default]
     Auto,
-    /// One, as the template renders the whole.
+    /// One.
     Joined,
-    /// One for each answer, as the template renders the conversation up to it; only that answer is trained on.
+    /// One for each answer, as the template renders the conversation up to it.
     Expand,
 }
 
 /// What happens to a sample that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlong {
-    /// It is left out.
+    /// They are left out.
     Drop,
-    /// Its end is cut off.
+    /// Their end is cut off.
     #[default]
     Truncate,
 }

@@ -1,3 +1,4 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::heads::MarkovKind;
@@ -6,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::target::TargetSpec;
 
 /// What the layers read of what was before a block.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Context {
     /// The target's hidden states.
@@ -17,45 +18,48 @@ pub enum Context {
 }
 
 /// The `[drafter]` table of a DFlash recipe. Every key but `mask_token` may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DFlashConfig {
-    /// What the layers read of what was before a block. `"features"`.
+    /// What the layers read of the text before a block.
     pub context: Context,
-    /// Captured layers, ascending, as 0-based indices of the layers whose output is read. Left out or empty: five of them,
-    /// evenly from the second layer to the third before the last.
+    /// The layers whose output the drafter reads, 0-based and ascending. Empty takes the authors' five, evenly from
+    /// layer 1 to layers − 3.
     pub captured_layers: Vec<usize>,
-    /// Decoder layers. 5.
+    /// Decoder layers of the drafter.
     pub layers: usize,
-    /// Tokens of a block, the last committed one counted. 16.
+    /// Tokens of a block, the last committed one counted. A decoder may use shorter blocks, not longer ones.
     pub block_size: usize,
-    /// The id of a token that no text holds; it stands for tokens still to come.
+    /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 151669 for
+    /// Qwen3.
     pub mask_token: Option<u32>,
-    /// How many positions back a layer sees, the own one counted. Left out or 0: all.
+    /// How many positions back a layer sees, its own counted; 0 sees all.
     pub window: usize,
-    /// Whether a place of a block sees only those before it in the block (JetSpec). `false`.
+    /// Whether a place of a block sees only those before it in the block (JetSpec).
     pub causal: bool,
-    /// Feed-forward width. Left out or 0: the target's.
+    /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads. Left out or 0: the target's.
+    /// Query heads; 0 takes the target's.
     pub heads: usize,
-    /// Key and value heads. Left out or 0: as many of the target's as divide the query heads.
+    /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the anchor's own place predicts too, so that as many tokens are drafted as a block has (DSpark). `false`.
+    /// Whether the anchor's own place predicts too, so that a draft has as many tokens as a block (DSpark).
     pub sample_from_anchor: bool,
-    /// Taps of the convolutions around the parts of a layer; the authors of DFlash 2 take 2. Left out or 0: no convolutions.
+    /// Places that the convolutions around attention and feed-forward part read; DFlash 2 takes 2, 0 has no
+    /// convolutions.
     pub conv_taps: usize,
-    /// Channels that share what a place changes about a convolution. 16.
+    /// Channels that share what a place changes about a convolution.
     pub conv_group: usize,
-    /// Rank of the selector of paths; the authors of DFlash 2 take 256. Left out or 0: no selector.
+    /// Width of the codes of the selector; DFlash 2 takes 256, 0 has none.
     pub selector_rank: usize,
-    /// Candidates of a slot that the selector chooses from. 16.
+    /// Candidates of a slot that the selector chooses from.
     pub selector_top_k: usize,
-    /// Rank of the bias on a slot's logits by the token before it; the authors of DSpark take 256. Left out or 0: none.
+    /// Width of the codes of the bias by the token before; DSpark takes 256, 0 has none.
     pub markov_rank: usize,
-    /// What that bias reads. `"vanilla"`.
+    /// What that bias reads. vLLM and llama.cpp load only `"vanilla"`, SGLang all.
     pub markov: MarkovKind,
-    /// Whether there is a head that guesses how likely the target keeps a draft (DSpark). `false`.
+    /// Whether a head guesses how likely the target keeps what a slot drafts (DSpark). Drafts of the shape
+    /// `"confident"` end by it.
     pub confidence: bool,
 }
 

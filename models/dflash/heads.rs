@@ -4,6 +4,7 @@ use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::sigmoid;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -11,15 +12,15 @@ use crate::linear::{Bias, Linear};
 use crate::weights::{Init, Scope, lift};
 
 /// What a slot's logits take from the token before it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MarkovKind {
-    /// `W₂ E[a]` of that token alone.
+    /// The token before.
     #[default]
     Vanilla,
-    /// `W₂ (g ⊙ E[a])` with a gate `g = σ(G [h; E[a]])`.
+    /// Also the slot's hidden state.
     Gated,
-    /// `W₂ tanh(o)` of a state that runs over the tokens of the block.
+    /// All tokens of the block before.
     Rnn,
 }
 

@@ -1,15 +1,15 @@
 //! How blocks of masks are made.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What the places of the text before a block see.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Context {
     /// Everything, the block included, as in the paper: each draft computes the whole text again.
     #[default]
     Bidirectional,
-    /// What comes before them, so that their keys and values are kept from draft to draft. The block sees the text and, in
-    /// both directions, itself.
+    /// What comes before it, so that its keys and values are kept from draft to draft.
     Causal,
 }
 

@@ -23,8 +23,8 @@ pub struct DeviceArgument {
 /// Variables of the chat template.
 #[derive(Debug, Default, Args)]
 pub struct TemplateArgument {
-    /// A variable that the chat template reads, such as `enable_thinking=false`; may be repeated. Of a drafter trained or
-    /// imported with some, these are taken unless they are given otherwise
+    /// Set a variable that the chat template reads, such as `enable_thinking=false`; may be repeated. A drafter brings the
+    /// variables that it was trained or imported with
     #[arg(long = "template-variable", value_name = "KEY=VALUE", value_parser = template_variable)]
     pub template_variables: Vec<(String, Value)>,
 }
@@ -51,7 +51,7 @@ fn template_variable(given: &str) -> Result<(String, Value), String> {
         return Err(format!("expected a name before `=`, found `{key}`"));
     }
     if OWN_VARIABLES.contains(&key) {
-        return Err(format!("`{key}` is what the program sets"));
+        return Err(format!("the program sets `{key}` itself"));
     }
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((key.to_owned(), value))

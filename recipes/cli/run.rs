@@ -18,6 +18,7 @@ use crate::cli::commands::generate::GenerateArguments;
 use crate::cli::commands::import::ImportArguments;
 use crate::cli::commands::recipe::RecipeArguments;
 use crate::cli::commands::report::ReportArguments;
+use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::{RECIPES, Recipe};
@@ -37,24 +38,26 @@ enum Command {
     Recipe(RecipeArguments),
     /// List the kinds of recipes
     Recipes,
+    /// Print the JSON schema of recipe files, by which editors complete and check keys
+    Schema(SchemaArguments),
     /// Judge any drafter's folder, ours or a published one
     Evaluate(EvaluateArguments),
     /// Answer one prompt and show which tokens were drafted
     Generate(GenerateArguments),
     /// Write the drafter of a run or a folder for a serving engine
     Export(ExportArguments),
-    /// Make a published drafter a run
+    /// Turn a published drafter into a run
     Import(ImportArguments),
-    /// Check that a drafter's folder is as it was written, and for this target
+    /// Check that a drafter's folder is unchanged and made for this target
     Check(CheckArguments),
     /// Prepare, check or regenerate a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
-    /// Remove what runs of this name have set aside
+    /// Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
     Clean(CleanArguments),
-    /// Compare the reports of several runs in one table
+    /// Compare the reports of several runs in one table or picture
     Report(ReportArguments),
-    /// Measure the speed of training steps
+    /// Measure the speed of feature capture, training and decoding
     Bench(BenchArguments),
 }
 
@@ -69,7 +72,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
     (0, "it is done"),
     (
         1,
-        "it failed, or found what it looks for to be wrong (`check`, `data lint`)",
+        "it failed, or `check` or `data lint` found something wrong",
     ),
     (
         MISUSED,
@@ -132,7 +135,7 @@ fn install_interrupt() -> Result<()> {
             std::process::exit(INTERRUPTED.into());
         }
         interrupt();
-        tell("stopping at the next safe point; once more to stop at once");
+        tell("stopping at the next safe point; press Ctrl-C again to stop at once");
     })
     .context("cannot listen for Ctrl-C")
 }
@@ -150,6 +153,7 @@ impl Arguments {
                 let line = |recipe: &Recipe| format!("{:width$}  {}\n", recipe.name, recipe.about);
                 print(RECIPES.iter().map(line).collect::<String>())
             }
+            Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Evaluate(arguments) => stoppable(commands::evaluate::run(&arguments)),
             Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
             Command::Export(arguments) => stoppable(commands::export::run(&arguments)),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
+use schemars::SchemaGenerator;
 use serde_json::Value;
 use spectrain_checkpoints::dialect::Reading;
 use spectrain_checkpoints::known::dialect_of;
@@ -29,6 +30,7 @@ use crate::families::shipped::Shipped;
 use crate::families::trained::{Loaded, Trained};
 use crate::recipe::document::Document;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::schema::OwnTables;
 use crate::recipe::settings::Settings;
 use crate::recipe::tables::{Engine, ExportTable};
 use crate::stages::context::StageContext;
@@ -121,6 +123,8 @@ pub struct Recipe {
     pub family: &'static str,
     /// The engines that load its drafters, whatever their settings rule out.
     pub engines: &'static [Engine],
+    /// The schema of its own tables.
+    pub schema: fn(&mut SchemaGenerator) -> OwnTables,
     /// Runs a stage of its training.
     pub train: fn(&StageContext, &str) -> Result<Value>,
     /// Opens a drafter's folder.
@@ -171,6 +175,7 @@ impl Recipe {
             },
             family: D::DIALECTS[0].0.family,
             engines: D::ENGINES,
+            schema: |generator| OwnTables::of::<D::Config, O::Config>(generator, O::STAGES),
             open: |folder, reading, target, device| {
                 Ok(Box::new(Loaded(D::open(folder, reading, target, device)?)))
             },

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_train::TrainConfig;
 
@@ -15,40 +16,40 @@ use crate::recipe::tables::{
 };
 
 /// A recipe file of a drafter with the settings `D` and an objective with the settings `O`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, bound = "")]
 pub struct File<D: Settings, O: Settings> {
-    /// The registry's name: drafter and objective.
+    /// Required. The drafter and its objective, by their name in `spectrain recipes`.
     pub recipe: String,
-    /// Folder under `runs/`.
+    /// Required. The run's folder under `runs/`.
     pub name: String,
-    /// Seed of the drafter's first weights, of the data order and of the synthetic data. Default: 0.
+    /// Seed of the drafter's first weights, of the data order and of the synthetic data.
     #[serde(default)]
     pub seed: u64,
-    /// Folder of a drafter whose weights training starts from, ours or a published one. Default: none, random weights.
+    /// Folder of a drafter, ours or a published one, whose weights training starts from; `[drafter]` must describe it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<PathBuf>,
-    /// See [`TargetTable`].
+    /// The frozen model that a drafter is trained for.
     pub target: TargetTable,
-    /// See [`SyntheticTable`].
+    /// Makes conversations and a small target that has learnt them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticTable>,
-    /// See [`DataTable`].
+    /// Which conversations there are, and how they become tokens.
     pub data: DataTable,
-    /// See [`FeaturesTable`].
+    /// When the target's hidden states are computed.
     pub features: FeaturesTable,
     /// What only this drafter has.
     pub drafter: D,
     /// What only this objective has.
     pub objective: O,
-    /// See [`TrainConfig`].
+    /// How the drafter is trained.
     pub train: TrainConfig,
-    /// See [`ResolvedRecipe::stages`].
+    /// The keys of `[train]` that are other in one stage of a training in several stages.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stages: BTreeMap<String, TrainConfig>,
-    /// See [`ExportTable`].
+    /// The drafter as serving engines load it.
     pub export: ExportTable,
-    /// See [`EvaluateTable`].
+    /// How the drafter is judged.
     pub evaluate: EvaluateTable,
 }
 

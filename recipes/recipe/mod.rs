@@ -8,6 +8,7 @@ pub mod problem;
 pub mod read;
 mod renamed;
 pub mod resolved;
+pub mod schema;
 pub mod settings;
 pub mod tables;
 #[cfg(test)]

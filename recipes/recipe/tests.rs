@@ -320,7 +320,7 @@ fn every_shipped_recipe_is_valid() {
         {
             let text = std::fs::read_to_string(&path).unwrap();
             assert!(
-                text.starts_with("# spectrain recipe recipes/"),
+                text.contains("\n# spectrain recipe recipes/"),
                 "{}: no command",
                 path.display()
             );

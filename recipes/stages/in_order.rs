@@ -46,23 +46,23 @@ fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
     let advice = format!("run it with `--stage {name}` too");
     // What an unfinished stage reads may not be there either; that it is unfinished says more.
     if context.run.manifest(name)?.is_none() {
-        bail!("stage `{name}` comes before and has not run; {advice}");
+        bail!("stage `{name}` has to come first and has not run; {advice}");
     }
     match context.state(stage)? {
         StageState::Done(_) => Ok(()),
         StageState::Missing | StageState::Interrupted => {
-            bail!("stage `{name}` comes before and is not finished; {advice}")
+            bail!("stage `{name}` has to come first and is not finished; {advice}")
         }
         StageState::Damaged(what) => bail!(
-            "stage `{name}` comes before, and of what it left {}; {advice}",
+            "stage `{name}` has to come first, and of what it left {}; {advice}",
             listed(&what)
         ),
         StageState::Longer { what, .. } => bail!(
-            "stage `{name}` comes before and is to go on: {}; {advice}",
+            "stage `{name}` has to come first and has more to do: {}; {advice}",
             what.join(", ")
         ),
         StageState::Changed(what) => bail!(
-            "stage `{name}` comes before and is out of date: {}; {advice}",
+            "stage `{name}` has to come first and is out of date: {}; {advice}",
             what.join(", ")
         ),
     }

@@ -74,7 +74,7 @@ impl<'a> Setup<'a> {
             if config.warmup_steps != given.warmup_steps {
                 let (asked, warmup) = (given.warmup_steps, config.warmup_steps);
                 context.output.warn(format!(
-                    "{stage}: a warm-up of {asked} steps does not fit into them, so it has {warmup}"
+                    "{stage}: the warm-up of {asked} steps is longer than that and is cut to {warmup}"
                 ));
             }
         }

@@ -197,7 +197,7 @@ fn a_stage_alone_needs_the_earlier_ones_done_and_up_to_date() {
         format!("{:#}", error.unwrap_err())
     };
     assert!(
-        train(&[]).contains("stage `prepare` comes before and has not run"),
+        train(&[]).contains("stage `prepare` has to come first and has not run"),
         "{}",
         train(&[])
     );

@@ -1,3 +1,4 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
@@ -6,42 +7,44 @@ use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 
 /// The `[objective]` table of a DFlash recipe. Every key may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BlockLossConfig {
-    /// The most blocks of a row. 512.
+    /// The most blocks of a row of `data.max_length` tokens.
     pub anchors: usize,
-    /// Where they stand. `"random"`.
+    /// Where blocks stand.
     pub placement: Anchors,
-    /// Which tokens of a block are masked. `"all"`.
+    /// Which tokens of a block are masked. `recipe = "dflash-deer"` sets this key itself, stage by stage.
     pub masking: BlockMasking,
-    /// Factor on the cross-entropy with the text. 1.
+    /// Factor on the cross-entropy with the text.
     pub label_weight: f64,
-    /// Factor on the divergence from the target's distribution. 0.
+    /// Factor on the divergence from the target's distribution; with `divergence = "ce"` the label is the target's most
+    /// likely token.
     pub teacher_weight: f64,
-    /// That divergence; `"ce"` is the target's most likely token. `"kl"`.
+    /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// How much each slot counts. `"d_pace"`.
+    /// How much each slot *k*, from 0, counts. `recipe = "dflash-deer"` sets this key itself, stage by stage.
     pub slot_weights: SlotWeights,
-    /// Slots over which exponential weights fall to 1/e. Left out or 0: the authors', by the size of the block.
+    /// Slots over which exponential weights fall to 1/e; 0 takes the authors': 4 for up to 8 slots, 5 up to 12, 7
+    /// beyond.
     pub decay_slots: f64,
-    /// By how much a slot counts more than the one behind it, with rising weights. 1.01.
+    /// How much more a slot counts than the one behind it, with rising weights; 1.05 diverged for the authors of DEER.
     pub growth: f64,
-    /// Share of certainty in D-PACE. 0.5.
+    /// Share of 1 in the probabilities of D-PACE.
     pub certainty: f64,
-    /// Whether the sum is divided by the positions that count, and not by their weights (speculators). `false`.
+    /// Whether the sum is divided by the slots that count, as speculators does, and not by their weights.
     pub divide_by_count: bool,
-    /// Factor on the cross-entropy of the selector of paths, where the drafter has one. 1.
+    /// Factor on the cross-entropy of the selector of paths, where the drafter has one.
     pub selector_weight: f64,
-    /// Whether the text's token takes the place of the least likely candidate where it is none (SpecForge, speculators), or
-    /// such slots teach the selector nothing (NeMo). `true`.
+    /// Whether the text's token replaces the least likely candidate where it is none of them (SpecForge, speculators);
+    /// otherwise such slots teach the selector nothing (NeMo).
     pub inject: bool,
-    /// Factor on the cross-entropy of the guess how likely a draft is kept, where the drafter has a head for it. 1.
+    /// Factor on the cross-entropy of the guess, where the drafter has a head for it.
     pub confidence_weight: f64,
 }
 
 /// Where blocks stand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Anchors {
     /// Anywhere in replies, drawn anew for each step.
@@ -51,16 +54,17 @@ pub enum Anchors {
 }
 
 /// How much each slot counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotWeights {
-    /// Slot `k`, the first being 0, counts `exp(-k / decay_slots)` (DFlash, <https://arxiv.org/abs/2602.06036>).
+    /// `exp(-k / decay_slots)` (DFlash).
     Exponential,
     /// All alike.
     Uniform,
-    /// Slot `k` of `R` counts `growth^(R - 1 - k)` (DEER, <https://arxiv.org/abs/2512.15176>).
+    /// `growth` to the power of the slots behind it (DEER).
     Rising,
-    /// By the probability that a decoder gets so far, as the drafter sees it (D-PACE, <https://arxiv.org/abs/2605.18810>).
+    /// As likely as a decoder gets to the slot and beyond, by the drafter's own probabilities (D-PACE,
+    /// <https://arxiv.org/abs/2605.18810>).
     DPace,
     /// All alike up to the first slot where the drafter errs, none behind it (AUF, <https://arxiv.org/abs/2607.01893>).
     Auf,

@@ -1,9 +1,10 @@
 //! Which tokens of a block are masked in training.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::seed::{mix, uniform};
 
 /// Which tokens of a block are masked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockMasking {
     /// All behind the anchor, as in decoding (DFlash).

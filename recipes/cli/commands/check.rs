@@ -33,7 +33,7 @@ pub struct CheckArguments {
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// Conversations to measure τ with; without them the target makes texts up
+    /// Conversations to measure τ with; without them the target makes up texts
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     #[command(flatten)]
@@ -101,8 +101,8 @@ fn measured(
         }
         None => (
             judge.generated_prompts(PROMPTS)?,
-            "texts that the target made up, which nobody asks for",
-            "it drafts; how well, `--prompts FILE` says, or `spectrain evaluate`\n",
+            "texts that the target made up",
+            "it drafts; `--prompts FILE` or `spectrain evaluate` says how well\n",
         ),
     };
     let decoded = accepted(judge, &prompts)?;

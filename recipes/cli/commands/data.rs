@@ -32,9 +32,9 @@ pub enum DataCommand {
         #[command(flatten)]
         text: TextArguments,
     },
-    /// Let a target answer the turns of conversations anew
+    /// Have a target answer the turns of conversations anew
     Regenerate(RegenerateArguments),
-    /// Say what is in a dataset and what is wrong with it; fails where something is
+    /// Report what is in a dataset and what is wrong with it; end with 1 where something is
     Lint {
         /// Conversations to train on
         #[arg(long, value_name = "PATH")]

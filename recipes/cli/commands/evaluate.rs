@@ -43,7 +43,7 @@ pub struct EvaluateArguments {
     /// Temperature; may be repeated
     #[arg(long = "temperature", value_name = "T", default_values_t = [0.0, 1.0])]
     temperatures: Vec<f64>,
-    /// Length of a chain to draft, in tokens, 0 being the drafter's own; may be repeated [default: 0, without `--draft`]
+    /// Tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
@@ -52,13 +52,13 @@ pub struct EvaluateArguments {
     /// Tokens after each prompt, at most
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     max_new_tokens: usize,
-    /// Which test decides over drafted tokens
+    /// The test that decides over drafted tokens
     #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
     verifier: VerifierName,
-    /// Judge a drafter by other targets than the one that its folder says it was trained for
+    /// Judge a drafter with a target other than the one that its folder names
     #[arg(long)]
     other_target: bool,
-    /// Go on behind the target's end tokens, so that every output has the same length
+    /// Decode past the target's end tokens, so that every output has the same length
     #[arg(long)]
     ignore_stop: bool,
     /// Do not decode without the drafter: no speed-up, no check that nothing is lost

@@ -66,7 +66,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     }
     if is_inside(&arguments.out, &source.folder)? {
         bail!(
-            "`{}` is inside of the folder that is exported; choose another `--out`",
+            "`{}` is inside the folder to export; choose another `--out`",
             arguments.out.display()
         );
     }
@@ -189,7 +189,7 @@ fn check_clear(folder: &Path, target: &Path) -> Result<()> {
     let meanings = dialect_of(&model)?.meanings(&model, &reading, None)?;
     match &meanings[..] {
         [first, second, ..] => bail!(
-            "`{}` can be meant in more ways than one ({}; {}): `spectrain import` measures which is the one",
+            "`{}` can be read in more ways than one ({}; {}): `spectrain import` measures which one is meant",
             folder.display(),
             first.text,
             second.text

@@ -44,7 +44,7 @@ pub struct GenerateArguments {
     /// Temperature; 0 takes the most likely token
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f64,
-    /// Length of the draft, in tokens; 0 is the drafter's own
+    /// Tokens of the draft; 0 takes the drafter's own length
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     draft_length: usize,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`

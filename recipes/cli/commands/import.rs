@@ -34,7 +34,7 @@ const USELESS: f64 = 1.05;
 /// Arguments of `spectrain import`.
 #[derive(Debug, clap::Args)]
 pub struct ImportArguments {
-    /// The published drafter: its folder, or a hub id, `owner/name` or `owner/name@revision`; of a run, what it has exported
+    /// The published drafter: its folder, or a hub id, `owner/name` or `owner/name@revision`; a run stands for what it has exported
     #[arg(value_name = "DRAFTER")]
     drafter: String,
     /// The target it was trained for: a hub id or a folder
@@ -46,7 +46,7 @@ pub struct ImportArguments {
     /// Captured layers as 0-based indices of the layers whose output is read, whatever the folder says
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     layers: Option<Vec<usize>>,
-    /// Conversations to measure with; without them the target makes texts up
+    /// Conversations to measure with; without them the target makes up texts
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Prompts to measure with
@@ -183,13 +183,13 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
         text.push_str(&format!("not taken: {}\n", other.summary()));
         if taken.may_be_chance(other) {
             tracing::warn!(
-                "the difference may be chance: measure with `--prompts` of what the drafter is for, or decide with `--layers`"
+                "the difference may be chance: measure with `--prompts` of the kind that the drafter is for, or decide with `--layers`"
             );
         }
     }
     if taken.decoded.tau() < USELESS {
         tracing::warn!(
-            "next to nothing of what it drafts is accepted: is it for this target, and are these the layers?"
+            "the target accepts almost nothing of what it drafts: is it for this target, and are these the layers?"
         );
     }
     run.finish(manifest, started.elapsed().as_secs_f64(), provenance)?;
@@ -336,7 +336,7 @@ fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
         .collect();
     if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
         bail!(
-            "the folder can be meant in two ways that are worth the same: {}; {}; measure with `--prompts` of \
+            "the folder can be read in two ways that do equally well: {}; {}; measure with `--prompts` of \
              what the drafter is for, or decide on the layers with `--layers`",
             best.summary(),
             other.summary()

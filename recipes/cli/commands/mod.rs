@@ -12,3 +12,4 @@ mod prompts;
 pub mod recipe;
 pub mod regenerate;
 pub mod report;
+pub mod schema;

@@ -8,7 +8,7 @@ use clap::Args;
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::printable;
-use spectrain_eval::{Report, compare};
+use spectrain_eval::{Report, compare, picture};
 
 use crate::cli::progress::print;
 use crate::errors::Misuse;
@@ -17,8 +17,10 @@ use crate::runtime::target;
 
 /// Where a report is, in the folder of a run or of `spectrain evaluate --out`.
 const INSIDE: [&str; 2] = ["evaluate/report.json", "report.json"];
-/// What the table may be written as: it is Markdown.
-const ENDINGS: [&str; 3] = ["md", "markdown", "txt"];
+/// Names of files for the table, which is Markdown.
+const TABLES: [&str; 3] = ["md", "markdown", "txt"];
+/// Names of files for the picture.
+const PICTURES: [&str; 1] = ["svg"];
 
 /// Arguments of `spectrain report`.
 #[derive(Debug, Args)]
@@ -26,7 +28,8 @@ pub struct ReportArguments {
     /// Runs or their folders, `report.json` files or folders with one, or the drafter's folder of a run
     #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
-    /// Write the table, which is Markdown, to this file (`.md` or `.txt`) instead of printing it
+    /// Write to this file instead of printing: the table, which is Markdown (`.md` or `.txt`), or a picture of the acceptance
+    /// at each depth and of τ (`.svg`)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The folder of runs
@@ -46,9 +49,9 @@ struct Found {
 
 /// Runs the command.
 pub fn run(arguments: &ReportArguments) -> Result<()> {
-    if let Some(out) = &arguments.out {
-        check_ending(out)?;
-    }
+    let out = arguments.out.as_deref();
+    let out = out.map(|file| Form::of(file).map(|form| (file, form)));
+    let out = out.transpose()?;
     let reports = arguments.reports.iter();
     let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
     let found = reports.collect::<Result<Vec<_>>>()?;
@@ -60,23 +63,45 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
         }
         named.push((name, found.report));
     }
-    let table = compare(&named) + &remarks;
-    match &arguments.out {
-        Some(file) => Ok(write_file(file, table.as_bytes())?),
-        None => print(table),
+    match out {
+        Some((file, Form::Picture)) => {
+            if !remarks.is_empty() {
+                tracing::warn!("{}", remarks.trim());
+            }
+            Ok(write_file(file, picture(&named).as_bytes())?)
+        }
+        Some((file, Form::Table)) => {
+            let table = compare(&named) + &remarks;
+            Ok(write_file(file, table.as_bytes())?)
+        }
+        None => print(compare(&named) + &remarks),
     }
 }
 
-/// Fails for a file of another kind.
-fn check_ending(out: &Path) -> Result<()> {
-    let ending = out.extension().unwrap_or_default().to_string_lossy();
-    if ENDINGS.contains(&&*ending.to_lowercase()) {
-        Ok(())
-    } else {
+/// What is written of the reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Table,
+    Picture,
+}
+
+impl Form {
+    /// What a file of this name holds.
+    fn of(file: &Path) -> Result<Self> {
+        let ending = file.extension().unwrap_or_default().to_string_lossy();
+        let ending = ending.to_lowercase();
+        if TABLES.contains(&&*ending) {
+            return Ok(Self::Table);
+        }
+        if PICTURES.contains(&&*ending) {
+            return Ok(Self::Picture);
+        }
+        let known = TABLES.iter().chain(&PICTURES);
+        let known: Vec<String> = known.map(|ending| format!("`.{ending}`")).collect();
         let message = format!(
-            "`--out {}`: the table is Markdown: expected a name that ends in {}",
-            printable(&out.display().to_string()),
-            ENDINGS.map(|ending| format!("`.{ending}`")).join(" or ")
+            "`--out {}`: expected a name that ends in {}",
+            printable(&file.display().to_string()),
+            known.join(" or ")
         );
         Err(Misuse(message).into())
     }
@@ -251,12 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn only_files_that_can_hold_the_table_are_written() {
+    fn only_files_that_can_hold_the_table_or_the_picture_are_written() {
         for out in ["a.md", "a/b.MD", "a.txt"] {
-            check_ending(Path::new(out)).unwrap();
+            assert_eq!(Form::of(Path::new(out)).unwrap(), Form::Table);
         }
+        assert_eq!(Form::of(Path::new("a.svg")).unwrap(), Form::Picture);
         for out in ["a.html", "a", "a.json", "md"] {
-            let error = check_ending(Path::new(out)).unwrap_err();
+            let error = Form::of(Path::new(out)).unwrap_err();
             assert!(error.is::<Misuse>(), "{error}");
             let text = error.to_string();
             assert!(

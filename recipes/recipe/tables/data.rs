@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use spectrain_data::held_out::LARGEST_SHARE;
@@ -19,36 +20,35 @@ const MOST_COPIES: f64 = 1000.0;
 /// Share of the prompts that are held out where nothing is said.
 const HELD_OUT: f64 = 0.02;
 
-/// The `[data]` table: which conversations, and how they become tokens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Which conversations there are, and how they become tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataTable {
-    /// Conversations to train on: a file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, or a
-    /// list of these with weights. Required without `[synthetic]`.
+    /// A file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, `{ path = "…", weight = 2
+    /// }`, or a list of these. Required without `[synthetic]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Sources>,
-    /// Conversations to evaluate with, other than those to train on; as `train`, without weights. Default: some of
-    /// `train`, see `held_out`.
+    /// As `train`, without weights: other conversations, to evaluate with. Left out: some of `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<Sources>,
-    /// Without `eval`: share of the prompts of `train` that are held out for the evaluation. Default: 0.02.
+    /// Without `eval`: share of the prompts of `train` kept for the evaluation, at most 0.2. Left out: 0.02.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<f64>,
-    /// Longest sample, in tokens. Default: 2048.
+    /// Tokens of the longest sample, and of a row that samples are packed into; at least 4.
     pub max_length: usize,
-    /// What happens to longer ones: `drop` or `truncate`. Default: `drop`.
+    /// What happens to longer samples.
     pub overlong: Overlong,
-    /// The tokens trained on: `assistant`, `last_turn` (the last answer) or `all`. Default: `assistant`.
+    /// Which tokens are trained on.
     pub mask: Masking,
-    /// A chat template (Jinja) in place of the target's own.
+    /// A file with a chat template (Jinja) in place of the target's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PathBuf>,
-    /// Variables that the chat template reads, such as `{ enable_thinking = false }`. Default: none.
+    /// What the chat template reads beside the conversation, such as `{ enable_thinking = false }`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub template_variables: Map<String, Value>,
-    /// Whether a conversation is one sample, or one for each answer: `auto`, `joined` or `expand`. Default: `auto`.
+    /// Samples of a conversation with several answers. `"expand"` needs `mask = "assistant"`.
     pub turns: Turns,
-    /// Samples with fewer tokens to train on are left out. Default: 1.
+    /// Samples with fewer tokens to train on are left out.
     pub min_trained_tokens: usize,
 }
 

@@ -1,5 +1,6 @@
 //! The `[evaluate]` table.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_eval::{DraftChoice, VerifierChoice};
 use spectrain_models::Sampling;
@@ -7,34 +8,32 @@ use spectrain_models::bounds;
 
 use crate::recipe::problem::{Problem, some_of, within};
 
-/// The `[evaluate]` table: how the drafter is judged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// How the drafter is judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluateTable {
-    /// Further targets to judge with, folders or hub ids: their tokens must be those of the recipe's own, whose prompts
-    /// they continue, and the drafter must go with each. Default: none.
+    /// Further targets that judge the drafter, folders or hub ids with the same tokens.
     pub targets: Vec<String>,
-    /// Prompts of `[data] eval` to decode, spread evenly over it. Default: 64.
+    /// Prompts of `data.eval` to decode, spread evenly over it.
     pub prompts: usize,
-    /// Temperatures; 0 takes the most likely token. Default: `[0.0, 1.0]`.
+    /// Each is a setting of the report; 0 takes the most likely token.
     pub temperatures: Vec<f64>,
-    /// Above temperature 0, keeps the `top_k` most likely tokens; 0 keeps all. Default: 0.
+    /// Above temperature 0, keeps this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all. Default: 1.
+    /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all.
     pub top_p: f64,
-    /// Lengths of chains to draft, in tokens; each is one setting of the report. 0 is the drafter's own: all heads, all of a
-    /// block, or else what is usual. Default: `[0]`.
+    /// Tokens of the chains to draft; each length is a setting of the report. 0 is the drafter's own: one token of each
+    /// head, all slots of a block, 8 of PARD, 16 of PARD-2, 5 of all others.
     pub draft_lengths: Vec<usize>,
-    /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting. Default: none.
+    /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
-    /// Tokens to decode after each prompt, at most. Default: 128.
+    /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,
-    /// `auto`: greedy at temperature 0, else rejection sampling; `greedy` (temperature 0 only), `rejection`; `block`, for
-    /// chains; `typical-lossy`, which changes what the target says. Default: `auto`.
+    /// The test that decides over drafted tokens.
     pub verifier: VerifierName,
-    /// Whether prompts are decoded without a drafter too, for the speed-up and the check that nothing is lost. Default: true.
+    /// Whether prompts are also decoded without a drafter, for the speed-up and the check that nothing is lost.
     pub baseline: bool,
-    /// Seed of sampling and of the confidence intervals. Default: 0.
+    /// Seed of sampling and of the confidence intervals.
     pub seed: u64,
 }
 
@@ -158,20 +157,24 @@ fn chain_length(asked: usize, own: usize) -> usize {
     if asked == 0 { own } else { asked }
 }
 
-/// Which test decides over drafted tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+/// The test that decides over drafted tokens.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerifierName {
-    /// `greedy` at temperature 0, else `rejection`.
+    /// `"greedy"` at temperature 0, else `"rejection"`.
     #[default]
     Auto,
-    /// A token must be the target's most likely one.
+    /// A token must be the target's most likely one; for temperature 0 only.
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
-    /// `greedy` at temperature 0, else block verification, for chains only: as exact, and on average never accepts less.
+    /// `"greedy"` at temperature 0; above it a chain is judged as a whole: as exact, and on average it never accepts
+    /// less.
     Block,
-    /// `greedy` at temperature 0, else typical acceptance, which changes what the target says.
+    /// `"greedy"` at temperature 0; above it Medusa's typical acceptance, which changes what the target says and is
+    /// marked as lossy.
     TypicalLossy,
 }
 

@@ -1,16 +1,17 @@
 //! The `[export]` table.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::DType;
 
-/// The `[export]` table: the drafter as serving engines load it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The drafter as serving engines load it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportTable {
-    /// Engines and libraries the drafter is for. Those that load another layout get a folder of their own. Default:
-    /// `["sglang", "vllm"]`.
+    /// Engines that the drafter is for: their launch commands are printed, and those that load a folder of their own
+    /// get one.
     pub to: Vec<Engine>,
-    /// Type of the exported weights: `bf16`, `f16` or `f32`. Default: `bf16`.
+    /// Type of the exported weights.
     pub dtype: ExportType,
 }
 
@@ -24,16 +25,18 @@ impl Default for ExportTable {
 }
 
 /// A serving engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     /// SGLang.
     Sglang,
     /// vLLM.
     Vllm,
-    /// Hugging Face `transformers`, which takes language models and DFlash drafters.
+    /// Hugging Face Transformers, for language models and DFlash.
     Hf,
-    /// vLLM by a folder of the speculators library, which names its target; for EAGLE-3 and DFlash.
+    /// vLLM by a folder of the speculators library, which names its target, for EAGLE-3 and DFlash.
     Speculators,
     /// llama.cpp, after its own conversion.
     #[serde(rename = "llama-cpp")]
@@ -70,7 +73,9 @@ impl Engine {
 }
 
 /// Type of the exported weights.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum ExportType {
     /// 16-bit brain floats.

@@ -1,15 +1,15 @@
 //! The `[features]` table.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The `[features]` table: when the target's hidden states are computed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// When the target's hidden states are computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// `live`: in the training process, again for every epoch. `stored`: once, in a stage of its own that writes them
-    /// to the disk. The target stays in memory in either mode: validation decodes with it. Default: `live`.
+    /// Where the hidden states come from. The target stays in memory in either mode: validation decodes with it.
     pub mode: FeatureMode,
-    /// Samples of one file of stored features. Default: 256.
+    /// Samples of one file of stored features.
     pub samples_per_shard: usize,
 }
 
@@ -23,12 +23,12 @@ impl Default for FeaturesTable {
 }
 
 /// When the target's hidden states are computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureMode {
-    /// During training.
+    /// In the training process, again in every epoch.
     #[default]
     Live,
-    /// Before it, to the disk.
+    /// Once, in a stage of its own that writes them to the disk.
     Stored,
 }

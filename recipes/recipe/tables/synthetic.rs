@@ -1,42 +1,43 @@
 //! The `[synthetic]` table.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds::{self, Bounded};
 
 use crate::recipe::problem::{Problem, within};
 
-/// The `[synthetic]` table: makes conversations and a small target that has learnt them, so that a recipe runs with
-/// nothing at hand. `target.model`, `data.train` and `data.eval` are then this stage's outputs and must be absent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Makes conversations and a small target that has learnt them. `target.model`, `data.train` and `data.eval` are then
+/// outputs of this stage and must be absent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyntheticTable {
-    /// Conversations to train on. Default: 8000.
+    /// Conversations to train on.
     pub conversations: usize,
-    /// Conversations kept for the evaluation. Default: 200.
+    /// Conversations kept for the evaluation.
     pub held_out: usize,
-    /// Tokens of the tokenizer and the target. Default: 2048.
+    /// Tokens of the tokenizer and the target; at least 320.
     pub vocab: usize,
-    /// Decoder layers. Default: 6.
+    /// Decoder layers of the target.
     pub layers: usize,
-    /// Residual width. Default: 128.
+    /// Width of the residual stream.
     pub d_model: usize,
-    /// Feed-forward width. Default: 384.
+    /// Width inside the feed-forward part.
     pub d_ff: usize,
-    /// Query heads. Default: 4.
+    /// Query heads.
     pub heads: usize,
-    /// Key and value heads. Default: 2, or 1 where that does not divide `heads`.
+    /// Key and value heads, a divisor of `heads`.
     pub kv_heads: usize,
-    /// Width of a head. Default: 32.
+    /// Width of a head; even.
     pub d_head: usize,
-    /// Optimiser steps of the target. Default: 400.
+    /// Optimiser steps of the target.
     pub steps: usize,
-    /// Tokens of one step. Default: 4096, and at least `max_length`.
+    /// Tokens of one step; at least `max_length`.
     pub batch_tokens: usize,
-    /// Longest conversation, in tokens; longer ones are left out. Default: 512, and at most `batch_tokens`.
+    /// Tokens of the longest conversation kept. Left out: at most `batch_tokens`.
     pub max_length: usize,
-    /// Peak learning rate of the target. Default: 0.002.
+    /// Peak learning rate of the target.
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises. Default: 40, and at most a tenth of `steps`.
+    /// Steps over which the learning rate rises. Left out: at most a tenth of `steps`.
     pub warmup_steps: usize,
 }
 

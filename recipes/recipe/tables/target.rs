@@ -1,26 +1,27 @@
 //! The `[target]` table.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The `[target]` table: the frozen model a drafter is trained for.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// The frozen model that a drafter is trained for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetTable {
-    /// A folder in the Hugging Face layout, or a hub id. Required, except where `[synthetic]` makes the target.
+    /// A folder in the Hugging Face layout, or a hub id. Required without `[synthetic]`, which makes the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Branch, tag or commit of a hub id. Default: the hub's main branch.
+    /// Branch, tag or commit of a hub id. Without it: the hub's main branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Type of the target's weights in memory. Default: `auto`.
+    /// Type of the target's weights in memory.
     pub dtype: TargetType,
 }
 
 /// Type of the target's weights in memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetType {
-    /// `f32` on the CPU, `bf16` on a GPU.
+    /// `"f32"` on the CPU, `"bf16"` on a GPU.
     #[default]
     Auto,
     /// 32-bit floats.

@@ -166,9 +166,9 @@ fn changed_inputs(old: &Inputs, new: &Inputs) -> Vec<String> {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let change = |name: &String| match (old.get(name), new.get(name)) {
         (Some(old), Some(new)) if old == new => None,
-        (Some(_), Some(_)) => Some(format!("{name} has other contents")),
+        (Some(_), Some(_)) => Some(format!("{name} has changed")),
         (None, _) => Some(format!("{name} is a new input")),
-        (_, None) => Some(format!("{name} is no input any more")),
+        (_, None) => Some(format!("{name} is no longer an input")),
     };
     names.into_iter().filter_map(change).collect()
 }

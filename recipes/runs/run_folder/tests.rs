@@ -238,7 +238,7 @@ fn a_change_names_the_keys_and_inputs_that_differ() {
     let new = json!({"train": {"rate": 2, "clip": 0.5, "log": 2}});
     assert_eq!(
         state_of(&run, &new, "2"),
-        changed(&["`train.rate`: 1 → 2", "the data has other contents"])
+        changed(&["`train.rate`: 1 → 2", "the data has changed"])
     );
     let other_log = json!({"train": {"rate": 1, "clip": 0.5, "log": 2}});
     assert_eq!(
@@ -274,7 +274,7 @@ fn a_training_goes_on_to_a_later_end_and_starts_over_for_an_earlier_one() {
         let other = state_of(&run, &settings(200, 2), "1");
         assert_eq!(other, changed(&["`train.rate`: 1 → 2", from_100]));
         let other = state_of(&run, &longer(200), "2");
-        assert_eq!(other, changed(&[from_100, "the data has other contents"]));
+        assert_eq!(other, changed(&[from_100, "the data has changed"]));
     }
 }
 

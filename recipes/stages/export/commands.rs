@@ -111,7 +111,7 @@ fn template_variables(variables: &Map<String, Value>) -> Option<Launch> {
     let shown = Value::Object(variables.clone());
     (!variables.is_empty()).then(|| {
         Launch::remark(&format!(
-            "requests must be sent with \"chat_template_kwargs\": {shown}, as the drafter was trained with these"
+            "send requests with \"chat_template_kwargs\": {shown}: the drafter was trained with these"
         ))
     })
 }

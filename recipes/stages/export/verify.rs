@@ -50,7 +50,7 @@ pub(super) fn verify(
         Ok(())
     } else {
         bail!(
-            "the drafter in `{place}` drafts otherwise than the trained one with its weights rounded"
+            "the drafter in `{place}` drafts other tokens than the trained one with its weights rounded"
         )
     }
 }

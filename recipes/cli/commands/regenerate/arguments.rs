@@ -38,7 +38,7 @@ pub struct RegenerateArguments {
     /// A server that speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as `http://localhost:8000`
     #[arg(long, value_name = "URL")]
     pub(super) server: Option<String>,
-    /// The target, a hub id or a folder, decoded by this program in the place of a server
+    /// The target, a hub id or a folder, which this program decodes in place of a server
     #[arg(long)]
     pub(super) target: Option<String>,
     /// The model's name on the server; without it, the only one that the server has
@@ -53,7 +53,7 @@ pub struct RegenerateArguments {
     /// Temperature; without it, the server's or the target's own setting
     #[arg(long)]
     pub(super) temperature: Option<f64>,
-    /// Share of probability that is sampled from; without it, the server's or the target's own setting
+    /// Share of probability to sample from; without it, the server's or the target's own setting
     #[arg(long)]
     pub(super) top_p: Option<f64>,
     /// Tokens of an answer, at most; without it, the server's limit, or 2048 with `--target`
@@ -65,10 +65,10 @@ pub struct RegenerateArguments {
     /// What happens to a conversation with an answer cut off at the longest one: `keep`, `drop` or `fail`
     #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
     pub(super) truncated: Truncated,
-    /// Conversations under way at a time
+    /// Conversations in progress at a time
     #[arg(long, default_value_t = 16, conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) concurrency: u16,
-    /// Further tries of a request that failed in a way that may pass
+    /// Times to repeat a request that failed for a reason that may pass
     #[arg(long, default_value_t = 6, conflicts_with = "target")]
     pub(super) retries: u32,
     /// Seconds until an answer that is not complete counts as failed
