@@ -398,6 +398,11 @@ fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pai
 }
 
 const EAGLE1: (&str, &str, &str) = ("eagle1", "first", "");
+const PEAGLE: (&str, &str, &str) = (
+    "peagle",
+    "together",
+    "[drafter]\nlayers = 2\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
+);
 const MEDUSA: (&str, &str, &str) = (
     "medusa",
     "heads",
@@ -422,9 +427,10 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
     let Some(python) = python("SPECTRAIN_VLLM") else {
         return;
     };
-    let trained = trained(&[EAGLE1, MEDUSA, LANGUAGE_MODEL, PARD, DFLASH]);
+    let trained = trained(&[EAGLE1, PEAGLE, MEDUSA, LANGUAGE_MODEL, PARD, DFLASH]);
     for (run, to, out) in [
         ("eagle3", "speculators", "eagle3-named"),
+        ("together", "speculators", "together-named"),
         ("dflash", "speculators", "dflash-named"),
         ("dflash", "hf", "dflash-hf"),
     ] {
@@ -436,10 +442,13 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
         Pair::new(drafter, job, Last::Whole)
     };
     let parallel = json!({"speculative": {"method": "draft_model", "parallel_drafting": true}});
+    let eagle3 = json!({"speculative": {"method": "eagle3", "parallel_drafting": true}});
     let pairs = [
         method("runs/eagle3/export/drafter", "eagle3"),
         method("eagle3-named", "eagle3"),
         method("runs/first/export/drafter", "eagle"),
+        Pair::new("runs/together/export/drafter", eagle3.clone(), Last::Whole),
+        Pair::new("together-named", eagle3, Last::Whole),
         method("runs/heads/export/drafter", "medusa"),
         method("runs/small/export/drafter", "draft_model"),
         Pair::new("runs/parallel/export/drafter", parallel, Last::Whole),

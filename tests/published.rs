@@ -164,7 +164,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
         ("drafter.window=7", "`window`: expected 7, found 0"),
         (
             "drafter.captured_layers=[0, 1]",
-            "captured layers: expected [0, 1]",
+            "`captured_layers`: expected [0,1]",
         ),
     ] {
         further(&["--set", key]).failed(&["other settings than `[drafter]`", part]);
