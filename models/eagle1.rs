@@ -153,15 +153,8 @@ impl Drafter for Eagle1 {
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let d = spec.d_model;
         // No norm follows the layer either: it predicts hidden states that are normed already.
-        let layer = EagleLayerConfig {
-            reads: Reads::Fused,
-            d_model: d,
-            d_ff: config.d_ff,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            d_head: spec.d_head,
-            norm_epsilon: spec.norm_epsilon,
-        };
+        let sizes = [config.d_ff, config.heads, config.kv_heads];
+        let layer = EagleLayerConfig::of(Reads::Fused, spec, sizes);
         Ok(Self {
             fc: Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?,
             layers: vec![EagleLayer::new(&mut root.child("layers.0"), layer)?],

@@ -11,7 +11,7 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, head};
 use crate::error::{Error, Result};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids};
@@ -21,7 +21,7 @@ use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
 use crate::untrained::Untrained;
-use crate::weights::{RandomWeights, Scope, Weights, lift};
+use crate::weights::{RandomWeights, Scope, Weights};
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -153,21 +153,18 @@ impl Eagle3 {
 
     /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
     pub fn head(&self) -> Tensor<2> {
-        match (&self.lm_head, &self.frozen.head) {
-            (Some(own), _) => own.weight.val(),
-            (None, Some(rows)) => self.lift(rows.clone()),
-            (None, None) => self.lift(self.frozen.target.lm_head.weight.val()),
-        }
+        let device = self.fc.weight.device();
+        head(
+            &self.lm_head,
+            &self.frozen.head,
+            &self.frozen.target,
+            &device,
+        )
     }
 
     /// The parameter that holds the head, unless the target's is shared.
     pub fn head_parameter(&self) -> Option<ParamId> {
         self.lm_head.as_ref().map(|head| head.weight.id)
-    }
-
-    /// A frozen tensor as one of the graph that the parameters are in.
-    fn lift<const D: usize>(&self, frozen: Tensor<D>) -> Tensor<D> {
-        lift(frozen, &self.fc.weight.device())
     }
 
     /// Its settings.
@@ -251,15 +248,8 @@ impl Drafter for Eagle3 {
             }
         }
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
-        let layer = EagleLayerConfig {
-            reads: Reads::Pair,
-            d_model: d,
-            d_ff: config.d_ff,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            d_head: spec.d_head,
-            norm_epsilon: spec.norm_epsilon,
-        };
+        let sizes = [config.d_ff, config.heads, config.kv_heads];
+        let layer = EagleLayerConfig::of(Reads::Pair, spec, sizes);
         let midlayer = EagleLayer::new(&mut root.child("midlayer"), layer)?;
         let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
         let lm_head = match config.head {

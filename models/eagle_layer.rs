@@ -6,7 +6,8 @@ use crate::decoder::Mlp;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::weights::Scope;
+use crate::target::{TargetParts, TargetSpec};
+use crate::weights::{Scope, lift};
 
 /// What an [`EagleLayer`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,25 @@ pub(crate) struct EagleLayerConfig {
     pub(crate) kv_heads: usize,
     pub(crate) d_head: usize,
     pub(crate) norm_epsilon: f64,
+}
+
+impl EagleLayerConfig {
+    /// A layer of these widths and heads, else of the target's sizes.
+    pub(crate) fn of(
+        reads: Reads,
+        target: &TargetSpec,
+        [d_ff, heads, kv_heads]: [usize; 3],
+    ) -> Self {
+        Self {
+            reads,
+            d_model: target.d_model,
+            d_ff,
+            heads,
+            kv_heads,
+            d_head: target.d_head,
+            norm_epsilon: target.norm_epsilon,
+        }
+    }
 }
 
 impl EagleLayer {
@@ -77,6 +97,28 @@ impl EagleLayer {
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
             mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
         })
+    }
+
+    /// Layers of which the first reads a pair and each further one the output of that before it, named `layers.N`.
+    ///
+    /// # Errors
+    /// The source lacks a parameter, or holds it in another shape.
+    pub(crate) fn stack(
+        root: &mut Scope,
+        target: &TargetSpec,
+        sizes: [usize; 3],
+        depth: usize,
+    ) -> Result<Vec<Self>> {
+        let layer = |number: usize| {
+            let reads = if number == 0 {
+                Reads::Pair
+            } else {
+                Reads::Output
+            };
+            let config = EagleLayerConfig::of(reads, target, sizes);
+            Self::new(&mut root.child(format!("layers.{number}")), config)
+        };
+        (0..depth).map(layer).collect()
     }
 
     /// The layer over a token's embedding beside a hidden state. The residual is the hidden state, or its norm if that comes
@@ -139,4 +181,18 @@ pub(crate) fn fuse(fc: &Linear, norms: &[RmsNorm], captured: Tensor<3>) -> Tenso
     let normed = norms.iter().enumerate();
     let normed = normed.map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)));
     fc.forward(Tensor::cat(normed.collect(), 2))
+}
+
+/// The head's weight, `[d_model, draft_vocab]`: the drafter's own, which takes gradients, else rows of the target's, or all.
+pub(crate) fn head(
+    own: &Option<Linear>,
+    rows: &Option<Tensor<2>>,
+    target: &TargetParts,
+    device: &Device,
+) -> Tensor<2> {
+    match (own, rows) {
+        (Some(own), _) => own.weight.val(),
+        (None, Some(rows)) => lift(rows.clone(), device),
+        (None, None) => lift(target.lm_head.weight.val(), device),
+    }
 }

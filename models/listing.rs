@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::target::{TargetParts, TargetSpec};
-use crate::transformer::embedding;
+use crate::transformer::{Transformer, TransformerConfig, embedding};
 use crate::weights::{Init, Scope, Weights};
 
 /// The name and the shape of a parameter in files.
@@ -56,6 +56,17 @@ pub fn hollow<D: Drafter>(
     draft_vocab: usize,
 ) -> Result<D> {
     hollow_drafter(config, target, draft_vocab, &mut Listing::default())
+}
+
+/// The parameters of a decoder of this structure, in the order in which it makes them.
+///
+/// # Errors
+/// None.
+pub fn decoder(structure: &TransformerConfig) -> Result<Vec<Parameter>> {
+    let (device, mut listing) = (Device::flex(), Listing::default());
+    let mut scope = Scope::root(&mut listing, &device, DType::F32);
+    Transformer::new(&mut scope, structure.clone())?;
+    Ok(listing.0)
 }
 
 fn hollow_drafter<D: Drafter>(

@@ -14,7 +14,7 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::cache::KvCache;
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
+use crate::eagle_layer::{EagleLayer, fuse, head};
 use crate::eagle3::{Eagle3, Eagle3Config, Head};
 use crate::error::{Error, Result};
 use crate::linear::{Bias, Linear};
@@ -28,7 +28,7 @@ use crate::untrained::Untrained;
 use crate::weights::{Init, RandomWeights, Scope, Weights, lift};
 
 /// The `[drafter]` table of a P-EAGLE recipe. Every key but `mask_token` may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PEagleConfig {
     /// The layers whose output the drafter reads, 0-based and ascending. Empty takes EAGLE-3's three:
@@ -43,7 +43,7 @@ pub struct PEagleConfig {
     pub shared_embeddings: bool,
     /// Required. The id of a token that no text holds; it stands for tokens still to come.
     pub mask_token: Option<u32>,
-    /// Decoder layers; the first reads embeddings beside hidden states.
+    /// Decoder layers, the first of which reads embeddings beside hidden states; 0 takes the paper's 4.
     pub layers: usize,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
@@ -55,24 +55,6 @@ pub struct PEagleConfig {
     pub norm_before_residual: bool,
     /// Whether each captured layer is normed before the layers are fused.
     pub fc_norm: bool,
-}
-
-impl Default for PEagleConfig {
-    fn default() -> Self {
-        Self {
-            captured_layers: Vec::new(),
-            draft_vocab: 0,
-            head: Head::Copied,
-            shared_embeddings: false,
-            mask_token: None,
-            layers: 4,
-            d_ff: 0,
-            heads: 0,
-            kv_heads: 0,
-            norm_before_residual: false,
-            fc_norm: false,
-        }
-    }
 }
 
 /// The P-EAGLE drafter. Its fields carry the names of the checkpoint.
@@ -132,14 +114,13 @@ impl PEagle {
 
     /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
     pub fn head(&self) -> Tensor<2> {
-        match (&self.lm_head, &self.frozen.head) {
-            (Some(own), _) => own.weight.val(),
-            (None, Some(rows)) => lift(rows.clone(), &self.fc.weight.device()),
-            (None, None) => lift(
-                self.frozen.target.lm_head.weight.val(),
-                &self.fc.weight.device(),
-            ),
-        }
+        let device = self.fc.weight.device();
+        head(
+            &self.lm_head,
+            &self.frozen.head,
+            &self.frozen.target,
+            &device,
+        )
     }
 
     /// The parameter that holds the head, unless the target's is shared.
@@ -264,7 +245,7 @@ impl Drafter for PEagle {
     type State = PEagleState;
 
     fn check(config: &PEagleConfig) -> Result<()> {
-        bounds::check([bounds::up_to("layers", config.layers, bounds::LAYERS)])?;
+        bounds::check([bounds::or_none("layers", config.layers, bounds::LAYERS)])?;
         Eagle3::check(&config.as_eagle3())
     }
 
@@ -282,9 +263,11 @@ impl Drafter for PEagle {
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let norm = |scope: &mut Scope| RmsNorm::new(scope, d, spec.norm_epsilon);
-        let embed_tokens = match config.shared_embeddings {
-            true => None,
-            false => Some(embedding(&mut root.child("embed_tokens"), spec.vocab, d)?),
+        let mut embed = || embedding(&mut root.child("embed_tokens"), spec.vocab, d);
+        let embed_tokens = if config.shared_embeddings {
+            None
+        } else {
+            Some(embed()?)
         };
         let mut fc_norm = Vec::new();
         for layer in 0..if config.fc_norm { captured } else { 0 } {
@@ -292,26 +275,8 @@ impl Drafter for PEagle {
         }
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let mask_hidden = root.tensor("mask_hidden", [1, 1, captured * d], Init::Normal(0.02))?;
-        let mut layers = Vec::new();
-        for number in 0..config.layers {
-            let layer = EagleLayerConfig {
-                reads: if number == 0 {
-                    Reads::Pair
-                } else {
-                    Reads::Output
-                },
-                d_model: d,
-                d_ff: resolved.d_ff,
-                heads: resolved.heads,
-                kv_heads: resolved.kv_heads,
-                d_head: spec.d_head,
-                norm_epsilon: spec.norm_epsilon,
-            };
-            layers.push(EagleLayer::new(
-                &mut root.child(format!("layers.{number}")),
-                layer,
-            )?);
-        }
+        let sizes = [resolved.d_ff, resolved.heads, resolved.kv_heads];
+        let layers = EagleLayer::stack(&mut root, spec, sizes, config.depth())?;
         let shared = config.head == Head::Shared;
         Ok(Self {
             embed_tokens,
@@ -320,12 +285,11 @@ impl Drafter for PEagle {
             mask_hidden,
             layers,
             norm: norm(&mut root.child("norm"))?,
-            lm_head: match shared {
-                true => None,
-                false => {
-                    let mut scope = root.child("lm_head");
-                    Some(Linear::new(&mut scope, d, vocabulary.len(), Bias::Without)?)
-                }
+            lm_head: if shared {
+                None
+            } else {
+                let mut scope = root.child("lm_head");
+                Some(Linear::new(&mut scope, d, vocabulary.len(), Bias::Without)?)
             },
             frozen: Frozen {
                 head: (shared && !vocabulary.is_full()).then(|| target.head_rows(vocabulary)),
@@ -334,6 +298,7 @@ impl Drafter for PEagle {
                 vocabulary: vocabulary.clone(),
                 config: PEagleConfig {
                     captured_layers: resolved.captured_layers,
+                    layers: config.depth(),
                     draft_vocab: resolved.draft_vocab,
                     d_ff: resolved.d_ff,
                     heads: resolved.heads,
@@ -432,6 +397,11 @@ impl PEagleConfig {
             fc_norm: self.fc_norm,
             ..Eagle3Config::default()
         }
+    }
+
+    /// Decoder layers.
+    pub fn depth(&self) -> usize {
+        if self.layers == 0 { 4 } else { self.layers }
     }
 
     fn mask(&self, target: &TargetSpec) -> Result<u32> {

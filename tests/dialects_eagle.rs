@@ -66,7 +66,8 @@ fn eagle_3_folders_of_all_trainers_are_the_same_drafter() {
     let layer = |name: &str| name.replace("midlayer.", "layers.0.");
     let expected = eagle3().open().unwrap();
     type Change = fn(&mut Value);
-    let cases: [(&str, Change, &dyn Fn(&str) -> String); 5] = [
+    type Rename<'a> = &'a dyn Fn(&str) -> String;
+    let cases: [(&str, Change, Rename); 5] = [
         (
             "the authors'",
             |config| {
@@ -254,7 +255,7 @@ fn ways(folder: &Folder, layers: usize) -> Vec<(Option<Vec<usize>>, bool)> {
 #[test]
 fn one_key_of_layer_ids_alone_can_be_meant_in_two_ways() {
     let run = (Some(vec![1, 2]), false);
-    assert_eq!(ways(&eagle3(), 6), [run.clone()]);
+    assert_eq!(ways(&eagle3(), 6), std::slice::from_ref(&run));
     let top = eagle3().without(&["eagle_config"]);
     assert_eq!(ways(&top, 6), [run.clone(), (Some(vec![2, 3]), false)]);
     let texts = meanings(&top, 6, None).unwrap();

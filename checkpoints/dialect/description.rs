@@ -126,8 +126,11 @@ pub(crate) struct Quirks {
     pub(crate) optional: fn(&Settings) -> Vec<TensorSpec>,
     /// Every way in which a folder can be meant, the likeliest first; where there are captured layers these are not in
     /// question.
-    pub(crate) meanings: fn(&Config, Option<&[usize]>) -> Result<Vec<Meaning>>,
+    pub(crate) meanings: Meanings,
 }
+
+/// The ways in which a configuration can be meant, where these captured layers are given.
+type Meanings = fn(&Config, Option<&[usize]>) -> Result<Vec<Meaning>>;
 
 /// Nothing, or the setting at fault with what was expected and found.
 pub(crate) type Check = std::result::Result<(), (&'static str, String, String)>;

@@ -12,6 +12,7 @@ use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::listing::decoder as decoder_parameters;
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
 use spectrain_models::{
@@ -341,23 +342,23 @@ pub(crate) struct Sizes<'a> {
 
 impl Sizes<'_> {
     pub(crate) fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
-        let (mut spec, tied) = self.spec(target)?;
+        let mut structure = self.structure(target)?;
         if self.kept > 0 {
-            spec.layers = self.kept;
+            structure.spec.layers = self.kept;
+            structure.windows.truncate(self.kept);
         }
-        let (d, d_head, d_ff) = (spec.d_model as u64, spec.d_head as u64, spec.d_ff as u64);
-        let (heads, kv_heads) = (spec.heads as u64, spec.kv_heads as u64);
-        let (layers, vocab) = (spec.layers as u64, spec.vocab as u64);
-        let (d_q, d_kv) = (heads * d_head, kv_heads * d_head);
-        let head_norms = if self.fresh.is_some() { 2 * d_head } else { 0 };
-        let whole = 2 * (d_q + d_kv) * d + 3 * d * d_ff + 2 * d + head_norms;
-        let all = layers * whole + d + vocab * d * if tied { 1 } else { 2 };
+        let (d, vocab) = (structure.spec.d_model as u64, structure.spec.vocab as u64);
+        let listed = decoder_parameters(&structure)?;
+        let all = listed.iter().map(|(_, shape)| product(shape)).sum();
+        let linear = listed
+            .iter()
+            .filter(|(name, _)| name.ends_with("_proj.weight"));
+        // Two thin matrices beside each linear layer.
+        let ends: u64 = linear
+            .map(|(_, shape)| shape.iter().sum::<usize>() as u64)
+            .sum();
         let (parameters, frozen) = match self.lora {
-            // Two thin matrices beside each linear layer.
-            Some(lora) => {
-                let ends = 2 * (d + d_q) + 2 * (d + d_kv) + 3 * (d + d_ff);
-                (layers * lora.rank as u64 * ends, all)
-            }
+            Some(lora) => (lora.rank as u64 * ends, all),
             None => (all, 0),
         };
         Ok(Footprint {
@@ -395,22 +396,34 @@ impl Sizes<'_> {
         })
     }
 
-    /// Sizes at the start, and whether the head is the embedding. Of a cut target that is not known here; it counts as
-    /// having both.
     fn spec(&self, target: &TargetSpec) -> Result<(TargetSpec, bool)> {
-        if !self.model.is_empty() {
-            let found = known_sizes(self.model, None);
-            return found.with_context(|| {
-                format!(
-                    "the sizes of `{}` are known once it is on this machine",
-                    self.model
-                )
-            });
-        }
-        let Some(fresh) = self.fresh else {
-            return Ok((target.clone(), false));
-        };
-        let structure = fresh.structure(target)?;
+        let structure = self.structure(target)?;
         Ok((structure.spec, structure.tied_head))
     }
+
+    /// The structure at the start. Of a cut target only the sizes are known here; it counts as having a head of its own.
+    fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
+        if let Some(fresh) = self.fresh {
+            return Ok(fresh.structure(target)?);
+        }
+        let (spec, tied_head) = match self.model {
+            "" => (target.clone(), false),
+            model => known_sizes(model, None).with_context(|| {
+                format!("the sizes of `{model}` are known once it is on this machine")
+            })?,
+        };
+        Ok(TransformerConfig {
+            windows: vec![None; spec.layers],
+            spec,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            mlp_bias: Bias::Without,
+            head_norm: false,
+            tied_head,
+        })
+    }
+}
+
+fn product(shape: &[usize]) -> u64 {
+    shape.iter().map(|&size| size as u64).product()
 }

@@ -44,7 +44,7 @@ impl Family for PEagle {
             ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
         };
         let attended = Attended::of(work, batch, Sees::Back);
-        let all = decoder(&layer, config.layers as u64, work, attended);
+        let all = decoder(&layer, config.depth() as u64, work, attended);
         let captured = Self::capture(config, target)?.layers.len() as u64;
         // Captured layers of every row, the wider input of the first layer, and the last norm.
         let more = captured * layer.d_model + 5 * layer.d_model;

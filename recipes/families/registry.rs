@@ -111,6 +111,9 @@ pub const RECIPES: &[Recipe] = &[
     ),
 ];
 
+/// Opens a drafter's folder, as is said or as is likeliest.
+type Open = fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>;
+
 /// A drafter and the objective it is trained with, without their types.
 pub struct Recipe {
     /// What `recipe = "..."` says in the file.
@@ -128,7 +131,7 @@ pub struct Recipe {
     /// Runs a stage of its training.
     pub train: fn(&StageContext, &str) -> Result<Value>,
     /// Opens a drafter's folder.
-    pub open: fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>,
+    pub open: Open,
     /// `[drafter]` and `[objective]` tables with which every test over the registry trains it, for the target of
     /// [`Family::SAMPLES`](crate::families::family::Family::SAMPLES). All that judges is the target's distribution, by its
     /// Kullback–Leibler divergence.

@@ -34,6 +34,25 @@ fn double_rope(config: &mut Value) {
     config["rope_parameters"]["rope_theta"] = json!(theta);
 }
 
+fn shift_vocabulary(t: &mut [NamedTensor]) {
+    let find = |name: &str| t.iter().position(|t| t.name == name).unwrap();
+    let (d2t, t2d) = (find("d2t"), find("t2d"));
+    let mut marks = t[t2d].to_bool().unwrap();
+    // The next token in the place of the last one, or the one before in that of the first.
+    let ids: Vec<usize> = (0..marks.len()).filter(|&id| marks[id]).collect();
+    let (first, last) = (ids[0], ids[ids.len() - 1]);
+    let mut offsets = t[d2t].to_i64().unwrap();
+    if last + 1 < marks.len() {
+        marks.swap(last, last + 1);
+        *offsets.last_mut().unwrap() += 1;
+    } else {
+        marks.swap(first, first - 1);
+        offsets[0] -= 1;
+    }
+    t[d2t] = NamedTensor::from_i64("d2t", [offsets.len()], offsets);
+    t[t2d] = NamedTensor::from_bool("t2d", [marks.len()], marks);
+}
+
 /// Two tensors of one shape in each other's place.
 fn swap(tensors: &mut [NamedTensor], names: [&str; 2]) {
     for tensor in tensors {
@@ -44,6 +63,25 @@ fn swap(tensors: &mut [NamedTensor], names: [&str; 2]) {
         };
         tensor.name = name.to_owned();
     }
+}
+
+/// Writes the folder `good` again as `folder`, with its configuration and its tensors changed, sealed as if it were right.
+fn rewrite(
+    good: &Path,
+    folder: &Path,
+    change: fn(&mut Value),
+    change_tensors: fn(&mut Vec<NamedTensor>),
+) {
+    let model = ModelFolder::open(good).unwrap();
+    let tensors = model.tensors().map(|info| model.read(&info.name).unwrap());
+    let mut tensors: Vec<NamedTensor> = tensors.collect();
+    let mut config = model.config().clone();
+    config.as_object_mut().unwrap().remove(seal::SEAL);
+    change(&mut config);
+    change_tensors(&mut tensors);
+    let _ = std::fs::remove_dir_all(folder);
+    let sealed = seal::sealed(config, &tensors, &[], &Value::Null);
+    write_folder(folder, &sealed, &tensors, &[]).unwrap();
 }
 
 /// Writes a drafter of `config` well, in every type, and then with each of the `changes`, sealed as if it were right.
@@ -98,17 +136,8 @@ fn only_what_was_trained_passes<D: Shipped>(
     }
     verified(&root.path().join("BF16"), DType::F32).unwrap_err();
     for (name, change, change_tensors) in changes {
-        let model = ModelFolder::open(&good).unwrap();
-        let tensors = model.tensors().map(|info| model.read(&info.name).unwrap());
-        let mut tensors: Vec<NamedTensor> = tensors.collect();
-        let mut config = model.config().clone();
-        config.as_object_mut().unwrap().remove(seal::SEAL);
-        change(&mut config);
-        change_tensors(&mut tensors);
         let folder = root.path().join("changed");
-        let _ = std::fs::remove_dir_all(&folder);
-        let sealed = seal::sealed(config, &tensors, &[], &Value::Null);
-        write_folder(&folder, &sealed, &tensors, &[]).unwrap();
+        rewrite(&good, &folder, *change, *change_tensors);
         assert!(
             verified(&folder, DType::F32).is_err(),
             "{name} passes in silence"
@@ -162,24 +191,7 @@ fn an_eagle_3_folder_of_another_drafter_does_not_pass_for_the_trained_one() {
             let fc = t.iter_mut().find(|t| t.name == "fc.weight").unwrap();
             fc.bytes.rotate_left(4);
         }),
-        ("a shifted vocabulary", none, |t| {
-            let find = |name: &str| t.iter().position(|t| t.name == name).unwrap();
-            let (d2t, t2d) = (find("d2t"), find("t2d"));
-            let mut marks = t[t2d].to_bool().unwrap();
-            // The next token in the place of the last one, or the one before in that of the first.
-            let ids: Vec<usize> = (0..marks.len()).filter(|&id| marks[id]).collect();
-            let (first, last) = (ids[0], ids[ids.len() - 1]);
-            let mut offsets = t[d2t].to_i64().unwrap();
-            if last + 1 < marks.len() {
-                marks.swap(last, last + 1);
-                *offsets.last_mut().unwrap() += 1;
-            } else {
-                marks.swap(first, first - 1);
-                offsets[0] -= 1;
-            }
-            t[d2t] = NamedTensor::from_i64("d2t", [offsets.len()], offsets);
-            t[t2d] = NamedTensor::from_bool("t2d", [marks.len()], marks);
-        }),
+        ("a shifted vocabulary", none, |t| shift_vocabulary(t)),
     ];
     only_what_was_trained_passes::<Eagle3>(&config, 20, &changes);
 }
