@@ -15,7 +15,7 @@ use crate::folder::ModelFolder;
 use crate::launch::Launch;
 use crate::tensors::NamedTensor;
 
-/// A layout of folders, as data. What is truly code are small functions in [`Quirks`].
+/// A layout of folders, as data. What is truly code are small functions in `Quirks`.
 pub struct Dialect {
     /// What errors call it.
     pub name: &'static str,

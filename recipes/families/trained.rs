@@ -38,7 +38,7 @@ pub trait Trained {
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>>;
     /// See [`write_usual`].
     fn write(&self, folder: &Path, dtype: DType, provenance: &Value) -> Result<()>;
-    /// Whether an engine loads another folder than the usual one; see [`Shipped::DIALECTS`].
+    /// Whether an engine loads another folder than the usual one; see [`Family::DIALECTS`](super::family::Family::DIALECTS).
     fn has_layout_for(&self, engine: Engine) -> bool;
     /// Writes the folder that an engine loads.
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
