@@ -26,10 +26,11 @@ use self::heads::{Selection, be_sure, select};
 use self::slot_weights::preview;
 use crate::batch::{Batch, Rows};
 use crate::error::Result;
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::token_loss::{Judged, TokenLoss, judges, times};
-use crate::vocab_loss::{HeadParameter, LossHead, Statistics};
+use crate::vocab_loss::{HeadParameter, LossHead};
 use crate::weighing::{Divisor, Weighing};
 use crate::workload::{WorkRows, Workload};
 

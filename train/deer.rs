@@ -37,11 +37,11 @@ pub use self::stage::DeerStage;
 use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::indices;
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::vocab_loss::Statistics;
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a DEER recipe. Every key may be left out.

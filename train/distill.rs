@@ -13,11 +13,11 @@ use spectrain_models::language_model::LanguageModel;
 use crate::batch::{Batch, Rows};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::on_policy::{OnPolicyConfig, rewrite};
 use crate::row::JudgedRow;
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::vocab_loss::Statistics;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.

@@ -11,12 +11,13 @@ use spectrain_models::mask::shift_left;
 use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::{Judge, Statistics};
 use crate::objective::Loss;
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
 use crate::token_loss::TokenLoss;
 use crate::training_time_test::MaskAlign;
-use crate::vocab_loss::{HeadParameter, Judge, LossHead, Statistics, VocabLoss, vocab_loss};
+use crate::vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
 
 /// How the parts of the loss are weighed.
 #[derive(Debug, Clone)]

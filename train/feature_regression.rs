@@ -18,13 +18,14 @@ use spectrain_models::unrolled::UnrolledCache;
 use crate::batch::{Batch, Rows};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::{Judge, Statistics};
 use crate::noise::Noise;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::steps::Steps;
 use crate::teacher::{Teacher, indices};
 use crate::training_time_test::MaskAlign;
-use crate::vocab_loss::{Judge, LossHead, Statistics, surrogate, vocab_loss};
+use crate::vocab_loss::{LossHead, surrogate, vocab_loss};
 use crate::workload::{Judges, WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.

@@ -12,6 +12,7 @@ use spectrain_models::weights::host_f32;
 
 use crate::batch::{Batch, Rows};
 use crate::error::{Error, Result};
+use crate::judge::Statistics;
 use crate::log::{Interval, Log};
 use crate::objective::Loss;
 use crate::on_policy::is_chosen;
@@ -19,7 +20,6 @@ use crate::settings::TrainConfig;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
 use crate::validation::{Validation, is_better};
-use crate::vocab_loss::Statistics;
 use crate::watch::Watch;
 
 /// What a run of the loop is given.

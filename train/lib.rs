@@ -1,10 +1,12 @@
 //! Objectives, divergences, optimiser and the loop that trains a drafter.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![warn(clippy::too_many_lines)]
+mod arithmetic;
 mod batch;
 mod block_diffusion;
 pub mod cod;
 mod deer;
+mod device;
 mod distill;
 mod divergence;
 mod draft_heads;
@@ -14,7 +16,7 @@ mod events;
 mod feature_regression;
 mod fit;
 mod hydra;
-mod kernels;
+mod judge;
 mod log;
 mod medusa;
 mod next_token;
@@ -44,6 +46,7 @@ pub use batch::{Batch, Rows};
 pub use block_diffusion::staged::StagedBlockLoss;
 pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, BlockMasking, SlotWeights};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
+pub use device::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU};
 pub use distill::{Average, Distill, DistillConfig};
 pub use divergence::{Distance, Divergence, TeacherRows};
 pub use effect::Effect;
@@ -51,6 +54,7 @@ pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
 pub use fit::{Fit, FitSummary, OnPolicy, Validate, fit};
 pub use hydra::{HydraLoss, HydraLossConfig};
+pub use judge::{Judge, Statistics};
 pub use medusa::{MedusaLoss, MedusaLossConfig};
 pub use next_token::{NextToken, NextTokenConfig};
 pub use noise::{Noise, NoiseKind};
@@ -63,11 +67,11 @@ pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
-pub use teacher::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Teacher};
+pub use teacher::Teacher;
 pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
 };
 pub use validation::{Gain, Validation};
-pub use vocab_loss::{HeadParameter, Judge, LossHead, Statistics, VocabLoss, vocab_loss};
+pub use vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
 pub use workload::{Judges, WorkRows, Workload};

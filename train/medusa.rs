@@ -8,9 +8,9 @@ use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::draft_heads::HeadsLoss;
 use crate::error::Result;
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::token_loss::{TokenLoss, judges};
-use crate::vocab_loss::Statistics;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a Medusa recipe. Every key may be left out.

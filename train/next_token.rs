@@ -4,10 +4,11 @@ use spectrain_models::{Capture, Transformer};
 
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::token_loss::head;
-use crate::vocab_loss::{Judge, Statistics, vocab_loss};
+use crate::vocab_loss::vocab_loss;
 use crate::workload::{Judges, Workload};
 
 /// It has no settings.

@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::batch::{Batch, Rows};
 use crate::error::Result;
+use crate::judge::Statistics;
 use crate::optimizer::Gradients;
 use crate::row::JudgedRow;
-use crate::vocab_loss::{Statistics, VocabLoss};
+use crate::vocab_loss::VocabLoss;
 use crate::workload::Workload;
 use spectrain_models::weights::host_f32;
 

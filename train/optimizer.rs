@@ -5,11 +5,11 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{DType, Gradients as Graph};
 use spectrain_checkpoints::NamedTensor;
-use spectrain_models::weights::{host_f32, lift, on_host, tensor_from};
+use spectrain_models::weights::{host_f32, lift, tensor_from};
 
+use crate::arithmetic::arithmetic;
+use crate::arithmetic::operations::{AdamWStep, Moments, NamedGradients};
 use crate::error::{Error, Result};
-use crate::kernels::{self, AdamWStep};
-use crate::teacher::is_cpu;
 
 /// Settings of [`AdamW`] (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,7 +29,7 @@ pub struct AdamWConfig {
 
 /// Gradients by parameter name, flat, f32.
 #[derive(Debug, Default)]
-pub struct Gradients(BTreeMap<String, Tensor<1>>);
+pub struct Gradients(NamedGradients);
 
 /// The optimiser and its state.
 #[derive(Debug)]
@@ -37,12 +37,6 @@ pub struct AdamW {
     config: AdamWConfig,
     moments: BTreeMap<String, Moments>,
     updates: u64,
-}
-
-#[derive(Debug, Clone)]
-struct Moments {
-    first: Tensor<1>,
-    second: Tensor<1>,
 }
 
 impl Gradients {
@@ -83,39 +77,13 @@ impl Gradients {
     /// The Euclidean norm over all parameters, `[1]`; `None` when there is no gradient.
     pub fn norm(&mut self) -> Option<Tensor<1>> {
         let device = self.0.values().next()?.device();
-        if !is_cpu(&device) {
-            let squares = self.0.values().map(|g| g.clone().square().sum());
-            return squares.reduce(Tensor::add).map(Tensor::sqrt);
-        }
-        // Taken to the host and back without a copy.
-        let mut sum = 0.0;
-        for gradient in self.0.values_mut() {
-            gradient.inplace(|gradient| {
-                let (gradient, squares) =
-                    on_host(gradient, |values| kernels::sum_of_squares(values));
-                sum += squares;
-                gradient
-            });
-        }
-        Some(Tensor::from_floats([sum.sqrt() as f32], &device))
+        arithmetic(&device).norm(&mut self.0)
     }
 
     /// Scales all of them down so that their norm is at most `largest`
     /// (Pascanu et al., <https://arxiv.org/abs/1211.5063>).
     pub fn clip(&mut self, norm: Tensor<1>, largest: f64) {
-        if is_cpu(&norm.device()) {
-            let factor = largest / (host_f32(norm)[0] as f64 + 1e-6);
-            if factor < 1.0 {
-                let scaled = |gradient: &mut Tensor<1>| gradient.inplace(|g| g * factor);
-                self.0.values_mut().for_each(scaled);
-            }
-            return;
-        }
-        // Nothing is read from the device: that would wait for it.
-        let factor = ((norm + 1e-6).recip() * largest).clamp_max(1.0);
-        for gradient in self.0.values_mut() {
-            gradient.inplace(|g| g * factor.clone());
-        }
+        arithmetic(&norm.device()).clip(&mut self.0, norm, largest);
     }
 
     /// Cuts every element to `±largest`.
@@ -209,50 +177,22 @@ impl AdamW {
         gradient: Tensor<1>,
         Pace { rate, decay }: Pace,
     ) -> Tensor<1> {
-        let AdamWConfig {
-            beta1,
-            beta2,
-            epsilon,
-            ..
-        } = self.config;
-        let Moments { first, second } = self.moments.remove(name).unwrap_or_else(|| Moments {
+        let moments = self.moments.remove(name).unwrap_or_else(|| Moments {
             first: gradient.zeros_like(),
             second: gradient.zeros_like(),
         });
-        // The moments start at zero; these undo the bias towards it.
-        let correct1 = 1.0 - beta1.powi(self.updates as i32);
-        let correct2 = 1.0 - beta2.powi(self.updates as i32);
-        let device = gradient.device();
-        let (moved, moments) = if is_cpu(&device) {
-            let step = AdamWStep {
-                beta1: beta1 as f32,
-                beta2: beta2 as f32,
-                epsilon: epsilon as f32,
-                correct2: (1.0 / correct2) as f32,
-                rate: (rate / correct1) as f32,
-                shrink: (1.0 - rate * decay) as f32,
-            };
-            let gradient = host_f32(gradient);
-            let (weights, (first, second)) = on_host(weights, |weights| {
-                let (first, second) = on_host(first, |first| {
-                    on_host(second, |second| {
-                        kernels::adamw(weights, first, second, &gradient, step)
-                    })
-                    .0
-                });
-                (first, second)
-            });
-            (weights, Moments { first, second })
-        } else {
-            let first = first * beta1 + gradient.clone() * (1.0 - beta1);
-            let second = second * beta2 + gradient.square() * (1.0 - beta2);
-            let root = (second.clone() / correct2).sqrt() + epsilon;
-            let change = first.clone() / root * (rate / correct1);
-            (
-                weights * (1.0 - rate * decay) - change,
-                Moments { first, second },
-            )
+        let AdamWConfig { beta1, beta2, .. } = self.config;
+        let step = AdamWStep {
+            beta1,
+            beta2,
+            epsilon: self.config.epsilon,
+            correct1: 1.0 - beta1.powi(self.updates as i32),
+            correct2: 1.0 - beta2.powi(self.updates as i32),
+            rate,
+            shrink: 1.0 - rate * decay,
         };
+        let own = arithmetic(&gradient.device());
+        let (moved, moments) = own.adamw(weights, moments, gradient, &step);
         self.moments.insert(name.to_owned(), moments);
         moved
     }

@@ -18,11 +18,11 @@ use crate::batch::Batch;
 use crate::cod::{ConditionalDrop, Subset, counts};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::{Teacher, indices};
 use crate::token_loss::{Judged, TokenLoss, head, judges};
-use crate::vocab_loss::Statistics;
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.

@@ -16,11 +16,12 @@ use crate::batch::Batch;
 use crate::cod::{ConditionalDrop, Subset};
 use crate::divergence::Divergence;
 use crate::error::Result;
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::pard::{PardLoss, PardLossConfig};
 use crate::row::JudgedRow;
 use crate::token_loss::{Judged, TokenLoss};
-use crate::vocab_loss::{HeadParameter, LossHead, Statistics};
+use crate::vocab_loss::{HeadParameter, LossHead};
 use crate::workload::Workload;
 
 /// The `[objective]` table of a P-EAGLE recipe. Every key may be left out.

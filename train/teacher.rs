@@ -5,14 +5,9 @@ use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{TargetParts, weights::host_f32};
 
+use crate::arithmetic::kernels::TeacherPanel;
+use crate::device::chunk_rows;
 use crate::divergence::TeacherRows;
-use crate::kernels::TeacherPanel;
-
-/// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
-/// kernel at once.
-pub const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
-/// And on other devices.
-pub const CHUNK_ELEMENTS: usize = 1 << 26;
 
 /// The target's distribution at each position of a batch, kept as hidden states.
 pub struct Teacher {
@@ -40,6 +35,26 @@ impl Teacher {
             head: target.lm_head.weight.val(),
             draft: (!vocabulary.is_full())
                 .then(|| (target.head_rows(vocabulary), vocabulary.clone())),
+            log_partition: None,
+            out_of_vocab: Vec::new(),
+        }
+    }
+
+    /// The distributions of a made-up head at made-up states, judged over `vocabulary`.
+    ///
+    /// # Shapes
+    /// - last: `[positions, d_model]`
+    /// - head: `[d_model, vocab]`
+    #[cfg(test)]
+    pub(crate) fn made_up(last: Tensor<2>, head: Tensor<2>, vocabulary: &DraftVocabulary) -> Self {
+        let ids: Vec<usize> = (0..vocabulary.len())
+            .map(|id| vocabulary.to_target(id as u32) as usize)
+            .collect();
+        let columns = head.clone().select(1, indices(&ids, &head.device()));
+        Self {
+            last,
+            head,
+            draft: (!vocabulary.is_full()).then(|| (columns, vocabulary.clone())),
             log_partition: None,
             out_of_vocab: Vec::new(),
         }
@@ -154,21 +169,6 @@ impl Teacher {
 fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
     let largest = logits.clone().max_dim(1);
     (logits.clone() - largest.clone()).exp().sum_dim(1).log() + largest
-}
-
-/// Rows of logits over `vocab` that are alive at a time.
-pub(crate) fn chunk_rows(vocab: usize, device: &Device) -> usize {
-    let elements = if is_cpu(device) {
-        CHUNK_ELEMENTS_CPU
-    } else {
-        CHUNK_ELEMENTS
-    };
-    (elements / vocab).max(16)
-}
-
-/// Whether tensors on `device` live in the memory of the host.
-pub(crate) fn is_cpu(device: &Device) -> bool {
-    device.clone().without_autodiff() == Device::flex()
 }
 
 /// Row numbers as a tensor.

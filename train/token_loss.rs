@@ -5,12 +5,11 @@ use spectrain_models::{TargetParts, Transformer};
 use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::{Judge, Statistics};
 use crate::objective::Loss;
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
-use crate::vocab_loss::{
-    HeadParameter, Judge, JudgedRows, LossHead, Statistics, VocabLoss, judged_loss,
-};
+use crate::vocab_loss::{HeadParameter, JudgedRows, LossHead, VocabLoss, judged_loss};
 use crate::weighing::Weighing;
 use crate::workload::Judges;
 

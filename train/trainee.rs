@@ -7,9 +7,9 @@ use spectrain_models::{Drafter, Proposer, Session};
 
 use crate::batch::{Batch, Rows};
 use crate::error::Result;
+use crate::judge::Statistics;
 use crate::objective::{Loss, LossReport, Objective};
 use crate::optimizer::{AdamW, AdamWConfig, Gradients};
-use crate::vocab_loss::Statistics;
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {

@@ -11,14 +11,13 @@ use spectrain_models::unrolled::UnrolledCache;
 use crate::batch::{Batch, Rows};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
+use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
 use crate::recomputed::{KEPT, Unrolled, positions, run};
 use crate::row::JudgedRow;
 use crate::steps::Steps;
 use crate::teacher::Teacher;
-use crate::vocab_loss::{
-    HeadParameter, Judge, JudgedRows, LossHead, Statistics, Wanted, vocab_gradients, vocab_loss,
-};
+use crate::vocab_loss::{HeadParameter, JudgedRows, LossHead, Wanted, vocab_gradients, vocab_loss};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.

@@ -7,40 +7,16 @@
 //! optimiser. That of a bias is small and takes the way of the hidden states.
 use burn::module::ParamId;
 use burn::prelude::*;
-use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
-use spectrain_models::weights::{host_f32, lift, on_host};
+use spectrain_models::weights::{host_f32, lift};
 
-use crate::divergence::{Distance, Divergence, TeacherRows, overlap};
-use crate::kernels::{self, TargetRow, TeacherPanel};
+use crate::arithmetic::arithmetic;
+use crate::arithmetic::operations::{JudgedChunk, ProductSum, RowJudge};
+use crate::device::chunk_rows;
+use crate::judge::{Judge, Statistics};
 use crate::row::JudgedRow;
-use crate::teacher::{Teacher, chunk_rows, indices, is_cpu};
+use crate::teacher::indices;
 use crate::weighing::Weighing;
-
-/// Positions whose distributions are made at a time on the CPU: the product behind them is too small alone.
-const PANEL_ROWS: usize = 96;
-
-/// What judges.
-pub enum Judge<'a> {
-    /// The target's distribution.
-    Target {
-        /// Where it comes from.
-        teacher: &'a Teacher,
-        /// The distance to it.
-        divergence: Divergence,
-    },
-    /// Cross-entropy with these tokens of the head's vocabulary, indexed by [`JudgedRow::teacher`].
-    Labels(&'a [u32]),
-}
-
-/// Whether accuracy and acceptance rate are wanted beside the loss; they cost two more passes over the logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistics {
-    /// Only the loss.
-    Loss,
-    /// All.
-    All,
-}
 
 /// The head that is applied to hidden states.
 pub struct LossHead {
@@ -197,23 +173,19 @@ pub(crate) fn vocab_gradients(
     let [_, vocab] = head.weight.dims();
     let first_row = head.trained.map_or(0, HeadParameter::first_row);
     let trained_shape = [d_model - first_row, vocab];
+    // A weighing reads them.
+    let measured = weighing.map_or(statistics, |_| Statistics::All);
+    let own = arithmetic(&device);
     let mut chunks = Chunks {
-        head_gradient: if has_gradients && head.trained.is_some() {
-            HeadGradient::new(trained_shape, &states)
-        } else {
-            HeadGradient::None
-        },
+        head_gradient: (has_gradients && head.trained.is_some())
+            .then(|| own.product_sum(trained_shape, states.dtype(), &device)),
         first_row,
         head: head.weight.without_autodiff().cast(states.dtype()),
         bias_gradient: (has_gradients && head.bias.is_some())
             .then(|| Tensor::zeros([1, vocab], (&device, DType::F32))),
         bias: head.bias.map(|bias| bias.without_autodiff()),
         tracked: wanted == Wanted::Gradients,
-        judge,
-        // A weighing reads them.
-        statistics: weighing.map_or(statistics, |_| Statistics::All),
-        positions: positions_of(&rows),
-        panel: None,
+        judge: own.row_judge(judge, positions_of(&rows), measured),
     };
     let place = |row: &JudgedRow| row.step * positions + row.position;
     let places: Vec<usize> = rows.iter().map(place).collect();
@@ -231,8 +203,7 @@ pub(crate) fn vocab_gradients(
         bias_gradient: chunks.bias_gradient.map(|gradient| scaled(gradient, share)),
         head_gradient: chunks
             .head_gradient
-            .into_tensor(trained_shape, &device)
-            .map(|gradient| scaled(gradient, share))
+            .map(|sum| scaled(sum.into_tensor(), share))
             .zip(head.trained)
             .map(|(gradient, parameter)| parameter.in_its_layout(gradient)),
         divisor,
@@ -312,73 +283,13 @@ fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
 struct Chunks<'a> {
     head: Tensor<2>,
     bias: Option<Tensor<1>>,
-    head_gradient: HeadGradient,
+    head_gradient: Option<Box<dyn ProductSum>>,
     /// The first row of the head that has a gradient.
     first_row: usize,
     /// `[1, vocab]`
     bias_gradient: Option<Tensor<2>>,
     tracked: bool,
-    judge: Judge<'a>,
-    statistics: Statistics,
-    /// Every position of the teacher that judges a row, ascending.
-    positions: Vec<usize>,
-    /// The panel at hand, and the place of its first row among `positions`.
-    panel: Option<(usize, TeacherPanel)>,
-}
-
-/// The target's distributions at the positions that judge `rows`, made for more of `positions` than these at a time, and
-/// the place of its first one among them.
-fn panel<'a>(
-    cached: &'a mut Option<(usize, TeacherPanel)>,
-    teacher: &Teacher,
-    positions: &[usize],
-    rows: &[JudgedRow],
-) -> (&'a TeacherPanel, usize) {
-    let place = |position: usize| positions.partition_point(|&p| p < position);
-    let judging = || rows.iter().map(|row| row.teacher);
-    let (first, last) = (judging().min().map(place), judging().max().map(place));
-    let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
-    let holds =
-        |(start, panel): &(usize, TeacherPanel)| *start <= first && last < start + panel.best.len();
-    if !cached.as_ref().is_some_and(holds) {
-        // The old one goes before the new one comes.
-        *cached = None;
-        let end = (first + PANEL_ROWS).max(last + 1).min(positions.len());
-        *cached = Some((first, teacher.panel(&positions[first..end])));
-    }
-    match cached {
-        Some((start, panel)) => (panel, *start),
-        None => unreachable!("it was just made"),
-    }
-}
-
-/// The sum of what the chunks add to the gradient of the head's trained rows, `[d_model, vocab]` where all are.
-enum HeadGradient {
-    /// The head is not trained.
-    None,
-    /// On the CPU in f32, where it is added to in place.
-    Host(Vec<f32>),
-    /// Elsewhere, f32.
-    Device(Box<Tensor<2>>),
-}
-
-impl HeadGradient {
-    fn new(shape: [usize; 2], like: &Tensor<2>) -> Self {
-        let device = like.device();
-        if is_cpu(&device) && like.dtype() == DType::F32 {
-            Self::Host(vec![0.0; shape[0] * shape[1]])
-        } else {
-            Self::Device(Box::new(Tensor::zeros(shape, (&device, DType::F32))))
-        }
-    }
-
-    fn into_tensor(self, shape: [usize; 2], device: &Device) -> Option<Tensor<2>> {
-        match self {
-            Self::None => None,
-            Self::Host(sum) => Some(Tensor::from_data(TensorData::new(sum, shape), device)),
-            Self::Device(sum) => Some(*sum),
-        }
-    }
+    judge: Box<dyn RowJudge + 'a>,
 }
 
 struct Chunk {
@@ -434,7 +345,10 @@ impl Chunks<'_> {
         if weighing.is_some() {
             rows.iter_mut().for_each(|row| row.weight = 1.0);
         }
-        let (judged, statistics) = self.judged(&hidden, rows);
+        let JudgedChunk {
+            distance: judged,
+            statistics,
+        } = self.judged(&hidden, rows);
         let weights = weighing.zip(statistics.clone()).map(|(weighing, found)| {
             (weighing.weigh)(rows, host_f32(found).as_chunks::<2>().0);
             let weights: Vec<f32> = rows.iter().map(|row| row.weight).collect();
@@ -449,16 +363,12 @@ impl Chunks<'_> {
     }
 
     /// What the rows' logits are judged to be.
-    fn judged(&mut self, hidden: &Tensor<2>, rows: &[JudgedRow]) -> (Distance, Option<Tensor<2>>) {
+    fn judged(&mut self, hidden: &Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
         let mut logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
         if let Some(bias) = &self.bias {
             logits = logits + bias.clone().cast(DType::F32).unsqueeze();
         }
-        if is_cpu(&logits.device()) && self.has_kernel() {
-            self.judge_by_kernel(logits, rows)
-        } else {
-            self.judge(logits, rows)
-        }
+        self.judge.judge(logits, rows)
     }
 
     /// Adds to the gradients of head and bias, and gives that of the hidden states, where it is wanted. Weights are taken in
@@ -500,112 +410,9 @@ impl Chunks<'_> {
         let [_, d_model] = hidden.dims();
         let hidden = hidden.narrow(1, self.first_row, d_model - self.first_row);
         match &mut self.head_gradient {
-            HeadGradient::None => gradient,
-            HeadGradient::Host(sum) => {
-                let shape = gradient.dims();
-                let hidden = host_f32(hidden);
-                let add =
-                    |gradient: &mut [f32]| kernels::add_product(sum, &hidden, gradient, shape);
-                on_host(gradient, add).0
-            }
-            HeadGradient::Device(sum) => {
-                let more = hidden.transpose().matmul(gradient.clone()).cast(DType::F32);
-                sum.inplace(|sum| sum + more);
-                gradient
-            }
+            None => gradient,
+            Some(sum) => sum.add(hidden, gradient),
         }
-    }
-
-    /// Whether [`kernels`] has the divergence.
-    fn has_kernel(&self) -> bool {
-        match self.judge {
-            Judge::Labels(_) => true,
-            Judge::Target { divergence, .. } => divergence.has_kernel(),
-        }
-    }
-
-    /// Values, weighted gradients and statistics, on the host.
-    fn judge_by_kernel(
-        &mut self,
-        logits: Tensor<2>,
-        rows: &[JudgedRow],
-    ) -> (Distance, Option<Tensor<2>>) {
-        let device = logits.device();
-        let [count, vocab] = logits.dims();
-        let (gradient, judged) = match &self.judge {
-            Judge::Labels(labels) => {
-                let rows = rows.iter().map(|r| (labels[r.teacher] as usize, r.weight));
-                let rows: Vec<_> = rows.collect();
-                on_host(logits, |logits| kernels::judge_labels(logits, vocab, &rows))
-            }
-            Judge::Target {
-                teacher,
-                divergence,
-            } => {
-                let (panel, first) = panel(&mut self.panel, teacher, &self.positions, rows);
-                let at =
-                    |row: &JudgedRow| self.positions[first..].partition_point(|&p| p < row.teacher);
-                let places = rows.iter().map(|row| TargetRow {
-                    row: at(row),
-                    weight: row.weight,
-                });
-                let places: Vec<_> = places.collect();
-                let (gradient, mut judged) = on_host(logits, |logits| {
-                    kernels::judge_target(logits, vocab, &places, panel)
-                });
-                for (judged, row) in judged.iter_mut().zip(rows) {
-                    judged.correct &= teacher.can_be_met(row.teacher);
-                }
-                if *divergence == Divergence::SoftCe {
-                    let rows = judged.iter_mut().zip(places);
-                    rows.for_each(|(judged, at)| judged.value -= panel.negative_entropy[at.row]);
-                }
-                (gradient, judged)
-            }
-        };
-        let column = |values: Vec<f32>, width| {
-            Tensor::from_data(TensorData::new(values, [count, width]), &device)
-        };
-        let measured = (self.statistics == Statistics::All).then(|| {
-            let pairs = judged
-                .iter()
-                .flat_map(|row| [row.alpha, f32::from(u8::from(row.correct))]);
-            column(pairs.collect(), 2)
-        });
-        let value = column(judged.iter().map(|row| row.value).collect(), 1);
-        (Distance { value, gradient }, measured)
-    }
-
-    /// Values, weighted gradients and statistics, by tensor operations on any device.
-    fn judge(&self, logits: Tensor<2>, rows: &[JudgedRow]) -> (Distance, Option<Tensor<2>>) {
-        let device = logits.device();
-        let (mut judged, statistics) = match &self.judge {
-            Judge::Target {
-                teacher,
-                divergence,
-            } => {
-                let possible: Vec<f32> = rows
-                    .iter()
-                    .map(|row| f32::from(u8::from(teacher.can_be_met(row.teacher))))
-                    .collect();
-                let possible = Tensor::<1>::from_floats(possible.as_slice(), &device);
-                let teacher = teacher_of(teacher, rows);
-                let measured = match self.statistics {
-                    Statistics::Loss => None,
-                    Statistics::All => Some(measure(&logits, &teacher, possible.unsqueeze_dim(1))),
-                };
-                (divergence.judge(logits, &teacher), measured)
-            }
-            Judge::Labels(labels) => {
-                let labels: Vec<usize> = rows.iter().map(|r| labels[r.teacher] as usize).collect();
-                label_loss(logits, indices(&labels, &device), self.statistics)
-            }
-        };
-        let weights: Vec<f32> = rows.iter().map(|row| row.weight).collect();
-        let weights =
-            Tensor::<1>::from_floats(weights.as_slice(), &device).reshape([rows.len(), 1]);
-        judged.gradient = judged.gradient * weights;
-        (judged, statistics)
     }
 }
 
@@ -615,77 +422,6 @@ fn positions_of(rows: &[JudgedRow]) -> Vec<usize> {
     positions.sort_unstable();
     positions.dedup();
     positions
-}
-
-/// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same
-/// position stand together.
-fn distinct(rows: &[JudgedRow]) -> (Vec<usize>, Vec<usize>) {
-    let mut distinct: Vec<usize> = Vec::new();
-    let of = rows.iter().map(|row| {
-        if distinct.last() != Some(&row.teacher) {
-            distinct.push(row.teacher);
-        }
-        distinct.len() - 1
-    });
-    let of = of.collect();
-    (distinct, of)
-}
-
-/// The target's side of each of `rows`.
-fn teacher_of(teacher: &Teacher, rows: &[JudgedRow]) -> TeacherRows {
-    let (distinct, of) = distinct(rows);
-    let judged = teacher.rows(&distinct);
-    if distinct.len() == rows.len() {
-        return judged;
-    }
-    let of = indices(&of, &judged.log_p.device());
-    TeacherRows {
-        log_p: judged.log_p.select(0, of.clone()),
-        covered: judged.covered.map(|covered| covered.select(0, of)),
-    }
-}
-
-/// Acceptance rate and agreement of the most likely tokens, `[rows, 2]`. `possible` is `[rows, 1]`: 0 where the drafter
-/// cannot agree, whatever it says.
-fn measure(logits: &Tensor<2>, teacher: &TeacherRows, possible: Tensor<2>) -> Tensor<2> {
-    let q = burn::tensor::activation::softmax(logits.clone(), 1);
-    let same = logits
-        .clone()
-        .argmax(1)
-        .equal(teacher.log_p.clone().argmax(1));
-    Tensor::cat(
-        vec![
-            overlap(teacher.full(), q),
-            same.float().cast(DType::F32) * possible,
-        ],
-        1,
-    )
-}
-
-fn label_loss(
-    logits: Tensor<2>,
-    labels: Tensor<1, Int>,
-    statistics: Statistics,
-) -> (Distance, Option<Tensor<2>>) {
-    let labels: Tensor<2, Int> = labels.unsqueeze_dim(1); // [rows, 1]
-    let log_q = log_softmax(logits, 1);
-    let of_label = log_q.clone().gather(1, labels.clone());
-    let measured = (statistics == Statistics::All).then(|| {
-        let same = log_q.clone().argmax(1).equal(labels.clone());
-        Tensor::cat(
-            vec![of_label.clone().exp(), same.float().cast(DType::F32)],
-            1,
-        )
-    });
-    let minus_one = -Tensor::ones(labels.dims(), (&log_q.device(), DType::F32));
-    let gradient = log_q
-        .exp()
-        .scatter(1, labels, minus_one, IndexingUpdateOp::Add);
-    let judged = Distance {
-        value: -of_label,
-        gradient,
-    };
-    (judged, measured)
 }
 
 impl VocabLoss {

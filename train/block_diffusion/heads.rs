@@ -4,12 +4,13 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::IndexingUpdateOp;
 use burn::tensor::activation::{log_softmax, softmax, softplus};
-use rayon::prelude::*;
 use spectrain_models::dflash::PathSelector;
-use spectrain_models::weights::{host_f32, lift};
+use spectrain_models::weights::lift;
 
+use crate::arithmetic::arithmetic;
+use crate::device::chunk_rows;
 use crate::row::JudgedRow;
-use crate::teacher::{chunk_rows, indices, is_cpu};
+use crate::teacher::indices;
 use crate::vocab_loss::surrogate;
 
 /// What the selector is judged on.
@@ -141,7 +142,7 @@ fn through(head: &Tensor<2>, ids: Tensor<2, Int>, gradient: Tensor<2>) -> Tensor
 /// The likeliest tokens of each row, with the right one as their last where it is not among them and is to be.
 fn candidates(logits: Tensor<2>, top_k: usize, labels: &[u32], inject: bool) -> Candidates {
     let device = logits.device();
-    let mut ids = likeliest(&logits, top_k);
+    let mut ids = arithmetic(&device).likeliest(&logits, top_k);
     let mut right = Vec::with_capacity(labels.len());
     for (ids, &label) in ids.chunks_mut(top_k).zip(labels) {
         let found = ids.iter().position(|&id| id == label as i64);
@@ -160,36 +161,6 @@ fn candidates(logits: Tensor<2>, top_k: usize, labels: &[u32], inject: bool) -> 
         ids,
         right,
     }
-}
-
-/// The `count` likeliest tokens of each row, the likeliest first.
-fn likeliest(logits: &Tensor<2>, count: usize) -> Vec<i64> {
-    let [rows, vocab] = logits.dims();
-    if is_cpu(&logits.device()) {
-        let values = host_f32(logits.clone());
-        let of_row = |row: &[f32]| -> Vec<i64> {
-            let before = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
-            let mut ids: Vec<usize> = (0..vocab).collect();
-            if count < vocab {
-                ids.select_nth_unstable_by(count - 1, before);
-                ids.truncate(count);
-            }
-            ids.sort_by(before);
-            ids.into_iter().map(|id| id as i64).collect()
-        };
-        return values.par_chunks(vocab).flat_map_iter(of_row).collect();
-    }
-    // A device sorts whole rows, so the largest ones are taken out one after the other.
-    let mut left = logits.clone();
-    let mut found: Vec<Tensor<2, Int>> = Vec::with_capacity(count);
-    for _ in 0..count {
-        let best = left.clone().argmax(1);
-        let out = Tensor::full([rows, 1], f32::NEG_INFINITY, (&left.device(), left.dtype()));
-        left = left.scatter(1, best.clone(), out, IndexingUpdateOp::Add);
-        found.push(best);
-    }
-    let found = Tensor::cat(found, 1).into_data();
-    found.iter::<i64>().collect()
 }
 
 /// Cross-entropy of the guesses `logits`, `[slots]` in the graph, with the acceptance rates of `rows`. `[1]`.

@@ -7,8 +7,8 @@ use super::config::{BlockLossConfig, SlotWeights};
 use super::cover::BlockMasking;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
-use crate::vocab_loss::Statistics;
 use crate::workload::Workload;
 
 /// [`BlockLoss`] in two stages, which decide on `masking` and `slot_weights`.

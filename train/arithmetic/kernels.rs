@@ -62,7 +62,7 @@ impl TeacherPanel {
 }
 
 /// Replaces each row of logits by the weighted gradient of `KL(p ‖ q)` in it.
-pub(crate) fn judge_target(
+pub(super) fn judge_target(
     logits: &mut [f32],
     vocab: usize,
     rows: &[TargetRow],
@@ -84,7 +84,7 @@ pub(crate) fn judge_target(
 }
 
 /// Replaces each row of logits by the weighted gradient of `-log q[label]` in it. `rows`: label and weight.
-pub(crate) fn judge_labels(
+pub(super) fn judge_labels(
     logits: &mut [f32],
     vocab: usize,
     rows: &[(usize, f32)],
@@ -106,7 +106,7 @@ pub(crate) fn judge_labels(
 /// - hidden: `[rows, d_model]`
 /// - gradient: `shape`, `[rows, vocab]`
 /// - sum: `[d_model, vocab]`
-pub(crate) fn add_product(sum: &mut [f32], hidden: &[f32], gradient: &[f32], shape: [usize; 2]) {
+pub(super) fn add_product(sum: &mut [f32], hidden: &[f32], gradient: &[f32], shape: [usize; 2]) {
     let [rows, vocab] = shape;
     let d_model = sum.len() / vocab;
     assert_eq!(sum.len(), d_model * vocab, "the sum is not rectangular");
@@ -141,7 +141,7 @@ pub(crate) fn add_product(sum: &mut [f32], hidden: &[f32], gradient: &[f32], sha
 }
 
 /// `Σ x²`, summed block by block.
-pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
+pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
     let arch = Arch::new();
     let blocks: Vec<f64> = values
         .par_chunks(BLOCK)
@@ -165,7 +165,7 @@ fn squares(block: &[f32]) -> f64 {
 
 /// Constants of one AdamW step; see [`crate::AdamW`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AdamWStep {
+pub(super) struct AdamWStep {
     pub(crate) beta1: f32,
     pub(crate) beta2: f32,
     pub(crate) epsilon: f32,
@@ -178,7 +178,7 @@ pub(crate) struct AdamWStep {
 }
 
 /// Moves `weights` and both moments in place.
-pub(crate) fn adamw(
+pub(super) fn adamw(
     weights: &mut [f32],
     first: &mut [f32],
     second: &mut [f32],

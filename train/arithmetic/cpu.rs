@@ -1,0 +1,132 @@
+//! The CPU's way: kernels that work in place on the memory behind tensors, over all threads.
+use burn::prelude::*;
+use burn::tensor::DType;
+use rayon::prelude::*;
+use spectrain_models::weights::{host_f32, on_host};
+
+use crate::arithmetic::judged_by_kernels::JudgedByKernels;
+use crate::arithmetic::kernels;
+use crate::arithmetic::operations::{
+    AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
+};
+use crate::arithmetic::tensors::Tensors;
+use crate::judge::{Judge, Statistics};
+
+/// Flex.
+pub(super) struct Cpu;
+
+impl Arithmetic for Cpu {
+    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>> {
+        let device = gradients.values().next()?.device();
+        // Taken to the host and back without a copy.
+        let mut sum = 0.0;
+        for gradient in gradients.values_mut() {
+            gradient.inplace(|gradient| {
+                let (gradient, squares) =
+                    on_host(gradient, |values| kernels::sum_of_squares(values));
+                sum += squares;
+                gradient
+            });
+        }
+        Some(Tensor::from_floats([sum.sqrt() as f32], &device))
+    }
+
+    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {
+        let factor = largest / (host_f32(norm)[0] as f64 + 1e-6);
+        if factor < 1.0 {
+            for gradient in gradients.values_mut() {
+                gradient.inplace(|gradient| gradient * factor);
+            }
+        }
+    }
+
+    fn adamw(
+        &self,
+        weights: Tensor<1>,
+        Moments { first, second }: Moments,
+        gradient: Tensor<1>,
+        step: &AdamWStep,
+    ) -> (Tensor<1>, Moments) {
+        let step = kernels::AdamWStep {
+            beta1: step.beta1 as f32,
+            beta2: step.beta2 as f32,
+            epsilon: step.epsilon as f32,
+            correct2: (1.0 / step.correct2) as f32,
+            rate: (step.rate / step.correct1) as f32,
+            shrink: step.shrink as f32,
+        };
+        let gradient = host_f32(gradient);
+        let (weights, (first, second)) = on_host(weights, |weights| {
+            let (first, second) = on_host(first, |first| {
+                on_host(second, |second| {
+                    kernels::adamw(weights, first, second, &gradient, step)
+                })
+                .0
+            });
+            (first, second)
+        });
+        (weights, Moments { first, second })
+    }
+
+    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {
+        let [_, vocab] = logits.dims();
+        let of_row = |row: &[f32]| -> Vec<i64> {
+            let before = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+            let mut ids: Vec<usize> = (0..vocab).collect();
+            if count < vocab {
+                ids.select_nth_unstable_by(count - 1, before);
+                ids.truncate(count);
+            }
+            ids.sort_by(before);
+            ids.into_iter().map(|id| id as i64).collect()
+        };
+        let values = host_f32(logits.clone());
+        values.par_chunks(vocab).flat_map_iter(of_row).collect()
+    }
+
+    fn product_sum(&self, shape: [usize; 2], dtype: DType, device: &Device) -> Box<dyn ProductSum> {
+        if dtype != DType::F32 {
+            return Tensors.product_sum(shape, dtype, device);
+        }
+        Box::new(InPlace {
+            sum: vec![0.0; shape[0] * shape[1]],
+            shape,
+            device: device.clone(),
+        })
+    }
+
+    fn row_judge<'a>(
+        &self,
+        judge: Judge<'a>,
+        positions: Vec<usize>,
+        statistics: Statistics,
+    ) -> Box<dyn RowJudge + 'a> {
+        match judge {
+            Judge::Target { divergence, .. } if !divergence.has_kernel() => {
+                Tensors.row_judge(judge, positions, statistics)
+            }
+            _ => Box::new(JudgedByKernels::new(judge, positions, statistics)),
+        }
+    }
+}
+
+/// A sum that is added to where it stands.
+struct InPlace {
+    sum: Vec<f32>,
+    shape: [usize; 2],
+    device: Device,
+}
+
+impl ProductSum for InPlace {
+    fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
+        let shape = gradient.dims();
+        let hidden = host_f32(hidden);
+        let sum = &mut self.sum;
+        let add = |gradient: &mut [f32]| kernels::add_product(sum, &hidden, gradient, shape);
+        on_host(gradient, add).0
+    }
+
+    fn into_tensor(self: Box<Self>) -> Tensor<2> {
+        Tensor::from_data(TensorData::new(self.sum, self.shape), &self.device)
+    }
+}

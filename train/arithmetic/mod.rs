@@ -1,0 +1,22 @@
+//! What training computes in its own way on each kind of device. All else in this crate is tensor operations, the same
+//! on every device.
+use burn::prelude::*;
+
+use crate::arithmetic::cpu::Cpu;
+use crate::arithmetic::operations::Arithmetic;
+use crate::arithmetic::tensors::Tensors;
+use crate::device::is_cpu;
+
+mod cpu;
+mod judged_by_kernels;
+mod judged_by_tensors;
+pub(crate) mod kernels;
+pub(crate) mod operations;
+mod tensors;
+#[cfg(test)]
+mod tests;
+
+/// The way of `device`.
+pub(crate) fn arithmetic(device: &Device) -> &'static dyn Arithmetic {
+    if is_cpu(device) { &Cpu } else { &Tensors }
+}

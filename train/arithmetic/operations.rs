@@ -1,0 +1,107 @@
+//! What each kind of device does in its own way.
+use std::collections::BTreeMap;
+
+use burn::prelude::*;
+
+use crate::divergence::Distance;
+use crate::judge::{Judge, Statistics};
+use crate::row::JudgedRow;
+
+/// Gradients by the name of their parameter, flat, f32.
+pub(crate) type NamedGradients = BTreeMap<String, Tensor<1>>;
+
+/// What each kind of device does in its own way. Tensors are in no graph.
+pub(crate) trait Arithmetic {
+    /// The Euclidean norm over all of `gradients`, `[1]`; `None` where there is none.
+    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>>;
+
+    /// Scales `gradients`, whose norm is `norm`, so that it is at most `largest`.
+    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64);
+
+    /// Weights and moments of a parameter behind a step of AdamW.
+    ///
+    /// # Shapes
+    /// - all: `[elements]`, f32
+    fn adamw(
+        &self,
+        weights: Tensor<1>,
+        moments: Moments,
+        gradient: Tensor<1>,
+        step: &AdamWStep,
+    ) -> (Tensor<1>, Moments);
+
+    /// The `count` likeliest tokens of each row of `logits`, the likeliest first.
+    ///
+    /// # Shapes
+    /// - logits: `[rows, vocab]`, f32
+    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64>;
+
+    /// A sum of products of the shape `[d_model, vocab]`, of hidden states that are held as `dtype`.
+    fn product_sum(
+        &self,
+        shape: [usize; 2],
+        dtype: burn::tensor::DType,
+        device: &Device,
+    ) -> Box<dyn ProductSum>;
+
+    /// What judges rows by `judge`; they are judged by no other of its positions than `positions`, which ascend.
+    fn row_judge<'a>(
+        &self,
+        judge: Judge<'a>,
+        positions: Vec<usize>,
+        statistics: Statistics,
+    ) -> Box<dyn RowJudge + 'a>;
+}
+
+/// The moments of a parameter, `[elements]`, f32.
+#[derive(Debug, Clone)]
+pub(crate) struct Moments {
+    pub(crate) first: Tensor<1>,
+    pub(crate) second: Tensor<1>,
+}
+
+/// A step of [`AdamW`](crate::AdamW) at one parameter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdamWStep {
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) epsilon: f64,
+    /// `1 - beta1^t`: undoes that the first moment starts at zero.
+    pub(crate) correct1: f64,
+    /// `1 - beta2^t`: the same for the second.
+    pub(crate) correct2: f64,
+    /// The learning rate.
+    pub(crate) rate: f64,
+    /// What is left of the weights: `1 - learning rate · weight decay`.
+    pub(crate) shrink: f64,
+}
+
+/// `Σ hiddenᵀ · gradient` over chunks of rows.
+pub(crate) trait ProductSum {
+    /// Adds a chunk, and gives its gradient back.
+    ///
+    /// # Shapes
+    /// - hidden: `[rows, d_model]`
+    /// - gradient: `[rows, vocab]`
+    fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2>;
+
+    /// The sum, `[d_model, vocab]`, f32.
+    fn into_tensor(self: Box<Self>) -> Tensor<2>;
+}
+
+/// Judges rows of logits.
+pub(crate) trait RowJudge {
+    /// The distance at each of `rows` with its gradient, which has the row's weight.
+    ///
+    /// # Shapes
+    /// - logits: `[rows, vocab]`, f32
+    fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk;
+}
+
+/// What a chunk of rows was judged to be.
+pub(crate) struct JudgedChunk {
+    /// Its gradient has the weights of the rows.
+    pub(crate) distance: Distance,
+    /// `[rows, 2]`: acceptance rate, and 1 where the most likely tokens agree; where wanted.
+    pub(crate) statistics: Option<Tensor<2>>,
+}

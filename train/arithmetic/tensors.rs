@@ -1,0 +1,85 @@
+//! The way of any device: tensor operations that wait for nothing.
+use burn::prelude::*;
+use burn::tensor::{DType, IndexingUpdateOp};
+
+use crate::arithmetic::judged_by_tensors::JudgedByTensors;
+use crate::arithmetic::operations::{
+    AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
+};
+use crate::judge::{Judge, Statistics};
+
+/// Any device.
+pub(super) struct Tensors;
+
+impl Arithmetic for Tensors {
+    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>> {
+        let squares = gradients.values().map(|g| g.clone().square().sum());
+        squares.reduce(Tensor::add).map(Tensor::sqrt)
+    }
+
+    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {
+        // Nothing is read from the device: that would wait for it.
+        let factor = ((norm + 1e-6).recip() * largest).clamp_max(1.0);
+        for gradient in gradients.values_mut() {
+            gradient.inplace(|gradient| gradient * factor.clone());
+        }
+    }
+
+    fn adamw(
+        &self,
+        weights: Tensor<1>,
+        Moments { first, second }: Moments,
+        gradient: Tensor<1>,
+        step: &AdamWStep,
+    ) -> (Tensor<1>, Moments) {
+        let AdamWStep { beta1, beta2, .. } = *step;
+        let first = first * beta1 + gradient.clone() * (1.0 - beta1);
+        let second = second * beta2 + gradient.square() * (1.0 - beta2);
+        let root = (second.clone() / step.correct2).sqrt() + step.epsilon;
+        let change = first.clone() / root * (step.rate / step.correct1);
+        (weights * step.shrink - change, Moments { first, second })
+    }
+
+    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {
+        let [rows, _] = logits.dims();
+        // A device sorts whole rows, so the largest ones are taken out one after the other.
+        let mut left = logits.clone();
+        let mut found: Vec<Tensor<2, Int>> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let best = left.clone().argmax(1);
+            let out = Tensor::full([rows, 1], f32::NEG_INFINITY, (&left.device(), left.dtype()));
+            left = left.scatter(1, best.clone(), out, IndexingUpdateOp::Add);
+            found.push(best);
+        }
+        let found = Tensor::cat(found, 1).into_data();
+        found.iter::<i64>().collect()
+    }
+
+    fn product_sum(&self, shape: [usize; 2], _: DType, device: &Device) -> Box<dyn ProductSum> {
+        Box::new(OnDevice(Tensor::zeros(shape, (device, DType::F32))))
+    }
+
+    fn row_judge<'a>(
+        &self,
+        judge: Judge<'a>,
+        _: Vec<usize>,
+        statistics: Statistics,
+    ) -> Box<dyn RowJudge + 'a> {
+        Box::new(JudgedByTensors { judge, statistics })
+    }
+}
+
+/// A sum in f32.
+struct OnDevice(Tensor<2>);
+
+impl ProductSum for OnDevice {
+    fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
+        let more = hidden.transpose().matmul(gradient.clone()).cast(DType::F32);
+        self.0.inplace(|sum| sum + more);
+        gradient
+    }
+
+    fn into_tensor(self: Box<Self>) -> Tensor<2> {
+        self.0
+    }
+}

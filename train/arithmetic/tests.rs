@@ -1,0 +1,175 @@
+//! Both ways compute the same: on the CPU, where both run, at sizes that are no multiple of a register or of a block.
+use burn::prelude::*;
+use burn::tensor::{DType, Distribution};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::weights::host_f32;
+
+use super::cpu::Cpu;
+use super::operations::{AdamWStep, Arithmetic, Moments, NamedGradients};
+use super::tensors::Tensors;
+use crate::divergence::Divergence;
+use crate::judge::{Judge, Statistics};
+use crate::row::JudgedRow;
+use crate::teacher::Teacher;
+
+const POSITIONS: usize = 301;
+const D_MODEL: usize = 24;
+const VOCAB: usize = 517;
+
+fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+}
+
+fn close<const D: usize>(what: &str, one: Tensor<D>, other: Tensor<D>, tolerance: f32) {
+    assert_eq!(one.dims(), other.dims(), "{what}");
+    let (one, other) = (host_f32(one), host_f32(other));
+    for (at, (a, b)) in one.iter().zip(&other).enumerate() {
+        let most = tolerance * (1.0 + a.abs());
+        assert!((a - b).abs() <= most, "{what}, element {at}: {a} and {b}");
+    }
+}
+
+#[test]
+fn norms_and_clipped_gradients_are_the_same() {
+    let gradients = || -> NamedGradients {
+        let named = |(name, len): (&str, usize)| (name.to_owned(), random([len]));
+        [("a", 100_003), ("b", 1), ("c", 65_536)].map(named).into()
+    };
+    let mut one = gradients();
+    let mut other = one.clone();
+    let norm = Cpu.norm(&mut one).unwrap();
+    close(
+        "norm",
+        norm.clone(),
+        Tensors.norm(&mut other).unwrap(),
+        1e-5,
+    );
+    // Above the norm nothing is scaled, below it all is.
+    for largest in [1e4, 3.0] {
+        Cpu.clip(&mut one, norm.clone(), largest);
+        Tensors.clip(&mut other, norm.clone(), largest);
+        for (name, gradient) in &one {
+            close(name, gradient.clone(), other[name].clone(), 1e-5);
+        }
+    }
+    assert!(host_f32(Cpu.norm(&mut one).unwrap())[0] <= 3.0 + 1e-4);
+    let mut none = NamedGradients::new();
+    assert!(Cpu.norm(&mut none).is_none() && Tensors.norm(&mut none).is_none());
+}
+
+#[test]
+fn steps_of_adamw_are_the_same() {
+    let len = 70_001;
+    let zeros = || Moments {
+        first: Tensor::zeros([len], &Device::flex()),
+        second: Tensor::zeros([len], &Device::flex()),
+    };
+    let weights: Tensor<1> = random([len]);
+    let (mut one, mut other) = ((weights.clone(), zeros()), (weights, zeros()));
+    for updates in 1..=3 {
+        let step = AdamWStep {
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            correct1: 1.0 - 0.9_f64.powi(updates),
+            correct2: 1.0 - 0.95_f64.powi(updates),
+            rate: 1e-2,
+            shrink: 1.0 - 1e-4,
+        };
+        let gradient: Tensor<1> = random([len]);
+        one = Cpu.adamw(one.0, one.1, gradient.clone(), &step);
+        other = Tensors.adamw(other.0, other.1, gradient, &step);
+    }
+    close("weights", one.0, other.0, 1e-5);
+    close("first moment", one.1.first, other.1.first, 1e-5);
+    close("second moment", one.1.second, other.1.second, 1e-5);
+}
+
+#[test]
+fn the_likeliest_tokens_are_the_same() {
+    let logits: Tensor<2> = random([37, VOCAB]);
+    let found = Cpu.likeliest(&logits, 7);
+    assert_eq!(found, Tensors.likeliest(&logits, 7));
+    assert_eq!(found.len(), 37 * 7);
+}
+
+#[test]
+fn sums_of_products_are_the_same() {
+    let device = Device::flex();
+    for dtype in [DType::F32, DType::BF16] {
+        let mut one = Cpu.product_sum([D_MODEL, VOCAB], dtype, &device);
+        let mut other = Tensors.product_sum([D_MODEL, VOCAB], dtype, &device);
+        for rows in [POSITIONS, 1] {
+            let hidden: Tensor<2> = random([rows, D_MODEL]);
+            let gradient: Tensor<2> = random([rows, VOCAB]);
+            let (hidden, gradient) = (hidden.cast(dtype), gradient.cast(dtype));
+            let back = one.add(hidden.clone(), gradient.clone());
+            close("gradient", back, gradient.clone(), 0.0);
+            other.add(hidden, gradient);
+        }
+        let sum = one.into_tensor();
+        assert_eq!(sum.dtype(), DType::F32);
+        close("sum", sum, other.into_tensor(), 1e-4);
+    }
+}
+
+/// Rows in the order of their teachers' positions, of two steps, with different weights.
+fn rows() -> Vec<JudgedRow> {
+    let row = |teacher: usize, step: usize| JudgedRow {
+        step,
+        position: teacher - step,
+        teacher,
+        weight: 1.0 / (1 + step + teacher % 3) as f32,
+    };
+    let teachers = (1..POSITIONS).filter(|teacher| teacher % 4 != 1);
+    teachers.flat_map(|t| [row(t, 0), row(t, 1)]).collect()
+}
+
+/// Judges `rows` in both ways, in several chunks.
+fn judged_alike(what: &str, judge: Judge, vocab: usize) {
+    let rows = rows();
+    let mut positions: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
+    positions.dedup();
+    let mut one = Cpu.row_judge(judge, positions.clone(), Statistics::All);
+    let mut other = Tensors.row_judge(judge, positions.clone(), Statistics::All);
+    let mut brief = Cpu.row_judge(judge, positions, Statistics::Loss);
+    for rows in rows.chunks(130) {
+        let logits: Tensor<2> = random([rows.len(), vocab]);
+        let one = one.judge(logits.clone(), rows);
+        let other = other.judge(logits.clone(), rows);
+        assert!(brief.judge(logits, rows).statistics.is_none(), "{what}");
+        close(what, one.distance.value, other.distance.value, 1e-4);
+        close(what, one.distance.gradient, other.distance.gradient, 1e-5);
+        close(
+            what,
+            one.statistics.unwrap(),
+            other.statistics.unwrap(),
+            1e-5,
+        );
+    }
+}
+
+#[test]
+fn rows_are_judged_alike_by_labels() {
+    let labels: Vec<u32> = (0..POSITIONS).map(|at| (at * 7 % VOCAB) as u32).collect();
+    judged_alike("labels", Judge::Labels(&labels), VOCAB);
+}
+
+#[test]
+fn rows_are_judged_alike_by_the_target() {
+    let counts: Vec<u64> = (0..VOCAB as u64).map(|id| id * 31 % VOCAB as u64).collect();
+    let some = DraftVocabulary::from_counts(&counts, 211, &[]).unwrap();
+    for vocabulary in [DraftVocabulary::full(VOCAB), some] {
+        let (last, head) = (random([POSITIONS, D_MODEL]), random([D_MODEL, VOCAB]));
+        let mut teacher = Teacher::made_up(last, head, &vocabulary);
+        teacher.find_proposable(0..POSITIONS);
+        for divergence in [Divergence::Kl, Divergence::SoftCe, Divergence::Tv] {
+            let judge = Judge::Target {
+                teacher: &teacher,
+                divergence,
+            };
+            let what = format!("{divergence:?} over {}", vocabulary.len());
+            judged_alike(&what, judge, vocabulary.len());
+        }
+    }
+}
