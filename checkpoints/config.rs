@@ -2,6 +2,7 @@
 //! name the key.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
@@ -10,6 +11,7 @@ use crate::dialect::reading::Reading;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder, TensorInfo};
+use crate::mismatch::Mismatch;
 
 /// What engines take where a configuration says nothing.
 const DEFAULT_THETA: f64 = 10_000.0;
@@ -174,14 +176,15 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
+    pub(crate) fn wrong(&self, key: &str, expected: impl Display) -> Error {
         Error::Key {
             path: self.path.clone(),
             key: key.to_string(),
-            expected: expected.into(),
-            got: self
-                .get(key)
-                .map_or("nothing".to_string(), |value| format!("`{value}`")),
+            mismatch: Mismatch::new(
+                expected,
+                self.get(key)
+                    .map_or("nothing".to_string(), |value| format!("`{value}`")),
+            ),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::dtype::DType;
+use crate::mismatch::Mismatch;
 use crate::printable::printable;
 
 /// The result of this crate's functions.
@@ -91,28 +91,24 @@ pub enum Error {
         unexpected: Vec<String>,
     },
     /// A tensor has another shape than expected.
-    #[error("tensor `{}` in `{}`: expected {expected:?}, got {got:?}", printable(.name), .path.display())]
+    #[error("tensor `{}` in `{}`: {mismatch}", printable(.name), .path.display())]
     Shape {
         /// The tensor.
         name: String,
         /// The file.
         path: PathBuf,
-        /// The shape asked for.
-        expected: Vec<usize>,
-        /// The shape found.
-        got: Vec<usize>,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// A tensor has another element type than expected.
-    #[error("tensor `{}` in `{}`: expected {expected}, got {got}", printable(.name), .path.display())]
+    #[error("tensor `{}` in `{}`: {mismatch}", printable(.name), .path.display())]
     ElementType {
         /// The tensor.
         name: String,
         /// The file.
         path: PathBuf,
-        /// The types that would do.
-        expected: String,
-        /// The type found.
-        got: DType,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// A tensor's values cannot be what they are meant to be.
     #[error("tensor `{}` in `{}`: {}", printable(.name), .path.display(), printable(.reason))]
@@ -133,28 +129,24 @@ pub enum Error {
         reason: String,
     },
     /// A key of a JSON file has a value that cannot be used.
-    #[error("`{}`: key `{key}`: expected {expected}, got {}", .path.display(), printable(.got))]
+    #[error("`{}`: key `{key}`: {mismatch}", .path.display())]
     Key {
         /// The file.
         path: PathBuf,
         /// The key, with dots between levels.
         key: String,
-        /// What would do.
-        expected: String,
-        /// What was found.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// A layout that this dialect cannot write.
-    #[error("cannot write a folder of {dialect}: `{field}`: expected {expected}, got {got}")]
+    #[error("cannot write a folder of {dialect}: `{field}`: {mismatch}")]
     Layout {
         /// The dialect.
         dialect: &'static str,
         /// The field of the layout.
         field: &'static str,
-        /// What would do.
-        expected: String,
-        /// What was found.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// Neither a folder nor the id of a hub model.
     #[error("no model folder at `{}`, and `{model}` is not a hub id of the form `org/name`", .tried.display())]
@@ -284,12 +276,11 @@ mod tests {
         let error = Error::Shape {
             name: "fc.weight".into(),
             path: "a/model.safetensors".into(),
-            expected: vec![4096, 12288],
-            got: vec![4096, 8192],
+            mismatch: Mismatch::new("[4096, 12288]", "[4096, 8192]"),
         };
         assert_eq!(
             error.to_string(),
-            "tensor `fc.weight` in `a/model.safetensors`: expected [4096, 12288], got [4096, 8192]"
+            "tensor `fc.weight` in `a/model.safetensors`: expected [4096, 12288], found [4096, 8192]"
         );
     }
 
@@ -314,8 +305,7 @@ mod tests {
             Error::Key {
                 path: path(),
                 key: "model_type".into(),
-                expected: "`\"llama\"`".into(),
-                got: name(),
+                mismatch: Mismatch::new("`\"llama\"`", name()),
             },
         ];
         for error in errors {

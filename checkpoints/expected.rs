@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::mismatch::Mismatch;
 use crate::tensors::{NamedTensor, first_not_finite};
 
 /// Name, shape and type of a tensor.
@@ -58,19 +59,20 @@ pub(crate) fn check_tensors(
             return Err(Error::Shape {
                 name,
                 path,
-                expected: shape.clone(),
-                got: got_shape.clone(),
+                mismatch: Mismatch::new(format!("{:?}", shape), format!("{:?}", got_shape)),
             });
         }
         if !accepts(*got_type, *dtype) {
             return Err(Error::ElementType {
                 name,
                 path,
-                expected: match dtype.is_float() || !got_type.to_string().starts_with('F') {
-                    true => dtype.to_string(),
-                    false => "F32, F16 or BF16".to_owned(),
-                },
-                got: *got_type,
+                mismatch: Mismatch::new(
+                    match dtype.is_float() || !got_type.to_string().starts_with('F') {
+                        true => dtype.to_string(),
+                        false => "F32, F16 or BF16".to_owned(),
+                    },
+                    *got_type,
+                ),
             });
         }
     }

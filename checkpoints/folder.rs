@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::expected::check_finite_bytes;
 use crate::hash;
 use crate::json;
+use crate::mismatch::Mismatch;
 use crate::regular;
 use crate::tensors::{NamedTensor, floats};
 
@@ -176,8 +177,7 @@ impl ModelFolder {
         floats(info.dtype, self.checked(info)?).ok_or_else(|| Error::ElementType {
             name: name.to_string(),
             path: info.file.clone(),
-            expected: "F32, F16 or BF16".to_string(),
-            got: info.dtype,
+            mismatch: Mismatch::new("F32, F16 or BF16", info.dtype),
         })
     }
 
@@ -189,8 +189,7 @@ impl ModelFolder {
         Err(Error::Shape {
             name: name.to_string(),
             path: info.file.clone(),
-            expected: expected.to_vec(),
-            got: info.shape.clone(),
+            mismatch: Mismatch::new(format!("{:?}", expected), format!("{:?}", info.shape)),
         })
     }
 

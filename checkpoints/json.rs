@@ -19,7 +19,7 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
         .read_to_end(&mut bytes)
         .map_err(Error::io("read", path))?;
     if bytes.len() as u64 > MAX_BYTES {
-        let reason = format!("expected at most {MAX_BYTES} bytes of JSON, got more");
+        let reason = format!("expected at most {MAX_BYTES} bytes of JSON, found more");
         return Err(Error::Folder {
             path: path.to_path_buf(),
             reason,

@@ -10,6 +10,7 @@ use crate::hydra::HYDRA;
 use crate::language_model::{LANGUAGE_MODEL, PARD};
 use crate::masked_language_model::DEER;
 use crate::medusa::MEDUSA;
+use crate::mismatch::Mismatch;
 use crate::peagle::{self, PEAGLE};
 use crate::speculators::{self, MODEL_TYPE};
 
@@ -86,7 +87,9 @@ fn unknown(folder: &ModelFolder, key: &str, remark: &str) -> Error {
     Error::Key {
         path: folder.path().join(CONFIG),
         key: key.to_string(),
-        expected: format!("a drafter of {}", families.join(", ")),
-        got: format!("`{got}`{remark}"),
+        mismatch: Mismatch::new(
+            format!("a drafter of {}", families.join(", ")),
+            format!("`{got}`{remark}"),
+        ),
     }
 }

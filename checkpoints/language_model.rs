@@ -13,6 +13,7 @@ use crate::expected::check_finite;
 use crate::folder::{ModelFolder, WEIGHTS, write_folder};
 use crate::json as files;
 use crate::launch::{self, Launch};
+use crate::mismatch::Mismatch;
 use crate::regular;
 use crate::seal;
 use crate::tensors::NamedTensor;
@@ -159,8 +160,7 @@ pub fn read_mask_token(folder: &ModelFolder) -> Result<u32> {
     id.ok_or_else(|| Error::Key {
         path: folder.path().join(crate::folder::CONFIG),
         key: PARD_TOKEN.into(),
-        expected: "the id of a token".into(),
-        got: value.to_string(),
+        mismatch: Mismatch::new("the id of a token", value),
     })
 }
 

@@ -7,6 +7,7 @@ use crate::dialect::description::Dialect;
 use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder};
 use crate::launch::Launch;
+use crate::mismatch::Mismatch;
 
 /// This program's folder.
 pub const DEER: Dialect = Dialect {
@@ -65,8 +66,7 @@ pub fn read(folder: &ModelFolder) -> Result<(MaskedLayout, Value)> {
     let problem = |key: &str, expected: &str| Error::Key {
         path: folder.path().join(CONFIG),
         key: key.into(),
-        expected: expected.into(),
-        got: folder.config()[key].to_string(),
+        mismatch: Mismatch::new(expected, &folder.config()[key]),
     };
     let token = |key: &str| {
         let id = folder.config()[key].as_u64();

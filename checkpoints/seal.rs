@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder};
 use crate::hash;
 use crate::json as files;
+use crate::mismatch::Mismatch;
 use crate::tensors::NamedTensor;
 
 /// The key of `config.json`; engines pass over it.
@@ -70,8 +71,7 @@ pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
         return Err(Error::Key {
             path,
             key: SEAL.into(),
-            expected: "the seal of a folder that this program wrote".into(),
-            got: "nothing".into(),
+            mismatch: Mismatch::new("the seal of a folder that this program wrote", "nothing"),
         });
     };
     let stated = seal
@@ -121,8 +121,7 @@ pub fn check(folder: &ModelFolder) -> Result<bool> {
     let wrong = |key: &str, expected: String, got: &Value| Error::Key {
         path: folder.path().join(CONFIG),
         key: format!("{SEAL}.{DIGESTS}{key}"),
-        expected,
-        got: format!("`{got}`"),
+        mismatch: Mismatch::new(expected, format!("`{got}`")),
     };
     let of_tensors = &seal[DIGESTS]["tensors"];
     let digests: Option<BTreeMap<&String, &str>> = of_tensors.as_object().and_then(|digests| {
@@ -166,11 +165,13 @@ fn check_config(path: &Path, config: &Value, stated: &Value) -> Result<()> {
     Err(Error::Key {
         path: path.to_owned(),
         key: format!("{SEAL}.{DIGESTS}.config"),
-        expected: format!(
-            "`{found}`: the configuration was changed after it was written (without the key `{SEAL}` it is read as that of \
+        mismatch: Mismatch::new(
+            format!(
+                "`{found}`: the configuration was changed after it was written (without the key `{SEAL}` it is read as that of \
              a published folder)"
+            ),
+            format!("`{stated}`"),
         ),
-        got: format!("`{stated}`"),
     })
 }
 

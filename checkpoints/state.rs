@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::folder::read_safetensors;
 use crate::hash::{sha256_bytes, sha256_file};
 use crate::json as json_file;
+use crate::mismatch::Mismatch;
 use crate::tensors::{NamedTensor, write_safetensors};
 
 const STATE: &str = "state.json";
@@ -148,10 +149,12 @@ pub fn load(folder: &Path) -> Result<RunState> {
     let expect = |key: &str, expected: &str| Error::Key {
         path: path.clone(),
         key: key.to_string(),
-        expected: expected.to_string(),
-        got: contents
-            .get(key)
-            .map_or("nothing".to_string(), |value| format!("`{value}`")),
+        mismatch: Mismatch::new(
+            expected,
+            contents
+                .get(key)
+                .map_or("nothing".to_string(), |value| format!("`{value}`")),
+        ),
     };
     if contents["version"] != VERSION {
         return Err(expect("version", &format!("`{VERSION}`")));
@@ -385,7 +388,7 @@ mod tests {
             load(&path)
                 .unwrap_err()
                 .to_string()
-                .contains("key `version`: expected `2`, got `3`")
+                .contains("key `version`: expected `2`, found `3`")
         );
     }
 

@@ -143,7 +143,7 @@ impl NamedTensor {
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         self.check()?;
         floats(self.dtype, &self.bytes)
-            .ok_or_else(|| self.wrong(format!("expected F32, F16 or BF16, got {}", self.dtype)))
+            .ok_or_else(|| self.wrong(format!("expected F32, F16 or BF16, found {}", self.dtype)))
     }
 
     /// The values of an `I64` or `I32` tensor.
@@ -154,7 +154,7 @@ impl NamedTensor {
             DType::I32 => Ok(decode(&self.bytes, |raw| {
                 i64::from(i32::from_le_bytes(raw))
             })),
-            other => Err(self.wrong(format!("expected I64 or I32, got {other}"))),
+            other => Err(self.wrong(format!("expected I64 or I32, found {other}"))),
         }
     }
 
@@ -163,7 +163,7 @@ impl NamedTensor {
         self.check()?;
         match self.dtype {
             DType::Bool => Ok(self.bytes.iter().map(|&byte| byte != 0).collect()),
-            other => Err(self.wrong(format!("expected BOOL, got {other}"))),
+            other => Err(self.wrong(format!("expected BOOL, found {other}"))),
         }
     }
 }

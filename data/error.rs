@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use spectrain_checkpoints::Mismatch;
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -20,14 +22,12 @@ pub enum Error {
     },
 
     /// A row of a dataset is not one of the accepted shapes.
-    #[error("{location}: expected {expected}, found {found}")]
+    #[error("{location}: {mismatch}")]
     Row {
         /// File and line or row.
         location: String,
-        /// The accepted shape.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 
     /// A dataset without a single row, or a folder without a file that could hold one.
@@ -40,14 +40,12 @@ pub enum Error {
     },
 
     /// A file of a dataset or model folder cannot be understood as a whole.
-    #[error("`{}`: expected {expected}, found {found}", path.display())]
+    #[error("`{}`: {mismatch}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// The accepted contents.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 
     /// A row was read, but could not be turned into tokens.
@@ -153,29 +151,25 @@ pub enum Error {
     },
 
     /// A shard or its index is not what was written: cut short, altered or of another version.
-    #[error("`{}`: {what}: expected {expected}, found {found}", path.display())]
+    #[error("`{}`: {what}: {mismatch}", path.display())]
     Altered {
         /// The file.
         path: PathBuf,
         /// What differs.
         what: &'static str,
-        /// What was written.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 
     /// Stored features were computed from something else.
-    #[error("`{}`: `{key}`: expected {expected}, found {found}", path.display())]
+    #[error("`{}`: `{key}`: {mismatch}", path.display())]
     FeatureHeader {
         /// The index of the features.
         path: PathBuf,
         /// The first key that differs.
         key: &'static str,
-        /// What is needed.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 
     /// Stored features whose computation has not come to its end.
@@ -188,16 +182,14 @@ pub enum Error {
     },
 
     /// A journal of answers to other conversations, or of answers that were asked for in another way.
-    #[error("the journal `{}` is of other answers: `{key}`: expected {expected}, found {found}", path.display())]
+    #[error("the journal `{}` is of other answers: `{key}`: {mismatch}", path.display())]
     OtherJournal {
         /// The journal.
         path: PathBuf,
         /// The first key that differs.
         key: String,
-        /// What is asked for now.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 
     /// A journal that another process writes to.
@@ -222,16 +214,14 @@ pub enum Error {
     },
 
     /// The parts of a sample do not fit together.
-    #[error("sample {sample}: {what}: expected {expected}, found {found}")]
+    #[error("sample {sample}: {what}: {mismatch}")]
     Sample {
         /// Its number, from 0.
         sample: u64,
         /// The part.
         what: &'static str,
-        /// What would fit.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 
     /// A packing without room for anything.
@@ -246,14 +236,12 @@ pub enum Error {
     },
 
     /// A draft vocabulary that the target's vocabulary or the counts do not allow.
-    #[error("draft vocabulary: {what}: expected {expected}, found {found}")]
+    #[error("draft vocabulary: {what}: {mismatch}")]
     Vocabulary {
         /// What is wrong.
         what: String,
-        /// What would be right.
-        expected: String,
-        /// What stands there.
-        found: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 }
 
@@ -284,12 +272,10 @@ impl Error {
         expected: impl Display,
         found: impl Display,
     ) -> Self {
-        let (expected, found) = (expected.to_string(), found.to_string());
         Self::Altered {
             path: path.to_owned(),
             what,
-            expected,
-            found,
+            mismatch: Mismatch::new(expected, found),
         }
     }
 
@@ -299,12 +285,10 @@ impl Error {
         expected: impl Display,
         found: impl Display,
     ) -> Self {
-        let (expected, found) = (expected.to_string(), found.to_string());
         Self::Sample {
             sample,
             what,
-            expected,
-            found,
+            mismatch: Mismatch::new(expected, found),
         }
     }
 
@@ -313,11 +297,9 @@ impl Error {
         expected: impl Display,
         found: impl Display,
     ) -> Self {
-        let (what, expected, found) = (what.to_string(), expected.to_string(), found.to_string());
         Self::Vocabulary {
-            what,
-            expected,
-            found,
+            what: what.to_string(),
+            mismatch: Mismatch::new(expected, found),
         }
     }
 

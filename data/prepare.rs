@@ -6,6 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::conversation::{Content, Exchange, Row, Sample};
 use crate::error::{Error, Result};
 use crate::expand::{Samples, samples};
@@ -142,8 +144,10 @@ impl Preparation<'_> {
             (Content::Conversation(_), None) => {
                 return Err(Error::Row {
                     location: location.to_string(),
-                    expected: "tokens, because the target has no chat template".to_owned(),
-                    found: "messages".to_owned(),
+                    mismatch: Mismatch::new(
+                        "tokens, because the target has no chat template",
+                        "messages",
+                    ),
                 });
             }
         };

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::conversation::Row;
 use crate::error::{Error, Result};
 use crate::table::Table;
@@ -49,8 +51,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
         },
         Ok(_) if Format::of(path).is_none() => Err(Error::File {
             path: path.to_path_buf(),
-            expected: FILES.to_owned(),
-            found: "a file of another kind".to_owned(),
+            mismatch: Mismatch::new(FILES, "a file of another kind"),
         }),
         Ok(_) => Ok(vec![path.to_path_buf()]),
     }
@@ -63,8 +64,7 @@ fn matching(path: &Path) -> Result<Option<Vec<PathBuf>>> {
     };
     let paths = glob::glob(pattern).map_err(|error| Error::File {
         path: path.to_path_buf(),
-        expected: "a pattern such as `data/*.jsonl`".to_owned(),
-        found: error.to_string(),
+        mismatch: Mismatch::new("a pattern such as `data/*.jsonl`", error),
     })?;
     let mut files = Vec::new();
     for found in paths {
@@ -260,8 +260,7 @@ impl OpenFile {
         Some(text.and_then(|text| {
             let row = Row::from_json(&text).map_err(|mismatch| Error::Row {
                 location: self.location.to_string(),
-                expected: mismatch.expected,
-                found: mismatch.found,
+                mismatch,
             })?;
             Ok(LocatedRow::new(self.location.clone(), row))
         }))

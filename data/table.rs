@@ -13,6 +13,8 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use serde_json::Value;
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::contained::contained;
 use crate::conversation::KEYS;
 use crate::error::{Error, Result};
@@ -58,9 +60,10 @@ impl Table {
         if wanted.is_empty() {
             return Err(Error::File {
                 path: path.to_path_buf(),
-                expected: "a column `messages`, `conversations`, `input_ids` or `tokens`"
-                    .to_owned(),
-                found: format!("the columns `{}`", names.join("`, `")),
+                mismatch: Mismatch::new(
+                    "a column `messages`, `conversations`, `input_ids` or `tokens`",
+                    format!("the columns `{}`", names.join("`, `")),
+                ),
             });
         }
         let projection = match columns {
@@ -123,13 +126,17 @@ impl Refusal {
         match self {
             Self::Kind(kind) => Error::File {
                 path: location.file.to_path_buf(),
-                expected: format!("column `{column}` of texts, numbers, lists and structs"),
-                found: kind.to_string(),
+                mismatch: Mismatch::new(
+                    format!("column `{column}` of texts, numbers, lists and structs"),
+                    kind,
+                ),
             },
             Self::TooLong => Error::Row {
                 location: location.to_string(),
-                expected: format!("a row of at most {} MiB", LONGEST_ROW >> 20),
-                found: "a longer one".to_owned(),
+                mismatch: Mismatch::new(
+                    format!("a row of at most {} MiB", LONGEST_ROW >> 20),
+                    "a longer one",
+                ),
             },
         }
     }
@@ -146,8 +153,7 @@ fn begin_field(text: &mut String, name: &str) {
 fn unreadable_table(path: &Path, error: &impl fmt::Display) -> Error {
     Error::File {
         path: path.to_path_buf(),
-        expected: "a readable Parquet file".to_owned(),
-        found: error.to_string(),
+        mismatch: Mismatch::new("a readable Parquet file", error),
     }
 }
 

@@ -8,6 +8,8 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
 use serde_json::Map;
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::contained::contained;
 use crate::conversation::Exchange;
 use crate::error::{Error, Result};
@@ -235,8 +237,7 @@ fn source_in_config(folder: &Path, config: &serde_json::Value) -> Result<String>
     };
     template.as_str().or_else(named).map(str::to_owned).ok_or_else(|| Error::File {
         path: folder.join(CONFIG),
-        expected: format!("`chat_template` as a text or a list with one named `default`, or `{FILE}` beside it"),
-        found: if template.is_null() { "neither" } else { "another form" }.to_owned(),
+        mismatch: Mismatch::new(format!("`chat_template` as a text or a list with one named `default`, or `{FILE}` beside it"), if template.is_null() { "neither" } else { "another form" }),
     })
 }
 

@@ -14,6 +14,8 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::contained::contained;
 use crate::error::{Error, Result};
 
@@ -64,8 +66,7 @@ impl Tokenizer {
         let read = read.unwrap_or_else(|panicked| Err(panicked.into()));
         let (special, inner) = read.map_err(|error: tokenizers::Error| Error::File {
             path,
-            expected: "a tokenizer of the `tokenizers` library".to_owned(),
-            found: error.to_string(),
+            mismatch: Mismatch::new("a tokenizer of the `tokenizers` library", error),
         })?;
         Ok(Self {
             special,
@@ -180,7 +181,7 @@ pub fn train_byte_level_bpe(
     if vocab < smallest {
         return Err(Error::Tokenizer {
             message: format!(
-                "expected a vocabulary of at least {smallest} (256 bytes and special tokens), got {vocab}"
+                "expected a vocabulary of at least {smallest} (256 bytes and special tokens), found {vocab}"
             ),
         });
     }
@@ -229,8 +230,7 @@ pub(crate) fn read_config(folder: &Path) -> Result<Value> {
     match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| Error::File {
             path,
-            expected: "a JSON object".to_owned(),
-            found: error.to_string(),
+            mismatch: Mismatch::new("a JSON object", error),
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
         Err(error) => Err(Error::io(&path)(error)),

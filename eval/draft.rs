@@ -3,6 +3,7 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::bounds;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
@@ -212,8 +213,7 @@ impl DraftChoice {
         };
         Err(Error::Setting {
             key: "drafts",
-            expected: expected.into(),
-            got: got.into(),
+            mismatch: Mismatch::new(expected, got),
         })
     }
 
@@ -238,8 +238,7 @@ impl DraftChoice {
                 if !(0.0..=1.0).contains(min_confidence) {
                     return Err(Error::Setting {
                         key: "min_confidence",
-                        expected: "a number from 0 to 1".into(),
-                        got: min_confidence.to_string(),
+                        mismatch: Mismatch::new("a number from 0 to 1", min_confidence),
                     });
                 }
                 vec![("length", *length)]
@@ -257,8 +256,7 @@ impl DraftChoice {
         });
         bounds::check(sizes).map_err(|out| Error::Setting {
             key: out.key,
-            expected: out.expected,
-            got: out.got,
+            mismatch: out.mismatch,
         })
     }
 }
@@ -496,7 +494,7 @@ mod tests {
             nodes: 4,
         };
         let error = choice.check().unwrap_err().to_string();
-        assert_eq!(error, "`top_k`: expected at least 1, got 0");
+        assert_eq!(error, "`top_k`: expected at least 1, found 0");
         choice.shape().unwrap();
         let choice = DraftChoice::Confident {
             length: 4,
@@ -505,7 +503,7 @@ mod tests {
         let error = choice.check().unwrap_err().to_string();
         assert_eq!(
             error,
-            "`min_confidence`: expected a number from 0 to 1, got 1.5"
+            "`min_confidence`: expected a number from 0 to 1, found 1.5"
         );
     }
 }

@@ -1,24 +1,22 @@
+use spectrain_checkpoints::Mismatch;
+
 /// What can go wrong when a drafter is run or judged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting that cannot be decoded with.
-    #[error("`{key}`: expected {expected}, got {got}")]
+    #[error("`{key}`: {mismatch}")]
     Setting {
         /// The key.
         key: &'static str,
-        /// What it may hold.
-        expected: String,
-        /// What it holds.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// A prompt that the target cannot continue.
-    #[error("prompt: expected {expected}, got {got}")]
+    #[error("prompt: {mismatch}")]
     Prompt {
-        /// What can be continued.
-        expected: String,
-        /// What was given.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// Which prompt of a dataset failed.
     #[error("dataset `{dataset}`, prompt {prompt}: {source}")]
@@ -31,31 +29,29 @@ pub enum Error {
         source: Box<Error>,
     },
     /// A draft that the verifier cannot judge, or that is no tree.
-    #[error("verifier `{verifier}`: expected {expected}, got {got}")]
+    #[error("verifier `{verifier}`: {mismatch}")]
     Draft {
         /// The verifier.
         verifier: &'static str,
-        /// What it judges.
-        expected: String,
-        /// What was drafted.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// A draft deeper than the decoder asked for.
-    #[error("draft: expected at most {requested} steps, got {got}")]
+    #[error("draft: expected at most {requested} steps, found {found}")]
     DraftLength {
         /// Steps asked for.
         requested: usize,
         /// Steps drafted.
-        got: usize,
+        found: usize,
     },
     /// A drafter whose logits are no distribution.
     #[error(
-        "logits of the drafter: expected finite values, got not-a-number or infinity: its weights are broken, or too large"
+        "logits of the drafter: expected finite values, found not-a-number or infinity: its weights are broken, or too large"
     )]
     DraftLogits,
     /// Logits that are no distribution.
     #[error(
-        "logits of row {row} of a target pass: expected finite values, got not-a-number or infinity"
+        "logits of row {row} of a target pass: expected finite values, found not-a-number or infinity"
     )]
     Logits {
         /// The row of the pass.
@@ -71,12 +67,10 @@ pub enum Error {
     #[error("report: {0}")]
     Json(#[from] serde_json::Error),
     /// A report of a schema this version does not know.
-    #[error("report: `schema`: expected {expected}, got {got}")]
+    #[error("report: `schema`: {mismatch}")]
     Schema {
-        /// The one that is known.
-        expected: u32,
-        /// The one found.
-        got: u32,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 }
 

@@ -1,5 +1,6 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
 use rand::{Rng as _, SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::seed::mix;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 
@@ -253,8 +254,7 @@ fn settle(
     if prompts.is_empty() {
         return Err(Error::Setting {
             key: "drafts",
-            expected: "prompts to calibrate a tree on".into(),
-            got: "none".into(),
+            mismatch: Mismatch::new("prompts to calibrate a tree on", "none"),
         });
     }
     let decode = settings.decode(sampling, &DraftShape::Chain { length: 0 }, Warm::Already);
@@ -288,8 +288,7 @@ fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
         if empty {
             return Err(Error::Setting {
                 key,
-                expected: "at least one".into(),
-                got: "none".into(),
+                mismatch: Mismatch::new("at least one", "none"),
             });
         }
     }

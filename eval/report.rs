@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::Sampling;
 
 use crate::draft::DraftReport;
@@ -328,8 +329,7 @@ impl Report {
         let Version { schema } = serde_json::from_str(text)?;
         if schema != SCHEMA {
             return Err(Error::Schema {
-                expected: SCHEMA,
-                got: schema,
+                mismatch: Mismatch::new(SCHEMA, schema),
             });
         }
         Ok(serde_json::from_str(text)?)
@@ -631,7 +631,7 @@ arithmetic cannot tell two tokens apart.
             .unwrap()
             .replacen("\"schema\": 1", "\"schema\": 2", 1);
         let error = Report::from_json(&text).unwrap_err();
-        assert_eq!(error.to_string(), "report: `schema`: expected 1, got 2");
+        assert_eq!(error.to_string(), "report: `schema`: expected 1, found 2");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use rand::{SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::{
     Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposal,
     Proposer, Sampling, Target, TargetOutput, chain, depths,
@@ -265,17 +266,16 @@ impl<'a> Decoder<'a> {
         let longest = spec.max_positions.saturating_sub(1);
         if prompt.is_empty() || prompt.len() > longest {
             return Err(Error::Prompt {
-                expected: format!(
-                    "1 to {longest} tokens, so that one more fits the target's context"
+                mismatch: Mismatch::new(
+                    format!("1 to {longest} tokens, so that one more fits the target's context"),
+                    format!("{} tokens", prompt.len()),
                 ),
-                got: format!("{} tokens", prompt.len()),
             });
         }
         if settings.max_new_tokens == 0 {
             return Err(Error::Setting {
                 key: "max_new_tokens",
-                expected: "at least 1".into(),
-                got: "0".into(),
+                mismatch: Mismatch::new("at least 1", "0"),
             });
         }
         let limit = spec
@@ -381,9 +381,9 @@ fn propose(
         return Err(Error::DraftLogits);
     }
     match depth(&draft) {
-        got if got > steps => Err(Error::DraftLength {
+        found if found > steps => Err(Error::DraftLength {
             requested: steps,
-            got,
+            found,
         }),
         _ => Ok(draft),
     }

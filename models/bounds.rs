@@ -2,6 +2,8 @@
 //! the hand neither takes all memory nor overflows a product of sizes.
 use std::ops::RangeInclusive;
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::error::Error;
 
 /// Decoder layers, heads of Medusa, blocks of a head.
@@ -45,10 +47,8 @@ pub struct Bounded {
 pub struct OutOfBounds {
     /// Its key.
     pub key: &'static str,
-    /// The bound that it breaks.
-    pub expected: String,
-    /// What it is.
-    pub got: String,
+    /// The bound that it breaks, and what it is.
+    pub mismatch: Mismatch,
 }
 
 /// A number of at least 1 and at most `most`.
@@ -81,12 +81,14 @@ pub fn check(numbers: impl IntoIterator<Item = Bounded>) -> Result<(), OutOfBoun
     let (least, most) = (number.bounds.start(), number.bounds.end());
     Err(OutOfBounds {
         key: number.key,
-        expected: if number.value < *least {
-            format!("at least {least}")
-        } else {
-            format!("at most {most}")
-        },
-        got: number.value.to_string(),
+        mismatch: Mismatch::new(
+            if number.value < *least {
+                format!("at least {least}")
+            } else {
+                format!("at most {most}")
+            },
+            number.value,
+        ),
     })
 }
 
@@ -95,8 +97,7 @@ impl From<OutOfBounds> for Error {
     fn from(out: OutOfBounds) -> Self {
         Self::Drafter {
             key: out.key,
-            expected: out.expected,
-            got: out.got,
+            mismatch: out.mismatch,
         }
     }
 }
@@ -111,10 +112,13 @@ mod tests {
         assert_eq!((found(1), found(4)), (Ok(()), Ok(())));
         let refused = |value| found(value).unwrap_err();
         assert_eq!(
-            (refused(0).expected, refused(5).expected),
+            (refused(0).mismatch.expected, refused(5).mismatch.expected),
             ("at least 1".into(), "at most 4".into())
         );
-        assert_eq!((refused(5).key, refused(5).got), ("b", "5".into()));
+        assert_eq!(
+            (refused(5).key, refused(5).mismatch.found),
+            ("b", "5".into())
+        );
         assert_eq!(check([or_none("c", 0, 4)]), Ok(()));
     }
 }

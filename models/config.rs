@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use burn::prelude::*;
 use serde_json::{Value, json};
+use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
 
@@ -54,11 +55,13 @@ impl Keys<'_> {
         Error::Config {
             file: self.file.clone(),
             key: key.into(),
-            expected: expected.into(),
-            got: match self.value.get(key) {
-                None => "nothing".into(),
-                Some(value) => format!("`{}`", printable(&value.to_string())),
-            },
+            mismatch: Mismatch::new(
+                expected,
+                match self.value.get(key) {
+                    None => "nothing".into(),
+                    Some(value) => format!("`{}`", printable(&value.to_string())),
+                },
+            ),
         }
     }
 
@@ -145,7 +148,7 @@ impl TransformerConfig {
         if !["llama", "mistral", "qwen2", "qwen3"].contains(&kind) {
             return Err(Error::Architecture {
                 file: file.to_owned(),
-                got: printable(kind),
+                found: printable(kind),
                 supported: SUPPORTED.into(),
             });
         }
@@ -225,7 +228,7 @@ impl TransformerConfig {
         } else {
             Err(Error::Architecture {
                 file: "config.json".into(),
-                got: "settings that are others once they are written and read".into(),
+                found: "settings that are others once they are written and read".into(),
                 supported: SUPPORTED.into(),
             })
         }

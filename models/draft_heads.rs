@@ -8,6 +8,7 @@ use burn::tensor::DType;
 use burn::tensor::activation::silu;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::bounds;
@@ -178,8 +179,10 @@ pub(crate) fn check_vocabulary(draft_vocab: usize, target: &TargetSpec) -> Resul
     }
     Err(Error::Drafter {
         key: "draft_vocab",
-        expected: format!("at most the target's {}", target.vocab),
-        got: draft_vocab.to_string(),
+        mismatch: Mismatch::new(
+            format!("at most the target's {}", target.vocab),
+            draft_vocab,
+        ),
     })
 }
 

@@ -5,6 +5,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::attention::Attention;
@@ -360,8 +361,10 @@ impl Eagle3Config {
         if !ascending || chosen.last().is_some_and(|&last| last >= layers) {
             return Err(Error::Drafter {
                 key: "captured_layers",
-                expected: format!("ascending layers below {layers}"),
-                got: format!("{chosen:?}"),
+                mismatch: Mismatch::new(
+                    format!("ascending layers below {layers}"),
+                    format!("{chosen:?}"),
+                ),
             });
         }
         Ok(chosen)
@@ -384,8 +387,10 @@ impl Eagle3Config {
         if resolved.draft_vocab > target.vocab {
             return Err(Error::Drafter {
                 key: "draft_vocab",
-                expected: format!("at most the target's {}", target.vocab),
-                got: resolved.draft_vocab.to_string(),
+                mismatch: Mismatch::new(
+                    format!("at most the target's {}", target.vocab),
+                    resolved.draft_vocab,
+                ),
             });
         }
         Ok(resolved)

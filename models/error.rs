@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use spectrain_checkpoints::Mismatch;
+
 /// What can go wrong when a model is built or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -10,36 +12,32 @@ pub enum Error {
     #[error(transparent)]
     Data(#[from] spectrain_data::Error),
     /// `config.json` lacks a key, or its value is of the wrong kind.
-    #[error("`{file}`: key `{key}`: expected {expected}, got {got}")]
+    #[error("`{file}`: key `{key}`: {mismatch}")]
     Config {
         /// The file.
         file: PathBuf,
         /// Dotted path of the key.
         key: String,
-        /// What the key must hold.
-        expected: String,
-        /// What it holds.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// An architecture no decoder here computes.
-    #[error("`{file}`: unsupported architecture `{got}`; supported: {supported}")]
+    #[error("`{file}`: unsupported architecture `{found}`; supported: {supported}")]
     Architecture {
         /// The file.
         file: PathBuf,
         /// `model_type`.
-        got: String,
+        found: String,
         /// The ones that are.
         supported: String,
     },
     /// A drafter's settings do not fit its target.
-    #[error("`[drafter] {key}`: expected {expected}, got {got}")]
+    #[error("`[drafter] {key}`: {mismatch}")]
     Drafter {
         /// The key.
         key: &'static str,
-        /// What fits.
-        expected: String,
-        /// What was given.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
 }
 

@@ -5,6 +5,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::drafter::Drafter;
@@ -136,8 +137,10 @@ pub(crate) fn shared_vocabulary(
     if own > vocab {
         return Err(crate::error::Error::Drafter {
             key: "model",
-            expected: format!("a model of at most the target's {vocab} tokens"),
-            got: own.to_string(),
+            mismatch: Mismatch::new(
+                format!("a model of at most the target's {vocab} tokens"),
+                own,
+            ),
         });
     }
     Ok(match own == vocab {

@@ -5,6 +5,8 @@ use burn::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::bounds;
 use crate::error::{Error, Result};
 use crate::linear::{Linear, Lora};
@@ -39,8 +41,7 @@ impl LoraConfig {
         }
         Err(Error::Drafter {
             key: "lora.alpha",
-            expected: "above 0".into(),
-            got: self.alpha.to_string(),
+            mismatch: Mismatch::new("above 0", self.alpha),
         })
     }
 }

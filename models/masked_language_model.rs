@@ -17,6 +17,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::bounds;
@@ -98,8 +99,7 @@ impl MaskedLanguageModelConfig {
         let token = |key, token: Option<u32>| {
             token.ok_or_else(|| Error::Drafter {
                 key,
-                expected: "the id of a token that no text holds".into(),
-                got: "none".into(),
+                mismatch: Mismatch::new("the id of a token that no text holds", "none"),
             })
         };
         let blocks = Blocks {
@@ -111,8 +111,7 @@ impl MaskedLanguageModelConfig {
         if blocks.mask_token == blocks.separator_token {
             return Err(Error::Drafter {
                 key: "separator_token",
-                expected: "another token than `mask_token`".into(),
-                got: blocks.separator_token.to_string(),
+                mismatch: Mismatch::new("another token than `mask_token`", blocks.separator_token),
             });
         }
         bounds::check([bounds::up_to("block_size", blocks.size, bounds::DRAFT)])?;
@@ -150,8 +149,10 @@ impl MaskedLanguageModel {
             if token as usize >= vocab {
                 return Err(Error::Drafter {
                     key,
-                    expected: format!("an id below the {vocab} tokens of the drafter"),
-                    got: token.to_string(),
+                    mismatch: Mismatch::new(
+                        format!("an id below the {vocab} tokens of the drafter"),
+                        token,
+                    ),
                 });
             }
         }

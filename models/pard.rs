@@ -8,6 +8,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::drafter::Drafter;
@@ -69,8 +70,7 @@ impl PardConfig {
     fn mask_token(&self) -> Result<u32> {
         self.mask_token.ok_or_else(|| Error::Drafter {
             key: "mask_token",
-            expected: "the id of a token that no text holds".into(),
-            got: "none".into(),
+            mismatch: Mismatch::new("the id of a token that no text holds", "none"),
         })
     }
 }
@@ -111,8 +111,10 @@ impl Pard {
         if mask_token as usize >= vocab {
             return Err(Error::Drafter {
                 key: "mask_token",
-                expected: format!("an id below the {vocab} tokens of the drafter"),
-                got: mask_token.to_string(),
+                mismatch: Mismatch::new(
+                    format!("an id below the {vocab} tokens of the drafter"),
+                    mask_token,
+                ),
             });
         }
         let width = feature_width(&target.spec);

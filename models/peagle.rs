@@ -8,6 +8,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::attention::Attention;
@@ -408,10 +409,11 @@ impl PEagleConfig {
         let known = |&token: &u32| (token as usize) < target.vocab;
         self.mask_token.filter(known).ok_or_else(|| Error::Drafter {
             key: "mask_token",
-            expected: format!("the id of a token below {}", target.vocab),
-            got: self
-                .mask_token
-                .map_or("none".into(), |token| token.to_string()),
+            mismatch: Mismatch::new(
+                format!("the id of a token below {}", target.vocab),
+                self.mask_token
+                    .map_or("none".into(), |token| token.to_string()),
+            ),
         })
     }
 }

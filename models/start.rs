@@ -1,6 +1,7 @@
 //! What a drafter that is a language model starts from: a model on the disk, some layers of one, or chance.
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
 
 use crate::bounds;
@@ -62,8 +63,7 @@ impl FreshConfig {
         }
         Err(Error::Drafter {
             key: "fresh.d_head",
-            expected: "an even number".into(),
-            got: self.d_head.to_string(),
+            mismatch: Mismatch::new("an even number", self.d_head),
         })
     }
 
@@ -75,10 +75,9 @@ impl FreshConfig {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
         let sizes = target.layer_sizes(self.d_ff, self.heads, self.kv_heads);
         let [d_ff, heads, kv_heads] = sizes.map_err(|error| match error {
-            Error::Drafter { expected, got, .. } => Error::Drafter {
+            Error::Drafter { mismatch, .. } => Error::Drafter {
                 key: "fresh.kv_heads",
-                expected,
-                got,
+                mismatch,
             },
             other => other,
         })?;
@@ -143,8 +142,10 @@ impl Start<'_> {
         }
         Err(Error::Drafter {
             key,
-            expected: format!("an id below the {} tokens of the target", target.vocab),
-            got: token.to_string(),
+            mismatch: Mismatch::new(
+                format!("an id below the {} tokens of the target", target.vocab),
+                token,
+            ),
         })
     }
 
@@ -154,8 +155,7 @@ impl Start<'_> {
             None => Ok(()),
             Some(layer) => Err(Error::Drafter {
                 key: "keep_layers",
-                expected: format!("layers below {layers}"),
-                got: layer.to_string(),
+                mismatch: Mismatch::new(format!("layers below {layers}"), layer),
             }),
         }
     }
@@ -165,8 +165,7 @@ impl Start<'_> {
         let problem = |key, expected: &str, got: String| {
             Err(Error::Drafter {
                 key,
-                expected: expected.into(),
-                got,
+                mismatch: Mismatch::new(expected, got),
             })
         };
         if !self.keep_layers.is_sorted_by(|a, b| a < b) {
@@ -240,8 +239,10 @@ impl Start<'_> {
             Some(folder) => Ok(ModelFolder::open(folder)?),
             None => Err(Error::Drafter {
                 key: "keep_layers",
-                expected: "a target that was loaded from a folder".into(),
-                got: "one that was not".into(),
+                mismatch: Mismatch::new(
+                    "a target that was loaded from a folder",
+                    "one that was not",
+                ),
             }),
         }
     }

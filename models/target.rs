@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::cache::KvCache;
@@ -55,8 +56,7 @@ impl TargetSpec {
         if !heads.is_multiple_of(kv_heads) {
             return Err(Error::Drafter {
                 key: "kv_heads",
-                expected: format!("a divisor of {heads} query heads"),
-                got: kv_heads.to_string(),
+                mismatch: Mismatch::new(format!("a divisor of {heads} query heads"), kv_heads),
             });
         }
         Ok([or(d_ff, self.d_ff), heads, kv_heads])

@@ -3,6 +3,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType as BurnDType;
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
 use crate::error::{Error, Result};
@@ -140,8 +141,7 @@ impl Weights for TensorWeights {
         let problem = |got: String| Error::Config {
             file: self.source.clone().into(),
             key: name.to_owned(),
-            expected: format!("a tensor of shape {shape:?}"),
-            got,
+            mismatch: Mismatch::new(format!("a tensor of shape {shape:?}"), got),
         };
         match self.tensors.get(name) {
             None => Err(problem("none".into())),
@@ -353,8 +353,7 @@ pub fn import<M: Module>(module: M, tensors: Vec<NamedTensor>, source: &str) -> 
         Some(left) => Err(Error::Config {
             file: source.into(),
             key: (*left).to_owned(),
-            expected: "no such tensor".into(),
-            got: "one".into(),
+            mismatch: Mismatch::new("no such tensor", "one"),
         }),
     }
 }

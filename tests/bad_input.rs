@@ -347,7 +347,7 @@ fn damaged_weights_are_refused_and_whole_ones_taken_again() {
             "stage `train`",
             "`target/model.safetensors` is not a valid safetensors file",
             "expected",
-            "got",
+            "found",
         ];
         made.refuses(&[], &expected);
     }
@@ -363,7 +363,7 @@ fn damaged_weights_are_refused_and_whole_ones_taken_again() {
         &[],
         &[
             "gate_proj.weight` in `target",
-            "expected [56, 32], got [48, 32]",
+            "expected [56, 32], found [48, 32]",
         ],
     );
     workspace.write("target/config.json", config);

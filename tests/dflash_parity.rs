@@ -137,7 +137,7 @@ fn parity(file: &str, name: &str) {
     let total = case["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-4 * total,
-        "{name}: total {total}, got {}",
+        "{name}: total {total}, found {}",
         report.total
     );
     for (slot, step) in report.steps.iter().enumerate() {

@@ -136,7 +136,7 @@ fn without_layer_ids_the_default_of_the_target_is_taken() {
     let folder = eagle3().without(&[TOP, "eagle_config", "num_aux_hidden_states"]);
     let error = folder.settings(&EAGLE3).unwrap_err().to_string();
     assert!(
-        error.contains(TOP) && error.contains("got nothing"),
+        error.contains(TOP) && error.contains("found nothing"),
         "{error}"
     );
     let model = ModelFolder::open(folder.path()).unwrap();

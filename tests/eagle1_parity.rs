@@ -158,7 +158,7 @@ fn parity(name: &str) {
     let total = case["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-5 * total,
-        "{name}: total {total}, got {}",
+        "{name}: total {total}, found {}",
         report.total
     );
     let passes = report.steps.iter().enumerate();
@@ -169,7 +169,7 @@ fn parity(name: &str) {
         let got = found.loss / found.count as f64;
         assert!(
             (got - class).abs() < 1e-5 * class,
-            "{name} pass {pass}: {class}, got {got}"
+            "{name} pass {pass}: {class}, found {got}"
         );
     }
     assert_eq!(report.steps.len() as u64, case["passes"].as_u64().unwrap());

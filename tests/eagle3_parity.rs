@@ -132,7 +132,7 @@ fn parity_of_one(case: &str, drafter: Eagle3Config, objective: TrainingTimeTestC
     let total = figures["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-4,
-        "{case}: total {total}, got {}",
+        "{case}: total {total}, found {}",
         report.total
     );
     for (step, found) in report.steps.iter().enumerate() {

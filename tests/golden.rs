@@ -124,7 +124,7 @@ pub fn assert_close(what: &str, got: &[f32], expected: &[f32], tolerance: f32) {
         let allowed = tolerance * expected.abs().max(1.0);
         assert!(
             (got - expected).abs() <= allowed,
-            "{what}[{index}]: expected {expected}, got {got}"
+            "{what}[{index}]: expected {expected}, found {got}"
         );
     }
 }

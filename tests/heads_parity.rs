@@ -138,7 +138,7 @@ fn parity<D: DraftHeads, O: Objective<D>>(
     let total = figures["total"].as_f64().unwrap();
     assert!(
         (report.total - total).abs() < 1e-4 * total,
-        "{case}: total {total}, got {}",
+        "{case}: total {total}, found {}",
         report.total
     );
     assert_eq!(report.steps.len(), heads, "{case}");

@@ -107,7 +107,7 @@ impl Case {
             let expected = expected.as_f64().unwrap();
             assert!(
                 (got - expected).abs() <= 2e-5 * expected.abs(),
-                "{name} {what}: expected {expected}, got {got}"
+                "{name} {what}: expected {expected}, found {got}"
             );
         };
         close("total", report.total, &self.figures["total"]);

@@ -311,7 +311,7 @@ fn the_state_of_another_run_is_refused() {
     assert!(matches!(error, Error::State { .. }), "{error}");
     let shorter = Session::with(|train| train.steps = 2);
     let error = try_eagle3(folder.path(), &shorter).unwrap_err().to_string();
-    assert!(error.contains("of at most 2, got step 3"), "{error}");
+    assert!(error.contains("of at most 2, found step 3"), "{error}");
 }
 
 #[test]

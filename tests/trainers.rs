@@ -150,7 +150,7 @@ fn agrees<D: Shipped>(
                     *got == expected || (got - expected).abs() <= 1e-4 * expected.abs().max(1.0);
                 assert!(
                     same,
-                    "{name}, {known} features, step {step}, token {token}: expected {expected}, got {got}"
+                    "{name}, {known} features, step {step}, token {token}: expected {expected}, found {got}"
                 );
             }
             compared += 1;

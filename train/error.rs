@@ -1,3 +1,4 @@
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::bounds::{self, Bounded, OutOfBounds};
 
 /// What can go wrong in training.
@@ -13,16 +14,14 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] spectrain_checkpoints::Error),
     /// A setting of the `[train]` or `[objective]` table makes no sense.
-    #[error("`[{table}] {key}`: expected {expected}, got {got}")]
+    #[error("`[{table}] {key}`: {mismatch}")]
     Setting {
         /// The table.
         table: &'static str,
         /// The key.
         key: &'static str,
-        /// What makes sense.
-        expected: String,
-        /// What was given.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// The loss, a gradient or a parameter is not finite, or the loss has exploded.
     #[error("step {step}: {what}; batch: samples {samples:?}")]
@@ -60,14 +59,12 @@ pub enum Error {
         before: String,
     },
     /// The run state on disk is not of this training.
-    #[error("`{path}`: expected {expected}, got {got}")]
+    #[error("`{path}`: {mismatch}")]
     State {
         /// The folder.
         path: std::path::PathBuf,
-        /// What this training needs.
-        expected: String,
-        /// What it holds.
-        got: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
     },
     /// The process that makes features ended.
     #[error("cannot compute the target's features: {0}")]
@@ -94,8 +91,7 @@ impl Error {
         Self::Setting {
             table,
             key: out.key,
-            expected: out.expected,
-            got: out.got,
+            mismatch: out.mismatch,
         }
     }
 
@@ -109,8 +105,7 @@ impl Error {
         Self::Setting {
             table: "objective",
             key,
-            expected: expected.into(),
-            got,
+            mismatch: Mismatch::new(expected, got),
         }
     }
 }

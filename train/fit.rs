@@ -6,6 +6,7 @@ use std::time::Instant;
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::state;
 use spectrain_data::packing::PackedBatch;
 use spectrain_models::weights::host_f32;
@@ -213,8 +214,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
     })?;
     let foreign = |expected: &str, got: String| Error::State {
         path: saved.path.clone(),
-        expected: expected.into(),
-        got,
+        mismatch: Mismatch::new(expected, got),
     };
     let progress: Progress = serde_json::from_value(found.state)
         .map_err(|error| foreign("the state of a run", error.to_string()))?;

@@ -5,6 +5,7 @@ use burn::tensor::TensorData;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::packing::RowLayout;
 use spectrain_data::seed::mix;
 use spectrain_models::bounds;
@@ -53,8 +54,7 @@ impl Noise {
         Err(Error::Setting {
             table: "objective",
             key: "noise",
-            expected: "a std of 0 or more".into(),
-            got: self.std.to_string(),
+            mismatch: Mismatch::new("a std of 0 or more", self.std),
         })
     }
 

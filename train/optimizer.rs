@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{DType, Gradients as Graph};
+use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, lift, tensor_from};
 
@@ -239,8 +240,7 @@ impl AdamW {
                     .map(|t| tensor_from(t, device))
                     .ok_or(Error::State {
                         path: "optimizer".into(),
-                        expected: format!("tensor `{key}`"),
-                        got: "none".into(),
+                        mismatch: Mismatch::new(format!("tensor `{key}`"), "none"),
                     })
             };
             let moments = Moments {

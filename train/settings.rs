@@ -1,6 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::bounds;
 
 use crate::error::{Error, Result};
@@ -112,12 +113,11 @@ impl Default for TrainConfig {
     }
 }
 
-fn wrong<T>(key: &'static str, expected: impl Into<String>, got: String) -> Result<T> {
+fn wrong<T>(key: &'static str, expected: impl std::fmt::Display, got: String) -> Result<T> {
     Err(Error::Setting {
         table: "train",
         key,
-        expected: expected.into(),
-        got,
+        mismatch: Mismatch::new(expected, got),
     })
 }
 

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
 use crate::launch::Launch;
+use crate::mismatch::Mismatch;
 use crate::tensors::NamedTensor;
 
 /// A layout of folders, as data. What is truly code are small functions in `Quirks`.
@@ -200,8 +201,7 @@ impl Dialect {
         Error::Layout {
             dialect: self.name,
             field,
-            expected,
-            got,
+            mismatch: Mismatch::new(expected, got),
         }
     }
 }

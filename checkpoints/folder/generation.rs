@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::json;
+use crate::mismatch::Mismatch;
 
 /// A key, what it must hold, and whether a value is that.
 type Rule = (&'static str, &'static str, fn(&Value) -> bool);
@@ -48,8 +49,7 @@ pub(super) fn read(path: &Path) -> Result<Value> {
     let wrong = |key: &str, expected: &str, got: &Value| Error::Key {
         path: path.to_path_buf(),
         key: key.to_string(),
-        expected: expected.to_string(),
-        got: format!("`{got}`"),
+        mismatch: Mismatch::new(expected, format!("`{got}`")),
     };
     let Some(table) = settings.as_object() else {
         return Err(Error::Folder {
@@ -110,7 +110,7 @@ mod tests {
             let error = read_of(&json!({ key: value })).unwrap_err().to_string();
             let place = format!("generation_config.json`: key `{key}`: expected ");
             assert!(error.contains(&place), "{error}");
-            assert!(error.ends_with(&format!("got `{value}`")), "{error}");
+            assert!(error.ends_with(&format!("found `{value}`")), "{error}");
         }
         assert!(read_of(&json!([])).is_err());
     }

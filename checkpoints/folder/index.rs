@@ -25,14 +25,14 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {
     for (name, shard) in map {
         let Some(shard) = shard.as_str() else {
             return Err(invalid(format!(
-                "tensor `{}`: expected a file name, got `{}`",
+                "tensor `{}`: expected a file name, found `{}`",
                 printable(name),
                 printable(&shard.to_string())
             )));
         };
         if !is_plain_name(shard) || !shard.ends_with(".safetensors") {
             return Err(invalid(format!(
-                "tensor `{}`: expected the name of a .safetensors file in the same folder, got `{}`",
+                "tensor `{}`: expected the name of a .safetensors file in the same folder, found `{}`",
                 printable(name),
                 printable(shard)
             )));

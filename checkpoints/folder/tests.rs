@@ -100,13 +100,13 @@ fn a_tensor_of_another_shape_or_type_is_refused_by_name_and_file() {
     assert_eq!(
         error,
         format!(
-            "tensor `x` in `{}`: expected [3, 2], got [2, 3]",
+            "tensor `x` in `{}`: expected [3, 2], found [2, 3]",
             file.display()
         )
     );
     let error = folder.read_f32("i", &[1]).unwrap_err().to_string();
     assert!(
-        error.contains("`i`") && error.contains("got I64"),
+        error.contains("`i`") && error.contains("found I64"),
         "{error}"
     );
     assert!(
@@ -159,7 +159,7 @@ fn an_index_that_leaves_the_folder_is_refused() {
     ] {
         let folder = sharded(json!({"x": file}));
         let error = ModelFolder::open(folder.path()).unwrap_err().to_string();
-        let reason = format!("in the same folder, got `{file}`");
+        let reason = format!("in the same folder, found `{file}`");
         assert!(error.contains(INDEX) && error.ends_with(&reason), "{error}");
     }
 }
@@ -212,7 +212,7 @@ fn every_truncation_of_a_file_is_refused() {
 #[test]
 fn hostile_headers_are_refused_without_a_panic() {
     assert!(hostile(&u64::MAX.to_le_bytes()).contains("at most"));
-    assert!(hostile(&[&(1u64 << 24).to_le_bytes()[..], b"{}"].concat()).contains("got 2"));
+    assert!(hostile(&[&(1u64 << 24).to_le_bytes()[..], b"{}"].concat()).contains("found 2"));
     hostile(&with_header("[", b""));
     hostile(&with_header("\u{fffd}{}", b""));
     hostile(&with_header(&"[".repeat(10_000), b""));

@@ -38,7 +38,7 @@ impl WeightFile {
         let (expected, got) = (metadata.data_len(), map.len() - start);
         if expected != got {
             return Err(invalid(format!(
-                "expected {expected} bytes of tensors after the header, got {got}"
+                "expected {expected} bytes of tensors after the header, found {got}"
             )));
         }
         let mut tensors = Vec::new();
@@ -86,7 +86,7 @@ fn map(path: &Path) -> Result<Mmap> {
 fn header(file: &[u8]) -> std::result::Result<&[u8], String> {
     let Some((length, rest)) = file.split_first_chunk::<LENGTH>() else {
         return Err(format!(
-            "expected at least {LENGTH} bytes, got {}",
+            "expected at least {LENGTH} bytes, found {}",
             file.len()
         ));
     };
@@ -96,9 +96,9 @@ fn header(file: &[u8]) -> std::result::Result<&[u8], String> {
         .filter(|&length| length <= MAX_HEADER);
     let Some(length) = within else {
         return Err(format!(
-            "expected a header of at most {MAX_HEADER} bytes, got {length}"
+            "expected a header of at most {MAX_HEADER} bytes, found {length}"
         ));
     };
     rest.get(..length)
-        .ok_or_else(|| format!("expected a header of {length} bytes, got {}", rest.len()))
+        .ok_or_else(|| format!("expected a header of {length} bytes, found {}", rest.len()))
 }

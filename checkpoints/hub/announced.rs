@@ -38,7 +38,7 @@ impl Announced {
             Some(other) => {
                 let other = shown(other);
                 return Err(format!(
-                    "header `X-Repo-Commit`: expected 40 hexadecimal digits, got `{other}`"
+                    "header `X-Repo-Commit`: expected 40 hexadecimal digits, found `{other}`"
                 ));
             }
             None => return Err("the hub names no commit in `X-Repo-Commit`".to_string()),
@@ -100,7 +100,7 @@ pub(super) fn length(headers: &HeaderMap, name: &str) -> Result<Option<u64>, Str
     match value.parse() {
         Ok(bytes) => Ok(Some(bytes)),
         Err(_) => Err(format!(
-            "header `{name}`: expected a number of bytes, got `{}`",
+            "header `{name}`: expected a number of bytes, found `{}`",
             shown(&value)
         )),
     }
@@ -128,7 +128,7 @@ impl Part {
         };
         read().ok_or_else(|| {
             format!(
-                "header `Content-Range`: expected `bytes FIRST-LAST/TOTAL`, got `{}`",
+                "header `Content-Range`: expected `bytes FIRST-LAST/TOTAL`, found `{}`",
                 shown(value)
             )
         })

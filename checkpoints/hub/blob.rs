@@ -174,7 +174,7 @@ impl Transfer<'_> {
             return Ok(None);
         }
         let found = found.join("` or `");
-        Ok(Some(format!("expected `{expected}`, got `{found}`")))
+        Ok(Some(format!("expected `{expected}`, found `{found}`")))
     }
 
     /// Removes what is here, for one more attempt from the start.

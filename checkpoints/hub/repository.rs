@@ -21,7 +21,7 @@ impl Repository {
         let revision = revision.unwrap_or(MAIN);
         let refused = |what: &str, found: &str| Error::HubRequest {
             model: printable(id),
-            reason: format!("expected {what}, got `{}`", printable(found)),
+            reason: format!("expected {what}, found `{}`", printable(found)),
         };
         if !is_id(kind, id) {
             return Err(refused("an id of the form `org/name`", id));

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value};
+use spectrain_checkpoints::Mismatch;
 
 use super::{Content, Conversation, KEYS, Message, Row, Sample};
 use crate::json::{check, count, fields, items, keys, kind};
@@ -17,24 +18,6 @@ const MOST_MESSAGES: usize = 100_000;
 const MOST_VALUES: usize = 200_000;
 /// The most keys of a row or message.
 const MOST_KEYS: usize = 1000;
-
-/// What a row should have been and what it is, both for a person to read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mismatch {
-    /// The accepted shape.
-    pub expected: String,
-    /// What stands there.
-    pub found: String,
-}
-
-impl Mismatch {
-    fn new(expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Self {
-            expected: expected.into(),
-            found: found.into(),
-        }
-    }
-}
 
 const SHAPES: &str =
     "`messages`, `conversations`, or `input_ids` (or `tokens`) with `loss_mask` or `labels`";

@@ -7,6 +7,8 @@ use std::path::Path;
 use arrow::datatypes::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::durable::{self, Written};
 use crate::error::{Error, Result};
 
@@ -53,8 +55,7 @@ impl FeatureHeader {
                 return Err(Error::FeatureHeader {
                     path: path.to_owned(),
                     key,
-                    expected: expected.clone(),
-                    found: found.clone(),
+                    mismatch: Mismatch::new(expected.clone(), found.clone()),
                 });
             }
         }

@@ -15,6 +15,8 @@ use serde_json::{Map, Value};
 
 use sha2::{Digest, Sha256};
 
+use spectrain_checkpoints::Mismatch;
+
 use super::answers::Answer;
 use crate::durable::{hex, sync_folder_of};
 use crate::error::{Error, Result};
@@ -237,8 +239,7 @@ fn check_header(path: &Path, expected: &Map<String, Value>, found: &[u8]) -> Res
         Error::OtherJournal {
             path: path.to_owned(),
             key: key.to_owned(),
-            expected: show(expected),
-            found: show(found),
+            mismatch: Mismatch::new(show(expected), show(found)),
         }
     };
     let line = found;

@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead};
 
+use spectrain_checkpoints::Mismatch;
+
 use super::location::{LONGEST_ROW, Location};
 use crate::error::{Error, Result};
 use crate::json::Scanner;
@@ -90,8 +92,10 @@ impl<R: BufRead> Texts<R> {
                 self.shape = Shape::Ended;
                 return Some(Err(Error::File {
                     path: location.file.to_path_buf(),
-                    expected: "one list of objects".into(),
-                    found: format!("{found} after {} of them", location.row),
+                    mismatch: Mismatch::new(
+                        "one list of objects",
+                        format!("{found} after {} of them", location.row),
+                    ),
                 }));
             }
         }
@@ -216,7 +220,6 @@ fn take(row: &mut Vec<u8>, piece: &[u8], so_far: &Read) -> Read {
 fn refused(location: &Location, expected: String, found: String) -> Error {
     Error::Row {
         location: location.to_string(),
-        expected,
-        found,
+        mismatch: Mismatch::new(expected, found),
     }
 }

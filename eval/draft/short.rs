@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde_json::{Map, Value};
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::words::in_words;
 
 use super::DraftChoice;
@@ -29,8 +30,7 @@ impl FromStr for DraftChoice {
     fn from_str(text: &str) -> Result<Self> {
         let refused = |expected: String| Error::Setting {
             key: "draft",
-            expected,
-            got: format!("`{text}`"),
+            mismatch: Mismatch::new(expected, format!("`{text}`")),
         };
         let (name, given) = text.split_once(':').unwrap_or((text, ""));
         let known = SHAPES.into_iter().find(|(shape, _)| *shape == name);
@@ -252,7 +252,7 @@ mod tests {
                 "bush:60",
                 &[
                     "one of `chain:LENGTH`, `static:TREE`, `dynamic:NODES`",
-                    "got `bush:60`",
+                    "found `bush:60`",
                 ][..],
             ),
             ("", &["`calibrated:NODES`"]),

@@ -172,7 +172,7 @@ fn a_target_without_finite_logits_is_not_judged() {
         };
         let mut drafter = ToyDrafter::new(Style::Own);
         let error = evaluate(&decoder, &mut drafter, &sets(), &settings, &mut |_| {}).unwrap_err();
-        let expected = "expected finite values, got not-a-number or infinity";
+        let expected = "expected finite values, found not-a-number or infinity";
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
@@ -344,7 +344,7 @@ fn a_tree_is_not_calibrated_on_nothing() {
     let error = evaluated(Style::Own, &settings).unwrap_err().to_string();
     assert_eq!(
         error,
-        "`drafts`: expected prompts to calibrate a tree on, got none"
+        "`drafts`: expected prompts to calibrate a tree on, found none"
     );
 }
 
@@ -379,7 +379,7 @@ fn a_failure_names_dataset_and_prompt() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.starts_with("dataset `one`, prompt 0: draft: expected at most 2 steps, got 3"),
+        error.starts_with("dataset `one`, prompt 0: draft: expected at most 2 steps, found 3"),
         "{error}"
     );
     let none = EvaluateSettings {
@@ -389,6 +389,6 @@ fn a_failure_names_dataset_and_prompt() {
     let error = evaluated(Style::Own, &none).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`drafts`: expected at least one, got none"
+        "`drafts`: expected at least one, found none"
     );
 }

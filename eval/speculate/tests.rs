@@ -256,7 +256,8 @@ fn what_cannot_be_decoded_is_an_error() {
         );
         generation.unwrap_err().to_string()
     };
-    let prompt = "prompt: expected 1 to 3 tokens, so that one more fits the target's context, got";
+    let prompt =
+        "prompt: expected 1 to 3 tokens, so that one more fits the target's context, found";
     let plenty = settings(9, 1);
     assert_eq!(
         message(Style::Own, &[], &plenty, &Greedy),
@@ -268,11 +269,11 @@ fn what_cannot_be_decoded_is_an_error() {
     );
     assert_eq!(
         message(Style::Own, &[1], &settings(0, 1), &Greedy),
-        "`max_new_tokens`: expected at least 1, got 0"
+        "`max_new_tokens`: expected at least 1, found 0"
     );
     assert_eq!(
         message(Style::TooLong, &[1], &plenty, &Greedy),
-        "draft: expected at most 1 steps, got 2"
+        "draft: expected at most 1 steps, found 2"
     );
     let sampled = DecodeSettings {
         sampling: Sampling::at(0.5),
@@ -280,7 +281,7 @@ fn what_cannot_be_decoded_is_an_error() {
     };
     assert_eq!(
         message(Style::Own, &[1], &sampled, &Greedy),
-        "`verifier`: expected `exact` or `rejection` above temperature 0, got `greedy` at temperature 0.5"
+        "`verifier`: expected `exact` or `rejection` above temperature 0, found `greedy` at temperature 0.5"
     );
 }
 

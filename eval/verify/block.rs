@@ -2,6 +2,7 @@
 //! accepted shorter than token by token.
 use burn::prelude::*;
 use rand::rngs::StdRng;
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::{Draft, Proposal, Sampling};
 
 use super::chance::Chance;
@@ -47,8 +48,7 @@ fn check_drawn_chain(verifier: &'static str, draft: &Draft) -> Result<()> {
     let refuse = |got: String| {
         Err(Error::Draft {
             verifier,
-            expected: "a chain of drawn tokens".into(),
-            got,
+            mismatch: Mismatch::new("a chain of drawn tokens", got),
         })
     };
     let branch = (0..draft.len()).find(|&node| draft.parents[node] != node.checked_sub(1));

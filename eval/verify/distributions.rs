@@ -1,3 +1,4 @@
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::{Draft, Proposal};
 
 use crate::error::{Error, Result};
@@ -34,8 +35,7 @@ pub(super) fn draft_distributions<'a>(
     let refuse = |expected: &str, got: String| {
         Err(Error::Draft {
             verifier,
-            expected: expected.into(),
-            got,
+            mismatch: Mismatch::new(expected, got),
         })
     };
     if drawn.len() != draft.len() {

@@ -1,5 +1,6 @@
 use burn::prelude::*;
 use rand::rngs::StdRng;
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::{Draft, Sampling};
 
 use super::rows::most_likely;
@@ -34,8 +35,10 @@ impl Verifier for Greedy {
         if !sampling.is_greedy() {
             return Err(Error::Setting {
                 key: "verifier",
-                expected: "`exact` or `rejection` above temperature 0".into(),
-                got: format!("`greedy` at temperature {}", sampling.temperature),
+                mismatch: Mismatch::new(
+                    "`exact` or `rejection` above temperature 0",
+                    format!("`greedy` at temperature {}", sampling.temperature),
+                ),
             });
         }
         let best = most_likely(target)?;

@@ -90,27 +90,27 @@ fn drafts_that_cannot_be_judged_are_refused() {
     for (draft, message) in [
         (
             draft(&[0, 2], &chain, 2),
-            "expected a token its distribution can yield, got probability 0 for node 1, token 2",
+            "expected a token its distribution can yield, found probability 0 for node 1, token 2",
         ),
         (
             draft(&[0, 1], &chain, 1),
-            "expected one distribution for each drawn token, got 2 tokens with 1 distributions",
+            "expected one distribution for each drawn token, found 2 tokens with 1 distributions",
         ),
         (
             draft(&[0, 3], &chain, 0),
-            "expected tokens below 3, got 3 at node 1",
+            "expected tokens below 3, found 3 at node 1",
         ),
         (
             draft(&[0, 1], &[Some(1), None], 0),
-            "expected parents before their children, got node 0 with parent 1",
+            "expected parents before their children, found node 0 with parent 1",
         ),
         (
             draft(&[0, 1], &[None], 0),
-            "expected one parent for each token, got 2 tokens with 1 parents",
+            "expected one parent for each token, found 2 tokens with 1 parents",
         ),
         (
             draft(&[0], &[None], 0),
-            "expected one row more than tokens, got 3 rows of logits for 1 tokens",
+            "expected one row more than tokens, found 3 rows of logits for 1 tokens",
         ),
     ] {
         let error = verdict(&Rejection, &draft, &rows, 1.0).unwrap_err();
@@ -144,7 +144,7 @@ fn block_verification_refuses_what_is_no_drawn_chain() {
         ),
     ] {
         let error = verdict(&Block, &draft, &rows, 1.0).unwrap_err();
-        let expected = "verifier `block`: expected a chain of drawn tokens, got";
+        let expected = "verifier `block`: expected a chain of drawn tokens, found";
         assert_eq!(error.to_string(), format!("{expected} {got}"));
     }
     verdict(&Block, &draft([None, Some(0)], drawn), &rows, 1.0).unwrap();

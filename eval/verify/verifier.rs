@@ -1,5 +1,6 @@
 use burn::prelude::*;
 use rand::rngs::StdRng;
+use spectrain_checkpoints::Mismatch;
 use spectrain_models::{Draft, Sampling};
 
 use crate::error::{Error, Result};
@@ -46,8 +47,7 @@ pub(super) fn check_tree(verifier: &'static str, draft: &Draft, target: &Tensor<
     let refuse = |expected: String, got: String| {
         Err(Error::Draft {
             verifier,
-            expected,
-            got,
+            mismatch: Mismatch::new(expected, got),
         })
     };
     if draft.parents.len() != draft.len() {

@@ -1,6 +1,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use spectrain_checkpoints::Mismatch;
+
 use super::heads::MarkovKind;
 use crate::bounds::{self, Bounded};
 use crate::error::{Error, Result};
@@ -113,7 +115,10 @@ impl DFlashConfig {
     /// With the sizes that were left out taken from the target.
     pub(super) fn resolve(&self, target: &TargetSpec) -> Result<Self> {
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
-        let problem = |key, expected: String, got: String| Error::Drafter { key, expected, got };
+        let problem = |key, expected: String, got: String| Error::Drafter {
+            key,
+            mismatch: Mismatch::new(expected, got),
+        };
         self.check()?;
         self.check_parts(target)?;
         let captured_layers = match (self.context, self.captured_layers.is_empty()) {
@@ -147,8 +152,12 @@ impl DFlashConfig {
 
     /// Checks the parts of DFlash 2 and DSpark.
     fn check_parts(&self, target: &TargetSpec) -> Result<()> {
-        let problem =
-            |key, expected: String, got: String| Err(Error::Drafter { key, expected, got });
+        let problem = |key, expected: String, got: String| {
+            Err(Error::Drafter {
+                key,
+                mismatch: Mismatch::new(expected, got),
+            })
+        };
         if self.conv_taps > self.block_size {
             let expected = format!("at most the {} tokens of a block", self.block_size);
             return problem("conv_taps", expected, self.conv_taps.to_string());
@@ -199,13 +208,14 @@ impl DFlashConfig {
             .filter(|&token| (token as usize) < target.vocab);
         known.ok_or_else(|| Error::Drafter {
             key: "mask_token",
-            expected: format!(
-                "the id, below {}, of a token that no text holds",
-                target.vocab
+            mismatch: Mismatch::new(
+                format!(
+                    "the id, below {}, of a token that no text holds",
+                    target.vocab
+                ),
+                self.mask_token
+                    .map_or("none".into(), |token| token.to_string()),
             ),
-            got: self
-                .mask_token
-                .map_or("none".into(), |token| token.to_string()),
         })
     }
 }

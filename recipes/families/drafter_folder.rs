@@ -70,7 +70,7 @@ pub(crate) fn rope_config(
             scaling.map_err(|error| {
                 let known = "default, linear, llama3 or yarn";
                 anyhow!(
-                    "{}: expected rotary scaling {known}, got `{}` ({})",
+                    "{}: expected rotary scaling {known}, found `{}` ({})",
                     place(),
                     printable(&kind),
                     printable(&error.to_string())

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use schemars::SchemaGenerator;
 use serde_json::Value;
+use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::dialect::Reading;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
@@ -202,15 +203,17 @@ fn check_export<D: Shipped>(engines: &[Engine]) -> spectrain_train::Result<()> {
         Some(other) => Err(spectrain_train::Error::Setting {
             table: "export",
             key: "to",
-            expected: match D::ENGINES {
-                [] => format!("nothing: no engine loads {} drafters", D::KIND),
-                known => {
-                    let names = known.iter().map(|engine| format!("`\"{}\"`", engine.key()));
-                    let names = names.collect::<Vec<_>>().join(", ");
-                    format!("engines that load {} drafters: {names}", D::KIND)
-                }
-            },
-            got: format!("`\"{}\"`", other.key()),
+            mismatch: Mismatch::new(
+                match D::ENGINES {
+                    [] => format!("nothing: no engine loads {} drafters", D::KIND),
+                    known => {
+                        let names = known.iter().map(|engine| format!("`\"{}\"`", engine.key()));
+                        let names = names.collect::<Vec<_>>().join(", ");
+                        format!("engines that load {} drafters: {names}", D::KIND)
+                    }
+                },
+                format!("`\"{}\"`", other.key()),
+            ),
         }),
     }
 }

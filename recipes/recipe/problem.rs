@@ -40,12 +40,7 @@ impl From<Problem> for Misuse {
 
 /// Refuses the first of `numbers` that is out of its bounds.
 pub(crate) fn within(numbers: impl IntoIterator<Item = Bounded>) -> Result<(), Problem> {
-    bounds::check(numbers).map_err(|out| {
-        Problem::new(
-            out.key,
-            format!("expected {}, found {}", out.expected, out.got),
-        )
-    })
+    bounds::check(numbers).map_err(|out| Problem::new(out.key, out.mismatch.to_string()))
 }
 
 /// Refuses an empty list.
@@ -63,17 +58,10 @@ pub(super) fn setting(error: spectrain_train::Error) -> Problem {
         spectrain_train::Error::Setting {
             table,
             key,
-            expected,
-            got,
-        } => Problem::new(
-            format!("{table}.{key}"),
-            format!("expected {expected}, found {got}"),
-        ),
-        spectrain_train::Error::Model(spectrain_models::Error::Drafter { key, expected, got }) => {
-            Problem::new(
-                format!("drafter.{key}"),
-                format!("expected {expected}, found {got}"),
-            )
+            mismatch,
+        } => Problem::new(format!("{table}.{key}"), mismatch.to_string()),
+        spectrain_train::Error::Model(spectrain_models::Error::Drafter { key, mismatch }) => {
+            Problem::new(format!("drafter.{key}"), mismatch.to_string())
         }
         other => Problem::new("train", other.to_string()),
     }
