@@ -16,10 +16,11 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::blocks::{BlockLayout, attend_blocks};
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::target::{Features, TargetParts};
-use crate::weights::{Scope, Weights, lift};
+use crate::weights::{Scope, Weights};
 
 pub use config::{Context, DFlashConfig};
 pub use convolution::LocalConvolution;
@@ -39,40 +40,21 @@ pub struct DFlash {
     markov_head: Option<MarkovHead>,
     confidence_head: Option<ConfidenceHead>,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-#[derive(Debug, Clone)]
-struct Frozen {
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
-    config: DFlashConfig,
     mask_token: u32,
+    #[module(skip)]
+    frozen: Frozen<DFlashConfig>,
 }
 
 impl DFlash {
-    /// Its settings, sizes resolved.
-    pub fn config(&self) -> &DFlashConfig {
-        &self.frozen.config
-    }
-
     /// The id that stands for tokens still to come.
     pub fn mask_token(&self) -> u32 {
-        self.frozen.mask_token
-    }
-
-    /// The target it drafts for.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
+        self.mask_token
     }
 
     /// The head over what [`widened`](Self::widened) returns: the target's, frozen, and under it that of the Markov head,
     /// where there is one. `[d_model or d_model + rank, vocab]`.
     pub fn head(&self) -> Tensor<2> {
-        let head = lift(
-            self.frozen.target.lm_head.weight.val(),
-            &self.fc.weight.device(),
-        );
+        let head = self.frozen.head(None, &self.fc.weight.device());
         match &self.markov_head {
             None => head,
             Some(markov) => {
@@ -230,12 +212,8 @@ impl DFlash {
             } else {
                 None
             },
-            frozen: Frozen {
-                target: target.clone(),
-                vocabulary: vocabulary.clone(),
-                mask_token: config.known_mask_token(spec)?,
-                config,
-            },
+            mask_token: config.known_mask_token(spec)?,
+            frozen: Frozen::new(config, target, vocabulary),
         })
     }
 

@@ -14,11 +14,12 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::bounds;
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
+use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mask::Layout;
 use crate::target::{TargetParts, TargetSpec};
 use crate::untrained::Untrained;
-use crate::weights::{Init, RandomWeights, Scope, lift};
+use crate::weights::{Init, RandomWeights, Scope};
 
 /// Where the output layers of the heads come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,9 +49,6 @@ pub trait DraftHeads: Drafter {
 
     /// The output layer of a head.
     fn output(&self, head: usize) -> OutputLayer;
-
-    /// The target's frozen pieces.
-    fn target(&self) -> &TargetParts;
 }
 
 /// The layer that turns a head's hidden states into logits.
@@ -78,48 +76,19 @@ impl OutputLayer {
     }
 }
 
-/// The frozen part of a drafter with heads.
-#[derive(Debug, Clone)]
-pub(crate) struct Frozen {
-    pub(crate) target: TargetParts,
-    pub(crate) vocabulary: DraftVocabulary,
-    /// The target's rows of the draft vocabulary, `[d_model, draft_vocab]`, when shared.
-    shared: Option<Tensor<2>>,
-}
-
-impl Frozen {
-    pub(crate) fn new(
-        target: &TargetParts,
-        vocabulary: &DraftVocabulary,
-        head: OutputHead,
-    ) -> Self {
-        Self {
-            shared: (head == OutputHead::Shared).then(|| target.head_rows(vocabulary)),
-            target: target.clone(),
-            vocabulary: vocabulary.clone(),
-        }
-    }
-
-    /// Parameters of the target's head that are used; none where the heads have output layers of their own.
-    pub(crate) fn shared_parameters(&self) -> u64 {
-        let rows = self.shared.as_ref();
-        rows.map_or(0, |rows| rows.dims().iter().product::<usize>() as u64)
-    }
-
-    /// The output layer of head `head`, in the graph that parameters on `device` are in.
-    pub(crate) fn output(&self, own: &[Linear], head: usize, device: &Device) -> OutputLayer {
-        match &self.shared {
-            Some(rows) => OutputLayer {
-                weight: lift(rows.clone(), device),
-                bias: None,
-                parameter: None,
-            },
-            None => OutputLayer {
-                weight: own[head].weight.val(),
-                bias: own[head].bias.as_ref().map(|bias| bias.val()),
-                parameter: Some(own[head].weight.id),
-            },
-        }
+/// The output layer of head `head`: one of its `own` or, where there is none, the target's, in the graph that parameters on
+/// `device` are in.
+pub(crate) fn output_layer<Config>(
+    frozen: &Frozen<Config>,
+    own: &[Linear],
+    head: usize,
+    device: &Device,
+) -> OutputLayer {
+    let own = own.get(head);
+    OutputLayer {
+        weight: frozen.head(own, device),
+        bias: own.and_then(|own| own.bias.as_ref().map(|bias| bias.val())),
+        parameter: own.map(|own| own.weight.id),
     }
 }
 

@@ -4,6 +4,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::weights::Weights;
@@ -66,8 +67,23 @@ pub trait Drafter: Module + Sized {
     /// - features: `[1, tokens.len(), ..]`
     fn observe(&self, state: &mut Self::State, tokens: &[u32], features: &Features);
 
+    /// What it uses and does not train.
+    fn frozen(&self) -> &Frozen<Self::Config>;
+
+    /// Its settings, sizes resolved.
+    fn config(&self) -> &Self::Config {
+        &self.frozen().config
+    }
+
+    /// The frozen pieces of the target it drafts for.
+    fn target(&self) -> &TargetParts {
+        &self.frozen().target
+    }
+
     /// The tokens it can propose.
-    fn vocabulary(&self) -> &DraftVocabulary;
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.frozen().vocabulary
+    }
 
     /// Logits of what follows the last observed token. The caller has observed something.
     ///

@@ -12,13 +12,14 @@ use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::linear::Linear;
 use crate::mask::{Mask, token_ids};
 use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
-use crate::weights::{RandomWeights, Scope, Weights, lift};
+use crate::weights::{RandomWeights, Scope, Weights};
 
 /// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,15 +42,7 @@ pub struct Eagle1 {
     /// One; a list because checkpoints call it `layers.0`.
     layers: Vec<EagleLayer>,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-/// What the drafter uses and does not train.
-#[derive(Debug, Clone)]
-struct Frozen {
-    config: Eagle1Config,
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
+    frozen: Frozen<Eagle1Config>,
 }
 
 impl Eagle1 {
@@ -75,20 +68,7 @@ impl Eagle1 {
 
     /// The target's head, frozen, `[d_model, vocab]`.
     pub fn head(&self) -> Tensor<2> {
-        lift(
-            self.frozen.target.lm_head.weight.val(),
-            &self.fc.weight.device(),
-        )
-    }
-
-    /// Its settings.
-    pub fn config(&self) -> &Eagle1Config {
-        &self.frozen.config
-    }
-
-    /// The target's frozen pieces.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
+        self.frozen.head(None, &self.fc.weight.device())
     }
 
     fn layer(
@@ -158,11 +138,7 @@ impl Drafter for Eagle1 {
         Ok(Self {
             fc: Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?,
             layers: vec![EagleLayer::new(&mut root.child("layers.0"), layer)?],
-            frozen: Frozen {
-                config,
-                target: target.clone(),
-                vocabulary: vocabulary.clone(),
-            },
+            frozen: Frozen::new(config, target, vocabulary),
         })
     }
 
@@ -195,11 +171,11 @@ impl Drafter for Eagle1 {
     }
 
     fn parameters_per_pass(&self) -> u64 {
-        self.num_params() as u64 + self.head().dims().iter().product::<usize>() as u64
+        (self.num_params() + self.frozen.shared_parameters(None)) as u64
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<Eagle1Config> {
+        &self.frozen
     }
 
     fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {

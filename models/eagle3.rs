@@ -12,8 +12,9 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, head};
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
 use crate::error::{Error, Result};
+use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids};
 use crate::norm::RmsNorm;
@@ -95,17 +96,7 @@ pub struct Eagle3 {
     /// Absent when the target's head is shared.
     lm_head: Option<Linear>,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-/// What the drafter uses and does not train.
-#[derive(Debug, Clone)]
-struct Frozen {
-    config: Eagle3Config,
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
-    /// The target's rows of the draft vocabulary, `[d_model, draft_vocab]`, when shared.
-    head: Option<Tensor<2>>,
+    frozen: Frozen<Eagle3Config>,
 }
 
 impl Eagle3 {
@@ -154,13 +145,8 @@ impl Eagle3 {
 
     /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
     pub fn head(&self) -> Tensor<2> {
-        let device = self.fc.weight.device();
-        head(
-            &self.lm_head,
-            &self.frozen.head,
-            &self.frozen.target,
-            &device,
-        )
+        self.frozen
+            .head(self.lm_head.as_ref(), &self.fc.weight.device())
     }
 
     /// The parameter that holds the head, unless the target's is shared.
@@ -168,20 +154,10 @@ impl Eagle3 {
         self.lm_head.as_ref().map(|head| head.weight.id)
     }
 
-    /// Its settings.
-    pub fn config(&self) -> &Eagle3Config {
-        &self.frozen.config
-    }
-
     /// How many positions back the layer sees, the own one counted; none for all.
     pub fn window(&self) -> Option<usize> {
         let window = self.frozen.config.window;
         (window > 0).then_some(window)
-    }
-
-    /// The target's frozen pieces.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
     }
 
     fn layer(
@@ -260,13 +236,8 @@ impl Drafter for Eagle3 {
                 Some(Linear::new(&mut scope, d, vocabulary.len(), Bias::Without)?)
             }
         };
-        let frozen = Frozen {
-            head: (config.head == Head::Shared && !vocabulary.is_full())
-                .then(|| target.head_rows(vocabulary)),
-            target: target.clone(),
-            vocabulary: vocabulary.clone(),
-            config,
-        };
+        let shared = config.head == Head::Shared;
+        let frozen = Frozen::new(config, target, vocabulary).sharing_head(shared);
         Ok(Self {
             fc_norm,
             fc,
@@ -311,15 +282,12 @@ impl Drafter for Eagle3 {
     }
 
     fn parameters_per_pass(&self) -> u64 {
-        let shared = match self.lm_head {
-            Some(_) => 0,
-            None => self.head().dims().iter().product(),
-        };
+        let shared = self.frozen.shared_parameters(self.lm_head.as_ref());
         (self.num_params() + shared) as u64
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<Eagle3Config> {
+        &self.frozen
     }
 
     fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {

@@ -6,8 +6,8 @@ use crate::decoder::Mlp;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::target::{TargetParts, TargetSpec};
-use crate::weights::{Scope, lift};
+use crate::target::TargetSpec;
+use crate::weights::Scope;
 
 /// What an [`EagleLayer`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,18 +181,4 @@ pub(crate) fn fuse(fc: &Linear, norms: &[RmsNorm], captured: Tensor<3>) -> Tenso
     let normed = norms.iter().enumerate();
     let normed = normed.map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)));
     fc.forward(Tensor::cat(normed.collect(), 2))
-}
-
-/// The head's weight, `[d_model, draft_vocab]`: the drafter's own, which takes gradients, else rows of the target's, or all.
-pub(crate) fn head(
-    own: &Option<Linear>,
-    rows: &Option<Tensor<2>>,
-    target: &TargetParts,
-    device: &Device,
-) -> Tensor<2> {
-    match (own, rows) {
-        (Some(own), _) => own.weight.val(),
-        (None, Some(rows)) => lift(rows.clone(), device),
-        (None, None) => lift(target.lm_head.weight.val(), device),
-    }
 }

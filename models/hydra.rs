@@ -10,11 +10,12 @@ use crate::attention::AttentionConfig;
 use crate::cache::KvCache;
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_heads::{
-    DraftHeads, Frozen, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
-    head_after, own_outputs, residual, residual_blocks,
+    DraftHeads, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
+    head_after, output_layer, own_outputs, residual, residual_blocks,
 };
 use crate::drafter::Drafter;
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
@@ -63,9 +64,7 @@ pub struct Hydra {
     /// With a bias, as in the reference. None when the target's is shared, which has no bias.
     lm_heads: Vec<Linear>,
     #[module(skip)]
-    config: HydraConfig,
-    #[module(skip)]
-    frozen: Frozen,
+    frozen: Frozen<HydraConfig>,
 }
 
 /// `res_connection(x) + SiLU(layers[0](x))`, and `x + SiLU(layer(x))` for each further layer.
@@ -97,11 +96,6 @@ impl Blocks {
 }
 
 impl Hydra {
-    /// Its settings.
-    pub fn config(&self) -> &HydraConfig {
-        &self.config
-    }
-
     fn device(&self) -> Device {
         self.blocks[0].res_connection.weight.device()
     }
@@ -170,11 +164,7 @@ impl DraftHeads for Hydra {
     }
 
     fn output(&self, head: usize) -> OutputLayer {
-        self.frozen.output(&self.lm_heads, head, &self.device())
-    }
-
-    fn target(&self) -> &TargetParts {
-        &self.frozen.target
+        output_layer(&self.frozen, &self.lm_heads, head, &self.device())
     }
 }
 
@@ -227,16 +217,17 @@ impl Drafter for Hydra {
             config.head,
             Bias::With,
         )?;
+        let shared = config.head == OutputHead::Shared;
+        let settings = HydraConfig {
+            draft_vocab: vocabulary.len(),
+            ..config.clone()
+        };
         Ok(Self {
             prefix_layer,
             prefix_norm,
             blocks,
             lm_heads,
-            config: HydraConfig {
-                draft_vocab: vocabulary.len(),
-                ..config.clone()
-            },
-            frozen: Frozen::new(target, vocabulary, config.head),
+            frozen: Frozen::new(settings, target, vocabulary).sharing_head(shared),
         })
     }
 
@@ -257,17 +248,18 @@ impl Drafter for Hydra {
         Ok(Capture::default())
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<HydraConfig> {
+        &self.frozen
     }
 
     fn max_depth(&self) -> Option<usize> {
-        Some(self.config.hydra_heads)
+        Some(self.frozen.config.hydra_heads)
     }
 
     /// Its own parameters are shared out evenly: each pass is that of another head.
     fn parameters_per_pass(&self) -> u64 {
-        (self.num_params() / self.config.hydra_heads) as u64 + self.frozen.shared_parameters()
+        let shared = self.frozen.shared_parameters(self.lm_heads.first());
+        (self.num_params() / self.frozen.config.hydra_heads + shared) as u64
     }
 
     fn start(&self, capacity: usize, _: u32) -> State {
@@ -290,7 +282,7 @@ impl Drafter for Hydra {
     }
 
     fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        head_after(&tree.parents, nodes[0], self.config.hydra_heads);
+        head_after(&tree.parents, nodes[0], self.frozen.config.hydra_heads);
         let path = |&node: &usize| {
             let mut tokens = Vec::new();
             let mut at = Some(node);

@@ -10,6 +10,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::drafter::Drafter;
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::linear::Linear;
 use crate::lora::{self, LoraConfig};
 use crate::mask::{Layout, draft_mask, draft_positions, token_ids, tree_mask, tree_positions};
@@ -58,14 +59,7 @@ impl LanguageModelConfig {
 pub struct LanguageModel {
     model: Transformer,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-#[derive(Debug, Clone)]
-struct Frozen {
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
-    config: LanguageModelConfig,
+    frozen: Frozen<LanguageModelConfig>,
 }
 
 impl LanguageModel {
@@ -75,18 +69,13 @@ impl LanguageModel {
     /// It knows more tokens than the target.
     pub fn of(model: Transformer, target: &TargetParts) -> Result<Self> {
         Ok(Self {
-            frozen: Frozen {
-                vocabulary: shared_vocabulary(model.config(), &target.spec)?,
-                target: target.clone(),
-                config: LanguageModelConfig::default(),
-            },
+            frozen: Frozen::new(
+                LanguageModelConfig::default(),
+                target,
+                &shared_vocabulary(model.config(), &target.spec)?,
+            ),
             model,
         })
-    }
-
-    /// Its settings.
-    pub fn config(&self) -> &LanguageModelConfig {
-        &self.frozen.config
     }
 
     /// The decoder.
@@ -97,11 +86,6 @@ impl LanguageModel {
     /// Whether its head is trained: not beside low-rank matrices.
     pub fn trains_head(&self) -> bool {
         self.frozen.config.lora.is_none()
-    }
-
-    /// The target it drafts for.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
     }
 
     /// The decoder as it is written: low-rank matrices are added to the weights.
@@ -179,14 +163,9 @@ impl Drafter for LanguageModel {
         let structure = config.structure(target)?;
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let model = Transformer::new(&mut scope, structure)?;
-        let drafter = Self::of(model, target)?;
-        Ok(Self {
-            frozen: Frozen {
-                config: config.clone(),
-                ..drafter.frozen
-            },
-            ..drafter
-        })
+        let mut drafter = Self::of(model, target)?;
+        drafter.frozen.config = config.clone();
+        Ok(drafter)
     }
 
     fn fresh(
@@ -239,8 +218,8 @@ impl Drafter for LanguageModel {
         state.root = Some(states.last.narrow(1, tokens.len() - 1, 1));
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<LanguageModelConfig> {
+        &self.frozen
     }
 
     fn root_logits(&self, state: &mut LanguageModelState) -> Tensor<2> {

@@ -23,6 +23,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::bounds;
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
+use crate::frozen::Frozen;
 use crate::language_model::shared_vocabulary;
 use crate::lora::{self, LoraConfig};
 use crate::start::{FreshConfig, Start};
@@ -124,15 +125,9 @@ impl MaskedLanguageModelConfig {
 pub struct MaskedLanguageModel {
     model: Transformer,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-#[derive(Debug, Clone)]
-struct Frozen {
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
     blocks: Blocks,
-    config: MaskedLanguageModelConfig,
+    #[module(skip)]
+    frozen: Frozen<MaskedLanguageModelConfig>,
 }
 
 impl MaskedLanguageModel {
@@ -157,19 +152,14 @@ impl MaskedLanguageModel {
             }
         }
         Ok(Self {
-            frozen: Frozen {
-                vocabulary: shared_vocabulary(model.config(), &target.spec)?,
-                target: target.clone(),
-                blocks,
-                config: MaskedLanguageModelConfig::default(),
-            },
+            frozen: Frozen::new(
+                MaskedLanguageModelConfig::default(),
+                target,
+                &shared_vocabulary(model.config(), &target.spec)?,
+            ),
+            blocks,
             model,
         })
-    }
-
-    /// Its settings.
-    pub fn config(&self) -> &MaskedLanguageModelConfig {
-        &self.frozen.config
     }
 
     /// The decoder.
@@ -179,17 +169,12 @@ impl MaskedLanguageModel {
 
     /// How its blocks are made.
     pub fn blocks(&self) -> Blocks {
-        self.frozen.blocks
+        self.blocks
     }
 
     /// Whether its head is trained: not beside low-rank matrices.
     pub fn trains_head(&self) -> bool {
         self.frozen.config.lora.is_none()
-    }
-
-    /// The target it drafts for.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
     }
 
     /// The decoder as it is written: low-rank matrices are added to the weights.
@@ -205,7 +190,7 @@ impl MaskedLanguageModel {
     /// # Shapes
     /// - output: `[batch, width, d_model]`, computed in `dtype`
     pub fn hidden(&self, places: &Places, dtype: DType) -> Tensor<3> {
-        let context = self.frozen.blocks.context;
+        let context = self.blocks.context;
         let inputs = self.model.embed_known(places.tokens.clone()).cast(dtype);
         let mask = |window| Some(places.mask(context, window));
         let positions = places.layout.positions.clone();
@@ -273,15 +258,15 @@ impl Drafter for MaskedLanguageModel {
     }
 
     fn start(&self, capacity: usize, first: u32) -> MaskedState {
-        MaskedState::new(&self.model, self.frozen.blocks, capacity, first)
+        MaskedState::new(&self.model, self.blocks, capacity, first)
     }
 
     fn observe(&self, state: &mut MaskedState, tokens: &[u32], _: &Features) {
         state.observe(tokens);
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<MaskedLanguageModelConfig> {
+        &self.frozen
     }
 
     fn plan(&self, state: &mut MaskedState, depth: usize) {
@@ -289,7 +274,7 @@ impl Drafter for MaskedLanguageModel {
     }
 
     fn max_depth(&self) -> Option<usize> {
-        Some(self.frozen.blocks.size)
+        Some(self.blocks.size)
     }
 
     fn passes(&self, depth: usize) -> usize {
@@ -297,12 +282,12 @@ impl Drafter for MaskedLanguageModel {
     }
 
     fn root_logits(&self, state: &mut MaskedState) -> Tensor<2> {
-        state.slot_logits(&self.model, self.frozen.blocks, 0, 1)
+        state.slot_logits(&self.model, self.blocks, 0, 1)
     }
 
     fn node_logits(&self, state: &mut MaskedState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        state.slot_logits(&self.model, self.frozen.blocks, depth, nodes.len())
+        state.slot_logits(&self.model, self.blocks, depth, nodes.len())
     }
 
     fn rewind(&self, _: &mut MaskedState) {}

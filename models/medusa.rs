@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::draft_heads::{
-    DraftHeads, Frozen, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
-    head_after, own_outputs, residual, residual_blocks,
+    DraftHeads, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
+    head_after, output_layer, own_outputs, residual, residual_blocks,
 };
 use crate::drafter::Drafter;
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mask::Layout;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
@@ -52,9 +53,7 @@ pub struct Medusa {
     /// None when the target's is shared.
     lm_heads: Vec<Linear>,
     #[module(skip)]
-    config: MedusaConfig,
-    #[module(skip)]
-    frozen: Frozen,
+    frozen: Frozen<MedusaConfig>,
 }
 
 /// `x + SiLU(linear(x))` for each layer in turn.
@@ -71,11 +70,6 @@ pub struct State {
 }
 
 impl Medusa {
-    /// Its settings.
-    pub fn config(&self) -> &MedusaConfig {
-        &self.config
-    }
-
     /// Logits of one head, `[1, draft_vocab]`. They depend on no drafted token.
     fn logits(&self, state: &State, head: usize) -> Tensor<2> {
         let Some(hidden) = state.hidden.clone() else {
@@ -96,11 +90,7 @@ impl DraftHeads for Medusa {
 
     fn output(&self, head: usize) -> OutputLayer {
         let device = self.blocks[0].layers[0].weight.device();
-        self.frozen.output(&self.lm_heads, head, &device)
-    }
-
-    fn target(&self) -> &TargetParts {
-        &self.frozen.target
+        output_layer(&self.frozen, &self.lm_heads, head, &device)
     }
 }
 
@@ -145,14 +135,15 @@ impl Drafter for Medusa {
             config.head,
             Bias::Without,
         )?;
+        let shared = config.head == OutputHead::Shared;
+        let settings = MedusaConfig {
+            draft_vocab: vocabulary.len(),
+            ..config.clone()
+        };
         Ok(Self {
             blocks,
             lm_heads,
-            config: MedusaConfig {
-                draft_vocab: vocabulary.len(),
-                ..config.clone()
-            },
-            frozen: Frozen::new(target, vocabulary, config.head),
+            frozen: Frozen::new(settings, target, vocabulary).sharing_head(shared),
         })
     }
 
@@ -173,12 +164,12 @@ impl Drafter for Medusa {
         Ok(Capture::default())
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<MedusaConfig> {
+        &self.frozen
     }
 
     fn max_depth(&self) -> Option<usize> {
-        Some(self.config.medusa_heads)
+        Some(self.frozen.config.medusa_heads)
     }
 
     /// No head waits for another.
@@ -187,7 +178,8 @@ impl Drafter for Medusa {
     }
 
     fn parameters_per_pass(&self) -> u64 {
-        self.num_params() as u64 + self.frozen.shared_parameters()
+        let shared = self.frozen.shared_parameters(self.lm_heads.first());
+        (self.num_params() + shared) as u64
     }
 
     fn start(&self, _: usize, _: u32) -> State {
@@ -204,7 +196,7 @@ impl Drafter for Medusa {
     }
 
     fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let head = head_after(&tree.parents, nodes[0], self.config.medusa_heads);
+        let head = head_after(&tree.parents, nodes[0], self.frozen.config.medusa_heads);
         let logits = self.logits(state, head);
         let vocab = logits.dims()[1];
         logits.expand([nodes.len(), vocab])

@@ -13,6 +13,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
+use crate::frozen::Frozen;
 use crate::language_model::shared_vocabulary;
 use crate::linear::{Bias, Linear};
 use crate::lora::{self, LoraConfig};
@@ -82,17 +83,12 @@ pub struct Pard {
     /// From `[target_proj]` hidden states of the target, side by side, to the width of the drafter.
     target_proj: Option<Linear>,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-#[derive(Debug, Clone)]
-struct Frozen {
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
-    config: PardConfig,
     mask_token: u32,
     /// Whether features are read: not those of a target that `target_proj` does not fit.
+    #[module(skip)]
     reads_features: bool,
+    #[module(skip)]
+    frozen: Frozen<PardConfig>,
 }
 
 impl Pard {
@@ -119,27 +115,22 @@ impl Pard {
         }
         let width = feature_width(&target.spec);
         Ok(Self {
-            frozen: Frozen {
-                vocabulary: shared_vocabulary(model.config(), &target.spec)?,
-                target: target.clone(),
-                config: PardConfig {
+            frozen: Frozen::new(
+                PardConfig {
                     mask_token: Some(mask_token),
                     target_features: target_proj.is_some(),
                     ..PardConfig::default()
                 },
-                mask_token,
-                reads_features: target_proj
-                    .as_ref()
-                    .is_some_and(|projection| projection.weight.val().dims()[0] == width),
-            },
+                target,
+                &shared_vocabulary(model.config(), &target.spec)?,
+            ),
+            mask_token,
+            reads_features: target_proj
+                .as_ref()
+                .is_some_and(|projection| projection.weight.val().dims()[0] == width),
             target_proj,
             model,
         })
-    }
-
-    /// Its settings.
-    pub fn config(&self) -> &PardConfig {
-        &self.frozen.config
     }
 
     /// The decoder.
@@ -164,22 +155,17 @@ impl Pard {
 
     /// Whether features are read.
     pub fn reads_features(&self) -> bool {
-        self.frozen.reads_features
+        self.reads_features
     }
 
     /// The id that stands for tokens still to come.
     pub fn mask_token(&self) -> u32 {
-        self.frozen.mask_token
+        self.mask_token
     }
 
     /// Whether its head is trained: not beside low-rank matrices.
     pub fn trains_head(&self) -> bool {
         self.frozen.config.lora.is_none()
-    }
-
-    /// The target it drafts for.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
     }
 
     /// The decoder as it is written: low-rank matrices are added to the weights.
@@ -286,14 +272,9 @@ impl Drafter for Pard {
             }
         };
         let model = Transformer::new(&mut scope, structure)?;
-        let drafter = Self::of(model, projection, target, mask_token)?;
-        Ok(Self {
-            frozen: Frozen {
-                config: config.clone(),
-                ..drafter.frozen
-            },
-            ..drafter
-        })
+        let mut drafter = Self::of(model, projection, target, mask_token)?;
+        drafter.frozen.config = config.clone();
+        Ok(drafter)
     }
 
     fn fresh(
@@ -345,8 +326,8 @@ impl Drafter for Pard {
         state.features.extend(self.project(features));
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<PardConfig> {
+        &self.frozen
     }
 
     fn plan(&self, state: &mut PardState, depth: usize) {
@@ -363,12 +344,12 @@ impl Drafter for Pard {
     }
 
     fn root_logits(&self, state: &mut PardState) -> Tensor<2> {
-        state.slot_logits(&self.model, self.frozen.mask_token, 0, 1)
+        state.slot_logits(&self.model, self.mask_token, 0, 1)
     }
 
     fn node_logits(&self, state: &mut PardState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
-        state.slot_logits(&self.model, self.frozen.mask_token, depth, nodes.len())
+        state.slot_logits(&self.model, self.mask_token, depth, nodes.len())
     }
 
     fn rewind(&self, _: &mut PardState) {}

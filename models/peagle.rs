@@ -15,9 +15,10 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::cache::KvCache;
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, fuse, head};
+use crate::eagle_layer::{EagleLayer, fuse};
 use crate::eagle3::{Eagle3, Eagle3Config, Head};
 use crate::error::{Error, Result};
+use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
@@ -73,18 +74,9 @@ pub struct PEagle {
     /// Absent when the target's head is shared.
     lm_head: Option<Linear>,
     #[module(skip)]
-    frozen: Frozen,
-}
-
-/// What the drafter uses and does not train.
-#[derive(Debug, Clone)]
-struct Frozen {
-    config: PEagleConfig,
     mask_token: u32,
-    target: TargetParts,
-    vocabulary: DraftVocabulary,
-    /// The target's rows of the draft vocabulary, `[d_model, draft_vocab]`, when shared.
-    head: Option<Tensor<2>>,
+    #[module(skip)]
+    frozen: Frozen<PEagleConfig>,
 }
 
 /// Keys, values and slots of one sequence.
@@ -98,30 +90,15 @@ pub struct PEagleState {
 }
 
 impl PEagle {
-    /// Its settings with all sizes filled in.
-    pub fn config(&self) -> &PEagleConfig {
-        &self.frozen.config
-    }
-
-    /// The target's frozen pieces.
-    pub fn target(&self) -> &TargetParts {
-        &self.frozen.target
-    }
-
     /// The token that stands for tokens still to come.
     pub fn mask_token(&self) -> u32 {
-        self.frozen.mask_token
+        self.mask_token
     }
 
     /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
     pub fn head(&self) -> Tensor<2> {
-        let device = self.fc.weight.device();
-        head(
-            &self.lm_head,
-            &self.frozen.head,
-            &self.frozen.target,
-            &device,
-        )
+        self.frozen
+            .head(self.lm_head.as_ref(), &self.fc.weight.device())
     }
 
     /// The parameter that holds the head, unless the target's is shared.
@@ -227,7 +204,7 @@ impl PEagle {
                 (&like.device(), like.dtype()),
             );
             let hidden = self.fused(captured, &none);
-            let drafted = self.pass(state, &vec![self.frozen.mask_token; masks], hidden);
+            let drafted = self.pass(state, &vec![self.mask_token; masks], hidden);
             state
                 .caches
                 .iter_mut()
@@ -279,6 +256,15 @@ impl Drafter for PEagle {
         let sizes = [resolved.d_ff, resolved.heads, resolved.kv_heads];
         let layers = EagleLayer::stack(&mut root, spec, sizes, config.depth())?;
         let shared = config.head == Head::Shared;
+        let settings = PEagleConfig {
+            captured_layers: resolved.captured_layers,
+            layers: config.depth(),
+            draft_vocab: resolved.draft_vocab,
+            d_ff: resolved.d_ff,
+            heads: resolved.heads,
+            kv_heads: resolved.kv_heads,
+            ..config.clone()
+        };
         Ok(Self {
             embed_tokens,
             fc_norm,
@@ -292,21 +278,8 @@ impl Drafter for PEagle {
                 let mut scope = root.child("lm_head");
                 Some(Linear::new(&mut scope, d, vocabulary.len(), Bias::Without)?)
             },
-            frozen: Frozen {
-                head: (shared && !vocabulary.is_full()).then(|| target.head_rows(vocabulary)),
-                mask_token,
-                target: target.clone(),
-                vocabulary: vocabulary.clone(),
-                config: PEagleConfig {
-                    captured_layers: resolved.captured_layers,
-                    layers: config.depth(),
-                    draft_vocab: resolved.draft_vocab,
-                    d_ff: resolved.d_ff,
-                    heads: resolved.heads,
-                    kv_heads: resolved.kv_heads,
-                    ..config.clone()
-                },
-            },
+            mask_token,
+            frozen: Frozen::new(settings, target, vocabulary).sharing_head(shared),
         })
     }
 
@@ -345,8 +318,8 @@ impl Drafter for PEagle {
         state.slots = Some(outputs.narrow(1, tokens.len() - 1, 1));
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<PEagleConfig> {
+        &self.frozen
     }
 
     fn plan(&self, state: &mut PEagleState, depth: usize) {
@@ -365,10 +338,7 @@ impl Drafter for PEagle {
     fn parameters_per_pass(&self) -> u64 {
         let embedded = self.embed_tokens.as_ref();
         let embedded = embedded.map_or(0, |own| own.weight.dims().iter().product());
-        let shared = match self.lm_head {
-            Some(_) => 0,
-            None => self.head().dims().iter().product::<usize>(),
-        };
+        let shared = self.frozen.shared_parameters(self.lm_head.as_ref());
         (self.num_params() + shared - embedded) as u64
     }
 

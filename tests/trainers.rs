@@ -11,7 +11,7 @@ use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::peagle::PEagle;
-use spectrain_models::{Features, TargetParts, forced, load_target};
+use spectrain_models::{Drafter, Features, TargetParts, forced, load_target};
 
 use crate::golden::{Golden, path, tensors};
 use crate::workspace::Workspace;

@@ -5,6 +5,7 @@
 //! of the steps before it, which enter as leaves of a graph of their own. What arrives at the leaves is handed on. The last
 //! steps are kept, since they would be computed again at once.
 use burn::prelude::*;
+use spectrain_models::Drafter;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::unrolled::UnrolledCache;
 use spectrain_models::weights::lift;

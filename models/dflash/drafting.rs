@@ -11,6 +11,7 @@ use crate::cache::KvCache;
 use crate::draft_tree::largest;
 use crate::drafter::Drafter;
 use crate::error::Result;
+use crate::frozen::Frozen;
 use crate::language_model::logits;
 use crate::mask::token_ids;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
@@ -104,8 +105,8 @@ impl Drafter for DFlash {
         state.forget();
     }
 
-    fn vocabulary(&self) -> &DraftVocabulary {
-        &self.frozen.vocabulary
+    fn frozen(&self) -> &Frozen<DFlashConfig> {
+        &self.frozen
     }
 
     fn plan(&self, state: &mut DFlashState, depth: usize) {
@@ -153,8 +154,7 @@ impl Drafter for DFlash {
     }
 
     fn parameters_per_pass(&self) -> u64 {
-        let head = self.frozen.target.lm_head.weight.val().dims();
-        self.num_params() as u64 + head.iter().product::<usize>() as u64
+        (self.num_params() + self.frozen.shared_parameters(None)) as u64
     }
 
     fn max_depth(&self) -> Option<usize> {
@@ -259,7 +259,7 @@ impl DFlash {
         let device = self.fc.weight.device();
         let first = self.frozen.config.first_slot();
         let mut tokens = vec![state.anchor];
-        tokens.resize(first + slots, self.frozen.mask_token);
+        tokens.resize(first + slots, self.mask_token);
         let cached = state.caches.first().map_or(0, KvCache::len);
         let rotation = self.rotation(cached, tokens.len(), &device);
         let layout = BlockLayout::decoding(

@@ -45,14 +45,6 @@ impl Family for DFlash {
         "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3",
     ];
 
-    fn config(&self) -> &DFlashConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
-
     fn activations(
         config: &DFlashConfig,
         target: &TargetSpec,

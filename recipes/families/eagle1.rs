@@ -3,8 +3,8 @@
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::eagle1::EAGLE1;
+use spectrain_models::TargetSpec;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
-use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
@@ -17,14 +17,6 @@ impl Family for Eagle1 {
     const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&EAGLE1, None)];
     const SAMPLES: &'static [&'static str] = &["", "bias = true\nd_ff = 24\nheads = 2"];
-
-    fn config(&self) -> &Eagle1Config {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
 
     fn activations(
         config: &Eagle1Config,

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::eagle3::{EAGLE3, SPECULATORS};
+use spectrain_models::TargetSpec;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
-use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
@@ -31,14 +31,6 @@ impl Family for Eagle3 {
         "fc_norm = true\nnorm_output = true\nnorm_before_residual = true\nd_ff = 40",
         "captured_layers = [0, 4]\nwindow = 9\nheads = 2\nkv_heads = 1",
     ];
-
-    fn config(&self) -> &Eagle3Config {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
 
     fn activations(
         config: &Eagle3Config,

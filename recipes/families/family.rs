@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::dialect::Dialect;
-use spectrain_models::{Drafter, TargetParts, TargetSpec};
+use spectrain_models::{Drafter, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::footprint::{Activations, Packed};
@@ -26,12 +26,6 @@ pub trait Family: Drafter<Config: Default> + 'static {
     /// `[drafter]` tables that show it in its forms, for a target of at least 48 tokens and 6 layers of width 32: every test
     /// over the registry tries them.
     const SAMPLES: &'static [&'static str];
-
-    /// Its settings with all sizes filled in.
-    fn config(&self) -> &Self::Config;
-
-    /// The target's frozen pieces.
-    fn target(&self) -> &TargetParts;
 
     /// What a step of training keeps, for an estimate before anything is loaded.
     fn activations(

@@ -3,9 +3,8 @@
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::hydra::HYDRA;
-use spectrain_models::draft_heads::DraftHeads;
+use spectrain_models::TargetSpec;
 use spectrain_models::hydra::{Hydra, HydraConfig};
-use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
@@ -22,14 +21,6 @@ impl Family for Hydra {
         "hydra_heads = 2\nhead_layers = 2\nhead = \"shared\"\ndraft_vocab = 20",
         "hydra_heads = 2\nprefix_layer = true",
     ];
-
-    fn config(&self) -> &HydraConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        DraftHeads::target(self)
-    }
 
     fn activations(
         config: &HydraConfig,

@@ -46,14 +46,6 @@ impl Family for LanguageModel {
         "fresh = { layers = 1 }\nlora = { rank = 2 }",
     ];
 
-    fn config(&self) -> &LanguageModelConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
-
     fn activations(
         config: &LanguageModelConfig,
         target: &TargetSpec,
@@ -116,14 +108,6 @@ impl Family for Pard {
         "fresh = { layers = 2 }\nmask_token = 5",
         "fresh = { layers = 2 }\nmask_token = 5\ntarget_features = true",
     ];
-
-    fn config(&self) -> &PardConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
 
     fn activations(
         config: &PardConfig,

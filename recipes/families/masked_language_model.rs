@@ -36,14 +36,6 @@ impl Family for MaskedLanguageModel {
         "fresh = { layers = 2 }\nmask_token = 5\nseparator_token = 6\ncontext = \"bidirectional\"",
     ];
 
-    fn config(&self) -> &MaskedLanguageModelConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
-
     fn activations(
         config: &MaskedLanguageModelConfig,
         target: &TargetSpec,

@@ -3,9 +3,8 @@
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::medusa::MEDUSA;
-use spectrain_models::draft_heads::DraftHeads;
+use spectrain_models::TargetSpec;
 use spectrain_models::medusa::{Medusa, MedusaConfig};
-use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
@@ -21,14 +20,6 @@ impl Family for Medusa {
         "medusa_heads = 3",
         "medusa_heads = 2\nhead_layers = 2\nhead = \"shared\"\ndraft_vocab = 20",
     ];
-
-    fn config(&self) -> &MedusaConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        DraftHeads::target(self)
-    }
 
     fn activations(
         config: &MedusaConfig,

@@ -25,14 +25,6 @@ impl Family for PEagle {
         "mask_token = 47\nlayers = 3\nhead = \"shared\"\nnorm_before_residual = true\nd_ff = 40",
     ];
 
-    fn config(&self) -> &PEagleConfig {
-        self.config()
-    }
-
-    fn target(&self) -> &TargetParts {
-        self.target()
-    }
-
     fn activations(
         config: &PEagleConfig,
         target: &TargetSpec,
