@@ -12,12 +12,12 @@ mod download;
 mod environment;
 mod failure;
 mod fetch;
-mod layout;
 mod limits;
 mod lock;
 mod options;
 mod progress;
 mod repository;
+mod repository_cache;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +28,10 @@ pub use hf_hub::RepoType;
 use crate::error::{Error, Result};
 use download::Download;
 use environment::Environment;
-use layout::Layout;
 pub use limits::HubLimits;
 pub use options::{Files, HubOptions};
 pub use repository::Repository;
+use repository_cache::RepositoryCache;
 
 // The HTTP client writes what it sends, keys included, to the log at trace level: no build may have that level.
 const _: () = assert!(log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Debug as usize);
@@ -88,5 +88,5 @@ pub fn download(
 pub fn cached(model: &str, revision: Option<&str>, options: &HubOptions) -> Option<PathBuf> {
     let repository = Repository::new(RepoType::Model, model, revision).ok()?;
     let cache = Environment::of_process().cache(options)?;
-    Layout::new(&cache, &repository).cached(repository.revision())
+    RepositoryCache::new(&cache, &repository).cached(repository.revision())
 }

@@ -209,10 +209,10 @@ impl Format {
 
 struct OpenFile {
     location: Location,
-    source: Source,
+    source: Contents,
 }
 
-enum Source {
+enum Contents {
     Texts(Texts<Box<dyn BufRead + Send>>),
     Table(Table),
     Broken,
@@ -223,7 +223,7 @@ impl OpenFile {
         let file = File::open(path).map_err(Error::io(path))?;
         let (format, compression) = Format::of(path).unwrap_or((Format::Lines, Compression::None));
         let source = match format {
-            Format::Parquet => Source::Table(Table::open(path, file, columns)?),
+            Format::Parquet => Contents::Table(Table::open(path, file, columns)?),
             Format::Lines | Format::Json => {
                 let reader: Box<dyn BufRead + Send> = match compression {
                     Compression::None => Box::new(BufReader::new(file)),
@@ -239,7 +239,7 @@ impl OpenFile {
                     Format::Json => Texts::json(reader),
                     _ => Texts::lines(reader),
                 };
-                Source::Texts(texts.map_err(Error::io(path))?)
+                Contents::Texts(texts.map_err(Error::io(path))?)
             }
         };
         Ok(Self {
@@ -250,12 +250,12 @@ impl OpenFile {
 
     fn next(&mut self) -> Option<Result<LocatedRow>> {
         let text = match &mut self.source {
-            Source::Texts(texts) => texts.next(&mut self.location),
-            Source::Table(table) => table.next_row(&mut self.location),
-            Source::Broken => None,
+            Contents::Texts(texts) => texts.next(&mut self.location),
+            Contents::Table(table) => table.next_row(&mut self.location),
+            Contents::Broken => None,
         }?;
         if matches!(text, Err(Error::Io { .. } | Error::File { .. })) {
-            self.source = Source::Broken;
+            self.source = Contents::Broken;
         }
         Some(text.and_then(|text| {
             let row = Row::from_json(&text).map_err(|mismatch| Error::Row {

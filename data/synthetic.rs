@@ -60,7 +60,7 @@ const TRIES: usize = 100;
 
 /// Conversations by seed, each with another first prompt; a longer run begins with the shorter one.
 pub fn conversations(seed: u64, count: usize) -> Vec<Conversation> {
-    Source::new(seed).take(count).collect()
+    Exchanges::new(seed).take(count).collect()
 }
 
 /// Conversations to train on and others to evaluate with; no prompt of either is in the other.
@@ -73,10 +73,10 @@ pub struct Split {
 
 /// Draws evaluation conversations first, then training conversations that share no user prompt with them.
 pub fn split(seed: u64, train: usize, eval: usize) -> Split {
-    let mut source = Source::new(seed);
-    let eval: Vec<Conversation> = source.by_ref().take(eval).collect();
+    let mut exchanges = Exchanges::new(seed);
+    let eval: Vec<Conversation> = exchanges.by_ref().take(eval).collect();
     let held_out: HashSet<&str> = eval.iter().flat_map(prompts).collect();
-    let train = source
+    let train = exchanges
         .filter(|conversation| prompts(conversation).all(|prompt| !held_out.contains(prompt)))
         .take(train)
         .collect();
@@ -92,12 +92,12 @@ fn prompts(conversation: &Conversation) -> impl Iterator<Item = &str> {
 }
 
 /// Conversations without end.
-struct Source {
+struct Exchanges {
     dice: Dice,
     seen: HashSet<String>,
 }
 
-impl Source {
+impl Exchanges {
     fn new(seed: u64) -> Self {
         Self {
             dice: Dice(StdRng::seed_from_u64(seed)),
@@ -118,7 +118,7 @@ impl Source {
     }
 }
 
-impl Iterator for Source {
+impl Iterator for Exchanges {
     type Item = Conversation;
 
     fn next(&mut self) -> Option<Conversation> {

@@ -34,6 +34,9 @@ pub enum OutputHead {
 
 /// A drafter with one head for each draft depth.
 pub trait DraftHeads: Drafter {
+    /// The paper's weight of the loss of head `k`, from 0, is this to the power of `k`.
+    const LOSS_DECAY: f64;
+
     /// What the output layer of each head reads, over whole packed rows: index `t` of head `k` predicts `x_{t+2+k}`.
     ///
     /// # Shapes

@@ -143,6 +143,8 @@ impl Hydra {
 }
 
 impl DraftHeads for Hydra {
+    const LOSS_DECAY: f64 = 1.0;
+
     fn hidden(
         &self,
         following: &[Tensor<2, Int>],

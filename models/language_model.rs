@@ -12,46 +12,19 @@ use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::Linear;
-use crate::lora::{self, LoraConfig};
+use crate::lora;
 use crate::mask::{Layout, draft_mask, draft_positions, token_ids, tree_mask, tree_positions};
-use crate::start::{FreshConfig, Start};
+use crate::start::{StartConfig as _, table_with_start};
 use crate::target::{Caches, Capture, Features, Target as _, TargetParts, TargetSpec};
 use crate::transformer::{Transformer, TransformerConfig};
 use crate::tree::{Tree, chain};
 use crate::weights::{Scope, Weights};
 
-/// The `[drafter]` table of a recipe whose drafter is a language model.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LanguageModelConfig {
-    /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
-    /// nothing with `fresh`.
-    pub model: String,
-    /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of `model`.
-    pub keep_layers: Vec<usize>,
-    /// Sizes of a model that starts at random.
-    pub fresh: Option<FreshConfig>,
-    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
-    /// drafter is written.
-    pub lora: Option<LoraConfig>,
-}
-
-impl LanguageModelConfig {
-    fn start(&self) -> Start<'_> {
-        Start {
-            model: &self.model,
-            keep_layers: &self.keep_layers,
-            fresh: self.fresh.as_ref(),
-        }
-    }
-
-    /// What the drafter's own `config.json` will say.
-    ///
-    /// # Errors
-    /// No model to start from is named, or it does not go with the target.
-    pub fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
-        self.start().structure(target)
-    }
+table_with_start! {
+    /// The `[drafter]` table of a recipe whose drafter is a language model.
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct LanguageModelConfig {}
 }
 
 /// See the module.
@@ -150,7 +123,7 @@ impl Drafter for LanguageModel {
     type State = LanguageModelState;
 
     fn check(config: &Self::Config) -> Result<()> {
-        config.start().check_numbers(config.lora.as_ref())
+        config.start().check_numbers()
     }
 
     fn new(

@@ -63,7 +63,7 @@ pub use norm::RmsNorm;
 pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use sampling::{Distribution, Sampling, argmax, sample};
-pub use start::FreshConfig;
+pub use start::{FreshConfig, Start, StartConfig};
 pub use tangent::exp;
 pub use target::{
     Caches, Capture, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec,

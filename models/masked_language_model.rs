@@ -25,10 +25,10 @@ use crate::drafter::Drafter;
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::language_model::shared_vocabulary;
-use crate::lora::{self, LoraConfig};
-use crate::start::{FreshConfig, Start};
+use crate::lora;
+use crate::start::{StartConfig as _, table_with_start};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
-use crate::transformer::{Transformer, TransformerConfig};
+use crate::transformer::Transformer;
 use crate::tree::Tree;
 use crate::weights::{Scope, Weights};
 
@@ -36,28 +36,21 @@ pub use blocks::{Blocks, Context};
 pub use places::{Place, Places};
 use slots::MaskedState;
 
-/// The `[drafter]` table of a DEER recipe. Every key but the two tokens and one to start from may be left out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct MaskedLanguageModelConfig {
-    /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
-    /// nothing with `fresh`. The stage `adapt` turns a model that writes from left to right into one that fills masks.
-    pub model: String,
-    /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of `model`.
-    pub keep_layers: Vec<usize>,
-    /// Sizes of a model that starts at random.
-    pub fresh: Option<FreshConfig>,
-    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
-    /// drafter is written.
-    pub lora: Option<LoraConfig>,
-    /// Required. The id of a token that no text holds; it stands for tokens still to come.
-    pub mask_token: Option<u32>,
-    /// Required. The id of another such token; it stands between the text and what is to come.
-    pub separator_token: Option<u32>,
-    /// The most tokens of a draft.
-    pub block_size: usize,
-    /// What the text before a block sees.
-    pub context: Context,
+table_with_start! {
+    /// The `[drafter]` table of a DEER recipe. Every key but the two tokens and one to start from may be left out.
+    /// The stage `adapt` turns a model that writes from left to right into one that fills masks.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct MaskedLanguageModelConfig {
+        /// Required. The id of a token that no text holds; it stands for tokens still to come.
+        pub mask_token: Option<u32>,
+        /// Required. The id of another such token; it stands between the text and what is to come.
+        pub separator_token: Option<u32>,
+        /// The most tokens of a draft.
+        pub block_size: usize,
+        /// What the text before a block sees.
+        pub context: Context,
+    }
 }
 
 impl Default for MaskedLanguageModelConfig {
@@ -76,22 +69,6 @@ impl Default for MaskedLanguageModelConfig {
 }
 
 impl MaskedLanguageModelConfig {
-    fn start(&self) -> Start<'_> {
-        Start {
-            model: &self.model,
-            keep_layers: &self.keep_layers,
-            fresh: self.fresh.as_ref(),
-        }
-    }
-
-    /// What the drafter's decoder looks like.
-    ///
-    /// # Errors
-    /// No model to start from is named, or it does not go with the target.
-    pub fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
-        self.start().structure(target)
-    }
-
     /// How blocks are made.
     ///
     /// # Errors
@@ -211,7 +188,7 @@ impl Drafter for MaskedLanguageModel {
             config.block_size,
             bounds::DRAFT,
         )])?;
-        config.start().check_numbers(config.lora.as_ref())
+        config.start().check_numbers()
     }
 
     fn new(

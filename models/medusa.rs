@@ -81,6 +81,8 @@ impl Medusa {
 }
 
 impl DraftHeads for Medusa {
+    const LOSS_DECAY: f64 = 0.8;
+
     fn hidden(&self, _: &[Tensor<2, Int>], _: &Layout, last: Tensor<3>) -> Vec<Tensor<2>> {
         let [batch, seq, d_model] = last.dims();
         let last = last.reshape([batch * seq, d_model]);

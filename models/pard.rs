@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::language_model::shared_vocabulary;
 use crate::linear::{Bias, Linear};
-use crate::lora::{self, LoraConfig};
+use crate::lora;
 use crate::mask::Mask;
-use crate::start::{FreshConfig, Start};
+use crate::start::{StartConfig as _, table_with_start};
 use crate::target::{Caches, Capture, Features, TargetParts, TargetSpec};
-use crate::transformer::{Transformer, TransformerConfig};
+use crate::transformer::Transformer;
 use crate::tree::Tree;
 use crate::weights::{RandomWeights, Scope, Weights, lift};
 
@@ -29,45 +29,21 @@ pub use slots::PardState;
 /// Factor on projected features before they are added to embeddings, as in PARD-2's code.
 const FEATURE_SCALE: f64 = 0.02;
 
-/// The `[drafter]` table of a PARD recipe. Every key but `mask_token` and one to start from may be left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PardConfig {
-    /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
-    /// nothing with `fresh`.
-    pub model: String,
-    /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of `model`.
-    pub keep_layers: Vec<usize>,
-    /// Sizes of a model that starts at random.
-    pub fresh: Option<FreshConfig>,
-    /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
-    /// drafter is written.
-    pub lora: Option<LoraConfig>,
-    /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 128020 for
-    /// Llama 3, 151665 for Qwen2.5 and 151670 for Qwen3.
-    pub mask_token: Option<u32>,
-    /// Whether the target's hidden states, projected, are added to the embeddings (PARD-2). For a target of another
-    /// width the drafter drafts without them.
-    pub target_features: bool,
+table_with_start! {
+    /// The `[drafter]` table of a PARD recipe. Every key but `mask_token` and one to start from may be left out.
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct PardConfig {
+        /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 128020 for
+        /// Llama 3, 151665 for Qwen2.5 and 151670 for Qwen3.
+        pub mask_token: Option<u32>,
+        /// Whether the target's hidden states, projected, are added to the embeddings (PARD-2). For a target of another
+        /// width the drafter drafts without them.
+        pub target_features: bool,
+    }
 }
 
 impl PardConfig {
-    fn start(&self) -> Start<'_> {
-        Start {
-            model: &self.model,
-            keep_layers: &self.keep_layers,
-            fresh: self.fresh.as_ref(),
-        }
-    }
-
-    /// What the drafter's own `config.json` will say.
-    ///
-    /// # Errors
-    /// No model to start from is named, or it does not go with the target.
-    pub fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
-        self.start().structure(target)
-    }
-
     fn mask_token(&self) -> Result<u32> {
         self.mask_token.ok_or_else(|| Error::Drafter {
             key: "mask_token",
@@ -250,7 +226,7 @@ impl Drafter for Pard {
     type State = PardState;
 
     fn check(config: &Self::Config) -> Result<()> {
-        config.start().check_numbers(config.lora.as_ref())
+        config.start().check_numbers()
     }
 
     fn new(

@@ -102,17 +102,74 @@ impl FreshConfig {
     }
 }
 
-/// The keys that say what a model starts from.
-pub(crate) struct Start<'a> {
-    pub(crate) model: &'a str,
-    pub(crate) keep_layers: &'a [usize],
-    pub(crate) fresh: Option<&'a FreshConfig>,
+/// Declares the `[drafter]` table of a family that starts from a language model: the keys that say what it starts from,
+/// and behind them its own.
+macro_rules! table_with_start {
+    (
+        $(#[$of_table:meta])*
+        pub struct $name:ident { $($(#[$of_key:meta])* pub $key:ident: $type:ty,)* }
+    ) => {
+        $(#[$of_table])*
+        pub struct $name {
+            /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or
+            /// from nothing with `fresh`.
+            pub model: String,
+            /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of
+            /// `model`.
+            pub keep_layers: Vec<usize>,
+            /// Sizes of a model that starts at random.
+            pub fresh: Option<$crate::start::FreshConfig>,
+            /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+            /// drafter is written.
+            pub lora: Option<$crate::lora::LoraConfig>,
+            $($(#[$of_key])* pub $key: $type,)*
+        }
+
+        impl $crate::start::StartConfig for $name {
+            fn start(&self) -> $crate::start::Start<'_> {
+                $crate::start::Start {
+                    model: &self.model,
+                    keep_layers: &self.keep_layers,
+                    fresh: self.fresh.as_ref(),
+                    lora: self.lora.as_ref(),
+                }
+            }
+        }
+    };
+}
+pub(crate) use table_with_start;
+
+/// The settings of a drafter that starts from a language model.
+pub trait StartConfig {
+    /// What it starts from.
+    fn start(&self) -> Start<'_>;
+
+    /// What the model looks like at the start.
+    ///
+    /// # Errors
+    /// No model to start from is named, or it does not go with the target.
+    fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
+        self.start().structure(target)
+    }
+}
+
+/// The keys that say what a model starts from, and which of it is trained.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// Hub id or folder; empty for the target.
+    pub model: &'a str,
+    /// Layers to keep; empty for all.
+    pub keep_layers: &'a [usize],
+    /// Sizes, where it starts at random.
+    pub fresh: Option<&'a FreshConfig>,
+    /// The low-rank matrices, where those alone are trained.
+    pub lora: Option<&'a LoraConfig>,
 }
 
 impl Start<'_> {
     /// Fails on numbers that make no sense for any target.
-    pub(crate) fn check_numbers(&self, lora: Option<&LoraConfig>) -> Result<()> {
-        if let Some(lora) = lora {
+    pub(crate) fn check_numbers(&self) -> Result<()> {
+        if let Some(lora) = self.lora {
             lora.check()?;
         }
         self.fresh.map_or(Ok(()), FreshConfig::check)

@@ -9,7 +9,7 @@ use burn::prelude::Device;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
-use spectrain::runtime::judge::Judge;
+use spectrain::runtime::pair::Pair;
 use spectrain_checkpoints::DType;
 use spectrain_eval::{DecodeSettings, Greedy};
 use spectrain_models::{Draft, DraftRequest, DraftShape, Features, Proposer, Sampling};
@@ -217,9 +217,9 @@ fn ours_without_first(
 ) -> Decoded {
     let target = workspace.path("runs/eagle3/synthetic/target");
     let drafter = workspace.path(drafter);
-    let judge = Judge::open(&target, &drafter, &Device::flex(), DType::F32).unwrap();
+    let pair = Pair::open(&target, &drafter, &Device::flex(), DType::F32).unwrap();
     let mut proposer = WithoutFirst {
-        drafter: judge.drafter.session(),
+        drafter: pair.drafter.session(),
         capacity: 0,
         begun: false,
     };
@@ -234,7 +234,7 @@ fn ours_without_first(
     for prompt in prompts {
         let prompt: Vec<u32> = prompt.iter().map(|&token| token as u32).collect();
         let mut rng = StdRng::seed_from_u64(0);
-        let decoder = judge.decoder();
+        let decoder = pair.decoder();
         let output = decoder.generate(&mut proposer, &Greedy, &prompt, &settings, &mut rng);
         let output = output.unwrap();
         let tokens = output.tokens.iter().map(|&token| token.into()).collect();
@@ -316,7 +316,7 @@ fn trained(kinds: &[(&str, &str, &str)]) -> (Workspace, Vec<Vec<u64>>) {
 }
 
 /// A drafter's folder, what its job has besides, and how its engine ends.
-struct Pair {
+struct Job {
     drafter: &'static str,
     job: Value,
     last: Last,
@@ -327,7 +327,7 @@ struct Pair {
     without_first: bool,
 }
 
-impl Pair {
+impl Job {
     fn new(drafter: &'static str, job: Value, last: Last) -> Self {
         Self {
             drafter,
@@ -341,9 +341,9 @@ impl Pair {
 
 /// Fails unless the engine decodes without a drafter and with each of these what this program decodes, and accepts as
 /// many tokens in as many passes.
-fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pairs: &[Pair]) {
+fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pairs: &[Job]) {
     let (workspace, prompts) = trained;
-    let here = |pair: &Pair| match pair.without_first {
+    let here = |pair: &Job| match pair.without_first {
         true => ours_without_first(trained, pair.drafter, pair.last),
         false => ours(workspace, pair.drafter, pair.last),
     };
@@ -439,7 +439,7 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
     }
     let method = |drafter, method: &str| {
         let job = json!({"speculative": {"method": method}});
-        Pair::new(drafter, job, Last::Whole)
+        Job::new(drafter, job, Last::Whole)
     };
     let parallel = json!({"speculative": {"method": "draft_model", "parallel_drafting": true}});
     let eagle3 = json!({"speculative": {"method": "eagle3", "parallel_drafting": true}});
@@ -447,11 +447,11 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
         method("runs/eagle3/export/drafter", "eagle3"),
         method("eagle3-named", "eagle3"),
         method("runs/first/export/drafter", "eagle"),
-        Pair::new("runs/together/export/drafter", eagle3.clone(), Last::Whole),
-        Pair::new("together-named", eagle3, Last::Whole),
+        Job::new("runs/together/export/drafter", eagle3.clone(), Last::Whole),
+        Job::new("together-named", eagle3, Last::Whole),
         method("runs/heads/export/drafter", "medusa"),
         method("runs/small/export/drafter", "draft_model"),
-        Pair::new("runs/parallel/export/drafter", parallel, Last::Whole),
+        Job::new("runs/parallel/export/drafter", parallel, Last::Whole),
         method("runs/dflash/export/drafter", "dflash"),
         method("dflash-named", "dflash"),
         method("dflash-hf", "dflash"),
@@ -460,11 +460,11 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
     let model = json!({"speculation": null, "mended": true});
     let dflash = json!({"speculation": "dflash"});
     let pairs = [
-        Pair {
+        Job {
             early: true,
-            ..Pair::new("runs/small/export/drafter", model, Last::Cut)
+            ..Job::new("runs/small/export/drafter", model, Last::Cut)
         },
-        Pair::new("dflash-hf", dflash, Last::Cut),
+        Job::new("dflash-hf", dflash, Last::Cut),
     ];
     agrees(&python, "transformers_runner", &trained, &pairs);
 }
@@ -499,7 +499,7 @@ fn llama_cpp_accepts_what_this_program_accepts() {
         return;
     }
     let trained = trained(&[LANGUAGE_MODEL, DFLASH_WIDE, DFLASH_2, DSPARK]);
-    let kind = |drafter, name: &str| Pair::new(drafter, json!({ "type": name }), Last::Cut);
+    let kind = |drafter, name: &str| Job::new(drafter, json!({ "type": name }), Last::Cut);
     let pairs = [
         kind("runs/eagle3/export/drafter", "draft-eagle3"),
         kind("runs/small/export/drafter", "draft-simple"),
@@ -517,11 +517,11 @@ fn sglang_accepts_what_this_program_accepts() {
     };
     let trained = trained(&[EAGLE1, LANGUAGE_MODEL]);
     let algorithm =
-        |drafter, name: &str| Pair::new(drafter, json!({ "algorithm": name }), Last::Whole);
+        |drafter, name: &str| Job::new(drafter, json!({ "algorithm": name }), Last::Whole);
     let pairs = [
         algorithm("runs/eagle3/export/drafter", "EAGLE3"),
         algorithm("runs/first/export/drafter", "EAGLE"),
-        Pair {
+        Job {
             without_first: true,
             ..algorithm("runs/small/export/drafter", "STANDALONE")
         },

@@ -20,8 +20,7 @@ use spectrain_models::{
     StaticTree, Target, Tree,
 };
 use spectrain_train::{
-    BatchSource, HydraLoss, HydraLossConfig, MedusaLoss, MedusaLossConfig, Objective, Statistics,
-    Train, TrainConfig, Trainee,
+    BatchSource, HeadsLoss, HeadsLossConfig, Objective, Statistics, Train, TrainConfig, Trainee,
 };
 
 use crate::golden::assert_close;
@@ -297,7 +296,7 @@ fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objectiv
 
 #[test]
 fn overfitted_medusa_heads_draft_almost_everything() {
-    learns::<Medusa, MedusaLoss>(&medusa(), &MedusaLossConfig::default());
+    learns::<Medusa, HeadsLoss>(&medusa(), &HeadsLossConfig::default());
 }
 
 #[test]
@@ -307,21 +306,21 @@ fn overfitted_medusa_heads_on_the_targets_head_draft_almost_everything() {
         head_layers: 2,
         ..medusa()
     };
-    learns::<Medusa, MedusaLoss>(&config, &MedusaLossConfig::default());
+    learns::<Medusa, HeadsLoss>(&config, &HeadsLossConfig::default());
 }
 
 #[test]
 fn overfitted_hydra_heads_draft_almost_everything() {
-    learns::<Hydra, HydraLoss>(&hydra(), &HydraLossConfig::default());
+    learns::<Hydra, HeadsLoss>(&hydra(), &HeadsLossConfig::default());
 }
 
 #[test]
 fn overfitted_hydra_plus_plus_heads_draft_almost_everything() {
-    let objective = HydraLossConfig {
+    let objective = HeadsLossConfig {
         label_weight: 0.0,
         teacher_weight: 1.0,
         divergence: spectrain_train::Divergence::Kl,
         ..Default::default()
     };
-    learns::<Hydra, HydraLoss>(&hydra_plus_plus(), &objective);
+    learns::<Hydra, HeadsLoss>(&hydra_plus_plus(), &objective);
 }

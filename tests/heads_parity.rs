@@ -12,8 +12,8 @@ use spectrain_models::{
     TargetSpec, TensorWeights,
 };
 use spectrain_train::{
-    Batch, Divergence, HydraLoss, HydraLossConfig, MedusaLoss, MedusaLossConfig, Objective,
-    Statistics, Train, TrainConfig, Trainee,
+    Batch, Divergence, HeadsLoss, HeadsLossConfig, Objective, Statistics, Train, TrainConfig,
+    Trainee,
 };
 
 use crate::golden::{Golden, assert_close, json, rows, tensors};
@@ -173,20 +173,20 @@ fn parity<D: DraftHeads, O: Objective<D>>(
     );
 }
 
-fn medusa(case: &str, config: MedusaConfig, objective: MedusaLossConfig) {
+fn medusa(case: &str, config: MedusaConfig, objective: HeadsLossConfig) {
     let config = MedusaConfig {
         medusa_heads: 3,
         ..config
     };
-    parity::<Medusa, MedusaLoss>("medusa", case, &config, &objective);
+    parity::<Medusa, HeadsLoss>("medusa", case, &config, &objective);
 }
 
-fn hydra(case: &str, config: HydraConfig, objective: HydraLossConfig) {
+fn hydra(case: &str, config: HydraConfig, objective: HeadsLossConfig) {
     let config = HydraConfig {
         hydra_heads: 3,
         ..config
     };
-    parity::<Hydra, HydraLoss>("hydra", case, &config, &objective);
+    parity::<Hydra, HeadsLoss>("hydra", case, &config, &objective);
 }
 
 #[test]
@@ -195,13 +195,13 @@ fn medusa_with_labels_of_the_text_equals_pytorch() {
         head_layers: 2,
         ..Default::default()
     };
-    medusa("medusa-hard", config, MedusaLossConfig::default());
+    medusa("medusa-hard", config, HeadsLossConfig::default());
 }
 
 #[test]
 fn medusa_with_the_targets_labels_and_a_draft_vocabulary_equals_pytorch() {
-    let objective = MedusaLossConfig {
-        decay: 1.0,
+    let objective = HeadsLossConfig {
+        decay: Some(1.0),
         label_weight: 0.0,
         teacher_weight: 1.0,
         ..Default::default()
@@ -215,7 +215,7 @@ fn medusa_with_a_shared_head_and_both_losses_equals_pytorch() {
         head: OutputHead::Shared,
         ..Default::default()
     };
-    let objective = MedusaLossConfig {
+    let objective = HeadsLossConfig {
         label_weight: 0.5,
         teacher_weight: 2.0,
         divergence: Divergence::SoftCe,
@@ -227,7 +227,7 @@ fn medusa_with_a_shared_head_and_both_losses_equals_pytorch() {
 #[test]
 fn hydra_equals_pytorch() {
     let config = HydraConfig::default();
-    hydra("hydra-hard", config, HydraLossConfig::default());
+    hydra("hydra-hard", config, HeadsLossConfig::default());
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn hydra_plus_plus_equals_pytorch() {
         prefix_layer: true,
         ..Default::default()
     };
-    let objective = HydraLossConfig {
+    let objective = HeadsLossConfig {
         label_weight: 0.0,
         teacher_weight: 1.0,
         divergence: Divergence::SoftCe,
@@ -253,8 +253,8 @@ fn hydra_with_both_losses_and_a_draft_vocabulary_equals_pytorch() {
         prefix_layer: true,
         ..Default::default()
     };
-    let objective = HydraLossConfig {
-        decay: 0.9,
+    let objective = HeadsLossConfig {
+        decay: Some(0.9),
         label_weight: 0.25,
         teacher_weight: 0.75,
         divergence: Divergence::Kl,

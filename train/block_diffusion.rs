@@ -29,7 +29,7 @@ use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
-use crate::token_loss::{Judged, TokenLoss, judges, times};
+use crate::token_loss::{DrafterOnBatch, TokenLoss, judges, times};
 use crate::vocab_loss::{HeadParameter, LossHead};
 use crate::weighing::{Divisor, Weighing};
 use crate::workload::{WorkRows, Workload};
@@ -96,7 +96,7 @@ impl Objective<DFlash> for BlockLoss {
         let read: Tensor<2> = drafter.widened(hidden.clone(), ids.clone()).flatten(0, 1);
         let d_model = hidden.dims()[2];
         let parameter = |id| HeadParameter::LowerRows(id, d_model);
-        let judged = Judged {
+        let judged = DrafterOnBatch {
             head: &|| LossHead {
                 weight: drafter.head(),
                 bias: None,
@@ -239,7 +239,7 @@ impl BlockLoss {
     /// The loss of rows that all weigh 1, weighed as the settings say.
     fn weighed(
         &self,
-        judged: &Judged,
+        judged: &DrafterOnBatch,
         read: Tensor<2>,
         mut rows: Vec<JudgedRow>,
         blocks: &Blocks,

@@ -41,7 +41,7 @@ use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::indices;
-use crate::token_loss::{Judged, TokenLoss, head, judges};
+use crate::token_loss::{DrafterOnBatch, TokenLoss, head, judges};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a DEER recipe. Every key may be left out.
@@ -144,7 +144,7 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
         let dtype = batch.features().last.dtype();
         let places = sequences.places(&batch.tokens.device());
         let hidden = drafter.hidden(&places, dtype).flatten(0, 1);
-        let judged = Judged {
+        let judged = DrafterOnBatch {
             head: &|| head(drafter.model(), drafter.trains_head()),
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),

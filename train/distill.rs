@@ -17,7 +17,7 @@ use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::on_policy::{OnPolicyConfig, rewrite};
 use crate::row::JudgedRow;
-use crate::token_loss::{Judged, TokenLoss, head, judges};
+use crate::token_loss::{DrafterOnBatch, TokenLoss, head, judges};
 use crate::workload::Workload;
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
@@ -95,7 +95,7 @@ impl Objective<LanguageModel> for Distill {
     fn loss(&self, drafter: &LanguageModel, batch: &Batch, statistics: Statistics) -> Loss {
         let dtype = batch.features().last.dtype();
         let hidden = drafter.hidden(batch.tokens.clone(), &batch.layout, dtype);
-        let judged = Judged {
+        let judged = DrafterOnBatch {
             head: &|| head(drafter.model(), drafter.trains_head()),
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),

@@ -1,10 +1,13 @@
 //! The loss of drafters with one head for each draft depth: cross-entropy with the text, a divergence from the target, or
-//! both, summed over the heads.
+//! both, summed over the heads. Medusa (<https://arxiv.org/abs/2401.10774>) weighs head `k` by `0.8^k`; Hydra
+//! (<https://arxiv.org/abs/2402.05109>) weighs all alike, and Hydra++ takes the target's distribution in place of the text.
 //!
 //! Head `k` reads the target's last hidden state of `x_t` (Hydra's also `x_{t+1}..=x_{t+1+k}`) and predicts `x_{t+2+k}`;
 //! that token judges it, or the target's distribution of row `t+1+k`. A position counts where all of `x_{t+1}..=x_{t+2+k}` is
 //! in the loss mask, as a decoder drafts from `x_{t+1}` on.
 use burn::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use spectrain_models::draft_heads::DraftHeads;
 use spectrain_models::mask::shift_left;
 
@@ -12,34 +15,65 @@ use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
-use crate::objective::Loss;
+use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
-use crate::token_loss::TokenLoss;
+use crate::token_loss::{TokenLoss, judges};
 use crate::training_time_test::MaskAlign;
 use crate::vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
+use crate::workload::Workload;
 
-/// How the parts of the loss are weighed.
-#[derive(Debug, Clone)]
-pub(crate) struct HeadsLoss {
-    /// The loss of head `k` counts `decay^k`.
-    pub(crate) decay: f64,
-    /// What each head is judged by.
-    pub(crate) loss: TokenLoss,
+/// The `[objective]` table of a recipe whose drafter has heads. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HeadsLossConfig {
+    /// The loss of head *k*, from 0, counts `decay`^*k*; above 0, at most 1. Left out: 0.8 for Medusa, 1 for Hydra.
+    pub decay: Option<f64>,
+    /// Factor on the cross-entropy with the text; 0 in Hydra++.
+    pub label_weight: f64,
+    /// Factor on the divergence from the target's distribution; 1 in Hydra++.
+    pub teacher_weight: f64,
+    /// The divergence from the target's distribution.
+    pub divergence: Divergence,
 }
 
-impl HeadsLoss {
-    /// The loss in which that of head `k` counts `decay^k`.
-    ///
-    /// # Errors
-    /// The decay makes no sense.
-    pub(crate) fn new(decay: f64, loss: TokenLoss) -> Result<Self> {
+impl Default for HeadsLossConfig {
+    fn default() -> Self {
+        Self {
+            decay: None,
+            label_weight: 1.0,
+            teacher_weight: 0.0,
+            divergence: Divergence::Kl,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct HeadsLoss {
+    /// The loss of head `k` counts `decay^k`.
+    decay: f64,
+    /// What each head is judged by.
+    loss: TokenLoss,
+}
+
+impl<D: DraftHeads> Objective<D> for HeadsLoss {
+    type Config = HeadsLossConfig;
+
+    fn new(config: &Self::Config) -> Result<Self> {
+        let (labels, teacher) = (config.label_weight, config.teacher_weight);
+        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let decay = config.decay.unwrap_or(D::LOSS_DECAY);
         if decay > 0.0 && decay <= 1.0 {
             Ok(Self { decay, loss })
         } else {
-            let got = decay.to_string();
-            Err(Error::objective("decay", "above 0 and at most 1", got))
+            let found = decay.to_string();
+            Err(Error::objective("decay", "above 0 and at most 1", found))
         }
+    }
+
+    fn workload(config: &Self::Config, _: &str) -> Workload {
+        Workload::texts(judges(config.teacher_weight, config.divergence))
     }
 
     /// The loss of `drafter` on `batch`. Where the target judges, the reported steps are of its divergence, else of the
@@ -47,12 +81,7 @@ impl HeadsLoss {
     ///
     /// # Panics
     /// The batch has no features.
-    pub(crate) fn of<D: DraftHeads>(
-        &self,
-        drafter: &D,
-        batch: &Batch,
-        statistics: Statistics,
-    ) -> Loss {
+    fn loss(&self, drafter: &D, batch: &Batch, statistics: Statistics) -> Loss {
         let last = batch.features().last.clone();
         let heads = drafter.max_depth().unwrap_or(0);
         let following: Vec<_> = (0..heads)

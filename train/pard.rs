@@ -22,7 +22,7 @@ use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::{Teacher, indices};
-use crate::token_loss::{Judged, TokenLoss, head, judges};
+use crate::token_loss::{DrafterOnBatch, TokenLoss, head, judges};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
@@ -111,7 +111,7 @@ impl Objective<Pard> for PardLoss {
     fn loss(&self, drafter: &Pard, batch: &Batch, statistics: Statistics) -> Loss {
         let subset = self.subset(batch);
         let hidden = self.hidden(drafter, batch, &subset);
-        let judged = Judged {
+        let judged = DrafterOnBatch {
             head: &|| head(drafter.model(), drafter.trains_head()),
             target: drafter.target(),
             vocabulary: drafter.vocabulary(),

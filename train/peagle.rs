@@ -20,7 +20,7 @@ use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
 use crate::pard::{PardLoss, PardLossConfig};
 use crate::row::JudgedRow;
-use crate::token_loss::{Judged, TokenLoss};
+use crate::token_loss::{DrafterOnBatch, TokenLoss};
 use crate::vocab_loss::{HeadParameter, LossHead};
 use crate::workload::Workload;
 
@@ -99,7 +99,7 @@ impl Objective<PEagle> for PEagleLoss {
         };
         let subset = subset.behind_features();
         let hidden = hidden(drafter, batch, &subset);
-        let judged = Judged {
+        let judged = DrafterOnBatch {
             head: &|| LossHead {
                 weight: drafter.head(),
                 bias: None,

@@ -87,7 +87,7 @@ impl TokenLoss {
     /// The batch has no features.
     pub(crate) fn of(
         &self,
-        judged: &Judged,
+        judged: &DrafterOnBatch,
         hidden: Tensor<2>,
         rows: Vec<JudgedRow>,
         weighing: Option<Weighing>,
@@ -122,7 +122,7 @@ impl TokenLoss {
     }
 
     /// The cross-entropy with the tokens of the text.
-    fn by_text(&self, judged: &Judged, hidden: &Tensor<2>, part: Part) -> VocabLoss {
+    fn by_text(&self, judged: &DrafterOnBatch, hidden: &Tensor<2>, part: Part) -> VocabLoss {
         let labels = judged.following();
         let known = |row: &&JudgedRow| judged.knows(labels[row.teacher]);
         let kept: Vec<JudgedRow> = part.rows.iter().filter(known).copied().collect();
@@ -135,7 +135,7 @@ impl TokenLoss {
     }
 
     /// The divergence from the target's distributions.
-    fn by_target(&self, judged: &Judged, hidden: &Tensor<2>, part: Part) -> Loss {
+    fn by_target(&self, judged: &DrafterOnBatch, hidden: &Tensor<2>, part: Part) -> Loss {
         let last = judged.batch.features().last.clone().without_autodiff();
         let last = last / judged.temperature;
         let mut teacher = Teacher::new(last, judged.target, judged.vocabulary);
@@ -191,7 +191,7 @@ pub(crate) fn times(rows: &[JudgedRow], factor: f32) -> Vec<JudgedRow> {
 }
 
 /// A drafter over a batch, and the target it is judged by.
-pub(crate) struct Judged<'a> {
+pub(crate) struct DrafterOnBatch<'a> {
     /// Its head.
     pub(crate) head: &'a dyn Fn() -> LossHead,
     pub(crate) target: &'a TargetParts,
@@ -201,7 +201,7 @@ pub(crate) struct Judged<'a> {
     pub(crate) temperature: f64,
 }
 
-impl Judged<'_> {
+impl DrafterOnBatch<'_> {
     /// The token after each position; 0 after the last one.
     fn following(&self) -> Vec<u32> {
         let tokens = self.batch.rows.tokens.iter().copied();

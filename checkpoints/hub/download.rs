@@ -8,10 +8,10 @@ use hf_hub::Cache;
 use super::address::Endpoint;
 use super::client::{Authorization, NO_REPOSITORY, NO_REVISION};
 use super::environment::Environment;
-use super::fetch::Source;
-use super::layout::Layout;
+use super::fetch::Fetch;
 use super::options::{Files, HubOptions};
 use super::repository::{Repository, is_file_name};
+use super::repository_cache::RepositoryCache;
 use crate::error::{Error, Result};
 use crate::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, shard_files};
 
@@ -29,8 +29,8 @@ pub(super) struct Download<'a> {
     repository: &'a Repository,
     options: &'a HubOptions,
     environment: &'a Environment,
-    cache: Cache,
-    layout: Layout,
+    whole: Cache,
+    cache: RepositoryCache,
 }
 
 impl<'a> Download<'a> {
@@ -50,14 +50,14 @@ impl<'a> Download<'a> {
             repository,
             options,
             environment,
-            layout: Layout::new(&cache, repository),
-            cache,
+            cache: RepositoryCache::new(&cache, repository),
+            whole: cache,
         })
     }
 
     /// The snapshot's folder, with all of `files`.
     pub(super) fn run(&self, files: Files<'_>) -> Result<PathBuf> {
-        let cached = self.layout.cached(self.repository.revision());
+        let cached = self.cache.cached(self.repository.revision());
         let cached = cached.filter(|folder| suffices(folder, files));
         if let Some(folder) = &cached
             && is_all_there_may_be(folder, files)
@@ -80,10 +80,10 @@ impl<'a> Download<'a> {
         let source = self.source()?;
         let revision = self.repository.revision();
         let commit = source.fetch(revision, first)?;
-        self.layout.refer(revision, &commit)?;
+        self.cache.refer(revision, &commit)?;
         // From here on by commit: files of two commits must not meet when the branch moves during a download.
         let snapshot = Snapshot {
-            folder: self.layout.snapshot(&commit),
+            folder: self.cache.snapshot(&commit),
             commit,
             source: &source,
         };
@@ -95,7 +95,7 @@ impl<'a> Download<'a> {
     }
 
     /// The hub, unless nothing may be asked of it.
-    fn source(&self) -> Result<Source<'_>> {
+    fn source(&self) -> Result<Fetch<'_>> {
         let endpoint = self.environment.endpoint(self.options);
         let endpoint = Endpoint::parse(&endpoint).map_err(|reason| self.refused(reason))?;
         if self.environment.is_offline() {
@@ -105,18 +105,18 @@ impl<'a> Download<'a> {
                 reason: "`HF_HUB_OFFLINE` is set".to_string(),
             });
         }
-        let token = self.environment.token(self.options, &self.cache);
+        let token = self.environment.token(self.options, &self.whole);
         let authorization = token.as_deref().map(Authorization::bearer).transpose();
         let authorization = authorization.map_err(|reason| self.refused(reason))?;
         let Download {
             repository,
-            layout,
+            cache,
             options,
             ..
         } = self;
-        Ok(Source::new(
+        Ok(Fetch::new(
             repository,
-            layout,
+            cache,
             endpoint,
             authorization,
             options,
@@ -133,7 +133,7 @@ impl<'a> Download<'a> {
 
 /// The folder of one commit, being filled.
 struct Snapshot<'a> {
-    source: &'a Source<'a>,
+    source: &'a Fetch<'a>,
     commit: String,
     folder: PathBuf,
 }

@@ -7,31 +7,31 @@ use super::announced::{Announced, shown};
 use super::blob::Transfer;
 use super::client::{Authorization, Client};
 use super::failure::{Failure, Outcome, Patience};
-use super::layout::Layout;
 use super::lock::{self, Wait};
 use super::options::HubOptions;
 use super::repository::{Repository, is_commit, is_file_name};
+use super::repository_cache::RepositoryCache;
 use crate::error::{Error, Result};
 
 /// Where files of one repository come from and where they go.
-pub(super) struct Source<'a> {
+pub(super) struct Fetch<'a> {
     repository: &'a Repository,
-    layout: &'a Layout,
+    cache: &'a RepositoryCache,
     client: Client,
     stop: Option<fn() -> bool>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> Fetch<'a> {
     pub(super) fn new(
         repository: &'a Repository,
-        layout: &'a Layout,
+        cache: &'a RepositoryCache,
         endpoint: Endpoint,
         authorization: Option<Authorization>,
         options: &HubOptions,
     ) -> Self {
-        Source {
+        Fetch {
             repository,
-            layout,
+            cache,
             client: Client::new(endpoint, authorization, options.limits.clone()),
             stop: options.stop,
         }
@@ -66,11 +66,11 @@ impl<'a> Source<'a> {
             url: &endpoint.file(self.repository, commit, file),
             file,
             announced: &announced,
-            incomplete: self.layout.incomplete(blob),
-            blob: self.layout.blob(blob),
+            incomplete: self.cache.incomplete(blob),
+            blob: self.cache.blob(blob),
         };
         self.obtain(&transfer, &mut patience)?;
-        self.layout.point(commit, file, blob)?;
+        self.cache.point(commit, file, blob)?;
         Ok(commit.clone())
     }
 
@@ -85,7 +85,7 @@ impl<'a> Source<'a> {
             return Ok(());
         }
         let wait = Wait {
-            lock: &self.layout.lock(&transfer.announced.blob),
+            lock: &self.cache.lock(&transfer.announced.blob),
             incomplete: &transfer.incomplete,
             file: transfer.file,
             stall: self.client.limits().stall,
@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
         if is_whole() {
             return Ok(());
         }
-        let folder = self.layout.blob("");
+        let folder = self.cache.blob("");
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         transfer.run(patience)
     }

@@ -12,23 +12,20 @@ use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
-use spectrain_models::listing::decoder as decoder_parameters;
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
 use spectrain_models::{
-    Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, LoraConfig, Scope, TargetParts,
+    Bias, Capture, Drafter, FolderWeights, Linear, Scope, StartConfig as _, TargetParts,
     TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
-use spectrain_train::{WorkRows, Workload};
+use spectrain_train::Workload;
 
 use crate::families::drafter_folder::check_mask_token;
 use crate::families::family::{Family, Writing};
-use crate::families::footprint::{
-    Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
-};
+use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::shipped::Shipped;
+use crate::families::sizes_at_start::SizesAtStart;
 use crate::recipe::tables::Engine;
-use crate::runtime::sizes::known_sizes;
 use crate::runtime::target::other_token;
 
 impl Family for LanguageModel {
@@ -52,13 +49,13 @@ impl Family for LanguageModel {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        sizes(config).activations(target, work, (batch, Sees::Back))
+        SizesAtStart(config.start()).activations(target, work, (batch, Sees::Back))
     }
 }
 
 impl Shipped for LanguageModel {
     fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
-        check_start(&config.model, target)
+        check_tokens_at_start(&config.model, target)
     }
 
     fn open(
@@ -95,7 +92,7 @@ impl Shipped for LanguageModel {
 
     fn footprint(config: &LanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
-        sizes(config).footprint(target)
+        SizesAtStart(config.start()).footprint(target)
     }
 }
 
@@ -115,13 +112,13 @@ impl Family for Pard {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        sizes_of_pard(config).activations(target, work, (batch, Sees::Back))
+        SizesAtStart(config.start()).activations(target, work, (batch, Sees::Back))
     }
 }
 
 impl Shipped for Pard {
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_start(&config.model, target)?;
+        check_tokens_at_start(&config.model, target)?;
         check_mask_token(config.mask_token, texts)
     }
 
@@ -203,13 +200,13 @@ impl Shipped for Pard {
 
     fn footprint(config: &PardConfig, target: &TargetSpec) -> Result<Footprint> {
         let captured = Self::capture(config, target)?.layers.len() as u64;
-        let of_model = sizes_of_pard(config).footprint(target)?;
+        let of_model = SizesAtStart(config.start()).footprint(target)?;
         let width = if config.target_features {
             captured + 1
         } else {
             0
         };
-        let (own, _) = sizes_of_pard(config).spec(target)?;
+        let own = SizesAtStart(config.start()).spec(target)?;
         Ok(Footprint {
             parameters: of_model.parameters + width * (target.d_model * own.d_model) as u64,
             captured,
@@ -259,7 +256,7 @@ pub(crate) fn not_for_this(folder: &Path) -> String {
 }
 
 /// Fails where the model to start from has other tokens than the target.
-pub(crate) fn check_start(model: &str, target: &TargetParts) -> Result<()> {
+pub(crate) fn check_tokens_at_start(model: &str, target: &TargetParts) -> Result<()> {
     match model.is_empty() {
         true => Ok(()),
         false => check_tokenizer(&crate::runtime::target::resolve(model, None)?, target),
@@ -283,131 +280,4 @@ pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()>
             not_for_this(folder)
         ),
     }
-}
-
-fn sizes(config: &LanguageModelConfig) -> Sizes<'_> {
-    Sizes {
-        model: &config.model,
-        kept: config.keep_layers.len(),
-        fresh: config.fresh.as_ref(),
-        lora: config.lora.as_ref(),
-    }
-}
-
-fn sizes_of_pard(config: &PardConfig) -> Sizes<'_> {
-    Sizes {
-        model: &config.model,
-        kept: config.keep_layers.len(),
-        fresh: config.fresh.as_ref(),
-        lora: config.lora.as_ref(),
-    }
-}
-
-/// Rows that are judged where only masks behind cuts are.
-fn judged(work: &Workload, batch: Packed) -> Option<f64> {
-    let positions = batch.positions() as f64;
-    match work.rows {
-        WorkRows::Behind { cuts, places } if places > 1 => {
-            let masks = batch.rows as f64 * cuts as f64 * (places - 1) as f64;
-            Some(masks.min(positions))
-        }
-        _ => None,
-    }
-}
-
-/// What the parameters are counted from.
-pub(crate) struct Sizes<'a> {
-    pub(crate) model: &'a str,
-    /// Layers that are kept; 0 for all.
-    pub(crate) kept: usize,
-    pub(crate) fresh: Option<&'a FreshConfig>,
-    pub(crate) lora: Option<&'a LoraConfig>,
-}
-
-impl Sizes<'_> {
-    pub(crate) fn footprint(&self, target: &TargetSpec) -> Result<Footprint> {
-        let mut structure = self.structure(target)?;
-        if self.kept > 0 {
-            structure.spec.layers = self.kept;
-            structure.windows.truncate(self.kept);
-        }
-        let (d, vocab) = (structure.spec.d_model as u64, structure.spec.vocab as u64);
-        let listed = decoder_parameters(&structure)?;
-        let all = listed.iter().map(|(_, shape)| product(shape)).sum();
-        let linear = listed
-            .iter()
-            .filter(|(name, _)| name.ends_with("_proj.weight"));
-        // Two thin matrices beside each linear layer.
-        let ends: u64 = linear
-            .map(|(_, shape)| shape.iter().sum::<usize>() as u64)
-            .sum();
-        let (parameters, frozen) = match self.lora {
-            Some(lora) => (lora.rank as u64 * ends, all),
-            None => (all, 0),
-        };
-        Ok(Footprint {
-            parameters,
-            head: if self.lora.is_some() { 0 } else { vocab * d },
-            frozen,
-            // It proposes the tokens it knows; none is chosen by how often it occurs.
-            draft_vocab: target.vocab as u64,
-            captured: 0,
-        })
-    }
-
-    /// What a step of training keeps where the drafter sees `sees` of its texts.
-    pub(crate) fn activations(
-        &self,
-        target: &TargetSpec,
-        work: &Workload,
-        (batch, sees): (Packed, Sees),
-    ) -> Result<Activations> {
-        let (spec, _) = self.spec(target)?;
-        let layers = if self.kept > 0 {
-            self.kept
-        } else {
-            spec.layers
-        };
-        // Whether a model from a folder norms its heads is not known here; that is little beside the rest.
-        let layer = LayerSizes::of(&spec, [0; 3])?;
-        let attended = Attended::of(work, batch, sees);
-        let all = decoder(&layer, layers as u64, work, attended);
-        Ok(Activations {
-            // The last norm.
-            kept: all.kept + attended.rows * (3 * layer.d_model) as f64,
-            judged: judged(work, batch).unwrap_or(all.judged),
-            ..all
-        })
-    }
-
-    fn spec(&self, target: &TargetSpec) -> Result<(TargetSpec, bool)> {
-        let structure = self.structure(target)?;
-        Ok((structure.spec, structure.tied_head))
-    }
-
-    /// The structure at the start. Of a cut target only the sizes are known here; it counts as having a head of its own.
-    fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
-        if let Some(fresh) = self.fresh {
-            return Ok(fresh.structure(target)?);
-        }
-        let (spec, tied_head) = match self.model {
-            "" => (target.clone(), false),
-            model => known_sizes(model, None).with_context(|| {
-                format!("the sizes of `{model}` are known once it is on this machine")
-            })?,
-        };
-        Ok(TransformerConfig {
-            windows: vec![None; spec.layers],
-            spec,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            mlp_bias: Bias::Without,
-            head_norm: false,
-            tied_head,
-        })
-    }
-}
-
-fn product(shape: &[usize]) -> u64 {
-    shape.iter().map(|&size| size as u64).product()
 }

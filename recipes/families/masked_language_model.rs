@@ -13,7 +13,7 @@ use spectrain_models::masked_language_model::{
     Blocks, Context as Seen, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
 use spectrain_models::{
-    Capture, Drafter, FolderWeights, Scope, TargetParts, TargetSpec, Transformer,
+    Capture, Drafter, FolderWeights, Scope, StartConfig as _, TargetParts, TargetSpec, Transformer,
     TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
@@ -22,9 +22,10 @@ use crate::families::drafter_folder::check_unheld;
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::language_model::{
-    Sizes, check_start, check_tokenizer, not_for_this, to_write,
+    check_tokenizer, check_tokens_at_start, not_for_this, to_write,
 };
 use crate::families::shipped::Shipped;
+use crate::families::sizes_at_start::SizesAtStart;
 use crate::recipe::tables::Engine;
 
 impl Family for MaskedLanguageModel {
@@ -46,13 +47,13 @@ impl Family for MaskedLanguageModel {
             Seen::Bidirectional => Sees::Everywhere,
             Seen::Causal => Sees::Back,
         };
-        sizes(config).activations(target, work, (batch, sees))
+        SizesAtStart(config.start()).activations(target, work, (batch, sees))
     }
 }
 
 impl Shipped for MaskedLanguageModel {
     fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_start(&config.model, target)?;
+        check_tokens_at_start(&config.model, target)?;
         check_unheld("mask_token", config.mask_token, texts)?;
         check_unheld("separator_token", config.separator_token, texts)
     }
@@ -106,15 +107,6 @@ impl Shipped for MaskedLanguageModel {
 
     fn footprint(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
         Self::capture(config, target)?;
-        sizes(config).footprint(target)
-    }
-}
-
-fn sizes(config: &MaskedLanguageModelConfig) -> Sizes<'_> {
-    Sizes {
-        model: &config.model,
-        kept: config.keep_layers.len(),
-        fresh: config.fresh.as_ref(),
-        lora: config.lora.as_ref(),
+        SizesAtStart(config.start()).footprint(target)
     }
 }

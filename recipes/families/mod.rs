@@ -15,4 +15,5 @@ pub mod method;
 mod peagle;
 pub mod registry;
 pub mod shipped;
+mod sizes_at_start;
 pub mod trained;

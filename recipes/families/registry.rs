@@ -22,8 +22,8 @@ use spectrain_models::medusa::Medusa;
 use spectrain_models::pard::Pard;
 use spectrain_models::peagle::PEagle;
 use spectrain_train::{
-    BlockLoss, DeerLoss, Distill, FeatureRegression, HydraLoss, MedusaLoss, Objective, PEagleLoss,
-    PardLoss, StagedBlockLoss, TrainingTimeTest,
+    BlockLoss, DeerLoss, Distill, FeatureRegression, HeadsLoss, Objective, PEagleLoss, PardLoss,
+    StagedBlockLoss, TrainingTimeTest,
 };
 
 use crate::families::method::Typed;
@@ -59,12 +59,12 @@ pub const RECIPES: &[Recipe] = &[
         "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
         &["[objective]\npasses = 3"],
     ),
-    Recipe::of::<Medusa, MedusaLoss>(
+    Recipe::of::<Medusa, HeadsLoss>(
         "medusa",
         "a head for each draft depth over the target's last hidden state (Medusa-1)",
         &["[drafter]\nmedusa_heads = 3\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0"],
     ),
-    Recipe::of::<Hydra, HydraLoss>(
+    Recipe::of::<Hydra, HeadsLoss>(
         "hydra",
         "heads that also read the tokens drafted before (Hydra, Hydra++)",
         &[

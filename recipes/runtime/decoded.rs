@@ -5,7 +5,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use spectrain_eval::{DecodeSettings, VerifierChoice};
 use spectrain_models::{DraftShape, Proposer, Sampling};
 
-use crate::runtime::judge::Judge;
+use crate::runtime::pair::Pair;
 
 /// Tokens of a prompt that are decoded to count what is accepted.
 const COMPARED_TOKENS: usize = 64;
@@ -33,15 +33,15 @@ impl Decoded {
 }
 
 /// What greedy decoding accepts of the drafts for some prompts.
-pub(crate) fn accepted(judge: &Judge, prompts: &[Vec<u32>]) -> Result<Decoded> {
-    let mut session = judge.drafter.session();
-    let accepted = decode(judge, session.as_mut(), prompts, Sampling::GREEDY)?;
+pub(crate) fn accepted(pair: &Pair, prompts: &[Vec<u32>]) -> Result<Decoded> {
+    let mut session = pair.drafter.session();
+    let accepted = decode(pair, session.as_mut(), prompts, Sampling::GREEDY)?;
     Ok(Decoded { accepted })
 }
 
 /// Tokens accepted, pass by pass.
 pub(crate) fn decode(
-    judge: &Judge,
+    pair: &Pair,
     proposer: &mut dyn Proposer,
     prompts: &[Vec<u32>],
     sampling: Sampling,
@@ -56,14 +56,14 @@ pub(crate) fn decode(
             length: proposer.draft_length(),
         },
         sampling,
-        stop: judge.stop.clone(),
+        stop: pair.stop.clone(),
         shadow: None,
     };
     let verifier = VerifierChoice::Exact.at(&settings.sampling);
     let mut accepted = Vec::new();
     for prompt in prompts {
         let mut rng = StdRng::seed_from_u64(0);
-        let generation = judge
+        let generation = pair
             .decoder()
             .generate(proposer, verifier, prompt, &settings, &mut rng)?;
         accepted.extend(generation.passes.iter().map(|pass| pass.accepted));

@@ -1,15 +1,16 @@
-//! Models at work: the device, the target and its files, the judge of a drafter, prompts, the check before training, the benchmark,
+//! Models at work: the device, the target and its files, a drafter and its trial, prompts, the check before training, the benchmark,
 //! and the Ctrl-C that stops them.
 
 pub mod bench;
 pub mod decoded;
 pub mod device;
 pub mod interruption;
-pub mod judge;
 mod known_targets;
 pub mod model_files;
+pub mod pair;
 pub mod prompts;
 pub mod self_check;
 pub(crate) mod sizes;
 pub mod target;
 pub mod text;
+pub mod trial;

@@ -9,8 +9,8 @@ use spectrain_eval::{PromptSet, TargetReport};
 
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
-use crate::runtime::judge::{Ends, Trial, TrialTarget};
 use crate::runtime::prompts::{calibration, split};
+use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};

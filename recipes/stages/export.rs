@@ -15,7 +15,7 @@ use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::decoded::accepted;
-use crate::runtime::judge::Judge;
+use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
@@ -35,7 +35,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let export = &context.recipe.export;
     let trained_folder = trained(context.recipe.last_trained());
     let trained_folder = context.run.path().join(trained_folder);
-    let (mut judge, trained) = Judge::open_with_drafter(
+    let (mut pair, trained) = Pair::open_with_drafter(
         &context.target_folder()?,
         &trained_folder,
         &context.device,
@@ -43,8 +43,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     )?;
     let provenance = provenance(context, &trained_folder)?;
     let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
-    let before = accepted(&judge, &prompts)?;
-    let own = judge.drafter.session().draft_length();
+    let before = accepted(&pair, &prompts)?;
+    let own = pair.drafter.session().draft_length();
     let length = context.recipe.evaluate.draft_length(own);
     let name = context.target_name()?;
     let mut exported: Vec<(String, f64, Vec<String>)> = Vec::new();
@@ -58,13 +58,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
             provenance: &provenance,
         };
         trained.write_for(engines[0], &writing)?;
-        let target = judge.target.parts();
+        let target = pair.target.parts();
         let read_back = open_drafter(&path, &target, &context.device)?;
         let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut judge, both, &writing, &prompts)?;
-        let after = accepted(&judge, &prompts)?;
+        verify(&mut pair, both, &writing, &prompts)?;
+        let after = accepted(&pair, &prompts)?;
         compare(&before, &after, writing.dtype)?;
-        let lines = commands(judge.drafter.as_ref(), &engines, &writing)?;
+        let lines = commands(pair.drafter.as_ref(), &engines, &writing)?;
         context.output.say(format!("export: {}", path.display()));
         exported.push((folder, after.tau(), lines));
     }
@@ -163,23 +163,23 @@ impl Conversion<'_> {
     /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it.
     pub fn run(&self) -> Result<Vec<String>> {
         let device = burn::prelude::Device::flex();
-        let (mut judge, trained) =
-            Judge::open_with_drafter(&self.target, self.trained, &device, DType::F32)?;
+        let (mut pair, trained) =
+            Pair::open_with_drafter(&self.target, self.trained, &device, DType::F32)?;
         let writing = &Writing {
             folder: self.folder,
             dtype: self.dtype,
             target: self.named,
-            draft_length: judge.drafter.session().draft_length(),
+            draft_length: pair.drafter.session().draft_length(),
             provenance: self.provenance,
         };
         if !is_apart(self.engine, trained.as_ref()) {
             commands::check(trained.as_ref(), self.engine, writing)?;
         }
         trained.write_for(self.engine, writing)?;
-        let read_back = open_drafter(writing.folder, &judge.target.parts(), &device)?;
-        let prompts = judge.generated_prompts(CONVERTED_PROMPTS)?;
+        let read_back = open_drafter(writing.folder, &pair.target.parts(), &device)?;
+        let prompts = pair.generated_prompts(CONVERTED_PROMPTS)?;
         let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut judge, both, writing, &prompts)?;
+        verify(&mut pair, both, writing, &prompts)?;
         commands(read_back.as_ref(), &[self.engine], writing)
     }
 }

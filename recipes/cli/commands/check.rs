@@ -15,7 +15,7 @@ use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
 use crate::runtime::device;
-use crate::runtime::judge::Judge;
+use crate::runtime::pair::Pair;
 use crate::runtime::target;
 
 /// Prompts to decode.
@@ -57,11 +57,11 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
     print(format!("{}\n", made_for(arguments, &model, &target)?))?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
-    let judge = Judge::open(&target, folder, &device::device(name)?, dtype)?;
+    let pair = Pair::open(&target, folder, &device::device(name)?, dtype)?;
     for line in reported(&model) {
         print(format!("{line}\n"))?;
     }
-    print(measured(arguments, &judge, (folder, &target))?)
+    print(measured(arguments, &pair, (folder, &target))?)
 }
 
 /// Which target a drafter says it is for. Fails where that is another one and matters.
@@ -91,7 +91,7 @@ fn made_for(arguments: &CheckArguments, drafter: &ModelFolder, target: &Path) ->
 /// What is accepted of the drafts for some prompts.
 fn measured(
     arguments: &CheckArguments,
-    judge: &Judge,
+    pair: &Pair,
     (folder, target): (&Path, &Path),
 ) -> Result<String> {
     let (prompts, what, hint) = match &arguments.prompts {
@@ -100,12 +100,12 @@ fn measured(
             (prompts, "the prompts", "")
         }
         None => (
-            judge.generated_prompts(PROMPTS)?,
+            pair.generated_prompts(PROMPTS)?,
             "texts that the target made up",
             "it drafts; `--prompts FILE` or `spectrain evaluate` says how well\n",
         ),
     };
-    let decoded = accepted(judge, &prompts)?;
+    let decoded = accepted(pair, &prompts)?;
     Ok(format!(
         "τ {:.2} on {what}: {} tokens accepted in {} passes\n{hint}",
         decoded.tau(),

@@ -13,10 +13,10 @@ use crate::errors::Misuse;
 use crate::recipe::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runtime::device::{self, device_report};
-use crate::runtime::judge::{Ends, Trial, TrialTarget};
 use crate::runtime::prompts::{calibration, split};
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
+use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::stages::report::write;
 
 /// Arguments of `spectrain evaluate`.

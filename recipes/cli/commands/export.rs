@@ -42,7 +42,7 @@ pub struct ExportArguments {
 }
 
 /// A drafter and the target it is for.
-struct Source {
+struct Exported {
     folder: PathBuf,
     target: String,
     target_folder: PathBuf,
@@ -52,10 +52,10 @@ struct Source {
 /// Runs the command.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
     let source = match DrafterAt::find(&arguments.drafter, &arguments.runs)? {
-        DrafterAt::Run(run) => Source::of_run(&run, arguments)?,
+        DrafterAt::Run(run) => Exported::of_run(&run, arguments)?,
         other => {
             let folder = other.folder()?;
-            Source::of_folder(&folder, &other.name(&folder), arguments)?
+            Exported::of_folder(&folder, &other.name(&folder), arguments)?
         }
     };
     if arguments.out.exists() {
@@ -85,7 +85,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     Ok(())
 }
 
-impl Source {
+impl Exported {
     /// Of the folder `folder`, which the user calls `name`.
     fn of_folder(folder: &Path, name: &str, arguments: &ExportArguments) -> Result<Self> {
         let provenance = provenance_of(folder)?;

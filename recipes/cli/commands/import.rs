@@ -24,7 +24,7 @@ use crate::runs::places::IMPORTED;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
 use crate::runtime::decoded::{Decoded, accepted};
 use crate::runtime::device;
-use crate::runtime::judge::Judge;
+use crate::runtime::pair::Pair;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
 
@@ -281,7 +281,7 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
     let dtype = device::target_dtype(TargetType::Auto, name);
     let model = ModelFolder::open(target)?;
     let loaded = load_target(&model, &device, dtype)?;
-    let mut judge: Option<Judge> = None;
+    let mut pair: Option<Pair> = None;
     let mut prompts = given_prompts(arguments, wanted)?;
     let mut measured = Vec::new();
     for meaning in wanted.meanings.iter().cloned() {
@@ -289,20 +289,20 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
         let drafter = open_as(&wanted.folder, Some(&meaning.reading), &parts, &device)?;
         drafter.write(&candidate, wanted.dtype, &Value::Null)?;
         let written = open_drafter(&candidate, &parts, &device)?;
-        let judge = match &mut judge {
-            Some(judge) => {
-                judge.take(written.as_ref())?;
-                judge
+        let pair = match &mut pair {
+            Some(pair) => {
+                pair.take(written.as_ref())?;
+                pair
             }
             None => {
                 let stop = target::stop_tokens(&model)?;
-                judge.insert(Judge::of(loaded.clone(), stop, written.as_ref())?)
+                pair.insert(Pair::of(loaded.clone(), stop, written.as_ref())?)
             }
         };
         if prompts.is_empty() {
-            prompts = judge.generated_prompts(arguments.count)?;
+            prompts = pair.generated_prompts(arguments.count)?;
         }
-        let decoded = accepted(judge, &prompts)?;
+        let decoded = accepted(pair, &prompts)?;
         measured.push(Measured {
             meaning,
             drafter,

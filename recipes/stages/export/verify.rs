@@ -8,7 +8,7 @@ use spectrain_models::{Distribution, Draft, DraftRequest, Features, Proposal, Pr
 use crate::families::family::Writing;
 use crate::families::trained::Trained;
 use crate::runtime::decoded::{Decoded, decode};
-use crate::runtime::judge::Judge;
+use crate::runtime::pair::Pair;
 /// Share of the trained drafter's accepted tokens that the exported one must keep when its weights were rounded.
 const KEPT_WHEN_ROUNDED: f64 = 0.8;
 /// Largest difference between two probabilities that are the same, relative to the larger one: devices may add in any
@@ -16,9 +16,9 @@ const KEPT_WHEN_ROUNDED: f64 = 0.8;
 const SAME: f32 = 1e-3;
 
 /// Fails unless the drafter that was read back is `trained`, rounded: every tensor bit for bit, the vocabulary, the
-/// captured layers, and the probabilities of what it drafts, which show a setting that no tensor shows. `judge` then has the one read back.
+/// captured layers, and the probabilities of what it drafts, which show a setting that no tensor shows. `pair` then has the one read back.
 pub(super) fn verify(
-    judge: &mut Judge,
+    pair: &mut Pair,
     (trained, read_back): (&dyn Trained, &dyn Trained),
     writing: &Writing,
     prompts: &[Vec<u32>],
@@ -40,12 +40,12 @@ pub(super) fn verify(
     }
     // A head that was written out has been rounded, and the target's own has not.
     if !complete {
-        return judge.take(read_back);
+        return pair.take(read_back);
     }
-    judge.take(rounded.as_ref())?;
-    let expected = drawn(judge, prompts)?;
-    judge.take(read_back)?;
-    let found = drawn(judge, prompts)?;
+    pair.take(rounded.as_ref())?;
+    let expected = drawn(pair, prompts)?;
+    pair.take(read_back)?;
+    let found = drawn(pair, prompts)?;
     if same_drafts(&expected, &found) {
         Ok(())
     } else {
@@ -136,14 +136,14 @@ struct Drawn {
     distributions: Vec<Distribution>,
 }
 
-fn drawn(judge: &Judge, prompts: &[Vec<u32>]) -> Result<Drawn> {
+fn drawn(pair: &Pair, prompts: &[Vec<u32>]) -> Result<Drawn> {
     let mut recorder = Recorder {
-        inner: judge.drafter.session(),
+        inner: pair.drafter.session(),
         drafts: Vec::new(),
         distributions: Vec::new(),
         is_first: true,
     };
-    decode(judge, &mut recorder, prompts, Sampling::at(1.0))?;
+    decode(pair, &mut recorder, prompts, Sampling::at(1.0))?;
     Ok(Drawn {
         drafts: recorder.drafts,
         distributions: recorder.distributions,

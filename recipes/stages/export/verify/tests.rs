@@ -108,9 +108,9 @@ fn only_what_was_trained_passes<D: Shipped>(
     .unwrap();
     let good = root.path().join("good");
     write_usual(&drafter, &good, DType::F32, &Value::Null).unwrap();
-    let mut judge = Judge::open(Path::new(target), &good, &device, DType::F32).unwrap();
+    let mut pair = Pair::open(Path::new(target), &good, &device, DType::F32).unwrap();
     let trained = open_drafter(&good, &parts, &device).unwrap();
-    let prompts = judge.generated_prompts(2).unwrap();
+    let prompts = pair.generated_prompts(2).unwrap();
     let mut verified = |folder: &Path, dtype: DType| {
         let writing = Writing {
             folder,
@@ -121,9 +121,9 @@ fn only_what_was_trained_passes<D: Shipped>(
         };
         let read_back = open_drafter(folder, &parts, &device)?;
         let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut judge, both, &writing, &prompts)
+        verify(&mut pair, both, &writing, &prompts)
     };
-    let in_bf16 = Judge::open(Path::new(target), &good, &device, DType::BF16).unwrap();
+    let in_bf16 = Pair::open(Path::new(target), &good, &device, DType::BF16).unwrap();
     assert_eq!(
         in_bf16.drafter.tensors(),
         trained.rounded(DType::BF16).unwrap().tensors(),

@@ -13,15 +13,15 @@ use super::repository::{Repository, is_commit};
 use crate::error::{Error, Result};
 
 /// The folder of one repository in the cache.
-pub(super) struct Layout {
+pub(super) struct RepositoryCache {
     folder: PathBuf,
     locks: PathBuf,
 }
 
-impl Layout {
+impl RepositoryCache {
     pub(super) fn new(cache: &Cache, repository: &Repository) -> Self {
         let name = repository.folder_name();
-        Layout {
+        RepositoryCache {
             folder: cache.path().join(&name),
             locks: cache.path().join(".locks").join(name),
         }
@@ -130,9 +130,9 @@ mod tests {
 
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-    fn layout(cache: &Path) -> Layout {
+    fn layout(cache: &Path) -> RepositoryCache {
         let repository = Repository::new(RepoType::Model, "o/n", None).unwrap();
-        Layout::new(&Cache::new(cache.to_path_buf()), &repository)
+        RepositoryCache::new(&Cache::new(cache.to_path_buf()), &repository)
     }
 
     #[test]

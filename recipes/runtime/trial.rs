@@ -5,26 +5,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use rand::{SeedableRng, rngs::StdRng};
 use serde_json::json;
+use spectrain_checkpoints::DType;
 use spectrain_checkpoints::atomic::write_file;
-use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    CalibrationPrompts, Comparison, DecodeSettings, Decoder, DrafterReport, EvaluateSettings,
-    Evaluation, LosslessReport, PassRecord, PromptSet, Report, SettingReport, TargetReport,
-    evaluate,
+    CalibrationPrompts, Comparison, DrafterReport, EvaluateSettings, Evaluation, LosslessReport,
+    PassRecord, PromptSet, Report, SettingReport, TargetReport, evaluate,
 };
-use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
 
 use crate::cli::progress::Output;
-use crate::families::registry::open_drafter;
-use crate::families::trained::Trained;
 use crate::recipe::tables::EvaluateTable;
-use crate::runtime::interruption::interrupted;
+use crate::runtime::pair::Pair;
 use crate::runtime::target;
-
-/// Tokens of a prompt that the target makes up.
-const MADE_UP_TOKENS: usize = 24;
 
 /// A target that judges.
 #[derive(Debug, Clone)]
@@ -133,15 +125,15 @@ impl Trial<'_> {
         self.open(other).map(drop)
     }
 
-    fn open(&self, target: &TrialTarget) -> Result<Judge> {
-        Judge::open(&target.folder, self.drafter, self.device, self.dtype)
+    fn open(&self, target: &TrialTarget) -> Result<Pair> {
+        Pair::open(&target.folder, self.drafter, self.device, self.dtype)
     }
 
     /// Adds what `target` finds.
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
-        let judge = self.open(target)?;
-        let mut session = judge.drafter.session();
-        let (sets, settings) = (self.sets, self.settings(&judge, session.draft_length()));
+        let pair = self.open(target)?;
+        let mut session = pair.drafter.session();
+        let (sets, settings) = (self.sets, self.settings(&pair, session.draft_length()));
         let several = self.targets.len() > 1;
         let what = if several {
             format!("evaluate {}", target.report.model)
@@ -150,7 +142,7 @@ impl Trial<'_> {
         };
         let mut progress = self.output.start(&what, 1);
         let mut evaluation = evaluate(
-            &judge.decoder(),
+            &pair.decoder(),
             session.as_mut(),
             sets,
             &settings,
@@ -171,8 +163,8 @@ impl Trial<'_> {
             found.outputs += &self.lines(target, &evaluation);
         }
         found.drafter = DrafterReport {
-            kind: judge.drafter.kind().into(),
-            parameters: judge.drafter.parameters(),
+            kind: pair.drafter.kind().into(),
+            parameters: pair.drafter.parameters(),
             ..DrafterReport::default()
         };
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
@@ -214,96 +206,19 @@ impl Trial<'_> {
     }
 
     /// `own` is the drafter's own length of a draft.
-    fn settings(&self, judge: &Judge, own: usize) -> EvaluateSettings {
+    fn settings(&self, pair: &Pair, own: usize) -> EvaluateSettings {
         EvaluateSettings {
             samplings: self.table.samplings(),
             drafts: self.table.choices(own),
             calibration: self.calibration.clone(),
             max_new_tokens: self.table.max_new_tokens,
             stop: match self.ends {
-                Ends::AtStopTokens => judge.stop.clone(),
+                Ends::AtStopTokens => pair.stop.clone(),
                 Ends::AtLength => Vec::new(),
             },
             verifier: self.table.verifier.into(),
             baseline: self.table.baseline,
             seed: self.table.seed,
         }
-    }
-}
-
-/// A target and a drafter, ready to decode.
-pub struct Judge {
-    /// The target.
-    pub target: Transformer,
-    /// The drafter, held in the target's type.
-    pub drafter: Box<dyn Trained>,
-    /// What the drafter reads.
-    pub capture: Capture,
-    /// Tokens at which the target stops.
-    pub stop: Vec<u32>,
-}
-
-impl Judge {
-    /// Loads both.
-    pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
-        Self::open_with_drafter(target, drafter, device, dtype).map(|(judge, _)| judge)
-    }
-
-    /// Loads both, and gives the drafter as its folder has it besides.
-    pub fn open_with_drafter(
-        target: &Path,
-        drafter: &Path,
-        device: &Device,
-        dtype: DType,
-    ) -> Result<(Self, Box<dyn Trained>)> {
-        let model = ModelFolder::open(target)?;
-        let stop = target::stop_tokens(&model)?;
-        let target = load_target(&model, device, dtype)?;
-        let drafter = open_drafter(drafter, &target.parts(), device)?;
-        Ok((Self::of(target, stop, drafter.as_ref())?, drafter))
-    }
-
-    /// Of a target in memory, with the tokens at which it stops.
-    pub fn of(target: Transformer, stop: Vec<u32>, drafter: &dyn Trained) -> Result<Self> {
-        Ok(Self {
-            capture: drafter.capture()?,
-            drafter: drafter.held_in(target.dtype()),
-            target,
-            stop,
-        })
-    }
-
-    /// Takes another drafter in the place of this one.
-    pub fn take(&mut self, drafter: &dyn Trained) -> Result<()> {
-        self.capture = drafter.capture()?;
-        self.drafter = drafter.held_in(self.target.dtype());
-        Ok(())
-    }
-
-    /// The decoder.
-    pub fn decoder(&self) -> Decoder<'_> {
-        Decoder::new(&self.target, &self.capture).unless(&interrupted)
-    }
-
-    /// Texts that the target itself makes up, one from each of some tokens of its vocabulary.
-    pub fn generated_prompts(&self, count: usize) -> Result<Vec<Vec<u32>>> {
-        let vocab = self.target.spec().vocab;
-        let settings = DecodeSettings {
-            max_new_tokens: MADE_UP_TOKENS
-                .min(self.target.spec().max_positions / 4)
-                .max(1),
-            draft: DraftShape::Chain { length: 1 },
-            sampling: Sampling::at(1.0),
-            stop: Vec::new(),
-            shadow: None,
-        };
-        let first = |number: usize| (number * vocab / count.max(1)) as u32;
-        let text = |number: usize| {
-            let mut rng = StdRng::seed_from_u64(number as u64);
-            let mut text = vec![first(number)];
-            text.extend(self.decoder().plain(&text, &settings, &mut rng)?.tokens);
-            Ok(text)
-        };
-        (0..count).map(text).collect()
     }
 }
