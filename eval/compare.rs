@@ -204,6 +204,7 @@ mod tests {
                 tokens: None,
             },
             sampling: None,
+            estimate: None,
             datasets: vec![overall.clone()],
             overall: overall.clone(),
         };

@@ -9,6 +9,8 @@ use crate::calibrate::measure as measure_ranks;
 use crate::cost::Cost;
 use crate::draft::{DraftChoice, DraftReport, MeasuredOn};
 use crate::error::{Error, Result};
+use crate::estimate::report::{Compared, EstimateReport};
+use crate::estimate::{Estimable, Estimate, OwnText, estimate};
 use crate::greedy_test::{Comparison, Place};
 use crate::report::{DatasetReport, SecondsReport, SettingReport, Speedup};
 use crate::sampling_test::{SamplingReport, SamplingTest};
@@ -142,6 +144,10 @@ pub fn evaluate(
                     add_output(test, (decoder, proposer, verifier), prompt, decode, rng)
                 })
             });
+            let estimable = Estimable::of(&shape, sampling, verifier);
+            let estimated = estimable
+                .map(|draft| rounds.estimates(decoder, proposer, &outputs, &draft))
+                .transpose()?;
             if let (Some(plain), true) = (&plain, sampling.is_greedy()) {
                 compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
             }
@@ -158,6 +164,7 @@ pub fn evaluate(
                 datasets: by_dataset(&measured, share, settings.seed),
                 overall: overall(&measured, share, settings.seed),
                 sampling: tested.transpose()?,
+                estimate: estimated.flatten(),
             });
             evaluation.shapes.push(shape);
             evaluation.outputs.push(outputs);
@@ -356,6 +363,37 @@ impl Rounds<'_> {
         Ok(outputs)
     }
 
+    /// What the same outputs say of the drafter without decoding.
+    fn estimates(
+        &mut self,
+        decoder: &Decoder,
+        proposer: &mut dyn Proposer,
+        outputs: &[Vec<Generation>],
+        draft: &Estimable,
+    ) -> Result<Option<EstimateReport>> {
+        let (sets, longest) = (self.sets, self.settings.max_new_tokens);
+        let mut found: Vec<(Acceptance, Estimate)> = Vec::new();
+        for (set, outputs) in sets.iter().zip(outputs) {
+            for (place, (prompt, output)) in set.prompts.iter().zip(outputs).enumerate() {
+                decoder.check_interrupted()?;
+                let (target, capture) = (decoder.target, decoder.capture);
+                let Some(text) = OwnText::read(target, capture, prompt, &output.tokens, longest)
+                else {
+                    continue;
+                };
+                let estimate = estimate(proposer, &text, draft);
+                let estimate = estimate.map_err(|error| error.at(&set.name, place))?;
+                found.push((Acceptance::of(&output.passes), estimate));
+                self.total += 1;
+                self.advance(&set.name, "computing acceptance without decoding");
+            }
+        }
+        let compared: Vec<_> = (found.iter())
+            .map(|(decoded, estimate)| Compared { decoded, estimate })
+            .collect();
+        Ok(EstimateReport::of(&compared, self.settings.seed))
+    }
+
     fn advance(&mut self, dataset: &str, what: &str) {
         self.done += 1;
         self.total = self.total.max(self.done);
@@ -460,8 +498,8 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
     DatasetReport {
         name: name.into(),
         prompts: prompts.len() as u64,
-        tokens: pooled.emitted,
-        passes: pooled.passes,
+        tokens: pooled.emitted as u64,
+        passes: pooled.passes as u64,
         tau: pooled.tau(),
         tau_ci95: interval(Acceptance::tau),
         alpha: pooled.alpha(),
@@ -469,7 +507,7 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
         conditional: pooled.conditional(),
         survival: pooled.survival(),
         draft_tokens_per_pass: pooled.draft_tokens_per_pass(),
-        accepted_histogram: pooled.histogram,
+        accepted_histogram: pooled.histogram.iter().map(|&count| count as u64).collect(),
         speedup: wall_speedup(prompts.iter().copied()).map(|wall| Speedup {
             wall,
             wall_ci95: bootstrap(prompts, seed, |drawn| {
@@ -496,8 +534,8 @@ fn cost(prompts: &[&Measured]) -> Option<Cost> {
     let mut cost = Cost::default();
     for prompt in prompts {
         let (plain_passes, plain_seconds) = prompt.plain?;
-        cost.passes += prompt.acceptance.passes;
-        cost.emitted += prompt.acceptance.emitted;
+        cost.passes += prompt.acceptance.passes as u64;
+        cost.emitted += prompt.acceptance.emitted as u64;
         cost.draft_passes += prompt.draft_passes;
         cost.draft_seconds += prompt.seconds.draft;
         cost.plain_passes += plain_passes;
@@ -509,7 +547,7 @@ fn cost(prompts: &[&Measured]) -> Option<Cost> {
 /// Tokens per second of the passes with a drafter, over the same without: ratio of the pooled rates. `None` when a
 /// prompt was not continued without one, or nothing was decoded.
 fn wall_speedup<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Option<f64> {
-    let (mut tokens, mut seconds, mut plain_tokens, mut plain_seconds) = (0, 0.0, 0, 0.0);
+    let (mut tokens, mut seconds, mut plain_tokens, mut plain_seconds) = (0.0, 0.0, 0, 0.0);
     for prompt in prompts {
         let (of_prompt, took) = prompt.plain?;
         tokens += prompt.acceptance.emitted;
@@ -517,6 +555,6 @@ fn wall_speedup<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Option<f64> 
         plain_tokens += of_prompt;
         plain_seconds += took;
     }
-    let measured = tokens > 0 && plain_tokens > 0 && seconds > 0.0 && plain_seconds > 0.0;
-    measured.then(|| (tokens as f64 / seconds) / (plain_tokens as f64 / plain_seconds))
+    let measured = tokens > 0.0 && plain_tokens > 0 && seconds > 0.0 && plain_seconds > 0.0;
+    measured.then(|| (tokens / seconds) / (plain_tokens as f64 / plain_seconds))
 }

@@ -8,6 +8,7 @@ mod compare;
 mod cost;
 mod draft;
 mod error;
+mod estimate;
 mod evaluate;
 mod greedy_test;
 mod picture;
@@ -25,6 +26,8 @@ pub use chi_square::ChiSquare;
 pub use compare::compare;
 pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
+pub use estimate::report::EstimateReport;
+pub use estimate::{Estimable, Estimate, OwnText, estimate};
 pub use evaluate::{
     CalibrationPrompts, EvaluateProgress, EvaluateSettings, Evaluation, PromptSet, evaluate,
 };

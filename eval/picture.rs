@@ -228,6 +228,7 @@ mod tests {
             datasets: Vec::new(),
             overall,
             sampling: None,
+            estimate: None,
         };
         Report::new(
             TargetReport::default(),

@@ -10,6 +10,7 @@ use spectrain_models::Sampling;
 
 use crate::draft::DraftReport;
 use crate::error::{Error, Result};
+use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::sampling_test::SamplingReport;
 
@@ -122,6 +123,9 @@ pub struct SettingReport {
     /// Whether sampled outputs follow the target's distribution, where that was tested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingReport>,
+    /// The same acceptance without decoding, a second opinion, where it can be computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateReport>,
 }
 
 /// Acceptance and speed over some prompts. What no event tells is left out.
@@ -368,11 +372,27 @@ impl Report {
             }
         }
         text.push_str(&legend(self.settings.iter()));
+        text.push_str(&self.estimates());
         text.push_str(&self.lossless.greedy_lines());
         if let Some(sampling) = &self.lossless.sampling {
             _ = write!(text, "\n{sampling}\n");
         }
         text
+    }
+}
+
+impl Report {
+    /// What the estimator says of each setting.
+    fn estimates(&self) -> String {
+        let line = |setting: &SettingReport| {
+            let estimate = setting.estimate.as_ref()?;
+            Some(format!("- {}: {estimate}\n", setting.heading()))
+        };
+        let lines: String = self.settings.iter().filter_map(line).collect();
+        if lines.is_empty() {
+            return lines;
+        }
+        format!("\nWithout decoding, from the same outputs:\n\n{lines}")
     }
 }
 
@@ -479,6 +499,7 @@ mod tests {
             datasets: vec![dataset(), empty],
             overall,
             sampling: None,
+            estimate: None,
         };
         let target = TargetReport {
             model: "Qwen/Qwen3-0.6B".into(),

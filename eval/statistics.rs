@@ -1,19 +1,20 @@
 //! What the passes of the decoder say of a drafter.
 use crate::speculate::PassRecord;
 
-/// Counts over decoding passes, from which the acceptance statistics follow.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Counts over decoding passes, from which the acceptance statistics follow. Of passes that were not decoded but are expected,
+/// they are no whole numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Acceptance {
     /// Decoding passes of the target.
-    pub passes: u64,
+    pub passes: f64,
     /// Tokens they emitted, bonus tokens included.
-    pub emitted: u64,
+    pub emitted: f64,
     /// Tokens drafted, judged or not.
-    pub drafted: u64,
+    pub drafted: f64,
     /// `tested[k]`: passes in which draft step `k` (from 0) was judged.
-    pub tested: Vec<u64>,
+    pub tested: Vec<f64>,
     /// `histogram[n]`: passes in which `n` drafted tokens were accepted, up to the longest draft.
-    pub histogram: Vec<u64>,
+    pub histogram: Vec<f64>,
 }
 
 impl Acceptance {
@@ -26,15 +27,20 @@ impl Acceptance {
 
     /// Counts one more pass.
     pub fn add(&mut self, pass: &PassRecord) {
-        self.passes += 1;
-        self.emitted += pass.emitted as u64;
-        self.drafted += pass.drafted as u64;
+        self.add_share(pass, 1.0);
+    }
+
+    /// Counts a pass that happens with a probability of `share`.
+    pub fn add_share(&mut self, pass: &PassRecord, share: f64) {
+        self.passes += share;
+        self.emitted += share * pass.emitted as f64;
+        self.drafted += share * pass.drafted as f64;
         grow(&mut self.tested, pass.tested);
         self.tested[..pass.tested]
             .iter_mut()
-            .for_each(|count| *count += 1);
+            .for_each(|count| *count += share);
         grow(&mut self.histogram, 1 + pass.depth.max(pass.accepted));
-        self.histogram[pass.accepted] += 1;
+        self.histogram[pass.accepted] += share;
     }
 
     /// Adds the counts of other passes.
@@ -73,7 +79,7 @@ impl Acceptance {
 
     /// `α_1, α_2, …`: of the passes in which step `k` was judged, those that accepted it; up to the last step judged.
     pub fn conditional(&self) -> Vec<f64> {
-        let step = |(k, &tested): (usize, &u64)| ratio(self.reaching(1 + k), tested);
+        let step = |(k, &tested): (usize, &f64)| ratio(self.reaching(1 + k), tested);
         self.tested.iter().enumerate().map_while(step).collect()
     }
 
@@ -89,19 +95,19 @@ impl Acceptance {
     }
 
     /// Passes that accepted at least `count` tokens.
-    fn reaching(&self, count: usize) -> u64 {
+    fn reaching(&self, count: usize) -> f64 {
         self.histogram.iter().skip(count).sum()
     }
 }
 
-fn grow(counts: &mut Vec<u64>, len: usize) {
+fn grow(counts: &mut Vec<f64>, len: usize) {
     if counts.len() < len {
-        counts.resize(len, 0);
+        counts.resize(len, 0.0);
     }
 }
 
-fn ratio(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
+fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
 }
 
 #[cfg(test)]
@@ -127,8 +133,8 @@ mod tests {
         // The last draft is shorter: it says nothing of the third step.
         let passes = [(3, 3), (3, 1), (3, 0), (2, 2)].map(|(depth, n)| chain_pass(depth, n));
         let counts = Acceptance::of(&passes);
-        assert_eq!(counts.tested, [4, 3, 1]);
-        assert_eq!(counts.histogram, [1, 1, 1, 1]);
+        assert_eq!(counts.tested, [4.0, 3.0, 1.0]);
+        assert_eq!(counts.histogram, [1.0; 4]);
         assert_eq!(counts.tau(), Some(10.0 / 4.0));
         assert_eq!(counts.alpha(), Some(6.0 / 8.0));
         assert_eq!(counts.conditional(), [3.0 / 4.0, 2.0 / 3.0, 1.0]);
@@ -166,7 +172,7 @@ mod tests {
         let counts = Acceptance::of(&[chain_pass(3, 0)]);
         assert_eq!(counts.survival(), [0.0; 3]);
         assert_eq!(counts.conditional(), [0.0]);
-        assert_eq!(counts.histogram, [1, 0, 0, 0]);
+        assert_eq!(counts.histogram, [1.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use burn::tensor::DType;
 use rand::{Rng, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
-    Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, Features, LogitRows, Pass,
-    Proposal, Proposer, RopeConfig, RopeScaling, Sampling, Target, TargetOutput, TargetSpec, Tree,
-    USUAL_DRAFT, argmax, build, sample,
+    Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, DraftStep, Features,
+    KnownText, LogitRows, Pass, Proposal, Proposer, RopeConfig, RopeScaling, Sampling, TakeLogits,
+    Target, TargetOutput, TargetSpec, Tree, USUAL_DRAFT, argmax, build, sample,
 };
 
 pub(crate) const VOCAB: usize = 5;
@@ -213,6 +213,7 @@ impl<F: FnMut(&[f32]) -> u32> DraftSource for TextSource<'_, F> {
 /// A drafter that reads the text from what it observes, and checks what it observes.
 pub(crate) struct ToyDrafter {
     style: Style,
+    vocabulary: DraftVocabulary,
     /// The committed text, as far as features and tokens tell it.
     pub(crate) text: Vec<u32>,
     /// Tokens and positions of the features of each `observe`.
@@ -224,6 +225,7 @@ impl ToyDrafter {
     pub(crate) fn new(style: Style) -> Self {
         Self {
             style,
+            vocabulary: DraftVocabulary::full(VOCAB),
             text: Vec::new(),
             observed: Vec::new(),
             requests: Vec::new(),
@@ -291,8 +293,30 @@ impl ToyDrafter {
 }
 
 impl Proposer for ToyDrafter {
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        let salt = match self.style {
+            Style::Own => OWN,
+            _ => TARGET,
+        };
+        for place in text.first..text.tokens.len() - 1 {
+            for step in 0..text.known(place) {
+                let row = logits(&text.tokens[..=place + step], salt);
+                let row = Tensor::<1>::from_floats(row.as_slice(), &Device::flex());
+                take(&[DraftStep { place, step }], row.unsqueeze());
+            }
+        }
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        &self.vocabulary
+    }
+
     fn forced(&mut self, _: &[u32]) -> Vec<Vec<f32>> {
         unreachable!("a toy has no logits")
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        None
     }
 
     fn draft_length(&self) -> usize {

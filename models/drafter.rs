@@ -3,6 +3,7 @@ use burn::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits, walk};
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
@@ -117,6 +118,14 @@ pub trait Drafter: Module + Sized {
     /// Whether [`confidence`](Self::confidence) knows anything.
     fn has_confidence(&self) -> bool {
         false
+    }
+
+    /// Gives `take` the logits of every step that a draft behind a place of `text` has, where the tokens drafted before it
+    /// are those of the text: what [`node_logits`](Self::node_logits) gives when all of the text up to the place was
+    /// observed. Steps whose token is not known are left out, and so are those that it cannot draft; each of the others
+    /// comes once, in any order.
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        walk(self, text, take);
     }
 
     /// Forgets all nodes; what was observed stays.

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits, Unrolls, unrolled};
 use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
@@ -16,6 +17,7 @@ use crate::frozen::Frozen;
 use crate::linear::Linear;
 use crate::mask::{Mask, token_ids};
 use crate::rope::Rotation;
+use crate::steps::Steps;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
@@ -94,9 +96,8 @@ impl Eagle1 {
         })
     }
 
-    /// Logits of the tokens that follow predicted features. `[1, rows, d_model]` to `[rows, vocab]`, f32.
-    fn logits(&self, predicted: Tensor<3>) -> Tensor<2> {
-        let predicted: Tensor<2> = predicted.squeeze_dim(0);
+    /// Logits of the tokens that follow predicted features. `[rows, d_model]` to `[rows, vocab]`, f32.
+    fn logits(&self, predicted: Tensor<2>) -> Tensor<2> {
         let weight = self.head().cast(predicted.dtype());
         predicted.matmul(weight).cast(DType::F32)
     }
@@ -179,7 +180,7 @@ impl Drafter for Eagle1 {
     }
 
     fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.logits(state.root())
+        self.logits(state.root().squeeze_dim(0))
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
@@ -187,11 +188,42 @@ impl Drafter for Eagle1 {
         let predicted = state.draft(tree, nodes, |features, pass| {
             self.decode(&tokens, features, pass)
         });
-        self.logits(predicted)
+        self.logits(predicted.squeeze_dim(0))
     }
 
     fn rewind(&self, state: &mut DraftState) {
         state.rewind();
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        unrolled(self, text, take);
+    }
+}
+
+impl Unrolls for Eagle1 {
+    fn begin(&self, features: &Features) -> Tensor<3> {
+        features.last.clone()
+    }
+
+    fn step(
+        &self,
+        inputs: &Steps,
+        hidden: Tensor<3>,
+        cache: &mut UnrolledCache,
+    ) -> (Tensor<3>, Tensor<3>) {
+        let step = cache.len();
+        let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
+        let mask = inputs.mask(step);
+        let predicted = self.unrolled_step(embedded, hidden, &rotation, &mask, cache);
+        (predicted.clone(), predicted)
+    }
+
+    fn sees_back(&self) -> Option<usize> {
+        None
+    }
+
+    fn read(&self, hidden: Tensor<2>) -> Tensor<2> {
+        self.logits(hidden)
     }
 }
 

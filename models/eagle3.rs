@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits, Unrolls, unrolled};
 use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
@@ -19,6 +20,7 @@ use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids};
 use crate::norm::RmsNorm;
 use crate::rope::Rotation;
+use crate::steps::Steps;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
@@ -184,7 +186,11 @@ impl Eagle3 {
 
     /// `[1, seq, d_model]` to logits over the draft vocabulary, `[seq, draft_vocab]`.
     fn logits(&self, outputs: Tensor<3>) -> Tensor<2> {
-        let normed: Tensor<2> = self.normed(outputs).squeeze_dim(0);
+        self.by_head(self.normed(outputs).squeeze_dim(0))
+    }
+
+    /// What the head makes of normed outputs. `[rows, d_model]` to `[rows, draft_vocab]`, f32.
+    fn by_head(&self, normed: Tensor<2>) -> Tensor<2> {
         let weight = self.head().cast(normed.dtype());
         normed.matmul(weight).cast(DType::F32)
     }
@@ -304,6 +310,37 @@ impl Drafter for Eagle3 {
 
     fn rewind(&self, state: &mut DraftState) {
         state.rewind();
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        unrolled(self, text, take);
+    }
+}
+
+impl Unrolls for Eagle3 {
+    fn begin(&self, features: &Features) -> Tensor<3> {
+        self.fuse(features.captured.clone())
+    }
+
+    fn step(
+        &self,
+        inputs: &Steps,
+        hidden: Tensor<3>,
+        cache: &mut UnrolledCache,
+    ) -> (Tensor<3>, Tensor<3>) {
+        let step = cache.len();
+        let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
+        let mask = inputs.mask(step);
+        let output = self.unrolled_step(embedded, hidden, &rotation, &mask, cache);
+        (self.normed(output.clone()), self.feedback(output))
+    }
+
+    fn sees_back(&self) -> Option<usize> {
+        self.window()
+    }
+
+    fn read(&self, hidden: Tensor<2>) -> Tensor<2> {
+        self.by_head(hidden)
     }
 }
 

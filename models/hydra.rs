@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits, heads};
 use crate::attention::AttentionConfig;
 use crate::cache::KvCache;
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
@@ -298,6 +299,16 @@ impl Drafter for Hydra {
         };
         let paths: Vec<_> = nodes.iter().map(path).collect();
         self.logits(state, &paths)
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        heads(
+            text,
+            self.vocabulary().len(),
+            take,
+            |following, layout, last| self.hidden(following, layout, last),
+            |head, hidden| self.output(head).logits(hidden),
+        );
     }
 
     fn rewind(&self, _: &mut State) {}

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits, by_text};
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
@@ -221,6 +222,18 @@ impl Drafter for LanguageModel {
         );
         state.drafted.extend(nodes);
         logits(&self.model.head(), states.last)
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        by_text(text, &self.model.head(), take, |tokens, layout| {
+            let inputs = self.model.embed_known(tokens);
+            let positions = layout.positions.clone();
+            let mask = |window| Some(layout.mask(window));
+            let capture = Capture::default();
+            self.model
+                .states(inputs, positions, &mask, None, &capture)
+                .last
+        });
     }
 
     fn rewind(&self, state: &mut LanguageModelState) {

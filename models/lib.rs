@@ -1,6 +1,7 @@
 //! Targets and drafters as Burn modules.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![warn(clippy::too_many_lines)]
+mod along;
 mod attend;
 mod attention;
 pub mod blocks;
@@ -36,6 +37,7 @@ mod proposer;
 mod rope;
 mod sampling;
 mod start;
+pub mod steps;
 mod tangent;
 mod target;
 mod transformer;
@@ -44,6 +46,7 @@ pub mod unrolled;
 mod untrained;
 pub mod weights;
 
+pub use along::{DraftStep, KnownText, TakeLogits};
 pub use attend::{Projected, attend, scores, weigh};
 pub use attention::{Attention, AttentionConfig};
 pub use cache::KvCache;

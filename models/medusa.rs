@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits, heads};
 use crate::draft_heads::{
     DraftHeads, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
     head_after, output_layer, own_outputs, residual, residual_blocks,
@@ -202,6 +203,16 @@ impl Drafter for Medusa {
         let logits = self.logits(state, head);
         let vocab = logits.dims()[1];
         logits.expand([nodes.len(), vocab])
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        heads(
+            text,
+            self.vocabulary().len(),
+            take,
+            |following, layout, last| self.hidden(following, layout, last),
+            |head, hidden| self.output(head).logits(hidden),
+        );
     }
 
     fn rewind(&self, _: &mut State) {}

@@ -11,15 +11,16 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{Branches, KnownText, TakeLogits, masked};
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
-use crate::language_model::shared_vocabulary;
+use crate::language_model::{logits, shared_vocabulary};
 use crate::linear::{Bias, Linear};
 use crate::lora;
-use crate::mask::Mask;
+use crate::mask::{Mask, tree_mask, tree_positions};
 use crate::start::{StartConfig as _, table_with_start};
-use crate::target::{Caches, Capture, Features, TargetParts, TargetSpec};
+use crate::target::{Caches, Capture, Features, Target as _, TargetParts, TargetSpec};
 use crate::transformer::Transformer;
 use crate::tree::Tree;
 use crate::weights::{RandomWeights, Scope, Weights, lift};
@@ -190,6 +191,19 @@ impl Pard {
     }
 }
 
+/// The feature before the last token that each node has seen; none comes before the first of all.
+///
+/// # Shapes
+/// - all: `[1, seq, d_model]`
+/// - output: `[1, seen.len(), d_model]`
+fn before(all: Tensor<3>, seen: &[usize]) -> Tensor<3> {
+    let [_, _, width] = all.dims();
+    let none = Tensor::zeros([1, 1, width], (&all.device(), all.dtype()));
+    let rows: Vec<i64> = seen.iter().map(|&at| at as i64).collect();
+    let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &all.device());
+    Tensor::cat(vec![none, all], 1).select(1, rows)
+}
+
 /// Hidden states of the target side by side, as PARD-2 reads them: the last, then captured ones from the last to the first.
 fn join(features: &Features) -> Tensor<3> {
     let [_, _, d_model] = features.last.dims();
@@ -329,6 +343,27 @@ impl Drafter for Pard {
     }
 
     fn rewind(&self, _: &mut PardState) {}
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        let features = text.features(0, text.rows());
+        let dtype = features.last.dtype();
+        let projected = self.project(&features);
+        let head = self.model.head();
+        let nodes = |branches: &Branches| {
+            let device = self.model.device();
+            let parents = &branches.parents;
+            self.hidden(
+                branches.ids(self.mask_token, &device),
+                tree_positions(parents, 0, &device),
+                projected.clone().map(|all| before(all, &branches.seen)),
+                &|window| tree_mask(parents, 0, window, &device),
+                dtype,
+            )
+        };
+        masked(text, 0, take, nodes, |hidden| {
+            logits(&head, hidden.unsqueeze())
+        });
+    }
 }
 
 /// The parameters of a model to start from, which knows nothing of a projection of features.

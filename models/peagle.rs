@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{Branches, KnownText, TakeLogits, masked};
 use crate::attention::Attention;
 use crate::bounds;
 use crate::cache::KvCache;
@@ -352,6 +353,29 @@ impl Drafter for PEagle {
     }
 
     fn rewind(&self, _: &mut PEagleState) {}
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        let captured = text.features(0, text.rows()).captured;
+        let device = captured.device();
+        let nodes = |branches: &Branches| {
+            // A token reads the features of the one before it.
+            let behind = branches.tokens.iter().zip(&branches.seen);
+            let of: Vec<_> = behind.map(|(token, &at)| token.map(|_| at - 1)).collect();
+            let positions = tree_positions(&branches.parents, 0, &device);
+            let rotation = self.frozen.target.spec.rotary(&device).at(positions);
+            let mask = tree_mask(&branches.parents, 0, None, &device);
+            self.layers(
+                branches.ids(self.mask_token, &device),
+                self.fused(captured.clone(), &of),
+                &mut |_, attention, x| attention.forward(x, &rotation, mask.as_ref(), None),
+            )
+        };
+        let logits = |hidden: Tensor<2>| {
+            let head = self.head().cast(hidden.dtype());
+            hidden.matmul(head).cast(DType::F32)
+        };
+        masked(text, 1, take, nodes, logits);
+    }
 }
 
 impl PEagleConfig {

@@ -1,6 +1,8 @@
 //! A drafter at work, without its type.
 use rand::rngs::StdRng;
+use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::along::{KnownText, TakeLogits};
 use crate::draft::{Draft, DraftRequest};
 use crate::draft_tree;
 use crate::drafter::Drafter;
@@ -19,6 +21,12 @@ pub trait Proposer {
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
     /// Logits of what follows the last observed token, and each of `tokens` when those before it were drafted.
     fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>>;
+    /// See [`Drafter::along`].
+    fn along(&self, text: &KnownText, take: &mut TakeLogits);
+    /// The tokens that it can propose.
+    fn vocabulary(&self) -> &DraftVocabulary;
+    /// See [`Drafter::max_depth`].
+    fn max_depth(&self) -> Option<usize>;
     /// See [`Drafter::draft_length`].
     fn draft_length(&self) -> usize;
     /// See [`Drafter::passes`]; a path longer than can be drafted counts as the longest that can.
@@ -64,6 +72,18 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
         draft_tree::forced(&self.drafter, &mut self.state, tokens)
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        self.drafter.along(text, take);
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.drafter.vocabulary()
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        self.drafter.max_depth()
     }
 
     fn draft_length(&self) -> usize {

@@ -11,8 +11,11 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use spectrain::runtime::pair::Pair;
 use spectrain_checkpoints::DType;
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Greedy};
-use spectrain_models::{Draft, DraftRequest, DraftShape, Features, Proposer, Sampling};
+use spectrain_models::{
+    Draft, DraftRequest, DraftShape, Features, KnownText, Proposer, Sampling, TakeLogits,
+};
 
 use crate::workspace::Workspace;
 
@@ -190,6 +193,18 @@ impl Proposer for WithoutFirst {
 
     fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
         self.drafter.forced(tokens)
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        self.drafter.along(text, take);
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.drafter.vocabulary()
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        self.drafter.max_depth()
     }
 
     fn draft_length(&self) -> usize {

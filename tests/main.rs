@@ -20,6 +20,7 @@ mod eagle1_parity;
 mod eagle3_parity;
 mod engine_logits;
 mod engines;
+mod estimates;
 mod exports;
 mod fault_server;
 mod features;

@@ -9,9 +9,9 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Caches, Capture, Children, Draft, DraftRequest, DraftShape, Drafter, Features, LogitRows, Pass,
-    Proposer, RandomWeights, Sampling, Scope, Session, StaticTree, Target, TargetOutput,
-    TargetSpec, Transformer, Tree, chain, forced,
+    Caches, Capture, Children, Draft, DraftRequest, DraftShape, Drafter, Features, KnownText,
+    LogitRows, Pass, Proposer, RandomWeights, Sampling, Scope, Session, StaticTree, TakeLogits,
+    Target, TargetOutput, TargetSpec, Transformer, Tree, chain, forced,
 };
 
 use crate::golden::assert_close;
@@ -164,6 +164,18 @@ struct Forgetful {
 impl Proposer for Forgetful {
     fn forced(&mut self, _: &[u32]) -> Vec<Vec<f32>> {
         unreachable!("nothing is forced here")
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        self.session.along(text, take);
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.session.vocabulary()
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        self.session.max_depth()
     }
 
     fn draft_length(&self) -> usize {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
 use spectrain_models::eagle1::Eagle1;
+use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
 
 use crate::batch::{Batch, Rows};
@@ -22,7 +23,6 @@ use crate::judge::{Judge, Statistics};
 use crate::noise::Noise;
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
-use crate::steps::Steps;
 use crate::teacher::{Teacher, indices};
 use crate::training_time_test::MaskAlign;
 use crate::vocab_loss::{LossHead, surrogate, vocab_loss};
@@ -170,7 +170,12 @@ impl FeatureRegression {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter.target(), batch, None);
+        let steps = Steps::new(
+            drafter.target(),
+            batch.tokens.clone(),
+            batch.layout.clone(),
+            None,
+        );
         let mut cache = UnrolledCache::default();
         let mut features = batch.features().last.clone(); // [batch, seq, d_model]
         if let Some(seed) = batch.seed {

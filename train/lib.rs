@@ -29,7 +29,6 @@ mod row;
 mod schedule;
 mod settings;
 mod source;
-mod steps;
 mod teacher;
 mod token_loss;
 mod trainee;

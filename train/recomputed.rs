@@ -7,12 +7,12 @@
 use burn::prelude::*;
 use spectrain_models::Drafter;
 use spectrain_models::eagle3::Eagle3;
+use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
 use spectrain_models::weights::lift;
 
 use crate::batch::Batch;
 use crate::optimizer::Gradients;
-use crate::steps::Steps;
 use crate::vocab_loss::dot;
 
 /// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
@@ -75,7 +75,12 @@ impl<'a> Unrolled<'a> {
     /// `[batch * seq, d_model]`, in no graph.
     pub(crate) fn new(drafter: &'a Eagle3, batch: &Batch, steps: usize) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
-        let inputs = Steps::new(drafter.target(), batch, drafter.window());
+        let inputs = Steps::new(
+            drafter.target(),
+            batch.tokens.clone(),
+            batch.layout.clone(),
+            drafter.window(),
+        );
         let plain_inputs = inputs.without_autodiff();
         let mut unrolled = Self {
             inputs,

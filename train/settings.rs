@@ -67,11 +67,12 @@ pub struct TrainConfig {
     pub validate_every: usize,
     /// Held-out samples of a validation's loss and simulated τ.
     pub validate_samples: usize,
-    /// Held-out prompts that a validation really decodes, for the true τ.
+    /// Held-out prompts for the true τ of a validation. The target answers them once; what a decoder would accept of the
+    /// drafts for its answers is computed each time.
     pub decode_prompts: usize,
-    /// Tokens decoded after each of them, at most.
+    /// Tokens of these answers, at most.
     pub decode_tokens: usize,
-    /// Draft tokens of the chains that a validation decodes with; 0 is the drafter's own, as of
+    /// Draft tokens of the chains that a validation counts; 0 is the drafter's own, as of
     /// `evaluate.draft_lengths`.
     pub decode_draft_length: usize,
     /// Steps between saved states.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
 use spectrain_models::eagle3::Eagle3;
+use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
 
 use crate::batch::{Batch, Rows};
@@ -15,7 +16,6 @@ use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
 use crate::recomputed::{KEPT, Unrolled, positions, run};
 use crate::row::JudgedRow;
-use crate::steps::Steps;
 use crate::teacher::Teacher;
 use crate::vocab_loss::{HeadParameter, JudgedRows, LossHead, Wanted, vocab_gradients, vocab_loss};
 use crate::workload::{WorkRows, Workload};
@@ -182,7 +182,12 @@ impl TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter.target(), batch, drafter.window());
+        let steps = Steps::new(
+            drafter.target(),
+            batch.tokens.clone(),
+            batch.layout.clone(),
+            drafter.window(),
+        );
         let mut cache = UnrolledCache::default();
         let mut hidden = drafter.fuse(batch.features().captured.clone()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.draft_steps);

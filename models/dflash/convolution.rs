@@ -77,12 +77,13 @@ impl LocalConvolution {
         let base = self.base_kernel.val().cast(x.dtype());
         let tap = |tap: usize| {
             // What stands `tap` places before.
-            let moved = match tap.min(seq) {
+            let nothing =
+                |places| Tensor::zeros([batch, places, d_model], (&x.device(), x.dtype()));
+            let moved = match tap {
                 0 => x.clone(),
-                by => {
-                    let nothing = Tensor::zeros([batch, by, d_model], (&x.device(), x.dtype()));
-                    Tensor::cat(vec![nothing, x.clone().narrow(1, 0, seq - by)], 1)
-                }
+                // A block shorter than the kernel.
+                by if by >= seq => nothing(seq),
+                by => Tensor::cat(vec![nothing(by), x.clone().narrow(1, 0, seq - by)], 1),
             };
             let changed = kernels.clone().narrow(2, side, 1).narrow(3, tap, 1);
             let changed: Tensor<4> = changed.reshape([batch, seq, groups, 1]);

@@ -1,12 +1,14 @@
 //! How a block-diffusion drafter drafts: one pass makes the hidden states of all slots, and each slot's logits are made of
 //! them when the tokens before it are known.
 use burn::prelude::*;
+use burn::tensor::DType;
 use burn::tensor::activation::sigmoid;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
-use crate::blocks::BlockLayout;
+use crate::along::{DraftStep, KnownText, TakeLogits, walk};
+use crate::blocks::{BlockLayout, BlockPlaces};
 use crate::cache::KvCache;
 use crate::draft_tree::largest;
 use crate::drafter::Drafter;
@@ -149,6 +151,29 @@ impl Drafter for DFlash {
 
     fn rewind(&self, _: &mut DFlashState) {}
 
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        if self.candidate_selector.is_some() {
+            // What a slot chooses from is found slot by slot.
+            return walk(self, text, take);
+        }
+        let device = self.fc.weight.device();
+        let context = self.context(&text.features(0, text.rows()), text.row(&device));
+        let slots = text.depth.min(self.frozen.config.slots());
+        for places in text.groups() {
+            let read = self.slots_behind(text, &places, &context, slots);
+            let steps = places.iter().enumerate().flat_map(|(block, &place)| {
+                let known = text.known(place).min(slots);
+                (0..known).map(move |step| (DraftStep { place, step }, block * slots + step))
+            });
+            let (steps, rows): (Vec<_>, Vec<_>) = steps.unzip();
+            let rows: Vec<i64> = rows.into_iter().map(|row| row as i64).collect();
+            let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &device);
+            let read = read.select(0, rows);
+            let head = self.head().cast(read.dtype());
+            take(&steps, read.matmul(head).cast(DType::F32));
+        }
+    }
+
     fn passes(&self, _: usize) -> usize {
         1
     }
@@ -171,6 +196,51 @@ struct Behind {
 }
 
 impl DFlash {
+    /// What the head reads of the slots of blocks behind `places` of a text, when the tokens before each slot are the text's.
+    ///
+    /// # Shapes
+    /// - context: `[1, seq, d_model]`
+    /// - output: `[places * slots, d_model or d_model + rank]`
+    fn slots_behind(
+        &self,
+        text: &KnownText,
+        places: &[usize],
+        context: &Tensor<3>,
+        slots: usize,
+    ) -> Tensor<2> {
+        let (device, config) = (context.device(), &self.frozen.config);
+        let first = config.first_slot();
+        let size = first + slots;
+        let mut tokens = vec![self.mask_token; places.len() * size];
+        let mut previous = vec![0; places.len() * slots];
+        for (block, &place) in places.iter().enumerate() {
+            tokens[block * size] = text.tokens[place];
+            let known = &text.tokens[place..(place + slots).min(text.tokens.len())];
+            previous[block * slots..][..known.len()].copy_from_slice(known);
+        }
+        let positions: Vec<u32> = (0..text.rows() as u32).collect();
+        let anchors: Vec<_> = places.iter().map(|&place| Some((place, 0))).collect();
+        // What a slot holds depends on the size of the block.
+        let lengths: Vec<_> = (places.iter())
+            .map(|&place| first + text.steps(place).min(slots))
+            .collect();
+        let layout = BlockPlaces {
+            positions: &positions,
+            anchors: &anchors,
+            row_length: positions.len(),
+            block_size: size,
+            lengths: Some(&lengths),
+            causal: config.causal,
+            window: self.window(),
+        };
+        let layout = BlockLayout::new(&layout, &device);
+        let tokens = token_ids(&tokens, &device).reshape([places.len(), size]);
+        let hidden = self.hidden(context.clone(), tokens, &layout);
+        let previous = token_ids(&previous, &device).reshape([places.len(), slots]);
+        let read = self.widened(hidden.narrow(1, first, slots), previous);
+        read.flatten(0, 1)
+    }
+
     /// What decides on the logits behind `nodes`, or behind the anchor if there are none.
     fn behind(&self, state: &mut DFlashState, tree: &Tree, nodes: &[usize]) -> Behind {
         let device = self.fc.weight.device();

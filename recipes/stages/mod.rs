@@ -1,5 +1,6 @@
 //! The stages of a run: each reads the recipe and the folders of earlier ones, and fills one folder.
 
+mod answers;
 pub mod context;
 pub mod evaluate;
 pub mod export;

@@ -21,6 +21,7 @@ use crate::recipe::tables::FeatureMode;
 use crate::runtime::device::memory_in_use;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::target;
+use crate::stages::answers::Answers;
 use crate::stages::context::StageContext;
 use crate::stages::validation::{Validator, validation_prompts};
 use crate::stages::{features, prepare};
@@ -167,22 +168,28 @@ impl<'a> Setup<'a> {
             rows,
             context.recipe.seed,
         );
+        let digest = hash::sha256_bytes(identity.to_string().as_bytes());
         let mut validation = Validator {
             target: self.target.as_ref(),
             capture: &self.capture,
-            stop: &self.stop,
             compute,
             config,
             source: self.live(held_out.clone(), &context.device, compute),
             held_out,
-            prompts: if self.drafts {
-                validation_prompts(context, config.decode_prompts)?
-            } else {
-                Vec::new()
+            answers: Answers {
+                prompts: if self.drafts {
+                    validation_prompts(context, config.decode_prompts)?
+                } else {
+                    Vec::new()
+                },
+                longest: config.decode_tokens,
+                stop: self.stop.clone(),
+                file: context.folder(self.stage).join("answers.json"),
+                identity: digest.clone(),
+                known: None,
             },
         };
         let judge = self.live(self.samples.clone(), &context.device, compute);
-        let digest = hash::sha256_bytes(identity.to_string().as_bytes());
         let device = context.device.clone();
         Ok(fit(
             trainee,

@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use burn::tensor::DType;
-use rand::{SeedableRng, rngs::StdRng};
-use spectrain_eval::{Acceptance, DecodeSettings, Decoder, Greedy, bootstrap};
-use spectrain_models::{Capture, DraftShape, Sampling, Transformer};
+use spectrain_eval::{Acceptance, Decoder, Estimable, bootstrap, estimate};
+use spectrain_models::{Capture, Transformer};
 use spectrain_train::{
     BatchSource as _, Error, Gain, LiveFeatures, LossReport, Samples, StepReport, Train,
     TrainConfig, Validation,
@@ -12,6 +11,7 @@ use spectrain_train::{
 
 use crate::runtime::interruption::interrupted;
 use crate::runtime::prompts::spread;
+use crate::stages::answers::Answers;
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
 
@@ -21,8 +21,6 @@ pub(super) struct Validator<'a> {
     pub(super) target: &'a Transformer,
     /// What the drafter reads of it.
     pub(super) capture: &'a Capture,
-    /// Tokens at which it stops.
-    pub(super) stop: &'a [u32],
     /// Type that the drafter computes in.
     pub(super) compute: DType,
     /// How much is validated.
@@ -31,8 +29,8 @@ pub(super) struct Validator<'a> {
     pub(super) held_out: Samples,
     /// Their features.
     pub(super) source: LiveFeatures,
-    /// Held-out prompts to decode; none for what does not draft yet.
-    pub(super) prompts: Vec<Vec<u32>>,
+    /// The target's answers to held-out prompts; none for what does not draft yet.
+    pub(super) answers: Answers,
 }
 
 impl Validator<'_> {
@@ -43,7 +41,7 @@ impl Validator<'_> {
         best: Option<&Validation>,
     ) -> spectrain_train::Result<Validation> {
         let mut found = self.losses(trainee)?;
-        found.decoded = self.decode(trainee)?;
+        found.decoded = self.count(trainee)?;
         found.tau = tau(&found.decoded.iter().collect::<Vec<_>>());
         found.tau_ci95 = bootstrap(&found.decoded, 0, tau);
         found.gain = best.and_then(|best| gain(&found.decoded, &best.decoded));
@@ -66,40 +64,37 @@ impl Validator<'_> {
         Ok(sums.validation())
     }
 
-    /// Of each prompt the tokens emitted and the passes they took, decoded greedily with chains. Every validation decodes the
-    /// same prompts, so that its counts can be compared with another one's prompt by prompt.
-    fn decode(&self, trainee: &dyn Train) -> spectrain_train::Result<Vec<[u64; 2]>> {
-        let Some(mut proposer) = trainee.proposer(self.compute) else {
+    /// Of each prompt the tokens emitted and the passes that they take, greedily and with chains: those of a decoder, from
+    /// the answers that the target gave once. So the counts of two validations can be compared prompt by prompt.
+    fn count(&mut self, trainee: &dyn Train) -> spectrain_train::Result<Vec<[u64; 2]>> {
+        let (Some(mut proposer), false) = (
+            trainee.proposer(self.compute),
+            self.answers.prompts.is_empty(),
+        ) else {
             return Ok(Vec::new());
         };
-        let decoder = Decoder::new(self.target, self.capture).unless(&interrupted);
-        let settings = DecodeSettings {
-            max_new_tokens: self.config.decode_tokens,
-            draft: DraftShape::Chain {
-                length: match self.config.decode_draft_length {
-                    0 => proposer.draft_length(),
-                    length => length,
-                },
-            },
-            sampling: Sampling::GREEDY,
-            stop: self.stop.to_vec(),
-            shadow: None,
+        let length = match self.config.decode_draft_length {
+            0 => proposer.draft_length(),
+            length => length,
         };
-        let mut decoded = Vec::new();
-        for prompt in &self.prompts {
-            let mut rng = StdRng::seed_from_u64(0);
-            let counts =
-                match decoder.generate(proposer.as_mut(), &Greedy, prompt, &settings, &mut rng) {
-                    Ok(generation) => Acceptance::of(&generation.passes),
-                    Err(error) if error.is_interruption() => return Err(Error::Interrupted),
-                    Err(error) => {
-                        tracing::warn!("a validation prompt was not decoded: {error}");
-                        Acceptance::default()
-                    }
-                };
-            decoded.push([counts.emitted, counts.passes]);
+        let draft = Estimable::greedy_chain(length);
+        let decoder = Decoder::new(self.target, self.capture).unless(&interrupted);
+        let mut counted = Vec::new();
+        for text in self.answers.texts(&decoder)? {
+            if interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let found = text.map(|text| estimate(proposer.as_mut(), &text, &draft));
+            let counts = match found.transpose() {
+                Ok(found) => found.unwrap_or_default().acceptance,
+                Err(error) => {
+                    tracing::warn!("acceptance on a validation prompt is not known: {error}");
+                    Acceptance::default()
+                }
+            };
+            counted.push([counts.emitted as u64, counts.passes as u64]);
         }
-        Ok(decoded)
+        Ok(counted)
     }
 }
 

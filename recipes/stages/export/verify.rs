@@ -3,7 +3,11 @@
 use anyhow::{Context as _, Result, bail};
 use rand::rngs::StdRng;
 use spectrain_checkpoints::{DType, NamedTensor};
-use spectrain_models::{Distribution, Draft, DraftRequest, Features, Proposal, Proposer, Sampling};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::{
+    Distribution, Draft, DraftRequest, Features, KnownText, Proposal, Proposer, Sampling,
+    TakeLogits,
+};
 
 use crate::families::family::Writing;
 use crate::families::trained::Trained;
@@ -110,6 +114,18 @@ impl Proposer for Recorder {
 
     fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
         self.inner.forced(tokens)
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        self.inner.along(text, take);
+    }
+
+    fn vocabulary(&self) -> &DraftVocabulary {
+        self.inner.vocabulary()
+    }
+
+    fn max_depth(&self) -> Option<usize> {
+        self.inner.max_depth()
     }
 
     fn draft_length(&self) -> usize {

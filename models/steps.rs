@@ -1,13 +1,14 @@
+//! What a drafter that is unrolled on its own hidden states reads beside them.
 use burn::prelude::*;
 use burn::tensor::DType;
-use spectrain_models::mask::{Layout, shift_left};
-use spectrain_models::{Mask, Rotation, TargetParts};
 
-use crate::batch::Batch;
+use crate::mask::{Layout, Mask, shift_left};
+use crate::rope::Rotation;
+use crate::target::TargetParts;
 
 /// What a drafter unrolled over packed rows reads at each step beside hidden states: at step `j`, index `t` reads the
 /// token `x_{t+1+j}`.
-pub(crate) struct Steps<'a> {
+pub struct Steps<'a> {
     target: &'a TargetParts,
     tokens: Tensor<2, Int>,
     layout: Layout,
@@ -18,18 +19,27 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    pub(crate) fn new(target: &'a TargetParts, batch: &Batch, window: Option<usize>) -> Self {
+    /// Of rows of tokens.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, seq]`
+    pub fn new(
+        target: &'a TargetParts,
+        tokens: Tensor<2, Int>,
+        layout: Layout,
+        window: Option<usize>,
+    ) -> Self {
         Self {
             target,
-            tokens: batch.tokens.clone(),
-            layout: batch.layout.clone(),
-            mask: batch.layout.mask(window),
+            tokens,
+            mask: layout.mask(window),
+            layout,
             window,
         }
     }
 
     /// The same outside of any graph.
-    pub(crate) fn without_autodiff(&self) -> Self {
+    pub fn without_autodiff(&self) -> Self {
         Self {
             target: self.target,
             tokens: self.tokens.clone().without_autodiff(),
@@ -43,12 +53,12 @@ impl<'a> Steps<'a> {
     }
 
     /// Where the batch is, and in which graph.
-    pub(crate) fn device(&self) -> Device {
+    pub fn device(&self) -> Device {
         self.tokens.device()
     }
 
     /// The keys of step 0 that step `step` sees.
-    pub(crate) fn mask(&self, step: usize) -> Mask {
+    pub fn mask(&self, step: usize) -> Mask {
         match self.window {
             // At index `t` of step `j` stands position `t + j`.
             Some(window) if step > 0 => self.layout.mask(Some(window.saturating_sub(step))),
@@ -57,7 +67,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The embedded tokens of a step, `[batch, seq, d_model]`, and where they stand.
-    pub(crate) fn inputs(&self, step: usize, dtype: DType) -> (Tensor<3>, Rotation) {
+    pub fn inputs(&self, step: usize, dtype: DType) -> (Tensor<3>, Rotation) {
         let tokens = shift_left(self.tokens.clone(), 1 + step);
         let embedded = self.target.embed(tokens, &self.device()).cast(dtype);
         let rope = self.target.spec.rotary(&self.device());

@@ -1,0 +1,185 @@
+//! Acceptance without decoding: what a decoder counts, from texts that the target wrote and one pass of the drafter over
+//! each.
+//!
+//! Whatever the drafter does, the output is the target's own text. So at temperature 0, and wherever the draft is not drawn,
+//! a pass behind a place accepts the longest part of the draft that the text goes on with, and walking from pass to pass
+//! gives the decoder's counts themselves. Where the draft is drawn from the drafter's distribution `q`, a step is accepted,
+//! given the text, with probability `min(1, q(y) / p(y))` of its token `y`: drafted and kept is `min(p, q)(y)`, emitted at all
+//! is `p(y)`. What comes later depends on the tokens and not on how they were accepted, so the expected counts of all
+//! passes follow place by place. They are the conditional expectation of what a decoder counts: the same mean, with
+//! less variance (Rao–Blackwell).
+mod passes;
+pub(crate) mod report;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use burn::prelude::*;
+use spectrain_models::{
+    Caches, Capture, Children, DraftShape, Features, KnownText, LogitRows, Pass, Proposer,
+    Sampling, StaticTree, Target, chain,
+};
+
+use self::passes::{Walk, drawn, fixed};
+use self::seen::see;
+use crate::error::Result;
+use crate::speculate::PassRecord;
+use crate::statistics::Acceptance;
+use crate::verify::Verifier;
+
+/// A prompt and the target's own answer, with what the target made of them.
+#[derive(Debug, Clone)]
+pub struct OwnText {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// Where the answer's first token stands, which the prompt's pass gives; 1 or more.
+    pub first: usize,
+    /// Tokens that the text was allowed to grow to.
+    pub limit: usize,
+    /// Of all tokens but the last.
+    pub features: Features,
+    /// Row `i` judges the token at `first + 1 + i`. `[answer - 1, vocab]`
+    pub logits: Tensor<2>,
+}
+
+impl OwnText {
+    /// Runs the target over `prompt` and an `answer` to it. `None` where no decoding pass follows the prompt's. The answer
+    /// ended at a stop token, or where it had `max_new_tokens`.
+    pub fn read(
+        target: &dyn Target,
+        capture: &Capture,
+        prompt: &[u32],
+        answer: &[u32],
+        max_new_tokens: usize,
+    ) -> Option<Self> {
+        if answer.len() < 2 {
+            return None;
+        }
+        let spec = target.spec();
+        let tokens = [prompt, answer].concat();
+        let mut caches = Caches::new(spec.layers, tokens.len());
+        let mut run = |tokens: &[u32], logits| {
+            let parents = &chain(tokens.len());
+            let pass = Pass {
+                tokens,
+                parents,
+                logits,
+            };
+            target.decode(pass, &mut caches, capture)
+        };
+        let known = run(prompt, LogitRows::Last).features;
+        let written = run(&answer[..answer.len() - 1], LogitRows::All);
+        let join = |a: Tensor<3>, b: Tensor<3>| Tensor::cat(vec![a, b], 1);
+        Some(Self {
+            first: prompt.len(),
+            limit: spec.max_positions.min(prompt.len() + max_new_tokens),
+            tokens,
+            features: Features {
+                captured: join(known.captured, written.features.captured),
+                last: join(known.last, written.features.last),
+            },
+            logits: written.logits,
+        })
+    }
+
+    /// Tokens that decoding passes emit: all of the answer but its first.
+    pub fn emitted(&self) -> usize {
+        self.tokens.len() - 1 - self.first
+    }
+}
+
+/// A way of drafting that needs no decoding to be judged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimable(How);
+
+#[derive(Debug, Clone, PartialEq)]
+enum How {
+    /// The tree of these ranks, of the drafter's likeliest tokens.
+    Fixed(StaticTree),
+    /// A chain drawn from the drafter's distribution.
+    Drawn(usize, Sampling),
+}
+
+impl Estimable {
+    /// Drafts of `shape` for texts drawn with `sampling`. `None` for trees whose shape depends on other branches, for trees
+    /// with drawn siblings, for chains that end early, and for verifiers that look ahead or let the output stray.
+    pub fn of(shape: &DraftShape, sampling: &Sampling, verifier: &dyn Verifier) -> Option<Self> {
+        if verifier.is_lossy() || !verifier.decides_in_order() {
+            return None;
+        }
+        let how = match shape {
+            DraftShape::Chain { length } if sampling.is_greedy() => {
+                How::Fixed(StaticTree::chain(*length))
+            }
+            DraftShape::Chain { length } => How::Drawn(*length, *sampling),
+            DraftShape::Static { tree, children } => {
+                let drawn = *children != Children::Top && !sampling.is_greedy();
+                How::Fixed((!drawn).then(|| tree.clone())?)
+            }
+            DraftShape::Dynamic { .. }
+            | DraftShape::BestFirst { .. }
+            | DraftShape::Confident { .. } => return None,
+        };
+        Some(Self(how))
+    }
+
+    /// Chains of `length` at temperature 0.
+    pub fn greedy_chain(length: usize) -> Self {
+        Self(How::Fixed(StaticTree::chain(length)))
+    }
+
+    fn depth(&self) -> usize {
+        match &self.0 {
+            How::Fixed(tree) => tree.depth(),
+            How::Drawn(length, _) => *length,
+        }
+    }
+}
+
+/// What decoding a text takes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Estimate {
+    /// The counts, or where drafts are drawn the expected counts.
+    pub acceptance: Acceptance,
+    /// Passes of the drafter, one after the other.
+    pub draft_passes: f64,
+    /// Over all steps judged, the sum of the probability that the step is kept whatever its token, `Σ min(p, q)`; where drafts
+    /// are drawn.
+    pub overlap: Option<f64>,
+    /// The passes, where drafts are not drawn.
+    pub passes: Vec<PassRecord>,
+}
+
+/// What decoding `text` with drafts of `proposer` takes.
+///
+/// # Errors
+/// The drafter's or the target's logits are no numbers, or the device fails.
+pub fn estimate(
+    proposer: &mut dyn Proposer,
+    text: &OwnText,
+    draft: &Estimable,
+) -> Result<Estimate> {
+    let known = KnownText {
+        tokens: &text.tokens,
+        features: &text.features,
+        first: text.first,
+        depth: draft
+            .depth()
+            .min(proposer.max_depth().unwrap_or(usize::MAX)),
+        limit: text.limit,
+    };
+    let sampling = match &draft.0 {
+        How::Fixed(_) => None,
+        How::Drawn(_, sampling) => Some(sampling),
+    };
+    let seen = see(proposer, &known, &text.logits, sampling)?;
+    let walk = Walk {
+        text: &known,
+        seen: &seen,
+        passes: &|depth| proposer.passes(depth),
+    };
+    Ok(match &draft.0 {
+        How::Fixed(tree) => fixed(&walk, tree),
+        How::Drawn(..) => drawn(&walk),
+    })
+}

@@ -1,0 +1,325 @@
+use rand::{SeedableRng, rngs::StdRng};
+
+use super::*;
+use crate::speculate::{DecodeSettings, Decoder, Generation};
+use crate::toy::{OWN, Style, TARGET, ToyDrafter, ToyTarget, VOCAB, logits};
+use crate::verify::VerifierChoice;
+
+const PROMPT: [u32; 3] = [1, 4, 2];
+
+/// A way of decoding.
+struct Case {
+    shape: DraftShape,
+    sampling: Sampling,
+    stop: Vec<u32>,
+    longest: usize,
+}
+
+impl Case {
+    fn decode(&self, target: &ToyTarget, seed: u64) -> (Generation, Estimate) {
+        let capture = Capture::default();
+        let decoder = Decoder::new(target, &capture);
+        let mut drafter = ToyDrafter::new(Style::Own);
+        let verifier = VerifierChoice::Exact.at(&self.sampling);
+        let settings = DecodeSettings {
+            max_new_tokens: self.longest,
+            draft: self.shape.clone(),
+            sampling: self.sampling,
+            stop: self.stop.clone(),
+            shadow: None,
+        };
+        let mut rng = StdRng::seed_from_u64(seed);
+        let generation = decoder.generate(&mut drafter, verifier, &PROMPT, &settings, &mut rng);
+        let generation = generation.unwrap();
+        let draft = Estimable::of(&self.shape, &self.sampling, verifier).unwrap();
+        let tokens = &generation.tokens;
+        let found = match OwnText::read(target, &capture, &PROMPT, tokens, self.longest) {
+            Some(text) => estimate(&mut drafter, &text, &draft).unwrap(),
+            None => Estimate::default(),
+        };
+        (generation, found)
+    }
+}
+
+/// The passes without the time that they took.
+fn untimed(passes: &[PassRecord]) -> Vec<PassRecord> {
+    let untimed = |pass: &PassRecord| PassRecord {
+        seconds: Default::default(),
+        ..*pass
+    };
+    passes.iter().map(untimed).collect()
+}
+
+fn fixed_shapes() -> Vec<DraftShape> {
+    let tree = |tree| DraftShape::Static {
+        tree,
+        children: Children::Top,
+    };
+    let wide: Vec<Vec<usize>> = vec![
+        vec![0],
+        vec![1],
+        vec![2],
+        vec![3],
+        vec![4],
+        // One child more than there are tokens: it is never drafted, nor what is behind it.
+        vec![5],
+        vec![5, 0],
+        vec![1, 0],
+        vec![1, 1],
+        vec![1, 0, 0],
+    ];
+    let mut shapes: Vec<_> = (0..6)
+        .map(|length| tree(StaticTree::chain(length.max(1))))
+        .collect();
+    shapes.extend(StaticTree::NAMES.map(|name| tree(StaticTree::named(name).unwrap())));
+    shapes.push(tree(StaticTree::new(wide).unwrap()));
+    shapes
+}
+
+#[test]
+fn passes_with_the_likeliest_tokens_are_the_decoders_own() {
+    let mut compared = 0;
+    for shape in fixed_shapes() {
+        for temperature in [0.0, 1.0, 0.6] {
+            for (stop, longest) in [(vec![], 40), (vec![3], 40), (vec![0, 3], 7), (vec![], 2)] {
+                let case = Case {
+                    shape: shape.clone(),
+                    sampling: Sampling::at(temperature),
+                    stop,
+                    longest,
+                };
+                for seed in 0..4 {
+                    let (generation, found) = case.decode(&ToyTarget::default(), seed);
+                    let expected = untimed(&generation.passes);
+                    assert_eq!(found.passes, expected, "{shape:?} {temperature} {seed}");
+                    assert_eq!(found.acceptance, Acceptance::of(&generation.passes));
+                    compared += expected.iter().filter(|pass| pass.accepted > 0).count();
+                }
+            }
+        }
+    }
+    assert!(compared > 300, "{compared}");
+}
+
+#[test]
+fn the_context_of_the_target_ends_a_text_as_in_the_decoder() {
+    let case = Case {
+        shape: DraftShape::Chain { length: 4 },
+        sampling: Sampling::GREEDY,
+        stop: Vec::new(),
+        longest: 100,
+    };
+    let (generation, found) = case.decode(&ToyTarget::with_positions(20), 0);
+    assert_eq!(generation.tokens.len(), 17);
+    assert_eq!(found.passes, untimed(&generation.passes));
+}
+
+/// The text's probability, and the passes expected for it, summed over all texts of `longest` tokens after the prompt.
+fn by_estimator(longest: usize, length: usize, sampling: Sampling, stop: &[u32]) -> [f64; 2] {
+    let (target, capture) = (ToyTarget::default(), Capture::default());
+    let shape = DraftShape::Chain { length };
+    let verifier = VerifierChoice::Exact.at(&sampling);
+    let draft = Estimable::of(&shape, &sampling, verifier).unwrap();
+    let mut sums = [0.0; 2];
+    let mut open: Vec<(Vec<u32>, f64)> = vec![(PROMPT.to_vec(), 1.0)];
+    while let Some((text, chance)) = open.pop() {
+        let answer = &text[PROMPT.len()..];
+        let stopped = answer.last().is_some_and(|last| stop.contains(last));
+        if answer.len() == longest || stopped {
+            let passes = OwnText::read(&target, &capture, &PROMPT, answer, longest)
+                .map(|own| estimate(&mut ToyDrafter::new(Style::Own), &own, &draft).unwrap())
+                .map_or(0.0, |found| found.acceptance.passes);
+            sums[0] += chance;
+            sums[1] += chance * passes;
+            continue;
+        }
+        let p = sampling.distribution(&logits(&text, TARGET)).probabilities;
+        for token in 0..VOCAB as u32 {
+            if p[token as usize] > 0.0 {
+                let next = [&text[..], &[token]].concat();
+                open.push((next, chance * p[token as usize] as f64));
+            }
+        }
+    }
+    sums
+}
+
+/// Passes that a decoder is expected to take after `text`, by going through every draft, verdict and token.
+fn by_decoder(text: &[u32], limit: usize, length: usize, how: (Sampling, &[u32])) -> f64 {
+    let (sampling, stop) = how;
+    let stopped = |text: &[u32]| text.last().is_some_and(|last| stop.contains(last));
+    if text.len() == limit || stopped(text) {
+        return 0.0;
+    }
+    let steps = length.min(limit - text.len() - 1);
+    // Texts that the accepted part of the draft may have led to, each with its probability.
+    let mut alive = vec![(text.to_vec(), 1.0)];
+    let mut passes = 1.0;
+    for step in 0..=steps {
+        let mut next = Vec::new();
+        for (text, chance) in alive {
+            if stopped(&text) && step > 0 {
+                continue;
+            }
+            let of = |salt| sampling.distribution(&logits(&text, salt)).probabilities;
+            let (p, q) = (of(TARGET), of(OWN));
+            let and = |token: usize| [&text[..], &[token as u32]].concat();
+            if step == steps {
+                for (token, p) in p.iter().enumerate() {
+                    let behind = by_decoder(&and(token), limit, length, how);
+                    passes += chance * *p as f64 * behind;
+                }
+                continue;
+            }
+            let kept: Vec<f64> = p.iter().zip(&q).map(|(p, q)| p.min(*q) as f64).collect();
+            let rejected = 1.0 - kept.iter().sum::<f64>();
+            let rest: Vec<f64> = p
+                .iter()
+                .zip(&q)
+                .map(|(p, q)| (p - q).max(0.0) as f64)
+                .collect();
+            let total: f64 = rest.iter().sum();
+            for token in 0..VOCAB {
+                if rest[token] > 0.0 {
+                    let behind = by_decoder(&and(token), limit, length, how);
+                    passes += chance * rejected * rest[token] / total * behind;
+                }
+                if kept[token] > 0.0 {
+                    next.push((and(token), chance * kept[token]));
+                }
+            }
+        }
+        alive = next;
+    }
+    passes
+}
+
+#[test]
+fn expected_passes_over_all_texts_are_those_of_a_decoder_that_goes_through_every_draft() {
+    let restricted = Sampling {
+        temperature: 0.8,
+        top_k: 3,
+        top_p: 0.9,
+    };
+    for sampling in [Sampling::at(1.0), Sampling::at(0.6), restricted] {
+        for (length, stop) in [(1, &[][..]), (3, &[]), (3, &[2]), (6, &[0, 4])] {
+            let longest = 5;
+            let [all, estimated] = by_estimator(longest, length, sampling, stop);
+            assert!((all - 1.0).abs() < 1e-5, "{all}");
+            // The first token comes from the prompt's pass.
+            let limit = PROMPT.len() + longest;
+            let first = sampling
+                .distribution(&logits(&PROMPT, TARGET))
+                .probabilities;
+            let decoded: f64 = (first.iter().enumerate())
+                .map(|(token, &p)| {
+                    let text = [&PROMPT[..], &[token as u32]].concat();
+                    p as f64 * by_decoder(&text, limit, length, (sampling, stop))
+                })
+                .sum();
+            assert!(
+                (estimated - decoded).abs() < 1e-5 * decoded,
+                "{sampling:?} {length} {stop:?}: {estimated} {decoded}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_estimate_has_the_mean_of_decoding_and_less_variance() {
+    let case = Case {
+        shape: DraftShape::Chain { length: 4 },
+        sampling: Sampling::at(1.0),
+        stop: Vec::new(),
+        longest: 60,
+    };
+    let mut pairs = Vec::new();
+    for seed in 0..400 {
+        let (generation, found) = case.decode(&ToyTarget::default(), seed);
+        let emitted = found.acceptance.emitted;
+        assert!((emitted - 59.0).abs() < 1e-6, "{emitted}");
+        let analytic = found.overlap.unwrap();
+        pairs.push([
+            generation.passes.len() as f64,
+            found.acceptance.passes,
+            analytic,
+        ]);
+    }
+    let mean = |column: usize| pairs.iter().map(|row| row[column]).sum::<f64>() / 400.0;
+    let variance = |column| {
+        let mean = mean(column);
+        pairs
+            .iter()
+            .map(|row| (row[column] - mean).powi(2))
+            .sum::<f64>()
+            / 399.0
+    };
+    let apart = pairs
+        .iter()
+        .map(|row| (row[0] - row[1]).powi(2))
+        .sum::<f64>()
+        .sqrt()
+        / 400.0;
+    let z = (mean(0) - mean(1)) / apart;
+    assert!(z.abs() < 4.0, "{z} standard errors");
+    assert!(
+        variance(1) < 0.5 * variance(0),
+        "{} {}",
+        variance(1),
+        variance(0)
+    );
+}
+
+#[test]
+fn accepted_steps_are_those_that_the_analytic_rate_expects() {
+    let case = Case {
+        shape: DraftShape::Chain { length: 4 },
+        sampling: Sampling::at(1.0),
+        stop: Vec::new(),
+        longest: 60,
+    };
+    let (mut kept, mut expected, mut judged) = (0.0, 0.0, 0.0);
+    for seed in 0..300 {
+        let (_, found) = case.decode(&ToyTarget::default(), seed);
+        kept += found.acceptance.emitted - found.acceptance.passes;
+        expected += found.overlap.unwrap();
+        judged += found.acceptance.tested.iter().sum::<f64>();
+    }
+    let (alpha, analytic) = (kept / judged, expected / judged);
+    assert!((alpha - analytic).abs() < 0.01, "{alpha} {analytic}");
+}
+
+#[test]
+fn drafts_whose_counts_hang_on_other_branches_are_left_to_the_decoder() {
+    let exact = |sampling: &Sampling| VerifierChoice::Exact.at(sampling);
+    let dynamic = DraftShape::Dynamic {
+        depth: 3,
+        top_k: 2,
+        nodes: 5,
+    };
+    let greedy = Sampling::GREEDY;
+    assert_eq!(Estimable::of(&dynamic, &greedy, exact(&greedy)), None);
+    let drawn = DraftShape::Static {
+        tree: StaticTree::named("eagle-25").unwrap(),
+        children: Children::WithoutReplacement,
+    };
+    let warm = Sampling::at(1.0);
+    assert_eq!(Estimable::of(&drawn, &warm, exact(&warm)), None);
+    assert!(Estimable::of(&drawn, &greedy, exact(&greedy)).is_some());
+    let chain = DraftShape::Chain { length: 3 };
+    let block = VerifierChoice::Block.at(&warm);
+    assert_eq!(Estimable::of(&chain, &warm, block), None);
+}
+
+#[test]
+fn logits_that_are_none_are_an_error() {
+    let target = ToyTarget::broken();
+    let capture = Capture::default();
+    let text = OwnText::read(&target, &capture, &PROMPT, &[1, 2, 3, 0], 4).unwrap();
+    let mut drafter = ToyDrafter::new(Style::Own);
+    let shape = DraftShape::Chain { length: 2 };
+    let warm = Sampling::at(1.0);
+    let draft = Estimable::of(&shape, &warm, VerifierChoice::Exact.at(&warm)).unwrap();
+    let error = estimate(&mut drafter, &text, &draft).unwrap_err();
+    assert!(error.to_string().contains("not-a-number"), "{error}");
+}

@@ -1,0 +1,323 @@
+//! What a drafter would propose behind every place of a text whose tokens are known, so that what a decoder accepts can be
+//! computed without decoding.
+use std::ops::Range;
+
+use burn::prelude::*;
+use burn::tensor::DType;
+
+use crate::drafter::Drafter;
+use crate::linear::Linear;
+use crate::mask::{Layout, token_ids};
+use crate::steps::Steps;
+use crate::target::Features;
+use crate::tree::Tree;
+use crate::unrolled::UnrolledCache;
+
+/// Logits that are in memory at a time.
+const CHUNK: usize = 1 << 23;
+/// Places whose masks or blocks are run at a time.
+const GROUP: usize = 64;
+
+/// A text, and what the target made of it.
+#[derive(Clone, Copy)]
+pub struct KnownText<'a> {
+    /// `x_0, x_1, …`
+    pub tokens: &'a [u32],
+    /// Of `x_0, x_1, …`, up to the token before the last at least; batch 1.
+    pub features: &'a Features,
+    /// Where the token stands behind which the first tokens are drafted, 1 or more; they are drafted behind every later
+    /// one too.
+    pub first: usize,
+    /// The most tokens of a draft.
+    pub depth: usize,
+    /// Tokens that a decoder may let the text grow to.
+    pub limit: usize,
+}
+
+/// A step of a draft: it proposes the token at `place + 1 + step`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DraftStep {
+    /// Where the last committed token stands.
+    pub place: usize,
+    /// Tokens drafted before it.
+    pub step: usize,
+}
+
+/// Takes the logits of some steps, one row for each: `[steps, draft_vocab]`, f32, outside autodiff.
+pub type TakeLogits<'a> = dyn FnMut(&[DraftStep], Tensor<2>) + 'a;
+
+impl KnownText<'_> {
+    /// Steps of a draft behind `place`. The pass that verifies it gives one token more, and neither goes beyond the limit.
+    pub fn steps(&self, place: usize) -> usize {
+        self.depth.min(self.limit.saturating_sub(place + 2))
+    }
+
+    /// Those of them whose token is known.
+    pub fn known(&self, place: usize) -> usize {
+        self.steps(place).min(self.tokens.len() - 1 - place)
+    }
+
+    /// The places behind which a step `step` proposes a token that is known.
+    fn places(&self, step: usize) -> Range<usize> {
+        if step >= self.depth {
+            return self.first..self.first;
+        }
+        let by_text = self.tokens.len().saturating_sub(1 + step);
+        let end = by_text.min(self.limit.saturating_sub(2 + step));
+        self.first..end.max(self.first)
+    }
+
+    /// The places behind which something is drafted, some at a time.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Vec<usize>> {
+        let places: Vec<usize> = self.places(0).collect();
+        let starts = (0..places.len()).step_by(GROUP);
+        starts.map(move |start| places[start..places.len().min(start + GROUP)].to_vec())
+    }
+
+    /// The tokens that have features and something behind them, as a row. `[1, rows]`
+    pub(crate) fn row(&self, device: &Device) -> Tensor<2, Int> {
+        token_ids(&self.tokens[..self.rows()], device)
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.tokens.len() - 1
+    }
+
+    /// The tokens that stand `by` behind those of [`row`](Self::row); 0 behind the end.
+    fn following(&self, by: usize, device: &Device) -> Tensor<2, Int> {
+        let mut ids: Vec<u32> = self.tokens.iter().skip(by).copied().collect();
+        ids.resize(self.rows(), 0);
+        token_ids(&ids, device)
+    }
+
+    fn layout(&self, device: &Device) -> Layout {
+        let rows = self.rows();
+        let positions = Tensor::<1, Int>::arange(0..rows as i64, device).reshape([1, rows]);
+        Layout {
+            documents: positions.ones_like(),
+            positions,
+        }
+    }
+
+    /// The features of places from `start` up to, but not with, `end`.
+    pub(crate) fn features(&self, start: usize, end: usize) -> Features {
+        let cut = |x: &Tensor<3>| x.clone().narrow(1, start, end - start);
+        Features {
+            captured: cut(&self.features.captured),
+            last: cut(&self.features.last),
+        }
+    }
+}
+
+/// See [`Drafter::along`]: place by place, as a decoder would draft if it stood there.
+pub(crate) fn walk<D: Drafter>(drafter: &D, text: &KnownText, take: &mut TakeLogits) {
+    let longest = drafter.max_depth().unwrap_or(usize::MAX);
+    let capacity = text.limit.max(text.tokens.len()) + text.depth;
+    let mut state = drafter.start(capacity, text.tokens[0]);
+    let mut observed = 0;
+    for place in text.places(0) {
+        let known = text.known(place).min(longest);
+        let tokens = &text.tokens[observed + 1..=place];
+        drafter.observe(&mut state, tokens, &text.features(observed, place));
+        observed = place;
+        drafter.plan(&mut state, text.steps(place).min(longest));
+        let mut tree = Tree::default();
+        let mut logits = vec![drafter.root_logits(&mut state)];
+        for &token in &text.tokens[place + 1..place + known] {
+            let node = tree.push(token, tree.len().checked_sub(1));
+            logits.push(drafter.node_logits(&mut state, &tree, &[node]));
+        }
+        drafter.rewind(&mut state);
+        let steps: Vec<_> = (0..known).map(|step| DraftStep { place, step }).collect();
+        take(&steps, Tensor::cat(logits, 0));
+    }
+}
+
+/// A drafter whose next step reads its own hidden states, computed for all places of packed rows at once
+/// (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
+pub(crate) trait Unrolls: Drafter {
+    /// What step 0 reads beside embeddings. `[batch, seq, d_model]`
+    fn begin(&self, features: &Features) -> Tensor<3>;
+
+    /// The next step.
+    ///
+    /// # Shapes
+    /// - hidden, output: `[batch, seq, d_model]`; what the head reads, and what the next step reads
+    fn step(
+        &self,
+        inputs: &Steps,
+        hidden: Tensor<3>,
+        cache: &mut UnrolledCache,
+    ) -> (Tensor<3>, Tensor<3>);
+
+    /// How many positions back a query sees, the own one counted; none for all.
+    fn sees_back(&self) -> Option<usize>;
+
+    /// `[rows, d_model]` to `[rows, draft_vocab]`, f32.
+    fn read(&self, hidden: Tensor<2>) -> Tensor<2>;
+}
+
+/// See [`Drafter::along`]: step by step, each for all places at once.
+pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut TakeLogits) {
+    let features = text.features(0, text.rows());
+    let device = features.last.device();
+    let layout = text.layout(&device);
+    let inputs = Steps::new(
+        drafter.target(),
+        text.row(&device),
+        layout,
+        drafter.sees_back(),
+    );
+    let mut cache = UnrolledCache::default();
+    let mut hidden = drafter.begin(&features);
+    for step in 0..text.depth {
+        let places = text.places(step);
+        if places.is_empty() {
+            break;
+        }
+        let (read, next) = drafter.step(&inputs, hidden, &mut cache);
+        hidden = next;
+        // Index `t` has seen the token at `t + 1`.
+        let rows: Tensor<2> = read.squeeze_dim(0);
+        let rows = rows.narrow(0, places.start - 1, places.len());
+        let width = drafter.vocabulary().len();
+        hand_over(rows, (places, step), width, take, |rows| drafter.read(rows));
+    }
+}
+
+/// See [`Drafter::along`], for a drafter with a head for each step: what it reads of all places, and the head.
+pub(crate) fn heads(
+    text: &KnownText,
+    width: usize,
+    take: &mut TakeLogits,
+    hidden: impl FnOnce(&[Tensor<2, Int>], &Layout, Tensor<3>) -> Vec<Tensor<2>>,
+    logits: impl Fn(usize, Tensor<2>) -> Tensor<2>,
+) {
+    let last = text.features(0, text.rows()).last;
+    let device = last.device();
+    let following: Vec<_> = (1..=text.depth)
+        .map(|by| text.following(by, &device))
+        .collect();
+    let hidden = hidden(&following, &text.layout(&device), last);
+    for (step, rows) in hidden.into_iter().enumerate() {
+        let places = text.places(step);
+        if places.is_empty() {
+            break;
+        }
+        let rows = rows.narrow(0, places.start - 1, places.len());
+        hand_over(rows, (places, step), width, take, |rows| logits(step, rows));
+    }
+}
+
+/// See [`Drafter::along`], for a drafter whose steps depend on the tokens before and on nothing else: what its head reads
+/// behind every token.
+///
+/// # Shapes
+/// - output of `hidden`: `[1, rows, d_model]`, from `[1, rows]`
+pub(crate) fn by_text(
+    text: &KnownText,
+    head: &Linear,
+    take: &mut TakeLogits,
+    hidden: impl FnOnce(Tensor<2, Int>, &Layout) -> Tensor<3>,
+) {
+    let device = head.weight.device();
+    let hidden: Tensor<2> = hidden(text.row(&device), &text.layout(&device)).squeeze_dim(0);
+    let width = head.weight.dims()[1];
+    for step in 0..text.depth {
+        let places = text.places(step);
+        if places.is_empty() {
+            break;
+        }
+        let rows = hidden.clone().narrow(0, places.start + step, places.len());
+        hand_over(rows, (places, step), width, take, |rows| {
+            let logits: Tensor<3> = head.forward(rows.unsqueeze());
+            logits.cast(DType::F32).squeeze_dim(0)
+        });
+    }
+}
+
+/// The tokens of a text and, behind each place of a group, masks: a tree of which the text is the trunk.
+pub(crate) struct Branches {
+    /// The parent of each node.
+    pub(crate) parents: Vec<Option<usize>>,
+    /// The token of each node; `None` for a mask.
+    pub(crate) tokens: Vec<Option<u32>>,
+    /// Where the last token stands that each node has seen.
+    pub(crate) seen: Vec<usize>,
+    /// The steps whose tokens are known, and the node behind which each is drafted.
+    steps: Vec<(DraftStep, usize)>,
+}
+
+impl Branches {
+    /// The trunk begins with the token at `from`.
+    fn new(text: &KnownText, from: usize, places: &[usize]) -> Self {
+        let last = places.iter().max().map_or(from, |&place| place + 1);
+        let trunk = text.tokens[from..last].iter().copied();
+        let mut branches = Self {
+            parents: (from..last).map(|at| at.checked_sub(from + 1)).collect(),
+            tokens: trunk.map(Some).collect(),
+            seen: (from..last).collect(),
+            steps: Vec::new(),
+        };
+        for &place in places {
+            let mut node = place - from;
+            for step in 0..text.known(place) {
+                if step > 0 {
+                    branches.parents.push(Some(node));
+                    branches.tokens.push(None);
+                    branches.seen.push(place);
+                    node = branches.parents.len() - 1;
+                }
+                branches.steps.push((DraftStep { place, step }, node));
+            }
+        }
+        branches
+    }
+
+    /// The ids of all nodes, `[1, nodes]`.
+    pub(crate) fn ids(&self, mask_token: u32, device: &Device) -> Tensor<2, Int> {
+        let ids = self.tokens.iter().map(|token| token.unwrap_or(mask_token));
+        token_ids(&ids.collect::<Vec<u32>>(), device)
+    }
+}
+
+/// See [`Drafter::along`], for a drafter whose later steps are masks that see the text before them and the masks of their own
+/// draft: what its head reads at the nodes, `[1, nodes, d_model]`, of which the first is the token at `from`.
+pub(crate) fn masked(
+    text: &KnownText,
+    from: usize,
+    take: &mut TakeLogits,
+    nodes: impl Fn(&Branches) -> Tensor<3>,
+    logits: impl Fn(Tensor<2>) -> Tensor<2>,
+) {
+    for places in text.groups() {
+        let branches = Branches::new(text, from, &places);
+        let hidden: Tensor<2> = nodes(&branches).squeeze_dim(0);
+        let read: Vec<i64> = (branches.steps.iter())
+            .map(|&(_, node)| node as i64)
+            .collect();
+        let read = Tensor::<1, Int>::from_ints(read.as_slice(), &hidden.device());
+        let steps: Vec<DraftStep> = branches.steps.iter().map(|&(step, _)| step).collect();
+        take(&steps, logits(hidden.select(0, read)));
+    }
+}
+
+/// Gives `take` the logits of a step behind `places`, of which each has a row, some at a time.
+fn hand_over(
+    rows: Tensor<2>,
+    (places, step): (Range<usize>, usize),
+    width: usize,
+    take: &mut TakeLogits,
+    logits: impl Fn(Tensor<2>) -> Tensor<2>,
+) {
+    let chunk = (CHUNK / width.max(1)).max(1);
+    let first = places.start;
+    let places: Vec<usize> = places.collect();
+    for places in places.chunks(chunk) {
+        let rows = rows.clone().narrow(0, places[0] - first, places.len());
+        let steps: Vec<_> = (places.iter())
+            .map(|&place| DraftStep { place, step })
+            .collect();
+        take(&steps, logits(rows));
+    }
+}

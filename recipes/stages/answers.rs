@@ -1,0 +1,104 @@
+//! The target's own answers to held-out prompts. They are written once, by the first validation, and kept with the run: what
+//! a drafter makes of them says what a decoder would accept.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rand::{SeedableRng, rngs::StdRng};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_eval::{DecodeSettings, Decoder, OwnText};
+use spectrain_models::{DraftShape, Sampling};
+use spectrain_train::{Error, Result};
+
+/// Held-out prompts and how they are answered.
+pub(super) struct Answers {
+    /// Tokens of each prompt.
+    pub(super) prompts: Vec<Vec<u32>>,
+    /// Tokens of an answer, at most.
+    pub(super) longest: usize,
+    /// Tokens that end one.
+    pub(super) stop: Vec<u32>,
+    /// Where they are kept.
+    pub(super) file: PathBuf,
+    /// What else they depend on: the target, by a hash.
+    pub(super) identity: String,
+    /// One for each prompt, once they are known.
+    pub(super) known: Option<Vec<Vec<u32>>>,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// Hash of all that the answers depend on.
+    of: String,
+    answers: Vec<Vec<u32>>,
+}
+
+impl Answers {
+    /// Each prompt with its answer and what the target makes of both, one after the other; `None` where a prompt has no
+    /// answer of two tokens.
+    pub(super) fn texts(
+        &mut self,
+        decoder: &Decoder,
+    ) -> Result<impl Iterator<Item = Option<OwnText>>> {
+        if self.known.is_none() {
+            self.known = Some(match self.kept() {
+                Some(answers) => answers,
+                None => self.write(decoder)?,
+            });
+        }
+        let answers = self.known.iter().flatten();
+        let (target, capture, longest) = (decoder.target, decoder.capture, self.longest);
+        let pairs = self.prompts.iter().zip(answers);
+        Ok(pairs
+            .map(move |(prompt, answer)| OwnText::read(target, capture, prompt, answer, longest)))
+    }
+
+    /// The hash of what the answers depend on.
+    fn of(&self) -> String {
+        let (prompts, longest, stop) = (&self.prompts, self.longest, &self.stop);
+        let all = json!([self.identity, prompts, longest, stop]);
+        sha256_bytes(all.to_string().as_bytes())
+    }
+
+    /// Those of an earlier validation.
+    fn kept(&self) -> Option<Vec<Vec<u32>>> {
+        let text = fs::read_to_string(&self.file).ok()?;
+        let kept: Kept = serde_json::from_str(&text).ok()?;
+        (kept.of == self.of() && kept.answers.len() == self.prompts.len()).then_some(kept.answers)
+    }
+
+    /// Lets the target answer every prompt.
+    fn write(&self, decoder: &Decoder) -> Result<Vec<Vec<u32>>> {
+        let settings = DecodeSettings {
+            max_new_tokens: self.longest,
+            draft: DraftShape::Chain { length: 0 },
+            sampling: Sampling::GREEDY,
+            stop: self.stop.clone(),
+            shadow: None,
+        };
+        let answer = |prompt: &Vec<u32>| {
+            let mut rng = StdRng::seed_from_u64(0);
+            match decoder.plain(prompt, &settings, &mut rng) {
+                Ok(generation) => Ok(generation.tokens),
+                Err(error) if error.is_interruption() => Err(Error::Interrupted),
+                Err(error) => {
+                    tracing::warn!("the target did not answer a validation prompt: {error}");
+                    Ok(Vec::new())
+                }
+            }
+        };
+        let answers = self.prompts.iter().map(answer).collect::<Result<_>>()?;
+        let kept = Kept {
+            of: self.of(),
+            answers,
+        };
+        if let Err(error) = write_file(&self.file, json!(kept).to_string().as_bytes()) {
+            tracing::warn!("the answers to validation prompts will be written anew: {error}");
+        }
+        Ok(kept.answers)
+    }
+}
