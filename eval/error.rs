@@ -57,6 +57,17 @@ pub enum Error {
         /// The row of the pass.
         row: usize,
     },
+    /// What a server says, where it should say something else.
+    #[error("{what}: {mismatch}")]
+    Server {
+        /// The place.
+        what: String,
+        /// What would do, and what is there.
+        mismatch: Mismatch,
+    },
+    /// A server that ends an answer with a message.
+    #[error("the server says: {0}")]
+    Refused(String),
     /// Whoever asked for it asked to stop.
     #[error("interrupted")]
     Interrupted,

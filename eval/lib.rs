@@ -14,6 +14,7 @@ mod greedy_test;
 mod picture;
 mod report;
 mod sampling_test;
+pub mod served;
 mod speculate;
 mod statistics;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::sampling_test::SamplingReport;
+use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -61,6 +62,9 @@ pub struct Report {
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
     pub lossless: LosslessReport,
+    /// What servers did with the same prompts: one for each server, temperature and number of requests under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub served: Vec<ServedReport>,
     /// What to serve the drafter with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings_recommended: Option<Value>,
@@ -294,6 +298,7 @@ impl Report {
             device: Map::new(),
             settings,
             lossless: LosslessReport::default(),
+            served: Vec::new(),
             settings_recommended: None,
             seeds: BTreeMap::new(),
         }
@@ -339,13 +344,18 @@ impl Report {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// One row for each setting and dataset, and what is known of losslessness.
+    /// One row for each setting and dataset, what is known of losslessness, and what servers did.
     pub fn to_markdown(&self) -> String {
         let several = self.targets.len() > 1;
         let targets = self.all_targets().iter();
         let targets: Vec<String> = targets
             .map(|target| format!("`{}`", target.model))
             .collect();
+        if self.settings.is_empty() && !self.served.is_empty() {
+            let targets = targets.join(", ");
+            let served = served_to_markdown(&self.served);
+            return format!("drafter at `{}` for {targets}\n{served}", self.drafter.path);
+        }
         let mut text = format!(
             "{} drafter `{}` ({} parameters) for {}\n\n",
             self.drafter.kind,
@@ -377,6 +387,7 @@ impl Report {
         if let Some(sampling) = &self.lossless.sampling {
             _ = write!(text, "\n{sampling}\n");
         }
+        text.push_str(&served_to_markdown(&self.served));
         text
     }
 }

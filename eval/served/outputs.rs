@@ -1,0 +1,149 @@
+//! Greedy outputs of a server against those of another, or against its own of another run.
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::answer::Answer;
+use crate::greedy_test::Difference;
+
+/// Differences that a table names.
+const SHOWN: usize = 3;
+
+/// What outputs are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComparedWith {
+    /// Those of the baseline server with as many requests under way.
+    Baseline,
+    /// Those of the same server with as many requests under way as in its first run. An engine's arithmetic may depend on
+    /// what else is in a batch, so this is how many outputs differ without any speculation.
+    FirstRun,
+}
+
+/// How many outputs differ, token by token up to the first difference.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServedOutputs {
+    /// What they were compared with.
+    pub with: ComparedWith,
+    /// Outputs compared.
+    pub outputs: u64,
+    /// Of these, those that differ.
+    pub differ: u64,
+    /// Tokens compared.
+    pub tokens: u64,
+    /// Where each of them differs first, `plain` being the token compared with. The margin of the two tokens is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Difference>,
+}
+
+impl ServedOutputs {
+    /// Compares the answers to the same prompts, whose datasets and numbers there are `places`. `None` where a server gives no
+    /// token ids.
+    pub fn new(
+        with: ComparedWith,
+        places: &[(&str, usize)],
+        answers: &[Answer],
+        others: &[Answer],
+    ) -> Option<Self> {
+        let mut found = Self {
+            with,
+            outputs: 0,
+            differ: 0,
+            tokens: 0,
+            differences: Vec::new(),
+        };
+        for (&(dataset, prompt), (answer, other)) in places.iter().zip(answers.iter().zip(others)) {
+            let (ids, plain) = (answer.ids.as_deref(), other.ids.as_deref());
+            // An answer without tokens has no part in which their ids could stand.
+            let none = |answer: &Answer| (answer.tokens == 0).then_some(&[][..]);
+            let (ids, plain) = (ids.or(none(answer))?, plain.or(none(other))?);
+            let equal = ids.iter().zip(plain).take_while(|(a, b)| a == b).count();
+            found.outputs += 1;
+            found.tokens += equal as u64;
+            if ids.len() == equal && plain.len() == equal {
+                continue;
+            }
+            found.tokens += 1;
+            found.differ += 1;
+            found.differences.push(Difference {
+                dataset: dataset.into(),
+                prompt,
+                token: equal,
+                plain: plain.get(equal).copied(),
+                speculative: ids.get(equal).copied(),
+                margin: None,
+                tolerance: 0.0,
+            });
+        }
+        Some(found)
+    }
+
+    /// A sentence, and a line for each of the first differences.
+    pub(super) fn lines(&self, what: &str) -> String {
+        let with = match self.with {
+            ComparedWith::Baseline => "from those of the baseline server",
+            ComparedWith::FirstRun => "from those of its own first run",
+        };
+        let mut text = format!(
+            "{what}: {} of {} outputs differ {with} ({} tokens compared).\n",
+            self.differ, self.outputs, self.tokens
+        );
+        for difference in self.differences.iter().take(SHOWN) {
+            _ = writeln!(text, "  - {difference}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(ids: &[u32]) -> Answer {
+        Answer {
+            tokens: ids.len() as u64,
+            ids: Some(ids.to_vec()),
+            ..Answer::default()
+        }
+    }
+
+    const PLACES: [(&str, usize); 3] = [("a", 0), ("a", 1), ("b", 0)];
+
+    fn compared(answers: [&[u32]; 3], others: [&[u32]; 3]) -> ServedOutputs {
+        let [answers, others] = [answers, others].map(|all| all.map(answer));
+        ServedOutputs::new(ComparedWith::Baseline, &PLACES, &answers, &others).unwrap()
+    }
+
+    #[test]
+    fn the_first_place_where_outputs_differ_is_told() {
+        let found = compared([&[1, 2], &[1, 2, 3], &[4]], [&[1, 2], &[1, 5, 3], &[4, 6]]);
+        assert_eq!((found.outputs, found.differ), (3, 2));
+        assert_eq!(found.tokens, 2 + 2 + 2);
+        let expected = "\
+T=0: 2 of 3 outputs differ from those of the baseline server (6 tokens compared).
+  - a, prompt 1, token 1: 2 in place of 5
+  - b, prompt 0, token 1: the end in place of 6
+";
+        assert_eq!(found.lines("T=0"), expected);
+    }
+
+    #[test]
+    fn outputs_that_are_equal_or_empty_do_not_differ() {
+        let found = compared([&[1], &[], &[2, 3]], [&[1], &[], &[2, 3]]);
+        assert_eq!((found.outputs, found.differ, found.tokens), (3, 0, 3));
+    }
+
+    #[test]
+    fn without_ids_nothing_is_compared() {
+        let silent = Answer {
+            tokens: 2,
+            ..Answer::default()
+        };
+        let answers = [answer(&[1, 2])];
+        let found = ServedOutputs::new(ComparedWith::Baseline, &PLACES[..1], &answers, &[silent]);
+        assert_eq!(found, None);
+        let empty = Answer::default();
+        let found = ServedOutputs::new(ComparedWith::Baseline, &PLACES[..1], &answers, &[empty]);
+        assert_eq!(found.unwrap().differ, 1);
+    }
+}
