@@ -20,9 +20,9 @@ use spectrain_models::{
 use crate::workspace::Workspace;
 
 /// Tokens of each output.
-const NEW: usize = 40;
+pub const NEW: usize = 40;
 /// Tokens of each draft.
-const LENGTH: usize = 4;
+pub const LENGTH: usize = 4;
 const PROMPTS: usize = 6;
 
 /// Tokens that the target knows.
@@ -89,10 +89,10 @@ fn recipe(kind: &str, name: &str, more: &str) -> String {
 
 /// What was decoded for each prompt, and counts of passes, drafted and accepted tokens.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Decoded {
-    tokens: Vec<Vec<u64>>,
-    passes: Vec<u64>,
-    accepted: Vec<u64>,
+pub struct Decoded {
+    pub tokens: Vec<Vec<u64>>,
+    pub passes: Vec<u64>,
+    pub accepted: Vec<u64>,
 }
 
 impl Decoded {
@@ -119,7 +119,7 @@ impl Decoded {
 
 /// How an engine ends an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Last {
+pub enum Last {
     /// It drafts in full to the end, counts what it accepts, and then cuts off what is too much.
     Whole,
     /// It counts no more than what was left to be decoded.
@@ -130,7 +130,7 @@ enum Last {
 const FURTHER: usize = NEW + LENGTH + 1;
 
 /// What this program decodes.
-fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
+pub fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
     let words = [
         "evaluate",
         "--target",
@@ -268,7 +268,7 @@ fn numbers(list: &Value) -> Vec<u64> {
 }
 
 /// The Python of an environment that a variable names, or nothing and a word about it.
-fn python(variable: &str) -> Option<PathBuf> {
+pub fn python(variable: &str) -> Option<PathBuf> {
     let Some(environment) = std::env::var_os(variable) else {
         eprintln!(
             "skipped: `{variable}` names no Python environment; see `tests/engines/README.md`"
@@ -311,7 +311,7 @@ fn run_jobs(python: &Path, runner: &str, workspace: &Workspace, jobs: &[Value]) 
 }
 
 /// A target, a drafter of each of some kinds for it, and prompts.
-fn trained(kinds: &[(&str, &str, &str)]) -> (Workspace, Vec<Vec<u64>>) {
+pub fn trained(kinds: &[(&str, &str, &str)]) -> (Workspace, Vec<Vec<u64>>) {
     let workspace = Workspace::of(TARGET);
     workspace.run(&["recipe", "recipe.toml"]).succeeded();
     for (kind, name, more) in kinds {

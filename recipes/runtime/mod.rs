@@ -1,5 +1,5 @@
 //! Models at work: the device, the target and its files, a drafter and its trial, prompts, the check before training, the benchmark,
-//! and the Ctrl-C that stops them.
+//! servers, and the Ctrl-C that stops them.
 
 pub mod bench;
 pub mod decoded;
@@ -10,6 +10,7 @@ pub mod model_files;
 pub mod pair;
 pub mod prompts;
 pub mod self_check;
+pub mod server;
 pub(crate) mod sizes;
 pub mod target;
 pub mod text;

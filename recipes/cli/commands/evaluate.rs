@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_eval::{DraftChoice, PromptSet, TargetReport};
+use spectrain_eval::{DraftChoice, DrafterReport, PromptSet, Report, TargetReport};
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
 use crate::cli::progress::{Output, print};
@@ -19,15 +19,27 @@ use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::stages::report::write;
 
+pub mod arguments;
+mod prompts;
+mod ready;
+mod run;
+mod served_model;
+mod sweep;
+
+use arguments::{ServedArguments, Servers};
+use prompts::ServedPrompts;
+use sweep::{Sweep, failure};
+
 /// Arguments of `spectrain evaluate`.
 #[derive(Debug, clap::Args)]
 pub struct EvaluateArguments {
     /// The target: a hub id or a folder; may be repeated, for targets that share their tokens
     #[arg(long = "target", value_name = "TARGET", required = true)]
     targets: Vec<String>,
-    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`
-    #[arg(long, value_name = "DRAFTER")]
-    drafter: String,
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`. With `--server`
+    /// it can be left out, and nothing is decoded here
+    #[arg(long, value_name = "DRAFTER", required_unless_present = "server")]
+    drafter: Option<String>,
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
@@ -43,6 +55,12 @@ pub struct EvaluateArguments {
     /// Temperature; may be repeated
     #[arg(long = "temperature", value_name = "T", default_values_t = [0.0, 1.0])]
     temperatures: Vec<f64>,
+    /// Above temperature 0, keep this many of the most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Above temperature 0, keep the fewest tokens that hold this much probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
     /// Tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
@@ -74,6 +92,8 @@ pub struct EvaluateArguments {
     #[arg(long, value_name = "FILE")]
     outputs: Option<PathBuf>,
     #[command(flatten)]
+    served: ServedArguments,
+    #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
     device: DeviceArgument,
@@ -82,52 +102,109 @@ pub struct EvaluateArguments {
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let table = arguments.table()?;
-    let at = DrafterAt::find(&arguments.drafter, &arguments.runs)?;
-    let drafter = at.folder()?;
-    let name = &arguments.device.device;
-    let dtype = device::target_dtype(TargetType::Auto, name);
+    let servers = arguments.served.connect()?;
+    let drafter = arguments.drafter.as_ref();
+    let at = drafter.map(|name| DrafterAt::find(name, &arguments.runs));
+    let at = at.transpose()?;
+    let folder = at.as_ref().map(DrafterAt::folder).transpose()?;
+    let dtype = device::target_dtype(TargetType::Auto, &arguments.device.device);
     let targets = arguments.targets(dtype)?;
-    if !arguments.other_target {
-        check_target(&drafter, &targets)?;
+    if let (Some(folder), false) = (&folder, arguments.other_target) {
+        check_target(folder, &targets)?;
     }
-    let data = DataTable {
-        max_length: arguments.max_length,
-        template_variables: arguments.template.with_those_of(&drafter)?,
-        ..DataTable::default()
-    };
+    let data = arguments.data(folder.as_deref())?;
     let text = Text::of(&targets[0].folder, &data)?;
     let (sets, others) = arguments.prompts(&text, table.prompts)?;
-    let trial = Trial {
-        targets: &targets,
-        drafter: &drafter,
-        device: &device::device(name)?,
-        dtype,
-        sets: &sets,
-        calibration: &calibration(others, &sets, &table),
-        table: &table,
-        ends: if arguments.ignore_stop {
-            Ends::AtLength
-        } else {
-            Ends::AtStopTokens
-        },
-        outputs: arguments.outputs.as_deref(),
-        output: Output::detect(),
+    let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));
+    let sweep = sweep.transpose()?;
+    let mut report = match (&at, &folder) {
+        (Some(at), Some(folder)) => {
+            let mut report = arguments.decode(folder, &targets, (&sets, others), &table)?;
+            report.drafter.path = at.name(folder);
+            report
+        }
+        _ => {
+            let mut report = Report::new(
+                targets[0].report.clone(),
+                DrafterReport::default(),
+                Vec::new(),
+            );
+            report.drafter.path = arguments.served.server.clone().unwrap_or_default();
+            report
+        }
     };
-    let mut report = trial.report()?;
     report.recipe = json!({ "evaluate": table });
     if !data.template_variables.is_empty() {
         report.recipe["data"] = json!({ (TEMPLATE_VARIABLES): data.template_variables });
     }
-    report.drafter.path = at.name(&drafter);
-    report.drafter.sha256 = target::sha256_of_drafter(&drafter)?;
-    report.device = device_report(name);
+    if let Some(sweep) = &sweep {
+        report.served = sweep.measure(&table, &report.settings, Output::detect())?;
+    }
     if let Some(out) = &arguments.out {
         write(&report, out)?;
     }
-    print(report.to_markdown())
+    print(report.to_markdown())?;
+    failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
 }
 
 impl EvaluateArguments {
+    /// Decodes all prompts with the drafter in `folder`. Its path is still to be filled in.
+    fn decode(
+        &self,
+        folder: &Path,
+        targets: &[TrialTarget],
+        (sets, others): (&[PromptSet], Vec<Vec<u32>>),
+        table: &EvaluateTable,
+    ) -> Result<Report> {
+        let name = &self.device.device;
+        let trial = Trial {
+            targets,
+            drafter: folder,
+            device: &device::device(name)?,
+            dtype: device::target_dtype(TargetType::Auto, name),
+            sets,
+            calibration: &calibration(others, sets, table),
+            table,
+            ends: if self.ignore_stop {
+                Ends::AtLength
+            } else {
+                Ends::AtStopTokens
+            },
+            outputs: self.outputs.as_deref(),
+            output: Output::detect(),
+        };
+        let mut report = trial.report()?;
+        report.drafter.sha256 = target::sha256_of_drafter(folder)?;
+        report.device = device_report(name);
+        Ok(report)
+    }
+
+    /// What servers are asked, which end where the target in a folder does.
+    fn sweep<'a>(
+        &'a self,
+        servers: Servers,
+        target: &Path,
+        sets: &'a [PromptSet],
+    ) -> Result<Sweep<'a>> {
+        let stop = target::stop_tokens(&ModelFolder::open(target)?)?;
+        let stop = Some(stop).filter(|stop| !self.ignore_stop && !stop.is_empty());
+        let prompts = ServedPrompts::new(sets, self.max_new_tokens, stop);
+        Sweep::ready(servers, prompts, &self.served.concurrency)
+    }
+
+    /// How prompts are made, by the template's variables that the drafter in `folder` was trained with.
+    fn data(&self, folder: Option<&Path>) -> Result<DataTable> {
+        let template_variables = match folder {
+            Some(folder) => self.template.with_those_of(folder)?,
+            None => self.template.given(),
+        };
+        Ok(DataTable {
+            max_length: self.max_length,
+            template_variables,
+            ..DataTable::default()
+        })
+    }
+
     /// What a recipe would say of it.
     fn table(&self) -> Result<EvaluateTable> {
         for (at, target) in self.targets.iter().enumerate() {
@@ -139,6 +216,8 @@ impl EvaluateArguments {
             targets: self.targets.iter().skip(1).cloned().collect(),
             prompts: self.count,
             temperatures: self.temperatures.clone(),
+            top_k: self.top_k,
+            top_p: self.top_p,
             draft_lengths: match (&self.draft_lengths[..], &self.drafts[..]) {
                 ([], []) => EvaluateTable::default().draft_lengths,
                 (lengths, _) => lengths.to_vec(),
@@ -148,7 +227,6 @@ impl EvaluateArguments {
             verifier: self.verifier,
             baseline: !self.no_baseline,
             seed: self.seed,
-            ..EvaluateTable::default()
         };
         table.check().map_err(Misuse::from)?;
         Ok(table)

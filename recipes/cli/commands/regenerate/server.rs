@@ -2,24 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 use spectrain_data::Message;
 use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
-use ureq::http::{StatusCode, Uri};
-use ureq::{Agent, Body, http::Response};
 
-use super::protocol::{Complaint, Completion, Models};
-use crate::errors::Misuse;
-
-/// Bytes of a response, at most: an answer with the probabilities of a hundred thousand tokens is shorter.
-const LONGEST_BODY: u64 = 32 << 20;
-/// Models that an error names.
-const MOST_NAMES: usize = 20;
-/// Characters of a server's message that a reason has.
-const LONGEST_REASON: usize = 300;
-/// The longest pause that a server may ask for.
-const LONGEST_WAIT: f64 = 3600.0;
+use super::protocol::Completion;
+use crate::runtime::server::client::{Client, passing, said, shortened};
 
 /// Where the server is and what it is asked.
 #[derive(Clone)]
@@ -40,53 +29,31 @@ pub struct ServerSettings {
 
 /// A server with its model.
 pub struct Server {
-    agent: Agent,
+    client: Client,
     settings: ServerSettings,
-    base: String,
     model: String,
 }
 
 impl Server {
     /// Checks the address and, if no model is named, asks the server which one it has.
     pub fn connect(settings: ServerSettings) -> Result<Self> {
-        let base = settings.url.trim_end_matches('/');
-        let base = format!("{}/v1", base.trim_end_matches("/v1"));
-        let uri: Option<Uri> = base.parse().ok();
-        let host = uri
-            .filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")))
-            .and_then(|uri| Some(uri.host()?.to_owned()));
-        let Some(host) = host else {
-            let found = &settings.url;
-            let message = format!("`--server`: expected `http://HOST:PORT`, found `{found}`");
-            return Err(Misuse(message).into());
+        let (url, key) = (&settings.url, settings.key.clone());
+        let client = Client::new("--server", url, key, settings.timeout)?;
+        let model = match &settings.model {
+            Some(model) => model.clone(),
+            None => {
+                let asked = client.model(None).with_context(|| {
+                    let root = client.root();
+                    format!("cannot ask `{root}/v1/models` for the model; `--model` names it")
+                })?;
+                asked.id
+            }
         };
-        let mut config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .max_idle_connections_per_host(1024)
-            .max_idle_connections(1024)
-            .timeout_global(Some(settings.timeout));
-        // A proxy has another idea of what is local.
-        if matches!(host.as_str(), "localhost" | "127.0.0.1" | "[::1]") {
-            config = config.proxy(None);
-        }
-        let mut server = Self {
-            agent: config.build().into(),
-            model: settings.model.clone().unwrap_or_default(),
+        Ok(Self {
+            client,
             settings,
-            base,
-        };
-        if server.settings.model.is_none() {
-            let asked = server.only_model();
-            server.model = asked.with_context(|| {
-                format!(
-                    "cannot ask `{}/models` for the model; `--model` names it",
-                    server.base
-                )
-            })?;
-        }
-        Ok(server)
+            model,
+        })
     }
 
     /// The model's name.
@@ -97,26 +64,6 @@ impl Server {
     /// Further keys of every request's body.
     pub fn body(&self) -> &Map<String, Value> {
         &self.settings.body
-    }
-
-    fn only_model(&self) -> Result<String> {
-        let mut request = self.agent.get(format!("{}/models", self.base));
-        if let Some(key) = &self.settings.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
-        let body = read(request.call()).map_err(|failure| match failure {
-            Failure::Passing { reason, .. } | Failure::Lasting { reason } => anyhow!(reason),
-        })?;
-        let models: Models = serde_json::from_slice(&body)?;
-        match &models.data[..] {
-            [model] => Ok(model.id.clone()),
-            several => {
-                let names = several.iter().take(MOST_NAMES);
-                let names: Vec<&str> = names.map(|model| model.id.as_str()).collect();
-                let (count, names) = (several.len(), names.join("`, `"));
-                bail!("expected one model, found {count} (`{names}`)")
-            }
-        }
     }
 }
 
@@ -130,70 +77,9 @@ impl Answers for Server {
             // Engines read it as a signed number of 64 bits, or of 32.
             body.insert("seed".into(), (request.seed(seed) >> 33).into());
         }
-        let mut post = self
-            .agent
-            .post(format!("{}/chat/completions", self.base))
-            .header("Content-Type", "application/json");
-        if let Some(key) = &self.settings.key {
-            post = post.header("Authorization", format!("Bearer {key}"));
-        }
-        read_answer(&read(post.send(Value::Object(body).to_string()))?)
+        let path = "/v1/chat/completions";
+        read_answer(&self.client.post(path, &Value::Object(body))?)
     }
-}
-
-fn passing(reason: impl Into<String>) -> Failure {
-    Failure::Passing {
-        reason: reason.into(),
-        wait: None,
-    }
-}
-
-/// The body of a response that tells of success.
-fn read(response: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Failure> {
-    // A name that is not found and a connection that is refused are those of a server that starts.
-    let lost = |error: ureq::Error| passing(error.to_string());
-    let mut response = response.map_err(lost)?;
-    let status = response.status();
-    let wait = response.headers().get("Retry-After");
-    let wait = wait.and_then(|value| seconds(value.to_str().ok()?));
-    let limited = response.body_mut().with_config().limit(LONGEST_BODY);
-    let body = limited.read_to_vec();
-    if status.is_success() {
-        return body.map_err(lost);
-    }
-    let said = said(&body.unwrap_or_default());
-    let reason = format!("status {}{said}", status.as_u16());
-    let passes = status.is_server_error()
-        || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-    if passes {
-        Err(Failure::Passing { reason, wait })
-    } else {
-        Err(Failure::Lasting { reason })
-    }
-}
-
-/// The seconds of a `Retry-After`; its other form, a date, is not read.
-fn seconds(text: &str) -> Option<Duration> {
-    let seconds: f64 = text.trim().parse().ok()?;
-    (seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(LONGEST_WAIT)))
-}
-
-/// The message in the body of an error, as the end of a sentence.
-fn said(body: &[u8]) -> String {
-    let read: Complaint = serde_json::from_slice(body).unwrap_or_default();
-    let places = [read.error.0, read.message.0, read.detail.0];
-    // What is no message may be long, and is shown in part.
-    let whole = || String::from_utf8_lossy(&body[..body.len().min(4 * LONGEST_REASON)]);
-    let message = places.into_iter().flatten().next();
-    let message = message.unwrap_or_else(|| whole().trim().to_owned());
-    match message.as_str() {
-        "" => String::new(),
-        _ => format!(": {}", shortened(&message)),
-    }
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(LONGEST_REASON).collect()
 }
 
 /// The answer in the body of a response. What is not one may be so at another try.
@@ -305,23 +191,5 @@ mod tests {
         assert!(reason(format!("{calls}{beside}]}}}}]}}")).contains("tools"));
         assert!(reason(format!(r#"{{"detail":[{beside}]}}"#)).len() < 1000);
         assert!(reason(r#"{"error":{"type":"x","message":"no"}}"#.to_owned()).ends_with(": no"));
-    }
-
-    #[test]
-    fn a_pause_that_is_asked_for_is_read_in_seconds() {
-        assert_eq!(seconds("2"), Some(Duration::from_secs(2)));
-        assert_eq!(seconds(" 0.25 "), Some(Duration::from_millis(250)));
-        assert_eq!(seconds("1e99"), Some(Duration::from_secs(3600)));
-        for other in ["-1", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"] {
-            assert_eq!(seconds(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn an_errors_message_is_found_in_its_forms() {
-        assert_eq!(said(br#"{"error": {"message": "too long"}}"#), ": too long");
-        assert_eq!(said(br#"{"error": "no"}"#), ": no");
-        assert_eq!(said(b"<html>"), ": <html>");
-        assert_eq!(said(b""), "");
     }
 }

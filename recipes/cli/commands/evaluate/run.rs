@@ -1,0 +1,236 @@
+//! One run: every prompt is asked once, with some number of requests under way.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use spectrain_eval::served::acceptance::DraftCounts;
+use spectrain_eval::served::answer::Answer;
+use spectrain_eval::served::counters::{Counted, Counters};
+use spectrain_eval::served::figures::ServedRun;
+use spectrain_models::Sampling;
+
+use super::prompts::ServedPrompts;
+use super::ready::Tells;
+use super::served_model::{Asking, ServedModel};
+use crate::runtime::interruption::{check_interrupted, interrupted};
+
+/// Tokens of answers that only warm the server up.
+const WARM_UP_TOKENS: usize = 8;
+
+/// A server that is asked all prompts.
+pub(super) struct Run<'a> {
+    pub(super) server: &'a ServedModel,
+    pub(super) prompts: &'a ServedPrompts<'a>,
+    pub(super) sampling: Sampling,
+    pub(super) concurrency: usize,
+    /// How the server's drafts get known.
+    pub(super) tells: Tells,
+}
+
+/// What a run found, and what must be known to read it.
+pub(super) struct Ran {
+    pub(super) run: ServedRun,
+    pub(super) notes: Vec<String>,
+}
+
+impl Run<'_> {
+    /// Asks every prompt, after some that are not counted; `done` is called for each answer.
+    pub(super) fn go(&self, done: &mut dyn FnMut()) -> Result<Ran> {
+        let asking = self.prompts.asking(self.sampling);
+        self.warm_up()?;
+        let before = self.server.counters_at_rest(0)?;
+        let begin = Instant::now();
+        let answers = match (self.concurrency, self.tells) {
+            (1, Tells::ByCounters) => self.ask_between_readings(&asking, before.clone(), done)?,
+            _ => self.ask(&asking, self.prompts.tokens.len(), self.concurrency, done)?,
+        };
+        let mut seconds = begin.elapsed().as_secs_f64();
+        if self.concurrency == 1 {
+            // What happens between two requests is not the server's time.
+            seconds = answers.iter().map(|answer| answer.seconds).sum();
+        }
+        let mut run = ServedRun {
+            answers,
+            seconds,
+            counted: None,
+            told: self.tells == Tells::WithAnswers,
+        };
+        let counted = before
+            .as_ref()
+            .map(|before| self.counted(before, run.tokens()));
+        run.counted = counted.transpose()?.flatten();
+        let notes = self.notes(&run, before.as_ref());
+        Ok(Ran { run, notes })
+    }
+
+    /// What the counters grew by since `before`, in which time so many tokens were received.
+    fn counted(&self, before: &Counters, received: u64) -> Result<Option<Counted>> {
+        let after = self.server.counters_at_rest(before.generated + received)?;
+        Ok(after.map(|after| after.since(before)).transpose()?)
+    }
+
+    /// As many short answers at a time as the run has, in which an engine compiles and tunes what it needs.
+    fn warm_up(&self) -> Result<()> {
+        let mut asking = self.prompts.asking(self.sampling);
+        asking.max_new_tokens = WARM_UP_TOKENS.min(asking.max_new_tokens);
+        asking.stop = None;
+        let requests = self.concurrency.min(self.prompts.tokens.len());
+        let answers = self.ask(&asking, requests, self.concurrency, &mut || {});
+        answers.map(drop).context("before the run")
+    }
+
+    /// The answers to the first prompts, with some number of requests under way.
+    fn ask(
+        &self,
+        asking: &Asking,
+        prompts: usize,
+        concurrency: usize,
+        done: &mut dyn FnMut(),
+    ) -> Result<Vec<Answer>> {
+        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (sender, receiver) = channel();
+        let mut answers = vec![None; prompts];
+        let mut failed = None;
+        std::thread::scope(|scope| {
+            for _ in 0..concurrency.min(prompts) {
+                let (next, stop, sender) = (&next, &stop, sender.clone());
+                scope.spawn(move || self.work(asking, prompts, (next, stop), &sender));
+            }
+            drop(sender);
+            for (number, answer) in receiver {
+                match answer {
+                    Ok(answer) => {
+                        answers[number] = Some(answer);
+                        done();
+                    }
+                    // What fails after the first failure fails because of it.
+                    Err(error) => {
+                        stop.store(true, Ordering::Relaxed);
+                        failed.get_or_insert(self.at(number, error));
+                    }
+                }
+            }
+        });
+        check_interrupted()?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(answers.into_iter().flatten().collect()),
+        }
+    }
+
+    /// Asks one prompt after the other, until there are no more or one failed somewhere.
+    fn work(
+        &self,
+        asking: &Asking,
+        prompts: usize,
+        (next, stop): (&AtomicUsize, &AtomicBool),
+        results: &Sender<(usize, Result<Answer>)>,
+    ) {
+        let stopped = || stop.load(Ordering::Relaxed) || interrupted();
+        while !stopped() {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= prompts {
+                return;
+            }
+            let prompt = self.prompts.tokens[number];
+            let answer = self.server.answer(prompt, asking, &stopped);
+            let failed = answer.is_err();
+            if results.send((number, answer)).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    /// One request at a time, with the counters read around each, which then tell what was drafted for it.
+    fn ask_between_readings(
+        &self,
+        asking: &Asking,
+        mut before: Option<Counters>,
+        done: &mut dyn FnMut(),
+    ) -> Result<Vec<Answer>> {
+        let mut answers = Vec::new();
+        for (number, prompt) in self.prompts.tokens.iter().enumerate() {
+            check_interrupted()?;
+            let answer = self.server.answer(prompt, asking, &interrupted);
+            let mut answer = answer.map_err(|error| self.at(number, error))?;
+            let least = before.as_ref().map_or(0, |before| before.generated) + answer.tokens;
+            let after = self.server.counters_at_rest(least)?;
+            if let (Some(before), Some(after)) = (&before, &after) {
+                let counted = after
+                    .since(before)
+                    .map_err(|error| self.at(number, error.into()))?;
+                answer.drafts = counted.drafts;
+            }
+            before = after;
+            answers.push(answer);
+            done();
+        }
+        Ok(answers)
+    }
+
+    fn at(&self, number: usize, error: anyhow::Error) -> anyhow::Error {
+        let (dataset, prompt) = self.prompts.places[number];
+        error.context(format!("dataset `{dataset}`, prompt {prompt}"))
+    }
+
+    /// What must be known to read the figures.
+    fn notes(&self, run: &ServedRun, before: Option<&Counters>) -> Vec<String> {
+        let mut notes = Vec::new();
+        let prompts = self.prompts.tokens.len();
+        if prompts < self.concurrency {
+            notes.push(format!(
+                "there are {prompts} prompts, so no more requests were under way"
+            ));
+        }
+        let running = before.and_then(|before| before.running).unwrap_or(0);
+        if running > 0 {
+            notes.push(format!(
+                "{running} requests of others were under way when it began"
+            ));
+        }
+        let received = run.tokens();
+        match &run.counted {
+            None => notes.push("the server has no counters that would show traffic of others".to_owned()),
+            Some(counted) if counted.generated > received => {
+                let others = counted.generated - received;
+                let beside = match run.drafts() {
+                    Some(_) if run.told => "the speed is not that of a server alone",
+                    _ => "neither speed nor τ are those of these prompts alone",
+                };
+                notes.push(format!(
+                    "others had the server generate {others} tokens meanwhile, beside {received} of ours: {beside}"
+                ));
+            }
+            Some(counted) if counted.generated < received => notes.push(format!(
+                "the server counted {} tokens of {received} that it sent: its counters are those of a part of its processes",
+                counted.generated
+            )),
+            Some(_) => {}
+        }
+        notes.extend(other_counts(run));
+        if let Some(drafts) = run.drafts().map(|of_each| DraftCounts::pooled(&of_each))
+            && drafts.drafts == 0
+        {
+            notes.push("the server drafted nothing, so there is no τ".to_owned());
+        }
+        notes
+    }
+}
+
+/// Where the drafts told with the answers are not those of the counters, though nobody else was served.
+fn other_counts(run: &ServedRun) -> Option<String> {
+    let counted = run.counted.as_ref()?;
+    let of_counters = counted.drafts.as_ref()?;
+    let told = DraftCounts::pooled(&run.drafts()?);
+    // SGLang's counter of passes gives accepted tokens only up to where answers are cut.
+    let differ = (told.drafts, told.accepted) != (of_counters.drafts, of_counters.accepted);
+    let exact = !of_counters.reaching.is_empty() && counted.generated == run.tokens();
+    (differ && exact).then(|| {
+        format!(
+            "its answers tell of {} accepted tokens of {} drafts, its counters of {} of {}",
+            told.accepted, told.drafts, of_counters.accepted, of_counters.drafts
+        )
+    })
+}

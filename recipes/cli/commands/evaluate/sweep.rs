@@ -1,0 +1,232 @@
+//! Servers at each temperature, with each number of requests under way.
+
+use anyhow::Result;
+use spectrain_eval::served::figures::ServedRun;
+use spectrain_eval::served::outputs::{ComparedWith, ServedOutputs};
+use spectrain_eval::served::report::{InTree, Role, ServedReport};
+use spectrain_eval::{ChainTokens, DraftReport, SettingReport};
+use spectrain_models::Sampling;
+
+use super::arguments::Servers;
+use super::prompts::ServedPrompts;
+use super::ready::{Tells, ready};
+use super::run::{Ran, Run};
+use super::served_model::ServedModel;
+use crate::cli::progress::{Output, Progress};
+use crate::recipe::tables::EvaluateTable;
+use crate::runtime::interruption::{Interrupted, check_interrupted};
+
+/// Servers that can be measured, and how.
+pub(super) struct Sweep<'a> {
+    servers: Servers,
+    /// How the drafts of the server with a drafter get known.
+    tells: Tells,
+    prompts: ServedPrompts<'a>,
+    concurrency: &'a [u16],
+}
+
+/// A run, or why it came to no end.
+type Outcome = Result<Ran, String>;
+
+impl<'a> Sweep<'a> {
+    /// Fails unless both servers can be measured.
+    pub(super) fn ready(
+        servers: Servers,
+        prompts: ServedPrompts<'a>,
+        concurrency: &'a [u16],
+    ) -> Result<Self> {
+        let tells = ready(&servers.drafter, &prompts)?;
+        if let Some(baseline) = &servers.baseline {
+            ready(baseline, &prompts)?;
+        }
+        Ok(Self {
+            servers,
+            tells,
+            prompts,
+            concurrency,
+        })
+    }
+
+    /// One report for each server, temperature and number of requests under way, until a server fails. `settings` is what
+    /// this program found itself.
+    pub(super) fn measure(
+        &self,
+        table: &EvaluateTable,
+        settings: &[SettingReport],
+        output: Output,
+    ) -> Result<Vec<ServedReport>> {
+        let samplings = table.samplings();
+        let (drafter, baseline) = (&self.servers.drafter, self.servers.baseline.as_ref());
+        let servers = 1 + usize::from(baseline.is_some());
+        let total = samplings.len() * self.concurrency.len() * servers * self.prompts.tokens.len();
+        let mut progress = output.start("served", total as u64);
+        let mut reports = Vec::new();
+        let mut alive = [true; 2];
+        for sampling in samplings {
+            // The baseline's answers with the first number of requests under way.
+            let mut first: Option<ServedRun> = None;
+            for &concurrency in self.concurrency {
+                let at = At {
+                    sampling,
+                    concurrency: concurrency.into(),
+                    seed: table.seed,
+                };
+                let drafts = self.ask(Some(drafter), &at, &mut alive[0], &mut progress)?;
+                let plain = self.ask(baseline, &at, &mut alive[1], &mut progress)?;
+                let plain_run = plain.as_ref().and_then(|found| found.as_ref().ok());
+                let plain_run = plain_run.map(|found| &found.run);
+                if let Some(outcome) = &drafts {
+                    let mut report = self.report(drafter, &at, outcome, plain_run);
+                    self.compare(&mut report, &at, outcome, plain_run, ComparedWith::Baseline);
+                    add_in_tree(&mut report, &sampling, settings);
+                    reports.push(report);
+                }
+                if let (Some(outcome), Some(server)) = (&plain, baseline) {
+                    let mut report = self.report(server, &at, outcome, None);
+                    let first = first.as_ref();
+                    self.compare(&mut report, &at, outcome, first, ComparedWith::FirstRun);
+                    reports.push(report);
+                }
+                first = first.or(plain_run.cloned());
+            }
+        }
+        let failed = reports.iter().filter(|report| report.failed.is_some());
+        let failed = failed.count();
+        progress.finish(format!("{} runs, {failed} failed", reports.len()));
+        Ok(reports)
+    }
+
+    /// A run of a server, or the words for what ended it, after which the server is not `alive` and asked no more. Only the
+    /// user can end all runs.
+    fn ask(
+        &self,
+        server: Option<&ServedModel>,
+        at: &At,
+        alive: &mut bool,
+        progress: &mut Progress,
+    ) -> Result<Option<Outcome>> {
+        let Some(server) = server.filter(|_| *alive) else {
+            return Ok(None);
+        };
+        let run = Run {
+            server,
+            prompts: &self.prompts,
+            sampling: at.sampling,
+            concurrency: at.concurrency,
+            tells: match server.role {
+                Role::Drafter => self.tells,
+                Role::Baseline => Tells::Nothing,
+            },
+        };
+        let what = format!("{} at once", at.concurrency);
+        match run.go(&mut || progress.step(&what)) {
+            Ok(ran) => Ok(Some(Ok(ran))),
+            Err(error) if error.is::<Interrupted>() => Err(error),
+            Err(error) => {
+                check_interrupted()?;
+                *alive = false;
+                Ok(Some(Err(format!("{error:#}"))))
+            }
+        }
+    }
+
+    fn report(
+        &self,
+        server: &ServedModel,
+        at: &At,
+        outcome: &Outcome,
+        baseline: Option<&ServedRun>,
+    ) -> ServedReport {
+        let found = outcome.as_ref().ok();
+        let restricted = !at.sampling.is_greedy();
+        ServedReport {
+            role: server.role,
+            url: server.url().to_owned(),
+            model: server.model.id.clone(),
+            engine: server.engine,
+            temperature: at.sampling.temperature,
+            top_k: Some(at.sampling.top_k).filter(|&top_k| restricted && top_k > 0),
+            top_p: Some(at.sampling.top_p).filter(|&top_p| restricted && top_p < 1.0),
+            concurrency: at.concurrency,
+            prompts: self.prompts.tokens.len() as u64,
+            figures: found.map(|found| found.run.figures(baseline, at.seed)),
+            failed: outcome.as_ref().err().cloned(),
+            outputs: None,
+            in_tree: None,
+            notes: found.map(|found| found.notes.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Adds how greedy outputs differ from others.
+    fn compare(
+        &self,
+        report: &mut ServedReport,
+        at: &At,
+        outcome: &Outcome,
+        others: Option<&ServedRun>,
+        with: ComparedWith,
+    ) {
+        let (Ok(found), Some(others), true) = (outcome, others, at.sampling.is_greedy()) else {
+            return;
+        };
+        let (places, answers) = (&self.prompts.places, &found.run.answers);
+        report.outputs = ServedOutputs::new(with, places, answers, &others.answers);
+        if report.outputs.is_none() {
+            let note = "a server gives no `token_ids`, so greedy outputs were not compared";
+            report.notes.push(note.to_owned());
+        }
+    }
+}
+
+/// Where in a sweep a run is.
+struct At {
+    sampling: Sampling,
+    concurrency: usize,
+    seed: u64,
+}
+
+/// Adds to the report of a server with a drafter what this program found with such drafts: chains of its length, of the likeliest tokens.
+fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[SettingReport]) {
+    let Some(figures) = report.figures.as_ref().filter(|_| !settings.is_empty()) else {
+        return;
+    };
+    let length = figures.survival.len();
+    if length == 0 {
+        let note = "the server does not tell how long its drafts are, so there are no in-tree figures beside its own";
+        report.notes.push(note.to_owned());
+        return;
+    }
+    let is_same = |setting: &&SettingReport| {
+        let is_chain = match setting.draft {
+            DraftReport::Chain { length: of, tokens } => {
+                of == length && tokens != Some(ChainTokens::Drawn)
+            }
+            _ => false,
+        };
+        is_chain && !setting.lossy && setting.sampling() == *sampling
+    };
+    match settings.iter().find(is_same) {
+        Some(setting) => {
+            report.in_tree = Some(InTree {
+                setting: setting.heading(),
+                tau: setting.overall.tau,
+                tau_ci95: setting.overall.tau_ci95,
+                survival: setting.overall.survival.clone(),
+            });
+        }
+        None => report.notes.push(format!(
+            "the server drafts chains of {length}, which were not decoded in-tree: `--draft-length {length}` does"
+        )),
+    }
+}
+
+/// What the user is told where a run failed.
+pub(super) fn failure(reports: &[ServedReport]) -> Option<String> {
+    let failed = reports.iter().find(|report| report.failed.is_some())?;
+    Some(format!(
+        "the server `{}` failed with {} requests at once, and was asked no more; the report has the runs before that: {}",
+        failed.url,
+        failed.concurrency,
+        failed.failed.as_deref().unwrap_or_default()
+    ))
+}

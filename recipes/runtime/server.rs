@@ -1,0 +1,4 @@
+//! Servers that speak the OpenAI protocol, asked by `data regenerate` and by `evaluate`.
+
+pub mod client;
+pub(crate) mod protocol;

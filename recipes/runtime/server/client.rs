@@ -1,0 +1,272 @@
+//! The connection to a server that speaks the OpenAI protocol.
+
+use std::io;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::Value;
+use spectrain_data::regenerate::Failure;
+use ureq::http::{StatusCode, Uri};
+use ureq::typestate::WithBody;
+use ureq::{Agent, Body, BodyReader, RequestBuilder, http::Response};
+
+use super::protocol::{Complaint, Model, Models};
+use crate::errors::Misuse;
+
+/// Bytes of a response, at most: an answer with the probabilities of a hundred thousand tokens is shorter.
+const LONGEST_BODY: u64 = 32 << 20;
+/// Models that an error names.
+const MOST_NAMES: usize = 20;
+/// Characters of a server's message that a reason has.
+const LONGEST_REASON: usize = 300;
+/// The longest pause that a server may ask for.
+const LONGEST_WAIT: f64 = 3600.0;
+
+/// A server's address and how it is asked.
+pub struct Client {
+    agent: Agent,
+    /// Without `/v1` and without a slash at its end.
+    root: String,
+    key: Option<String>,
+}
+
+impl Client {
+    /// For the address in `url`, with or without `/v1`, which the user gave by `option`. A request may take `timeout` at
+    /// most, its answer included.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn new(option: &str, url: &str, key: Option<String>, timeout: Duration) -> Result<Self> {
+        let root = url.trim_end_matches('/');
+        let root = root.trim_end_matches("/v1").trim_end_matches('/');
+        let uri: Option<Uri> = root.parse().ok();
+        let host = uri
+            .filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")))
+            .and_then(|uri| Some(uri.host()?.to_owned()));
+        let Some(host) = host else {
+            let message = format!("`{option}`: expected `http://HOST:PORT`, found `{url}`");
+            return Err(Misuse(message).into());
+        };
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_idle_connections_per_host(1024)
+            .max_idle_connections(1024)
+            .timeout_global(Some(timeout));
+        // A proxy has another idea of what is local.
+        if matches!(host.as_str(), "localhost" | "127.0.0.1" | "[::1]") {
+            config = config.proxy(None);
+        }
+        Ok(Self {
+            agent: config.build().into(),
+            root: root.to_owned(),
+            key,
+        })
+    }
+
+    /// The address, without `/v1`.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// The body of the response to `GET PATH`.
+    ///
+    /// # Errors
+    /// There is none, or it tells of a failure.
+    pub fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.root));
+        if let Some(key) = &self.key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        read(request.call())
+    }
+
+    /// The body of the response to `POST PATH`.
+    ///
+    /// # Errors
+    /// There is none, or it tells of a failure.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Vec<u8>, Failure> {
+        read(self.posted(path).send(body.to_string()))
+    }
+
+    /// The body of the response to `POST PATH`, to be read as it comes.
+    ///
+    /// # Errors
+    /// There is none, or it tells of a failure.
+    pub fn stream(&self, path: &str, body: &Value) -> Result<BodyReader<'static>, Failure> {
+        let response = self.posted(path).send(body.to_string()).map_err(lost)?;
+        if !response.status().is_success() {
+            return Err(refused(response));
+        }
+        Ok(response.into_body().into_reader())
+    }
+
+    fn posted(&self, path: &str) -> RequestBuilder<WithBody> {
+        let request = self.agent.post(format!("{}{path}", self.root));
+        let request = request.header("Content-Type", "application/json");
+        match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
+    /// The model of this name; without a name, the only one that the server has.
+    ///
+    /// # Errors
+    /// The server does not say what it has, does not have this one, or has several.
+    pub(crate) fn model(&self, name: Option<&str>) -> Result<Model> {
+        let body = self
+            .get("/v1/models")
+            .map_err(|failure| anyhow!(reason(failure)))?;
+        let models: Models = serde_json::from_slice(&body)?;
+        let count = models.data.len();
+        let names = models.data.iter().take(MOST_NAMES);
+        let names: Vec<&str> = names.map(|model| model.id.as_str()).collect();
+        let names = names.join("`, `");
+        match name {
+            Some(name) => {
+                let found = models.data.into_iter().find(|model| model.id == name);
+                found.ok_or_else(|| {
+                    anyhow!("expected the model `{name}`, found {count} (`{names}`)")
+                })
+            }
+            None => match <[Model; 1]>::try_from(models.data) {
+                Ok([model]) => Ok(model),
+                Err(_) => bail!("expected one model, found {count} (`{names}`)"),
+            },
+        }
+    }
+}
+
+/// What happened.
+pub fn reason(failure: Failure) -> String {
+    match failure {
+        Failure::Passing { reason, .. } | Failure::Lasting { reason } => reason,
+    }
+}
+
+/// A failure that may pass.
+pub(crate) fn passing(reason: impl Into<String>) -> Failure {
+    Failure::Passing {
+        reason: reason.into(),
+        wait: None,
+    }
+}
+
+/// A name that is not found and a connection that is refused are those of a server that starts.
+fn lost(error: ureq::Error) -> Failure {
+    passing(words(&error))
+}
+
+/// Why the rest of a body does not come.
+pub(crate) fn broken_off(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    inner.map_or_else(|| error.to_string(), words)
+}
+
+fn words(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(_) => "not whole within the time of `--timeout`".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The body of a response that tells of success.
+fn read(response: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Failure> {
+    let mut response = response.map_err(lost)?;
+    if !response.status().is_success() {
+        return Err(refused(response));
+    }
+    whole(&mut response).map_err(lost)
+}
+
+fn whole(response: &mut Response<Body>) -> Result<Vec<u8>, ureq::Error> {
+    let limited = response.body_mut().with_config().limit(LONGEST_BODY);
+    limited.read_to_vec()
+}
+
+/// The failure that a response tells of.
+fn refused(mut response: Response<Body>) -> Failure {
+    let status = response.status();
+    let wait = response.headers().get("Retry-After");
+    let wait = wait.and_then(|value| seconds(value.to_str().ok()?));
+    let said = said(&whole(&mut response).unwrap_or_default());
+    let reason = format!("status {}{said}", status.as_u16());
+    let passes = status.is_server_error()
+        || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+    if passes {
+        Failure::Passing { reason, wait }
+    } else {
+        Failure::Lasting { reason }
+    }
+}
+
+/// The seconds of a `Retry-After`; its other form, a date, is not read.
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    (seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(LONGEST_WAIT)))
+}
+
+/// The message in the body of an error, as the end of a sentence.
+pub(crate) fn said(body: &[u8]) -> String {
+    let read: Complaint = serde_json::from_slice(body).unwrap_or_default();
+    let places = [read.error.0, read.message.0, read.detail.0];
+    // What is no message may be long, and is shown in part.
+    let whole = || String::from_utf8_lossy(&body[..body.len().min(4 * LONGEST_REASON)]);
+    let message = places.into_iter().flatten().next();
+    let message = message.unwrap_or_else(|| whole().trim().to_owned());
+    match message.as_str() {
+        "" => String::new(),
+        _ => format!(": {}", shortened(&message)),
+    }
+}
+
+/// As much of a server's text as a reason has.
+pub(crate) fn shortened(text: &str) -> String {
+    text.chars().take(LONGEST_REASON).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_that_is_asked_for_is_read_in_seconds() {
+        assert_eq!(seconds("2"), Some(Duration::from_secs(2)));
+        assert_eq!(seconds(" 0.25 "), Some(Duration::from_millis(250)));
+        assert_eq!(seconds("1e99"), Some(Duration::from_secs(3600)));
+        for other in ["-1", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"] {
+            assert_eq!(seconds(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_errors_message_is_found_in_its_forms() {
+        assert_eq!(said(br#"{"error": {"message": "too long"}}"#), ": too long");
+        assert_eq!(said(br#"{"error": "no"}"#), ": no");
+        assert_eq!(said(b"<html>"), ": <html>");
+        assert_eq!(said(b""), "");
+    }
+
+    #[test]
+    fn an_address_is_taken_with_and_without_its_version() {
+        for url in [
+            "http://a:1",
+            "http://a:1/",
+            "http://a:1/v1",
+            "http://a:1/v1/",
+        ] {
+            let client = Client::new("--server", url, None, Duration::from_secs(1)).unwrap();
+            assert_eq!(client.root(), "http://a:1");
+        }
+        for url in ["a:1", "ftp://a", "http://", ""] {
+            let error = Client::new("--server", url, None, Duration::from_secs(1)).err();
+            let told = error.unwrap().to_string();
+            assert!(
+                told.starts_with("`--server`: expected `http://HOST:PORT`"),
+                "{told}"
+            );
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A real vLLM that serves: what `spectrain evaluate --server` says of it is what this program decodes.
+//!
+//! Opt-in, as an engine takes gigabytes: see `tests/engines/README.md`.
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::engines::{LENGTH, Last, NEW, ours, python, trained};
+use crate::workspace::{Workspace, signal};
+
+/// How long vLLM may take to start.
+const START: Duration = Duration::from_secs(300);
+
+/// A server, which ends with the test.
+struct Server {
+    process: Child,
+    url: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Asked so, it ends the processes that it has started.
+        signal(&self.process, "-TERM");
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    /// vLLM on the CPU in f32, with these options besides.
+    fn start(python: &Path, workspace: &Workspace, more: &[&str]) -> Self {
+        let port = {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            free.local_addr().unwrap().port().to_string()
+        };
+        let words = [
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port,
+        ];
+        let fixed = [
+            "--dtype",
+            "float32",
+            "--enforce-eager",
+            "--max-model-len",
+            "512",
+            "--max-num-seqs",
+            "8",
+            "--model",
+            "runs/eagle3/synthetic/target",
+        ];
+        let process = Command::new(python)
+            .args([&words[..], &fixed, more].concat())
+            .current_dir(workspace.path(""))
+            .envs([
+                ("HF_HUB_OFFLINE", "1"),
+                ("VLLM_CPU_KVCACHE_SPACE", "1"),
+                ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+                ("VLLM_LOGGING_LEVEL", "ERROR"),
+                ("VLLM_NO_USAGE_STATS", "1"),
+            ])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            process,
+            url: format!("http://127.0.0.1:{port}"),
+        }
+    }
+
+    fn wait(&mut self) {
+        let late = Instant::now() + START;
+        let address = self.url.trim_start_matches("http://");
+        while std::net::TcpStream::connect(address).is_err() {
+            assert!(self.process.try_wait().unwrap().is_none(), "vLLM ended");
+            assert!(Instant::now() < late, "vLLM does not start");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+#[test]
+fn vllm_serves_with_the_acceptance_that_this_program_finds() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let (workspace, prompts) = trained(&[]);
+    let drafter = "runs/eagle3/export/drafter";
+    let config =
+        json!({"method": "eagle3", "model": drafter, "num_speculative_tokens": LENGTH}).to_string();
+    let speculative = ["--speculative-config", &config];
+    let telling = ["--per-request-spec-decode-metrics", "summary"];
+    let ours = ours(&workspace, drafter, Last::Whole);
+    let [passes, accepted] =
+        [&ours.passes, &ours.accepted].map(|counts| counts.iter().sum::<u64>());
+    for telling in [&telling[..], &[]] {
+        let mut servers = [
+            Server::start(&python, &workspace, &[&speculative[..], telling].concat()),
+            Server::start(&python, &workspace, &[]),
+        ];
+        servers.iter_mut().for_each(Server::wait);
+        let [length, new] = [LENGTH, NEW].map(|number| number.to_string());
+        let words = [
+            "evaluate",
+            "--target",
+            "runs/eagle3/synthetic/target",
+            "--drafter",
+            drafter,
+            "--prompts",
+            "prompts.jsonl",
+            "--temperature",
+            "0",
+            "--draft-length",
+            &length,
+            "--max-new-tokens",
+            &new,
+            "--ignore-stop",
+            "--out",
+            "out",
+            "--server",
+            &servers[0].url,
+            "--baseline-server",
+            &servers[1].url,
+            "--concurrency",
+            "1",
+            "--concurrency",
+            "4",
+        ];
+        let outcome = workspace.run(&words).succeeded();
+        eprintln!("{}", outcome.stdout);
+        let report = workspace.json("out/report.json");
+        let served: Vec<&Value> = report["served"].as_array().unwrap().iter().collect();
+        for report in served.iter().filter(|report| report["role"] == "drafter") {
+            let drafts = &report["figures"]["drafts"];
+            assert_eq!(
+                (&drafts["drafts"], &drafts["accepted"]),
+                (&json!(passes), &json!(accepted)),
+                "{report}"
+            );
+            assert_eq!(report["figures"]["tokens"], prompts.len() * NEW);
+            assert_eq!(report["outputs"]["differ"], 0, "{report}");
+            assert!(report["in_tree"]["tau"].as_f64().unwrap() > 1.0);
+            assert!(report.get("notes").is_none(), "{report}");
+        }
+    }
+}
