@@ -18,7 +18,7 @@ use crate::hash;
 use crate::json;
 use crate::mismatch::Mismatch;
 use crate::regular;
-use crate::tensors::{NamedTensor, floats};
+use crate::tensors::NamedTensor;
 
 pub(crate) use index::shard_files;
 pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
@@ -167,30 +167,15 @@ impl ModelFolder {
 
     /// Reads a tensor of the shape `expected`; see [`read`](Self::read).
     pub fn read_bytes(&self, name: &str, expected: &[usize]) -> Result<(DType, Vec<u8>)> {
-        let info = self.info_of_shape(name, expected)?;
-        Ok((info.dtype, self.checked(info)?.to_vec()))
-    }
-
-    /// Reads a float tensor of the shape `expected` as 32-bit floats.
-    pub fn read_f32(&self, name: &str, expected: &[usize]) -> Result<Vec<f32>> {
-        let info = self.info_of_shape(name, expected)?;
-        floats(info.dtype, self.checked(info)?).ok_or_else(|| Error::ElementType {
-            name: name.to_string(),
-            path: info.file.clone(),
-            mismatch: Mismatch::new("F32, F16 or BF16", info.dtype),
-        })
-    }
-
-    fn info_of_shape(&self, name: &str, expected: &[usize]) -> Result<&TensorInfo> {
         let info = self.info(name)?;
-        if info.shape == expected {
-            return Ok(info);
+        if info.shape != expected {
+            return Err(Error::Shape {
+                name: name.to_string(),
+                path: info.file.clone(),
+                mismatch: Mismatch::new(format!("{:?}", expected), format!("{:?}", info.shape)),
+            });
         }
-        Err(Error::Shape {
-            name: name.to_string(),
-            path: info.file.clone(),
-            mismatch: Mismatch::new(format!("{:?}", expected), format!("{:?}", info.shape)),
-        })
+        Ok((info.dtype, self.checked(info)?.to_vec()))
     }
 
     /// The elements of a tensor, all finite.

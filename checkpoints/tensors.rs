@@ -169,7 +169,7 @@ impl NamedTensor {
 }
 
 /// The elements of a float type as 32-bit floats; nothing for other types.
-pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
+fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
     match dtype {
         DType::F32 => Some(decode(bytes, f32::from_le_bytes)),
         DType::F16 => Some(decode(bytes, |raw| f16::from_le_bytes(raw).to_f32())),

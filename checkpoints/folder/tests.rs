@@ -73,7 +73,7 @@ fn a_written_folder_is_read_back() {
     assert_eq!(names, ["h", "x"]);
     assert_eq!(folder.read("h").unwrap(), half);
     assert_eq!(
-        folder.read_f32("h", &[2, 3]).unwrap(),
+        folder.read("h").unwrap().to_f32().unwrap(),
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     );
     assert_eq!(
@@ -96,7 +96,7 @@ fn a_tensor_of_another_shape_or_type_is_refused_by_name_and_file() {
     .unwrap();
     let folder = ModelFolder::open(&dir).unwrap();
     let file = dir.join(WEIGHTS);
-    let error = folder.read_f32("x", &[3, 2]).unwrap_err().to_string();
+    let error = folder.read_bytes("x", &[3, 2]).unwrap_err().to_string();
     assert_eq!(
         error,
         format!(
@@ -104,7 +104,7 @@ fn a_tensor_of_another_shape_or_type_is_refused_by_name_and_file() {
             file.display()
         )
     );
-    let error = folder.read_f32("i", &[1]).unwrap_err().to_string();
+    let error = folder.read("i").unwrap().to_f32().unwrap_err().to_string();
     assert!(
         error.contains("`i`") && error.contains("found I64"),
         "{error}"

@@ -58,11 +58,14 @@ fn error(hub: &Hub, cache: &Path) -> String {
     fetch(hub, cache).unwrap_err().to_string()
 }
 
+fn weight(name: &str) -> NamedTensor {
+    NamedTensor::from_f32(name, [1], vec![1.0])
+}
+
 fn weights(name: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");
-    let tensor = NamedTensor::from_f32(name, [1], vec![1.0]);
-    write_safetensors(&path, &[tensor], &BTreeMap::new()).unwrap();
+    write_safetensors(&path, &[weight(name)], &BTreeMap::new()).unwrap();
     fs::read(path).unwrap()
 }
 
