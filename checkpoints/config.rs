@@ -196,22 +196,23 @@ impl<'a> Config<'a> {
             return Err(self.wrong(key, expected));
         }
         let width = self.size(key, Some((hidden_size / heads).max(1)))?;
-        match width.is_multiple_of(2) {
-            true => Ok(width),
-            false if self.get(key).is_some() => Err(self.wrong(key, "an even number")),
-            false => Err(self.wrong(
-                key,
-                format!("an even number: `{hidden_size}` for `{heads}` heads give `{width}` each"),
-            )),
+        if width.is_multiple_of(2) {
+            return Ok(width);
         }
+        let mut expected = "an even number".to_owned();
+        if self.get(key).is_none() {
+            expected += &format!(": `{hidden_size}` for `{heads}` heads give `{width}` each");
+        }
+        Err(self.wrong(key, expected))
     }
 
     /// What keeps a norm from dividing by zero.
     pub(crate) fn epsilon(&self, key: &str, default: f64) -> Result<f64> {
         let epsilon = self.number(key, default)?;
-        match (epsilon as f32).is_normal() && epsilon < 1.0 {
-            true => Ok(epsilon),
-            false => Err(self.wrong(key, "a number above 0 and below 1")),
+        if (epsilon as f32).is_normal() && epsilon < 1.0 {
+            Ok(epsilon)
+        } else {
+            Err(self.wrong(key, "a number above 0 and below 1"))
         }
     }
 
@@ -232,9 +233,10 @@ impl<'a> Config<'a> {
     pub(crate) fn heads(&self) -> Result<(usize, usize)> {
         let heads = self.size("num_attention_heads", None)?;
         let kv_heads = self.size("num_key_value_heads", Some(heads))?;
-        match heads.is_multiple_of(kv_heads) {
-            true => Ok((heads, kv_heads)),
-            false => Err(self.wrong("num_key_value_heads", format!("a divisor of `{heads}`"))),
+        if heads.is_multiple_of(kv_heads) {
+            Ok((heads, kv_heads))
+        } else {
+            Err(self.wrong("num_key_value_heads", format!("a divisor of `{heads}`")))
         }
     }
 

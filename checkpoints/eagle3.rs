@@ -54,9 +54,12 @@ pub const EAGLE3: Dialect = Dialect {
         top(&[
             VOCAB,
             // Null, not absent: SGLang fails without the key, and vLLM takes null as the whole vocabulary.
-            DRAFT_VOCAB.written(|settings, here| match settings.shares_head() {
-                true => Some(Value::Null),
-                false => settings.get(here).cloned(),
+            DRAFT_VOCAB.written(|settings, here| {
+                if settings.shares_head() {
+                    Some(Value::Null)
+                } else {
+                    settings.get(here).cloned()
+                }
             }),
             Key::told("target_hidden_size", |settings, _| {
                 settings.get("d_model").cloned()

@@ -67,9 +67,10 @@ pub(crate) fn check_tensors(
                 name,
                 path,
                 mismatch: Mismatch::new(
-                    match dtype.is_float() || !got_type.to_string().starts_with('F') {
-                        true => dtype.to_string(),
-                        false => "F32, F16 or BF16".to_owned(),
+                    if dtype.is_float() || !got_type.to_string().starts_with('F') {
+                        dtype.to_string()
+                    } else {
+                        "F32, F16 or BF16".to_owned()
                     },
                     *got_type,
                 ),

@@ -154,9 +154,10 @@ pub(crate) fn llama_cpp(
     with_target: bool,
 ) -> Launch {
     let drafter = place(dir);
-    let of_target = match with_target {
-        true => format!(" --target-model-dir {}", quote(&named(target))),
-        false => String::new(),
+    let of_target = if with_target {
+        format!(" --target-model-dir {}", quote(&named(target)))
+    } else {
+        String::new()
     };
     let converted = |model: &str| quote(&format!("{}.gguf", model.trim_end_matches('/')));
     let text = format!(
@@ -270,9 +271,10 @@ fn place(dir: &Path) -> String {
 
 /// The same for a hub id or a folder.
 fn named(model: &str) -> String {
-    match model.starts_with('-') {
-        true => format!("./{model}"),
-        false => model.to_string(),
+    if model.starts_with('-') {
+        format!("./{model}")
+    } else {
+        model.to_string()
     }
 }
 

@@ -134,9 +134,10 @@ impl Eagle3 {
 
     /// What the next step reads in place of fused features. `[batch, seq, d_model]` to the same.
     pub fn feedback(&self, output: Tensor<3>) -> Tensor<3> {
-        match self.frozen.config.norm_output {
-            true => self.norm.forward(output),
-            false => output,
+        if self.frozen.config.norm_output {
+            self.norm.forward(output)
+        } else {
+            output
         }
     }
 

@@ -101,9 +101,10 @@ pub(crate) fn shared_vocabulary(
             ),
         });
     }
-    Ok(match own == vocab {
-        true => DraftVocabulary::full(vocab),
-        false => DraftVocabulary::from_d2t(&vec![0; own], vocab)?,
+    Ok(if own == vocab {
+        DraftVocabulary::full(vocab)
+    } else {
+        DraftVocabulary::from_d2t(&vec![0; own], vocab)?
     })
 }
 

@@ -123,9 +123,10 @@ impl Pard {
     /// The hidden states of its target that it reads.
     pub fn capture_of_target(&self) -> Capture {
         Capture {
-            layers: match self.reads_features() {
-                true => captured(&self.frozen.target.spec),
-                false => Vec::new(),
+            layers: if self.reads_features() {
+                captured(&self.frozen.target.spec)
+            } else {
+                Vec::new()
             },
         }
     }
@@ -223,9 +224,10 @@ fn join(features: &Features) -> Tensor<3> {
 /// quarters of a target that has no more than 24.
 fn captured(target: &TargetSpec) -> Vec<usize> {
     let layers = target.layers;
-    let mut captured = match layers > 24 {
-        true => vec![layers - 24, layers - 16, layers - 8],
-        false => vec![layers / 4, layers / 2, layers * 3 / 4],
+    let mut captured = if layers > 24 {
+        vec![layers - 24, layers - 16, layers - 8]
+    } else {
+        vec![layers / 4, layers / 2, layers * 3 / 4]
     };
     captured.dedup();
     captured
@@ -253,13 +255,12 @@ impl Drafter for Pard {
         let structure = config.structure(target)?;
         let (mask_token, d_model) = (config.mask_token()?, structure.spec.d_model);
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
-        let projection = match config.target_features {
-            false => None,
-            true => {
-                let width = feature_width(&target.spec);
-                let scope = &mut scope.child("target_proj");
-                Some(Linear::new(scope, width, d_model, Bias::Without)?)
-            }
+        let projection = if config.target_features {
+            let width = feature_width(&target.spec);
+            let scope = &mut scope.child("target_proj");
+            Some(Linear::new(scope, width, d_model, Bias::Without)?)
+        } else {
+            None
         };
         let model = Transformer::new(&mut scope, structure)?;
         let mut drafter = Self::of(model, projection, target, mask_token)?;
@@ -293,9 +294,10 @@ impl Drafter for Pard {
             .start()
             .check_token("mask_token", config.mask_token()?, target)?;
         Ok(Capture {
-            layers: match config.target_features {
-                true => captured(target),
-                false => Vec::new(),
+            layers: if config.target_features {
+                captured(target)
+            } else {
+                Vec::new()
             },
         })
     }
@@ -379,9 +381,10 @@ impl Weights for WithProjection<'_> {
         shape: &[usize],
         init: crate::weights::Init,
     ) -> Result<spectrain_checkpoints::NamedTensor> {
-        match name.starts_with("target_proj.") {
-            true => self.random.tensor(name, shape, init),
-            false => self.weights.tensor(name, shape, init),
+        if name.starts_with("target_proj.") {
+            self.random.tensor(name, shape, init)
+        } else {
+            self.weights.tensor(name, shape, init)
         }
     }
 }

@@ -296,9 +296,12 @@ fn circles(imports: &Imports) -> Vec<BTreeSet<Module>> {
 /// Each circle's files with what they import from in it.
 fn shown(name: &str, files: &BTreeMap<Module, String>, circles: &[BTreeSet<Module>]) -> String {
     let imports = imports(files);
-    let shown = |module: &Module| match module.is_empty() {
-        true => "lib".to_owned(),
-        false => module.join("/"),
+    let shown = |module: &Module| {
+        if module.is_empty() {
+            "lib".to_owned()
+        } else {
+            module.join("/")
+        }
     };
     let mut text = String::new();
     for circle in circles {

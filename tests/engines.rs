@@ -172,12 +172,11 @@ impl Proposer for WithoutFirst {
     }
 
     fn observe(&mut self, tokens: &[u32], features: &Features) {
-        let rest = match std::mem::replace(&mut self.begun, true) {
-            true => tokens,
-            false => {
-                self.drafter.start(self.capacity, tokens[0]);
-                &tokens[1..]
-            }
+        let rest = if std::mem::replace(&mut self.begun, true) {
+            tokens
+        } else {
+            self.drafter.start(self.capacity, tokens[0]);
+            &tokens[1..]
         };
         // Language models read no features.
         self.drafter.observe(rest, features);
@@ -358,9 +357,12 @@ impl Job {
 /// many tokens in as many passes.
 fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pairs: &[Job]) {
     let (workspace, prompts) = trained;
-    let here = |pair: &Job| match pair.without_first {
-        true => ours_without_first(trained, pair.drafter, pair.last),
-        false => ours(workspace, pair.drafter, pair.last),
+    let here = |pair: &Job| {
+        if pair.without_first {
+            ours_without_first(trained, pair.drafter, pair.last)
+        } else {
+            ours(workspace, pair.drafter, pair.last)
+        }
     };
     let ours: Vec<Decoded> = pairs.iter().map(here).collect();
     let texts = || {

@@ -110,9 +110,10 @@ fn mutate_value(value: &mut Value, rng: &mut StdRng) {
 
 fn mutate_bytes(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     // Most of what can go wrong is in the header.
-    let end = match rng.random_bool(0.8) {
-        true => bytes.len().min(400),
-        false => bytes.len(),
+    let end = if rng.random_bool(0.8) {
+        bytes.len().min(400)
+    } else {
+        bytes.len()
     };
     let at = rng
         .random_range(0..end.max(1))

@@ -130,12 +130,13 @@ fn whole_table(path: &str) -> String {
         );
     }
     let choices = place["oneOf"].as_array().unwrap();
-    match choices
+    if choices
         .iter()
         .all(|choice| choice["properties"]["shape"].is_object())
     {
-        true => shapes(&root, choices),
-        false => values(choices),
+        shapes(&root, choices)
+    } else {
+        values(choices)
     }
 }
 
@@ -182,9 +183,10 @@ fn as_clause(text: &str) -> String {
     let named = ["Medusa", "Hydra", "Hugging", "Transformers"]
         .iter()
         .any(|name| text.starts_with(name));
-    match is_word && !named && !text.starts_with("llama.cpp") {
-        true => first.to_lowercase().chain(letters).collect(),
-        false => text.to_owned(),
+    if is_word && !named && !text.starts_with("llama.cpp") {
+        first.to_lowercase().chain(letters).collect()
+    } else {
+        text.to_owned()
     }
 }
 

@@ -33,12 +33,12 @@ fn every_drafter_is_the_same_again_from_every_layout() {
         if !sample.recipe.samples[sample.number].contains("lora") {
             let (read, written) = (read.tensors(), written.tensors());
             // A shared head over a draft vocabulary is a head of its own there.
-            let read: Vec<NamedTensor> = match read.len() == written.len() + 1 {
-                true => read
-                    .into_iter()
+            let read: Vec<NamedTensor> = if read.len() == written.len() + 1 {
+                read.into_iter()
                     .filter(|t| t.name != "lm_head.weight")
-                    .collect(),
-                false => read,
+                    .collect()
+            } else {
+                read
             };
             assert_eq!(sorted(read), sorted(written), "{name}");
         }

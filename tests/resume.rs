@@ -129,9 +129,10 @@ where
     let capture = D::capture(config, target.spec()).unwrap();
     let objective = O::new(objective).unwrap();
     let settings = &session.settings;
-    let graph = match settings.gradient_checkpointing {
-        true => device.clone().autodiff().gradient_checkpointing(),
-        false => device.clone().autodiff(),
+    let graph = if settings.gradient_checkpointing {
+        device.clone().autodiff().gradient_checkpointing()
+    } else {
+        device.clone().autodiff()
     };
     let drafter: D = tiny::fresh(config, &target, &graph);
     let tokens = tempfile::tempdir().unwrap();
@@ -259,9 +260,12 @@ fn a_run_stopped_while_it_validates_validates_when_it_goes_on() {
     for stop_at in [4, 8, 10] {
         let folder = tempfile::tempdir().unwrap();
         let stopped = Session {
-            in_validation: Box::new(move |step| match step == stop_at {
-                true => Err(Error::Interrupted),
-                false => Ok(()),
+            in_validation: Box::new(move |step| {
+                if step == stop_at {
+                    Err(Error::Interrupted)
+                } else {
+                    Ok(())
+                }
             }),
             ..Session::whole()
         };

@@ -85,12 +85,13 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
             return Err(config.wrong(&key, format!("`{value}` or nothing")));
         }
     }
-    match regular::is_there(&folder.path().join(MASK_EMBEDDING)) {
-        false => Ok(()),
-        true => Err(Error::Folder {
+    if regular::is_there(&folder.path().join(MASK_EMBEDDING)) {
+        Err(Error::Folder {
             path: folder.path().join(MASK_EMBEDDING),
             reason: "an embedding of the mask token besides the target's is not supported".into(),
-        }),
+        })
+    } else {
+        Ok(())
     }
 }
 

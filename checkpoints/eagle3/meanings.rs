@@ -45,15 +45,16 @@ pub(crate) fn meanings(config: &Config, captured_layers: Option<&[usize]>) -> Re
 fn of_norm(config: &Config) -> &'static [(bool, &'static str)] {
     let is_ambiguous =
         config.get(MODEL_TYPE).is_some() && config.get("norm_before_residual").is_none();
-    match is_ambiguous {
-        false => &[(false, "")],
-        true => &[
+    if is_ambiguous {
+        &[
             (true, ", the residual behind the norm, as vLLM takes it"),
             (
                 false,
                 ", the residual before the norm, as the library takes it",
             ),
-        ],
+        ]
+    } else {
+        &[(false, "")]
     }
 }
 

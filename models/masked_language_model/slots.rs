@@ -109,9 +109,12 @@ fn mask(
         !ahead && (cached + row).abs_diff(key) < window
     };
     let entries: Vec<f32> = (0..rows * total)
-        .map(|at| match sees(at / total, at % total) {
-            true => 0.0,
-            false => f32::NEG_INFINITY,
+        .map(|at| {
+            if sees(at / total, at % total) {
+                0.0
+            } else {
+                f32::NEG_INFINITY
+            }
         })
         .collect();
     if entries.iter().all(|&entry| entry == 0.0) {

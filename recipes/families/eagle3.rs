@@ -47,9 +47,10 @@ impl Family for Eagle3 {
             // One norm more than a layer of the target has.
             kept: one.kept + work.held as f64 * attended.rows * d as f64,
             // Hidden states, keys and values of every pass, and what the head reads.
-            carried: match recomputed {
-                true => one.rows * (2 * d + 2 * keys) as f64,
-                false => 0.0,
+            carried: if recomputed {
+                one.rows * (2 * d + 2 * keys) as f64
+            } else {
+                0.0
             },
             ..one
         })

@@ -34,9 +34,10 @@ impl Family for Hydra {
             head_norms: false,
             ..LayerSizes::of(target, [0; 3])?
         };
-        let prefix = match config.prefix_layer {
-            true => decoder(&layer, 1, work, Attended::of(work, batch, Sees::Back)),
-            false => Activations::default(),
+        let prefix = if config.prefix_layer {
+            decoder(&layer, 1, work, Attended::of(work, batch, Sees::Back))
+        } else {
+            Activations::default()
         };
         // Head i reads i + 2 vectors; of each the product and the sum of every block, and the gradient of the last sum.
         let vectors = heads * (heads + 3) / 2 + heads * (2 * layers + 1);

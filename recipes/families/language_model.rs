@@ -257,9 +257,10 @@ pub(crate) fn not_for_this(folder: &Path) -> String {
 
 /// Fails where the model to start from has other tokens than the target.
 pub(crate) fn check_tokens_at_start(model: &str, target: &TargetParts) -> Result<()> {
-    match model.is_empty() {
-        true => Ok(()),
-        false => check_tokenizer(&crate::runtime::target::resolve(model, None)?, target),
+    if model.is_empty() {
+        Ok(())
+    } else {
+        check_tokenizer(&crate::runtime::target::resolve(model, None)?, target)
     }
 }
 
