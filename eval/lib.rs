@@ -1,6 +1,5 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-#![warn(clippy::too_many_lines)]
 mod bootstrap;
 mod calibrate;
 mod chi_square;

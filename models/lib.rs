@@ -1,6 +1,5 @@
 //! Targets and drafters as Burn modules.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-#![warn(clippy::too_many_lines)]
 mod along;
 mod attend;
 mod attention;

@@ -28,9 +28,7 @@ impl Made {
 
     /// Fails as [`Outcome::failed`] says, and the results are still somewhere in the folder of runs.
     fn refuses(&self, overrides: &[&str], expected: &[&str]) -> Outcome {
-        let words = overrides.iter().flat_map(|given| ["--set", *given]);
-        let words: Vec<&str> = RUN.into_iter().chain(words).collect();
-        let outcome = self.workspace.run(&words).failed(expected);
+        let outcome = self.workspace.run_recipe(overrides).failed(expected);
         let left = self.workspace.files("runs");
         for result in &self.results {
             let kept = left.values().any(|file| file == result);
@@ -40,83 +38,92 @@ impl Made {
     }
 }
 
-#[test]
-fn a_wrong_recipe_is_refused_where_it_is_wrong() {
-    let workspace = Workspace::of(RECIPE);
-    let fails = |recipe: &str, overrides: &[&str], expected: &[&str]| {
-        workspace.write("recipe.toml", recipe);
-        let words = overrides.iter().flat_map(|given| ["--set", *given]);
-        let words: Vec<&str> = RUN.into_iter().chain(words).collect();
-        workspace.run(&words).misused(expected);
-    };
-    let edit = |from: &str, to: &str| {
-        assert!(RECIPE.contains(from));
-        RECIPE.replacen(from, to, 1)
-    };
-    fails(
-        &edit("warmup_steps", "warm_up"),
-        &[],
+/// Edits that make [`RECIPE`] wrong, and what is said of each.
+const WRONG_EDITS: [(&str, &str, &[&str]); 4] = [
+    (
+        "warmup_steps",
+        "warm_up",
         &[
             "`recipe.toml`",
             "line 25, column 1",
             "unknown field `warm_up`",
             "`warmup_steps`",
         ],
-    );
-    fails(
-        &edit("[train]", "[trian]"),
-        &[],
+    ),
+    (
+        "[train]",
+        "[trian]",
         &["line 21, column 2", "unknown field `trian`", "`train`"],
-    );
-    fails(
-        &edit("steps = 6", "steps = \"six\""),
-        &[],
+    ),
+    (
+        "steps = 6",
+        "steps = \"six\"",
         &[
             "line 22, column 9",
             "string \"six\"",
             "expected a whole number",
         ],
-    );
-    fails(
-        &edit("batch_tokens = 128", "batch_tokens = 100"),
-        &[],
+    ),
+    (
+        "batch_tokens = 128",
+        "batch_tokens = 100",
         &[
             "line 23, column 16",
             "`train.batch_tokens`",
             "a multiple of `[data] max_length`, 64",
             "100",
         ],
-    );
-    fails(
-        RECIPE,
-        &["train.stpes=3"],
-        &["`--set train.stpes=3`", "unknown field `stpes`", "`steps`"],
-    );
-    fails(
-        RECIPE,
-        &["train.steps=many"],
-        &[
-            "`--set train.steps=many`",
-            "string \"many\"",
-            "expected a whole number",
-        ],
-    );
-    fails(
+    ),
+];
+
+/// Files that do not say which recipe, or one that there is not.
+const UNKNOWN_RECIPES: [(&str, &[&str]); 2] = [
+    (
         "name = \"run\"\n",
-        &[],
         &["key `recipe` is missing", "known recipes: eagle3"],
-    );
-    fails(
+    ),
+    (
         "recipe = \"eagle\"\n",
-        &[],
         &[
             "line 1, column 10",
             "unknown recipe `eagle`",
             "known recipes: eagle3",
         ],
-    );
+    ),
+];
+
+const WRONG_SETTINGS: [(&str, &[&str]); 2] = [
+    (
+        "train.stpes=3",
+        &["`--set train.stpes=3`", "unknown field `stpes`", "`steps`"],
+    ),
+    (
+        "train.steps=many",
+        &[
+            "`--set train.steps=many`",
+            "string \"many\"",
+            "expected a whole number",
+        ],
+    ),
+];
+
+#[test]
+fn a_wrong_recipe_is_refused_where_it_is_wrong() {
+    let workspace = Workspace::of(RECIPE);
+    for (setting, expected) in WRONG_SETTINGS {
+        workspace.run_recipe(&[setting]).misused(expected);
+    }
+    for (from, to, expected) in WRONG_EDITS {
+        assert!(RECIPE.contains(from));
+        workspace.write("recipe.toml", RECIPE.replacen(from, to, 1));
+        workspace.run(&RUN).misused(expected);
+    }
+    for (recipe, expected) in UNKNOWN_RECIPES {
+        workspace.write("recipe.toml", recipe);
+        workspace.run(&RUN).misused(expected);
+    }
     workspace
-        .run(&["recipe", "other.toml"])
+        .run_line("recipe other.toml")
         .failed(&["`other.toml`", "No such file"]);
     assert!(
         !workspace.path("runs").exists(),
@@ -253,17 +260,12 @@ fn samples_that_are_too_long_are_left_out_or_cut_and_counted() {
 fn the_drafter_of_another_target_is_refused() {
     let workspace = Workspace::finished();
     workspace.write_target("large", VOCAB + 10);
-    let words = [
-        "evaluate",
-        "--target",
-        "large",
-        "--drafter",
-        "runs/run/export/drafter",
-        "--prompts",
-        "eval.jsonl",
-        "--other-target",
-    ];
-    workspace.run(&words).failed(&[
+    let evaluate = |target: &str, drafter: &str, more: &str| {
+        let words = format!("evaluate --target {target} --drafter {drafter}");
+        workspace.run_line(format!("{words} --prompts eval.jsonl{more}"))
+    };
+    let exported = "runs/run/export/drafter";
+    evaluate("large", exported, " --other-target").failed(&[
         "the drafter `runs/run/export/drafter` is not for this target",
         "target vocabulary: expected 310, found 300",
     ]);
@@ -272,16 +274,7 @@ fn the_drafter_of_another_target_is_refused() {
         "large/config.json",
         other.replace("Qwen3ForCausalLM", "GPT2LMHeadModel"),
     );
-    let words = [
-        "evaluate",
-        "--target",
-        "target",
-        "--drafter",
-        "large",
-        "--prompts",
-        "eval.jsonl",
-    ];
-    workspace.run(&words).failed(&[
+    evaluate("target", "large", "").failed(&[
         "config.json",
         "`architectures`",
         "expected a drafter of EAGLE-3, P-EAGLE, EAGLE-1",
@@ -307,17 +300,9 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
         workspace
             .run(&[&generate[..], &[wrong]].concat())
             .misused(&expected);
-        let evaluate = [
-            "evaluate",
-            "--target",
-            "target",
-            "--drafter",
-            "none",
-            "--prompts",
-            "eval.jsonl",
-        ];
+        let evaluate = "evaluate --target target --drafter none --prompts eval.jsonl";
         workspace
-            .run(&[&evaluate[..], &[wrong]].concat())
+            .run_line(format!("{evaluate} {wrong}"))
             .misused(&expected);
     }
     let calibrated = "--draft={ shape = \"calibrated\", nodes = 4 }";

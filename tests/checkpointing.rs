@@ -1,7 +1,7 @@
 //! Gradient checkpointing computes activations again; it must not change what is learnt.
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::eagle3::Eagle3Config;
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_train::{
     Objective, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig,
 };
@@ -21,7 +21,7 @@ fn gradients_are_the_same_with_and_without_checkpointing() {
     let gradients = |graph: Device| {
         let objective = TrainingTimeTest::new(&TrainingTimeTestConfig::default()).unwrap();
         let vocabulary = DraftVocabulary::full(tiny::VOCAB);
-        let drafter = tiny::drafter(&config, &target, &vocabulary, &graph);
+        let drafter: Eagle3 = tiny::drafter(&config, &target, &vocabulary, &graph);
         let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
         trainee.accumulate(&batch, Statistics::Loss);
         let gradients = trainee.gradients().to_host();

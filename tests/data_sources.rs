@@ -8,7 +8,7 @@ const STRICT: &str = "{% if enable_thinking is not defined %}{{ raise_exception(
     {% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-const VARIABLES: [&str; 2] = ["--template-variable", "enable_thinking=false"];
+const VARIABLES: &str = "--template-variable enable_thinking";
 
 fn strict() -> Workspace {
     let workspace = Workspace::new();
@@ -19,14 +19,11 @@ fn strict() -> Workspace {
 #[test]
 fn variables_of_the_template_reach_every_rendering_and_every_record_of_a_run() {
     let workspace = strict();
-    let run = ["recipe", "recipe.toml"];
     workspace
-        .run(&run)
+        .run_recipe(&[])
         .failed(&["stage `prepare`", "think or not?"]);
     let set = "data.template_variables={ enable_thinking = false }";
-    let outcome = workspace
-        .run(&[&run[..], &["--set", set]].concat())
-        .succeeded();
+    let outcome = workspace.run_recipe(&[set]).succeeded();
     let remark = "# send requests with \"chat_template_kwargs\": {\"enable_thinking\":false}";
     assert_eq!(outcome.stdout.matches(remark).count(), 1, "{outcome:#?}");
     let variables = json!({"enable_thinking": false});
@@ -39,100 +36,43 @@ fn variables_of_the_template_reach_every_rendering_and_every_record_of_a_run() {
     assert_eq!(report["recipe"]["data"]["template_variables"], variables);
 
     // Commands take those of the run.
-    let judged = ["--target", "target", "--drafter", "runs/run/export/drafter"];
-    let short = ["--max-new-tokens", "4", "--temperature", "0"];
-    let evaluate = [
-        &["evaluate"][..],
-        &judged,
-        &short,
-        &["--prompts", "eval.jsonl", "--count", "1", "--out", "judged"],
-    ]
-    .concat();
-    workspace.run(&evaluate).succeeded();
+    let judged =
+        "--target target --drafter runs/run/export/drafter --max-new-tokens 4 --temperature 0";
+    let evaluate = format!("evaluate {judged} --prompts eval.jsonl --count 1 --out judged");
+    workspace.run_line(evaluate).succeeded();
     let report = workspace.json("judged/report.json");
     assert_eq!(report["recipe"]["data"]["template_variables"], variables);
-    workspace
-        .run(&[&["generate"][..], &judged, &short, &["--prompt", "x"]].concat())
-        .succeeded();
-    let exported = workspace
-        .run(&[
-            "export",
-            "runs/run/export/drafter",
-            "--to",
-            "vllm",
-            "--out",
-            "again",
-            "--target",
-            "target",
-        ])
-        .succeeded();
+    let generate = format!("generate {judged} --prompt x");
+    workspace.run_line(generate).succeeded();
+    let export = "export runs/run/export/drafter --to vllm --out again --target target";
+    let exported = workspace.run_line(export).succeeded();
     assert!(exported.stdout.contains(remark), "{exported:#?}");
 }
 
 #[test]
 fn commands_without_a_run_take_variables_of_the_template_as_options() {
     let workspace = strict();
-    let refused = |words: &[&str]| {
-        let outcome = workspace.run(words);
+    let refused = |line: &str| {
+        let outcome = workspace.run_line(line);
         let said = format!("{}{}", outcome.stdout, outcome.stderr);
-        assert!(said.contains("think or not?"), "{words:?}: {outcome:#?}");
+        assert!(said.contains("think or not?"), "{line}: {outcome:#?}");
     };
-    let with = |words: &[&str]| workspace.run(&[words, &VARIABLES].concat()).succeeded();
-    let generate = [
-        "generate",
-        "--target",
-        "target",
-        "--prompt",
-        "x",
-        "--max-new-tokens",
-        "4",
-    ];
-    let lint = [
-        "data",
-        "lint",
-        "--target",
-        "target",
-        "--train",
-        "train.jsonl",
-    ];
-    let prepare = [
-        "data",
-        "prepare",
-        "--target",
-        "target",
-        "--data",
-        "train.jsonl",
-        "--out",
-        "tokens",
-    ];
-    for words in [&generate[..], &lint, &prepare] {
-        refused(words);
-        with(words);
+    let with = |line: &str| workspace.run_line(format!("{line} {VARIABLES}=false"));
+    let generate = "generate --target target --prompt x --max-new-tokens 4";
+    let lint = "data lint --target target --train train.jsonl";
+    let prepare = "data prepare --target target --data train.jsonl --out tokens";
+    for line in [generate, lint, prepare] {
+        refused(line);
+        with(line).succeeded();
     }
     workspace.write("few.jsonl", workspace.text("eval.jsonl"));
-    let regenerate = [
-        "data",
-        "regenerate",
-        "--target",
-        "target",
-        "--data",
-        "few.jsonl",
-        "--out",
-        "new.jsonl",
-        "--max-tokens",
-        "3",
-    ];
+    let data = "--target target --data few.jsonl --out new.jsonl --max-tokens 3";
+    let regenerate = format!("data regenerate {data}");
     refused(&regenerate);
-    with(&[&regenerate[..], &["--fresh"]].concat());
+    with(&format!("{regenerate} --fresh")).succeeded();
     // Answers given in another mode are other answers.
     workspace
-        .run(
-            &[
-                &regenerate[..],
-                &["--template-variable", "enable_thinking=true"],
-            ]
-            .concat(),
-        )
+        .run_line(format!("{regenerate} {VARIABLES}=true"))
         .failed(&["`template_variables`", "`--fresh`"]);
 }
 
@@ -195,15 +135,8 @@ fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
     let said = json!([{"role": "user", "content": [{"type": "text", "text": "count"}]}, {"role": "assistant", "content": "one"}]);
     let row = json!({"id": 7, "messages": said, "tools": [{"type": "function", "function": {"name": "adder"}}]});
     workspace.write("tools.json", Value::from(vec![row]).to_string());
-    let lint = [
-        "data",
-        "lint",
-        "--target",
-        "target",
-        "--train",
-        "tools.json",
-    ];
-    let hidden = workspace.run(&lint).failed(&["1 problem"]);
+    let lint = "data lint --target target --train tools.json";
+    let hidden = workspace.run_line(lint).failed(&["1 problem"]);
     assert!(
         hidden
             .stdout
@@ -215,7 +148,7 @@ fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
         "target/chat_template.jinja",
         format!("{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{template}"),
     );
-    let shown = workspace.run(&lint).succeeded();
+    let shown = workspace.run_line(lint).succeeded();
     assert!(
         shown.stdout.contains("adder") && shown.stdout.contains("no problems found"),
         "{shown:#?}"

@@ -7,19 +7,18 @@ use spectrain_models::masked_language_model::{
 use spectrain_models::weights::host_f32;
 use spectrain_train::{DeerLoss, Objective as _};
 
-use crate::golden::json;
-use crate::language_models_parity::Case;
+use crate::parity::Case;
 
-fn equals_pytorch(name: &'static str) {
-    let case = Case::read("deer", name);
+fn equals_pytorch(name: &str) {
+    let case = Case::of_language_model("deer", name);
     let context = match case.figures["context"].as_str() {
         Some("causal") => Context::Causal,
         _ => Context::Bidirectional,
     };
-    let separator = json("deer.json")["sizes"]["separator_token"].as_u64();
-    let drafter: MaskedLanguageModel = case.drafter(&MaskedLanguageModelConfig {
+    let separator = case.all["sizes"]["separator_token"].as_u64();
+    let drafter: MaskedLanguageModel = case.of_folder(&MaskedLanguageModelConfig {
         model: case.model(),
-        mask_token: Some(case.mask_token),
+        mask_token: Some(case.mask_token()),
         separator_token: separator.map(|token| token as u32),
         context,
         ..Default::default()

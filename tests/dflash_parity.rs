@@ -1,17 +1,14 @@
 //! Forward pass, loss and gradients of DFlash, against an independent PyTorch implementation.
-use std::collections::BTreeMap;
-
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::Drafter as _;
 use spectrain_models::dflash::{Context, DFlash, DFlashConfig};
-use spectrain_models::weights::host_f32;
-use spectrain_models::{Drafter as _, Features, TensorWeights};
-use spectrain_train::{
-    Batch, BlockLoss, BlockLossConfig, Objective as _, Statistics, Train as _, TrainConfig, Trainee,
-};
+use spectrain_models::weights::{export, host_f32};
+use spectrain_train::{Batch, BlockLoss, BlockLossConfig, Objective as _};
 
-use crate::golden::{assert_close, json, rows, tensors};
-use crate::heads_parity::target;
+use crate::golden::assert_close;
+use crate::heads_parity::sizes;
+use crate::parity::Case;
 
 /// The keys of `T` among those of a case.
 fn keys<T: serde::de::DeserializeOwned + serde::Serialize + Default>(
@@ -63,107 +60,71 @@ fn assert_blocks(what: &str, got: &[f32], expected: &[f32], anchors: &Anchors) {
     }
 }
 
-fn parity(file: &str, name: &str) {
-    let device = Device::flex();
-    let golden = tensors(&format!("{file}.safetensors"));
-    let figures = json(&format!("{file}.json"));
-    let case = &figures["cases"][name];
-    let target = target(&golden, &device);
-    let vocabulary = DraftVocabulary::full(target.spec.vocab);
-    let config: DFlashConfig = keys(case);
+fn drafter(case: &Case) -> DFlash {
+    let config: DFlashConfig = keys(&case.figures);
     let config = DFlashConfig {
         captured_layers: match config.context {
             Context::Features => vec![0, 1],
             Context::Tokens => Vec::new(),
         },
         layers: 2,
-        mask_token: figures["mask_token"].as_u64().map(|id| id as u32),
+        mask_token: case.all["mask_token"].as_u64().map(|id| id as u32),
         ..config
     };
-    // A case's own parameters are beside those that all share, and may be other ones.
-    let own = format!("{name}.parameters.");
-    let mut named = BTreeMap::new();
-    for prefix in ["parameters.", &own] {
-        for (name, tensor) in &golden {
-            if let Some(name) = name.strip_prefix(prefix) {
-                named.insert(name.to_owned(), tensor.named(name));
-            }
-        }
+    let vocabulary = DraftVocabulary::full(case.target.spec.vocab);
+    case.drafter(&config, &vocabulary, &[])
+}
+
+/// Compares where the blocks start.
+fn anchors_agree(case: &Case, objective: &BlockLoss, block_size: usize) -> Anchors {
+    let anchors = objective.anchors(&case.batch.rows, block_size, case.batch.seed.unwrap());
+    let expected: Vec<usize> = serde_json::from_value(case.figures["blocks"].clone()).unwrap();
+    let found = anchors.iter().flatten().map(|(anchor, _)| *anchor);
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        expected,
+        "{}: anchors",
+        case.name
+    );
+    anchors
+}
+
+/// Compares logits and, where the case has them, guesses.
+fn slots_agree(case: &Case, found: &Slots, anchors: &Anchors) {
+    let name = &case.name;
+    let expected = case.tensor("logits").f32();
+    assert_blocks(&format!("{name} logits"), &found.logits, &expected, anchors);
+    let expected = case.golden.get(&format!("{name}.guesses"));
+    assert_eq!(found.guesses.is_some(), expected.is_some());
+    if let (Some(found), Some(expected)) = (&found.guesses, expected) {
+        assert_blocks(&format!("{name} guesses"), found, &expected.f32(), anchors);
     }
-    let mut weights = TensorWeights::new(named.into_values().collect(), "golden");
-    let autodiff = device.clone().autodiff();
-    let model = DFlash::new(&config, &target, &vocabulary, &mut weights, &autodiff).unwrap();
-    assert!(weights.left().is_empty(), "{:?}", weights.left());
+}
 
-    let seed = figures["seed"].as_u64().unwrap();
-    let mut batch = Batch::new(rows(&golden), &device);
-    batch.seed = Some(seed);
-    batch.features = Some(Features {
-        captured: golden["captured"].float(&device),
-        last: golden["last"].float(&device),
-    });
-    let objective = BlockLoss::new(&keys::<BlockLossConfig>(case)).unwrap();
-    let anchors = objective.anchors(&batch.rows, config.block_size, seed);
-    let expected: Vec<usize> = serde_json::from_value(case["blocks"].clone()).unwrap();
-    let found: Vec<usize> = anchors
-        .iter()
-        .flatten()
-        .map(|(anchor, _)| *anchor)
-        .collect();
-    assert_eq!(found, expected, "{name}: anchors");
-
+fn parity(file: &str, name: &str) {
+    let mut case = Case::read(file, name, sizes);
+    case.batch.seed = case.all["seed"].as_u64();
+    let model = drafter(&case);
+    let objective = BlockLoss::new(&keys::<BlockLossConfig>(&case.figures)).unwrap();
+    let anchors = anchors_agree(&case, &objective, model.config().block_size);
     let plain = burn::module::Module::valid(&model);
-    let found = slots(&plain, &objective, &batch, &anchors);
-    let expected = golden[&format!("{name}.logits")].f32();
-    assert_blocks(
-        &format!("{name} logits"),
-        &found.logits,
-        &expected,
+    slots_agree(
+        &case,
+        &slots(&plain, &objective, &case.batch, &anchors),
         &anchors,
     );
-    let expected = golden.get(&format!("{name}.guesses"));
-    assert_eq!(found.guesses.is_some(), expected.is_some());
-    if let (Some(found), Some(expected)) = (found.guesses, expected) {
-        assert_blocks(
-            &format!("{name} guesses"),
-            &found,
-            &expected.f32(),
-            &anchors,
-        );
-    }
 
-    let mut trainee = Trainee::drafter(model, objective, TrainConfig::default().optimizer());
-    let report = trainee.accumulate(&batch, Statistics::All).report();
-    let total = case["total"].as_f64().unwrap();
-    assert!(
-        (report.total - total).abs() < 1e-4 * total,
-        "{name}: total {total}, found {}",
-        report.total
-    );
-    for (slot, step) in report.steps.iter().enumerate() {
-        let figure = |key: &str| case[key][slot].as_u64().unwrap();
-        assert_eq!(step.count as u64, figure("counted"), "{name} slot {slot}");
-        assert_eq!(step.correct as u64, figure("right"), "{name} slot {slot}");
-    }
-    let gradients = trainee.gradients().to_host();
-    let parameters = spectrain_models::weights::export(&plain).len();
+    let (report, gradients) = case.step(model, objective);
+    case.expect_counts(&report.steps);
+    let right: Vec<u64> = report
+        .steps
+        .iter()
+        .map(|step| step.correct as u64)
+        .collect();
+    assert_eq!(serde_json::json!(right), case.figures["right"], "{name}");
+    let parameters = export(&plain).len();
     assert_eq!(gradients.len(), parameters, "{name}: all have gradients");
-    let prefix = format!("{name}.gradient.");
-    let mut compared = 0;
-    for (parameter, expected) in &golden {
-        let Some(parameter) = parameter.strip_prefix(&prefix) else {
-            continue;
-        };
-        let what = format!("{name} gradient {parameter}");
-        // Of linear layers, the module holds the transpose.
-        let codes = parameter.ends_with("codebook") || parameter.ends_with("markov_w1.weight");
-        let expected = match codes {
-            true => expected.f32(),
-            false => expected.transposed(),
-        };
-        assert_close(&what, &gradients[parameter], &expected, 1e-4);
-        compared += 1;
-    }
+    let compared = case.expect_gradients(&gradients);
     assert!(
         compared == parameters || (file == "dflash-parts" && compared >= 4),
         "{name}: {compared} of {parameters} compared"

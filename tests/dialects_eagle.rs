@@ -61,72 +61,71 @@ fn a_neighbouring_layer_in_one_of_the_two_keys_is_refused() {
     }
 }
 
+/// How a trainer's configuration differs from this program's, and what it calls a tensor.
+type Theirs = (&'static str, fn(&mut Value), fn(&str) -> String);
+
+const TRAINERS: [Theirs; 5] = [
+    (
+        "the authors'",
+        |config| {
+            remove(config, &[TOP]);
+            config["architectures"] = json!(["LlamaForCausalLM"]);
+            config["eagle_config"] = json!({TOP: [1, 2]});
+        },
+        str::to_owned,
+    ),
+    (
+        "SpecForge's",
+        |config| {
+            remove(config, &[TOP, "rope_parameters"]);
+            config["eagle_config"] = json!({"use_aux_hidden_state": true, TOP: [1, 2]});
+        },
+        |name| format!("draft_model.{name}"),
+    ),
+    (
+        "ModelOpt's",
+        |config| {
+            remove(config, &[TOP, "num_aux_hidden_states"]);
+            config["eagle_config"] = json!({
+                TOP: [1, 2], "use_aux_hidden_state": true, "use_input_layernorm_in_first_layer": true,
+                "use_last_layernorm": true, "use_mtp_layernorm": false, "next_layer_regular": true,
+                "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1,
+            });
+        },
+        in_layers,
+    ),
+    (
+        "AngelSlim's",
+        |config| {
+            remove(config, &[TOP, "eagle_config"]);
+            config["architectures"] = json!(["Eagle3LlamaForCausalLM"]);
+            config["aux_hidden_states_layer_ids"] = json!([1, 2]);
+        },
+        str::to_owned,
+    ),
+    (
+        "vLLM's",
+        |config| remove(config, &["eagle_config"]),
+        |name| format!("model.{}", in_layers(name)),
+    ),
+];
+
+fn in_layers(name: &str) -> String {
+    name.replace("midlayer.", "layers.0.")
+}
+
 #[test]
 fn eagle_3_folders_of_all_trainers_are_the_same_drafter() {
-    let layer = |name: &str| name.replace("midlayer.", "layers.0.");
     let expected = eagle3().open().unwrap();
-    type Change = fn(&mut Value);
-    type Rename<'a> = &'a dyn Fn(&str) -> String;
-    let cases: [(&str, Change, Rename); 5] = [
-        (
-            "the authors'",
-            |config| {
-                remove(config, &[TOP]);
-                config["architectures"] = json!(["LlamaForCausalLM"]);
-                config["eagle_config"] = json!({TOP: [1, 2]});
-            },
-            &str::to_owned,
-        ),
-        (
-            "SpecForge's",
-            |config| {
-                remove(config, &[TOP, "rope_parameters"]);
-                config["eagle_config"] = json!({"use_aux_hidden_state": true, TOP: [1, 2]});
-            },
-            &|name| format!("draft_model.{name}"),
-        ),
-        (
-            "ModelOpt's",
-            |config| {
-                remove(config, &[TOP, "num_aux_hidden_states"]);
-                config["eagle_config"] = json!({
-                    TOP: [1, 2], "use_aux_hidden_state": true, "use_input_layernorm_in_first_layer": true,
-                    "use_last_layernorm": true, "use_mtp_layernorm": false, "next_layer_regular": true,
-                    "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1,
-                });
-            },
-            &layer,
-        ),
-        (
-            "AngelSlim's",
-            |config| {
-                remove(config, &[TOP, "eagle_config"]);
-                config["architectures"] = json!(["Eagle3LlamaForCausalLM"]);
-                config["aux_hidden_states_layer_ids"] = json!([1, 2]);
-            },
-            &str::to_owned,
-        ),
-        (
-            "vLLM's",
-            |config| remove(config, &["eagle_config"]),
-            &|name| format!("model.{}", layer(name)),
-        ),
-    ];
-    for (whose, change, rename) in cases {
+    for (whose, change, rename) in TRAINERS {
         let folder = eagle3().with_config(change).renamed(rename);
         let model = ModelFolder::open(folder.path()).unwrap();
         assert_eq!(dialect_of(&model).unwrap().family, "EAGLE-3", "{whose}");
         let found = folder.open().unwrap();
-        assert_eq!(
-            sorted(found.tensors()),
-            sorted(expected.tensors()),
-            "{whose}"
-        );
-        assert_eq!(
-            found.capture().unwrap(),
-            expected.capture().unwrap(),
-            "{whose}"
-        );
+        let [ours, theirs] = [&expected, &found].map(|drafter| sorted(drafter.tensors()));
+        assert_eq!(theirs, ours, "{whose}");
+        let [ours, theirs] = [&expected, &found].map(|drafter| drafter.capture().unwrap());
+        assert_eq!(theirs, ours, "{whose}");
         assert_eq!(found.vocabulary(), expected.vocabulary(), "{whose}");
     }
 }

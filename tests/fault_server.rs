@@ -148,73 +148,81 @@ fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
         }
         let body: Value = serde_json::from_slice(&body).unwrap();
         let messages = body["messages"].as_array().unwrap().clone();
-        let turn = messages.last().unwrap()["content"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        let fault = {
-            let mut memory = shared.memory.lock().unwrap();
-            memory.bodies.push(body);
-            memory.keys.push(key);
-            memory
-                .asked
-                .entry(turn.clone())
-                .or_default()
-                .push(Instant::now());
-            memory.faults.get_mut(&turn).and_then(Vec::pop)
-        };
-        let message = json!({"role": "assistant", "content": answer_to(&turn)});
-        let whole = json!({"choices": [{"message": message, "finish_reason": "stop"}]}).to_string();
-        let half = &whole[..whole.len() / 2];
-        match fault {
+        let turn = messages.last().unwrap()["content"].as_str().unwrap();
+        match remember(shared, turn, key, body) {
             None => {
-                let memory = shared.memory.lock().unwrap();
-                let is_held = |memory: &mut Memory| {
-                    let answers: usize = memory.answered.values().sum();
-                    memory.held_after.is_some_and(|most| answers >= most)
-                };
-                let mut memory = shared.released.wait_while(memory, is_held).unwrap();
-                if is_stale(&messages) {
-                    memory.stale.push(json!(messages).to_string());
-                }
-                *memory.answered.entry(turn).or_default() += 1;
-                drop(memory);
-                respond(&mut out, "200 OK", "", &whole)?;
+                wait_for_release(shared, turn, &messages);
+                respond(&mut out, "200 OK", "", &whole(turn))?;
             }
             Some(Fault::Silence) => {
                 // Until the client gives up.
                 let _ = reader.read(&mut [0]);
                 return None;
             }
-            Some(Fault::Status(status)) => {
-                let body = r#"{"error": {"message": "as planned"}}"#;
-                respond(&mut out, &format!("{status} Planned"), "", body)?;
-            }
-            Some(Fault::Busy(milliseconds)) => {
-                let header = format!("Retry-After: {}\r\n", milliseconds as f64 / 1000.0);
-                respond(&mut out, "429 Too Many Requests", &header, "busy")?;
-            }
-            Some(Fault::Hangup) => return None,
-            Some(Fault::Cut) => {
-                let length = whole.len();
-                write!(
-                    out,
-                    "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{half}"
-                )
-                .ok()?;
-                return None;
-            }
-            Some(Fault::CutChunk) => {
-                let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-                write!(out, "{head}{:x}\r\n{half}\r\n", half.len()).ok()?;
-                return None;
-            }
-            Some(Fault::Malformed) => respond(&mut out, "200 OK", "", half)?,
-            Some(Fault::NoChoices) => respond(&mut out, "200 OK", "", r#"{"choices": []}"#)?,
-            Some(Fault::WrongType) => {
-                let body = whole.replace(&json!(answer_to(&turn)).to_string(), "3");
-                respond(&mut out, "200 OK", "", &body)?;
-            }
+            Some(fault) => fail(&mut out, fault, turn)?,
+        }
+    }
+}
+
+/// Remembers what was asked, and tells how it is to fail.
+fn remember(shared: &Shared, turn: &str, key: String, body: Value) -> Option<Fault> {
+    let mut memory = shared.memory.lock().unwrap();
+    memory.bodies.push(body);
+    memory.keys.push(key);
+    let asked = memory.asked.entry(turn.to_owned()).or_default();
+    asked.push(Instant::now());
+    memory.faults.get_mut(turn).and_then(Vec::pop)
+}
+
+/// Counts an answer, once it may be given.
+fn wait_for_release(shared: &Shared, turn: &str, messages: &[Value]) {
+    let memory = shared.memory.lock().unwrap();
+    let is_held = |memory: &mut Memory| {
+        let answers: usize = memory.answered.values().sum();
+        memory.held_after.is_some_and(|most| answers >= most)
+    };
+    let mut memory = shared.released.wait_while(memory, is_held).unwrap();
+    if is_stale(messages) {
+        memory.stale.push(json!(messages).to_string());
+    }
+    *memory.answered.entry(turn.to_owned()).or_default() += 1;
+}
+
+/// The body of a whole answer.
+fn whole(turn: &str) -> String {
+    let message = json!({"role": "assistant", "content": answer_to(turn)});
+    json!({"choices": [{"message": message, "finish_reason": "stop"}]}).to_string()
+}
+
+/// Answers as planned; nothing where the connection is to end.
+fn fail(out: &mut TcpStream, fault: Fault, turn: &str) -> Option<()> {
+    let whole = whole(turn);
+    let half = &whole[..whole.len() / 2];
+    match fault {
+        Fault::Status(status) => {
+            let body = r#"{"error": {"message": "as planned"}}"#;
+            respond(out, &format!("{status} Planned"), "", body)
+        }
+        Fault::Busy(milliseconds) => {
+            let header = format!("Retry-After: {}\r\n", milliseconds as f64 / 1000.0);
+            respond(out, "429 Too Many Requests", &header, "busy")
+        }
+        Fault::Silence | Fault::Hangup => None,
+        Fault::Cut => {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", whole.len());
+            write!(out, "{head}{half}").ok()?;
+            None
+        }
+        Fault::CutChunk => {
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            write!(out, "{head}{:x}\r\n{half}\r\n", half.len()).ok()?;
+            None
+        }
+        Fault::Malformed => respond(out, "200 OK", "", half),
+        Fault::NoChoices => respond(out, "200 OK", "", r#"{"choices": []}"#),
+        Fault::WrongType => {
+            let body = whole.replace(&json!(answer_to(turn)).to_string(), "3");
+            respond(out, "200 OK", "", &body)
         }
     }
 }

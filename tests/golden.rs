@@ -25,7 +25,10 @@ pub struct Golden {
     pub values: Vec<f64>,
 }
 
-pub fn tensors(name: &str) -> BTreeMap<String, Golden> {
+/// Tensors by their names.
+pub type Tensors = BTreeMap<String, Golden>;
+
+pub fn tensors(name: &str) -> Tensors {
     let bytes = std::fs::read(path(name)).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let read = |view: safetensors::tensor::TensorView| {
@@ -71,7 +74,7 @@ pub fn tensors(name: &str) -> BTreeMap<String, Golden> {
 }
 
 /// The two packed rows of three documents that the scripts train on.
-pub fn rows(golden: &BTreeMap<String, Golden>) -> Rows {
+pub fn rows(golden: &Tensors) -> Rows {
     let numbers = |name: &str| golden[name].values.iter().map(|&value| value as i64);
     let [rows, row_length] = golden["input_ids"].shape[..] else {
         panic!("`input_ids` is no matrix");

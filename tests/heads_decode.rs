@@ -16,18 +16,23 @@ use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Capture, Children, DraftShape, Features, Proposer, RandomWeights, Sampling, Session,
-    StaticTree, Target, Tree,
+    Capture, Children, DraftShape, Features, Proposer, Sampling, Session, StaticTree, Target,
+    Transformer, Tree,
 };
 use spectrain_train::{
-    BatchSource, HeadsLoss, HeadsLossConfig, Objective, Statistics, Train, TrainConfig, Trainee,
+    Batch, HeadsLoss, HeadsLossConfig, Objective, Statistics, Train, TrainConfig, Trainee,
 };
 
 use crate::golden::assert_close;
+use crate::heads_parity::following;
 use crate::tiny;
 
 const HEADS: usize = 3;
 const NEW_TOKENS: usize = 48;
+const PROMPT: [u32; 4] = [1, 2, 3, 4];
+const CHAIN: DraftShape = DraftShape::Chain { length: HEADS };
+/// Nine tenths of the tokens that a pass can give.
+const ALMOST_ALL: f64 = 0.9 * (HEADS + 1) as f64;
 
 fn medusa() -> MedusaConfig {
     MedusaConfig {
@@ -51,85 +56,102 @@ fn hydra_plus_plus() -> HydraConfig {
     }
 }
 
+/// What the heads say in training of packed rows.
+struct Trained {
+    batch: Batch,
+    logits: Vec<Vec<f32>>,
+}
+
+impl Trained {
+    fn new<D: DraftHeads>(drafter: &D, batch: Batch) -> Self {
+        let shifted: Vec<_> = (0..HEADS).map(|head| following(&batch, head)).collect();
+        let last = batch.features.as_ref().unwrap().last.clone();
+        let hidden = drafter.hidden(&shifted, &batch.layout, last);
+        let logits = |(head, hidden)| host_f32(drafter.output(head).logits(hidden));
+        Self {
+            logits: hidden.into_iter().enumerate().map(logits).collect(),
+            batch,
+        }
+    }
+
+    /// Logits of a head at an index of all rows one after the other.
+    fn at(&self, head: usize, index: usize) -> &[f32] {
+        &self.logits[head][index * tiny::VOCAB..][..tiny::VOCAB]
+    }
+
+    /// The features of `tokens` tokens from an index of a row on.
+    fn features(&self, row: usize, start: usize, tokens: usize) -> Features {
+        let features = self.batch.features.as_ref().unwrap();
+        let of = |x: &Tensor<3>| x.clone().narrow(0, row, 1).narrow(1, start, tokens);
+        Features {
+            captured: of(&features.captured),
+            last: of(&features.last),
+        }
+    }
+}
+
+/// Fails unless every head says what is expected of it behind `end` tokens and further true ones.
+fn decodes_as<'a, D: DraftHeads>(
+    what: &str,
+    drafter: &D,
+    (tokens, features, end): (&[u32], &Features, usize),
+    expected: impl Fn(usize) -> &'a [f32],
+) {
+    let mut state = drafter.start(64, 0);
+    for (from, to) in [(0, 3), (3, 4), (4, end)] {
+        let known = features.select(&(from..to).collect::<Vec<_>>());
+        drafter.observe(&mut state, &tokens[from + 1..=to], &known);
+    }
+    let root = host_f32(drafter.root_logits(&mut state));
+    assert_close(what, &root, expected(0), 1e-5);
+    // At each depth the true token comes second, after another one.
+    let mut tree = Tree::default();
+    let mut parent = None;
+    for head in 1..HEADS {
+        let token = tokens[end + head];
+        let other = tree.push((token + 1) % tiny::VOCAB as u32, parent);
+        let node = tree.push(token, parent);
+        let rows = host_f32(drafter.node_logits(&mut state, &tree, &[other, node]));
+        let what = format!("{what}, head {head}");
+        assert_close(&what, &rows[tiny::VOCAB..], expected(head), 1e-5);
+        parent = Some(node);
+    }
+    drafter.rewind(&mut state);
+    let again = host_f32(drafter.root_logits(&mut state));
+    assert_eq!(again, root, "{what}");
+}
+
 /// Index `t` of head `k` over packed rows is what the decoder gets after `t + 1` true features and `k` draft tokens, in
 /// whatever pieces the features came and whatever else is in the tree.
 fn training_equals_decoding<D: DraftHeads>(config: &D::Config) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let vocabulary = DraftVocabulary::full(tiny::VOCAB);
-    let mut random = RandomWeights::new(11);
-    let drafter = D::new(config, &target.parts(), &vocabulary, &mut random, &device).unwrap();
+    let drafter: D = tiny::drafter(config, &target, &vocabulary, &device);
     let folder = tempfile::tempdir().unwrap();
     let samples = tiny::random_samples(3);
     let packed = tiny::samples(folder.path(), &samples, 2);
     let batch = tiny::batch(&mut tiny::live(packed, &target, Capture::default()));
-    let features = batch.features.as_ref().unwrap();
-    let length = batch.rows.layout.row_length;
-    let shifted: Vec<_> = (1..=HEADS)
-        .map(|by| {
-            let rows = batch.rows.tokens.chunks(length).flat_map(|row| {
-                let kept = row[by..].iter().map(|&token| token as i64);
-                kept.chain(std::iter::repeat_n(0, by))
-            });
-            let ids: Vec<i64> = rows.collect();
-            Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape(batch.tokens.dims())
-        })
-        .collect();
-    let trained: Vec<Vec<f32>> = drafter
-        .hidden(&shifted, &batch.layout, features.last.clone())
-        .into_iter()
-        .enumerate()
-        .map(|(head, hidden)| host_f32(drafter.output(head).logits(hidden)))
-        .collect();
+    let trained = Trained::new(&drafter, batch);
 
-    let mut compared = 0;
-    for (row, packed) in batch.rows.packed.rows.iter().enumerate() {
+    let layout = &trained.batch.rows.layout;
+    let mut prefixes = 0;
+    for (row, packed) in trained.batch.rows.packed.rows.iter().enumerate() {
         let mut start = 0;
         for &sample in packed {
             let tokens = &samples[sample].tokens;
-            let of_sample = |x: &Tensor<3>| {
-                let row = x.clone().narrow(0, row, 1);
-                row.narrow(1, start, tokens.len())
-            };
-            let features = Features {
-                captured: of_sample(&features.captured),
-                last: of_sample(&features.last),
-            };
+            let features = trained.features(row, start, tokens.len());
             for end in [5, 8] {
-                let mut state = drafter.start(64, 0);
-                for (from, to) in [(0, 3), (3, 4), (4, end)] {
-                    let known = features.select(&(from..to).collect::<Vec<_>>());
-                    drafter.observe(&mut state, &tokens[from + 1..=to], &known);
-                }
-                let expected = |head: usize| {
-                    let at = (row * length + start + end - 1) * tiny::VOCAB;
-                    &trained[head][at..at + tiny::VOCAB]
-                };
                 let what = format!("sample {sample}, prefix {end}");
-                let root = host_f32(drafter.root_logits(&mut state));
-                assert_close(&what, &root, expected(0), 1e-5);
-                // At each depth the true token comes second, after another one.
-                let mut tree = Tree::default();
-                let mut parent = None;
-                for head in 1..HEADS {
-                    let token = tokens[end + head];
-                    let other = tree.push((token + 1) % tiny::VOCAB as u32, parent);
-                    let node = tree.push(token, parent);
-                    let logits = drafter.node_logits(&mut state, &tree, &[other, node]);
-                    let rows = host_f32(logits);
-                    let what = format!("{what}, head {head}");
-                    assert_close(&what, &rows[tiny::VOCAB..], expected(head), 1e-5);
-                    parent = Some(node);
-                    compared += 1;
-                }
-                drafter.rewind(&mut state);
-                let again = host_f32(drafter.root_logits(&mut state));
-                assert_eq!(again, root, "{what}");
+                let index = row * layout.row_length + start + end - 1;
+                let expected = |head: usize| trained.at(head, index);
+                decodes_as(&what, &drafter, (tokens, &features, end), expected);
+                prefixes += 1;
             }
             start += tokens.len();
         }
     }
-    assert!(compared >= 12, "{compared}");
+    assert!(prefixes * (HEADS - 1) >= 12, "{prefixes}");
 }
 
 #[test]
@@ -205,88 +227,102 @@ fn untrained_medusa_heads_say_nearly_what_the_target_says() {
     }
 }
 
+fn settings(draft: DraftShape) -> DecodeSettings {
+    DecodeSettings {
+        max_new_tokens: NEW_TOKENS,
+        draft,
+        sampling: Sampling::GREEDY,
+        stop: Vec::new(),
+        shadow: None,
+    }
+}
+
+/// The target's greedy text behind [`PROMPT`].
+fn greedy_text(decoder: &Decoder) -> Vec<u32> {
+    let mut rng = StdRng::seed_from_u64(0);
+    let plain = decoder.plain(&PROMPT, &settings(CHAIN), &mut rng);
+    plain.unwrap().tokens
+}
+
+/// The tokens of each pass with a drafter, which must come to the target's own text.
+fn emitted(
+    decoder: &Decoder,
+    text: &[u32],
+    session: &mut dyn Proposer,
+    draft: DraftShape,
+) -> Vec<usize> {
+    let mut rng = StdRng::seed_from_u64(0);
+    let drafted = decoder.generate(session, &Greedy, &PROMPT, &settings(draft), &mut rng);
+    let drafted = drafted.unwrap();
+    assert_eq!(
+        drafted.tokens, text,
+        "speculation must not change greedy output"
+    );
+    drafted.passes.iter().map(|pass| pass.emitted).collect()
+}
+
+/// A drafter that was trained on nothing but one text.
+fn overfitted<D: DraftHeads + Shipped, O: Objective<D>>(
+    config: &D::Config,
+    objective: &O::Config,
+    target: &Transformer,
+    text: &[u32],
+) -> D {
+    let tokens: Vec<u32> = PROMPT.iter().chain(text).copied().collect();
+    let sample = Sample {
+        loss_mask: (0..tokens.len()).map(|at| at >= PROMPT.len()).collect(),
+        tokens,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &[sample], 1);
+    let capture = D::capture(config, target.spec()).unwrap();
+    let batch = tiny::batch(&mut tiny::live(samples, target, capture));
+
+    let graph = target.device().autodiff();
+    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
+    let drafter = D::fresh(config, &target.parts(), &vocabulary, 5, &graph).unwrap();
+    let objective = O::new(objective).unwrap();
+    let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
+    let before = trainee.measure(&batch).total;
+    for _ in 0..200 {
+        trainee.accumulate(&batch, Statistics::Loss);
+        trainee.update(5e-3, 1.0);
+    }
+    let last = trainee.measure(&batch);
+    let after = last.total;
+    assert!(after < 0.3 * before, "loss {before} -> {after}");
+    assert!(last.simulated_tau > ALMOST_ALL, "{last:?}");
+    trainee.model()
+}
+
 /// Trains on the target's own greedy text, decodes it, writes the drafter and decodes with what is read back.
 fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objective: &O::Config) {
     let device = Device::flex();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
     let decoder = Decoder::new(&target, &capture);
-    let settings = DecodeSettings {
-        max_new_tokens: NEW_TOKENS,
-        draft: DraftShape::Chain { length: HEADS },
-        sampling: Sampling::GREEDY,
-        stop: Vec::new(),
-        shadow: None,
-    };
-    let prompt = [1, 2, 3, 4];
-    let mut rng = StdRng::seed_from_u64(0);
-    let plain = decoder.plain(&prompt, &settings, &mut rng).unwrap();
-    let tokens: Vec<u32> = prompt.iter().chain(&plain.tokens).copied().collect();
-    let sample = Sample {
-        loss_mask: (0..tokens.len()).map(|at| at >= prompt.len()).collect(),
-        tokens,
-    };
+    let text = greedy_text(&decoder);
+    let decode = |session: &mut dyn Proposer, draft| emitted(&decoder, &text, session, draft);
+
+    let trained: D = overfitted::<D, O>(config, objective, &target, &text);
+    let by_trained = decode(&mut Session::new(trained.clone()), CHAIN);
+    let tau = by_trained.iter().sum::<usize>() as f64 / by_trained.len() as f64;
+    assert!(tau > ALMOST_ALL, "τ {tau} of at most {}", HEADS + 1);
+
     let folder = tempfile::tempdir().unwrap();
-    let samples = tiny::samples(folder.path(), &[sample], 1);
-    let mut source = tiny::live(samples.clone(), &target, capture.clone());
-    let batch = source.batch(samples.epoch(0).unwrap().remove(0)).unwrap();
-
-    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
-    let (parts, graph) = (target.parts(), device.clone().autodiff());
-    let drafter = D::fresh(config, &parts, &vocabulary, 5, &graph).unwrap();
-    let objective = O::new(objective).unwrap();
-    let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
-    let first = trainee.measure(&batch);
-    for _ in 0..200 {
-        trainee.accumulate(&batch, Statistics::Loss);
-        trainee.update(5e-3, 1.0);
-    }
-    let last = trainee.measure(&batch);
-    let (before, after) = (first.total, last.total);
-    assert!(after < 0.3 * before, "loss {before} -> {after}");
-    assert!(last.simulated_tau > 0.9 * (HEADS + 1) as f64, "{last:?}");
-
-    let mut decode = |session: &mut dyn Proposer, draft: DraftShape| {
-        let settings = DecodeSettings {
-            draft,
-            ..settings.clone()
-        };
-        let drafted = decoder
-            .generate(session, &Greedy, &prompt, &settings, &mut rng)
-            .unwrap();
-        assert_eq!(
-            drafted.tokens, plain.tokens,
-            "speculation must not change greedy output"
-        );
-        drafted
-            .passes
-            .iter()
-            .map(|pass| pass.emitted)
-            .collect::<Vec<_>>()
-    };
-    let chain = || settings.draft.clone();
-    let trained = trainee.model();
-    let emitted = decode(&mut Session::new(trained.clone()), chain());
-    let tau = emitted.iter().sum::<usize>() as f64 / emitted.len() as f64;
-    assert!(
-        tau > 0.9 * (HEADS + 1) as f64,
-        "τ {tau} of at most {}",
-        HEADS + 1
-    );
-
     let written = folder.path().join("written");
     write_usual(&trained, &written, DType::F32, &Value::Null).unwrap();
-    let read = open_drafter(&written, &parts, &device).unwrap();
-    assert_eq!(decode(read.session().as_mut(), chain()), emitted);
+    let read = open_drafter(&written, &target.parts(), &device).unwrap();
+    assert_eq!(decode(read.session().as_mut(), CHAIN), by_trained);
 
     // A tree holds the chain, whoever drafts; it is cut to the depth that there are heads for.
     let tree = || DraftShape::Static {
         tree: StaticTree::named("medusa-63").unwrap(),
         children: Children::Top,
     };
-    assert!(decode(read.session().as_mut(), tree()).len() <= emitted.len());
-    let untrained = D::fresh(config, &parts, &vocabulary, 6, &device).unwrap();
-    let by_chain = decode(&mut Session::new(untrained.clone()), chain()).len();
+    assert!(decode(read.session().as_mut(), tree()).len() <= by_trained.len());
+    let untrained: D = tiny::fresh(config, &target, &device);
+    let by_chain = decode(&mut Session::new(untrained.clone()), CHAIN).len();
     let by_tree = decode(&mut Session::new(untrained), tree()).len();
     assert!(
         by_tree <= by_chain,

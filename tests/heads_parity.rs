@@ -1,74 +1,22 @@
 //! Forward pass, loss and gradients of Medusa's and Hydra's heads, against an independent PyTorch implementation.
-use burn::module::Param;
-use burn::nn::Embedding;
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::TargetSpec;
 use spectrain_models::draft_heads::{DraftHeads, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::weights::host_f32;
-use spectrain_models::{
-    Features, Linear, RandomWeights, RmsNorm, RopeConfig, RopeScaling, Scope, TargetParts,
-    TargetSpec, TensorWeights,
-};
-use spectrain_train::{
-    Batch, Divergence, HeadsLoss, HeadsLossConfig, Objective, Statistics, Train, TrainConfig,
-    Trainee,
-};
+use spectrain_train::{Batch, Divergence, HeadsLoss, HeadsLossConfig, Objective};
 
-use crate::golden::{Golden, assert_close, json, rows, tensors};
+use crate::parity::Case;
 
-type Tensors = std::collections::BTreeMap<String, Golden>;
-
-const VOCAB: usize = 40;
-const D_MODEL: usize = 8;
-
-pub fn target(golden: &Tensors, device: &Device) -> TargetParts {
-    let mut random = RandomWeights::new(0);
-    let mut scope = Scope::root(&mut random, device, spectrain_checkpoints::DType::F32);
-    let head: Tensor<2> = golden["target_lm_head.weight"].float(device);
-    TargetParts {
-        spec: TargetSpec {
-            layers: 8,
-            d_model: D_MODEL,
-            d_ff: 12,
-            heads: 4,
-            kv_heads: 2,
-            d_head: 4,
-            vocab: VOCAB,
-            norm_epsilon: 1e-6,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                scaling: RopeScaling::Default,
-            },
-            max_positions: 64,
-        },
-        embed_tokens: Embedding {
-            weight: Param::from_tensor(golden["embed_tokens.weight"].float(device)),
-        },
-        norm: RmsNorm::new(&mut scope.child("norm"), D_MODEL, 1e-6).unwrap(),
-        lm_head: Linear {
-            weight: Param::from_tensor(head.transpose()),
-            bias: None,
-            lora: None,
-        },
-        folder: None,
-    }
-}
-
-fn batch(golden: &Tensors, device: &Device) -> Batch {
-    let mut batch = Batch::new(rows(golden), device);
-    let last: Tensor<3> = golden["last"].float(device);
-    let [rows, seq, _] = last.dims();
-    batch.features = Some(Features {
-        captured: Tensor::zeros([rows, seq, 0], device),
-        last,
-    });
-    batch
+/// Sizes of the target.
+pub fn sizes(spec: &mut TargetSpec) {
+    (spec.d_ff, spec.d_head) = (12, 4);
 }
 
 /// `x_{t+1+head}` at every index, zero behind the end.
-fn following(batch: &Batch, head: usize) -> Tensor<2, Int> {
+pub fn following(batch: &Batch, head: usize) -> Tensor<2, Int> {
     let [_, seq] = batch.tokens.dims();
     let shift = |row: &[u32]| -> Vec<i64> {
         let kept = row.iter().skip(1 + head).map(|&token| token as i64);
@@ -78,99 +26,50 @@ fn following(batch: &Batch, head: usize) -> Tensor<2, Int> {
     Tensor::<1, Int>::from_ints(ids.as_slice(), &batch.tokens.device()).reshape(batch.tokens.dims())
 }
 
-fn parity<D: DraftHeads, O: Objective<D>>(
-    family: &str,
-    case: &str,
-    config: &D::Config,
-    objective: &O::Config,
-) where
-    D::State: 'static,
-{
-    let device = Device::flex();
-    let golden = tensors(&format!("{family}.safetensors"));
-    let figures = &json(&format!("{family}.json"))["cases"][case];
-    let target = target(&golden, &device);
-    let vocabulary = match figures["draft_vocab"].as_bool().unwrap() {
-        false => DraftVocabulary::full(VOCAB),
-        true => {
-            let ids = golden["draft_vocab"].values.iter().zip(0..);
-            let offsets: Vec<i64> = ids.map(|(&id, draft)| id as i64 - draft).collect();
-            DraftVocabulary::from_d2t(&offsets, VOCAB).unwrap()
-        }
-    };
-    let prefix = format!("{case}.parameters.");
-    let named = golden
-        .iter()
-        .filter_map(|(name, tensor)| Some(tensor.named(name.strip_prefix(&prefix)?)));
-    let mut weights = TensorWeights::new(named.collect(), "golden");
-    let autodiff = device.clone().autodiff();
-    let model = D::new(config, &target, &vocabulary, &mut weights, &autodiff).unwrap();
-    assert!(weights.left().is_empty(), "{:?}", weights.left());
-
-    let batch = batch(&golden, &device);
-    let plain = model.valid();
-    let heads = plain.max_depth().unwrap();
-    let shifted: Vec<_> = (0..heads).map(|head| following(&batch, head)).collect();
-    let last = batch.features.as_ref().unwrap().last.clone();
-    let hidden = plain.hidden(&shifted, &batch.layout, last);
-    let width = vocabulary.len();
-    for (head, hidden) in hidden.into_iter().enumerate() {
-        let got = host_f32(plain.output(head).logits(hidden));
-        let expected = golden[&format!("{case}.logits.{head}")].f32();
-        let judged = &golden[&format!("{case}.judged.{head}")].values;
-        let judged = judged
-            .iter()
-            .enumerate()
-            .filter(|(_, judged)| **judged != 0.0);
-        let mut compared = 0;
-        for (position, _) in judged {
-            let row = position * width..(position + 1) * width;
-            let what = format!("{case} logits.{head}[{position}]");
-            assert_close(&what, &got[row.clone()], &expected[row], 1e-4);
-            compared += 1;
-        }
-        assert!(compared >= 5, "{case}: {compared} positions of head {head}");
+fn vocabulary(case: &Case) -> DraftVocabulary {
+    let vocab = case.target.spec.vocab;
+    if !case.figures["draft_vocab"].as_bool().unwrap() {
+        return DraftVocabulary::full(vocab);
     }
+    let ids = case.golden["draft_vocab"].values.iter().zip(0..);
+    let offsets: Vec<i64> = ids.map(|(&id, draft)| id as i64 - draft).collect();
+    DraftVocabulary::from_d2t(&offsets, vocab).unwrap()
+}
 
-    let objective = O::new(objective).unwrap();
-    let mut trainee = Trainee::new(model, objective, TrainConfig::default().optimizer());
-    let report = trainee.accumulate(&batch, Statistics::All).report();
-    let total = figures["total"].as_f64().unwrap();
-    assert!(
-        (report.total - total).abs() < 1e-4 * total,
-        "{case}: total {total}, found {}",
-        report.total
-    );
-    assert_eq!(report.steps.len(), heads, "{case}");
-    for (head, found) in report.steps.iter().enumerate() {
-        let counted = figures["counted"][head].as_u64().unwrap();
-        assert_eq!(found.count as u64, counted, "{case} head {head}");
-        let accuracy = figures["accuracy"][head].as_f64().unwrap();
-        let got = found.correct / found.count as f64;
+/// Compares the logits of every head, and returns the number of heads.
+fn logits_agree<D: DraftHeads>(case: &Case, model: &D) -> usize {
+    let batch = &case.batch;
+    let heads = model.max_depth().unwrap();
+    let shifted: Vec<_> = (0..heads).map(|head| following(batch, head)).collect();
+    let last = batch.features.as_ref().unwrap().last.clone();
+    let hidden = model.hidden(&shifted, &batch.layout, last);
+    for (head, hidden) in hidden.into_iter().enumerate() {
+        let got = host_f32(model.output(head).logits(hidden));
+        let compared = case.expect_judged("logits", head, &got, 0);
         assert!(
-            (got - accuracy).abs() < 1e-6,
-            "{case} accuracy {head}: {got}"
+            compared >= 5,
+            "{}: {compared} positions of head {head}",
+            case.name
         );
     }
-    let gradients = trainee.gradients().to_host();
-    let prefix = format!("{case}.gradient.");
-    let mut compared = 0;
-    for (name, expected) in &golden {
-        let Some(name) = name.strip_prefix(&prefix) else {
-            continue;
-        };
-        let Some(got) = gradients.get(name) else {
-            panic!("{case}: no gradient of `{name}`");
-        };
-        let what = format!("{case} gradient {name}");
-        assert_close(&what, got, &expected.transposed(), 1e-4);
-        compared += 1;
-    }
-    assert_eq!(
-        compared,
-        gradients.len(),
-        "{case}: every parameter is compared"
-    );
+    heads
+}
+
+fn parity<D: DraftHeads, O: Objective<D>>(
+    family: &str,
+    name: &str,
+    config: &D::Config,
+    objective: &O::Config,
+) {
+    let case = Case::read(family, name, sizes);
+    let model: D = case.drafter(config, &vocabulary(&case), &[]);
+    let heads = logits_agree(&case, &model.valid());
+
+    let (report, gradients) = case.step(model, O::new(objective).unwrap());
+    assert_eq!(report.steps.len(), heads, "{name}");
+    case.expect_counts(&report.steps);
+    case.expect_accuracy(&report.steps);
+    case.expect_every_gradient(&gradients);
 }
 
 fn medusa(case: &str, config: MedusaConfig, objective: HeadsLossConfig) {

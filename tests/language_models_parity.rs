@@ -1,55 +1,33 @@
 //! Forward pass, loss and gradients of drafters that are language models, against transformers run on one document, and
 //! for PARD on one row, at a time.
-use burn::module::{Module as _, Param};
-use burn::nn::Embedding;
+use burn::module::Module as _;
 use burn::prelude::*;
 use burn::tensor::DType;
+use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::{export, host_f32, import};
-use spectrain_models::{
-    Drafter, Features, Linear, LoraConfig, RandomWeights, RmsNorm, RopeConfig, RopeScaling, Scope,
-    TargetParts, TargetSpec,
-};
-use spectrain_train::{
-    Batch, Distill, Objective, PardLoss, Statistics, Train, TrainConfig, Trainee,
-};
+use spectrain_models::{Drafter, LoraConfig};
+use spectrain_train::{Distill, Objective, PardLoss};
 
-use crate::golden::{Golden, assert_close, json, path, rows, tensors};
+use crate::golden::{assert_close, json, path};
+use crate::parity::Case;
 
-type Tensors = std::collections::BTreeMap<String, Golden>;
-
-/// What the script wrote of one case.
-pub struct Case {
-    name: &'static str,
-    golden: Tensors,
-    pub figures: serde_json::Value,
-    pub mask_token: u32,
-    target: TargetParts,
-    pub batch: Batch,
-}
-
+/// Cases of drafters that start from a folder.
 impl Case {
-    pub fn read(file: &str, name: &'static str) -> Self {
-        let device = Device::flex();
-        let golden = tensors(&format!("{file}.safetensors"));
-        let all = json(&format!("{file}.json"));
-        let figures = all["cases"][name].clone();
-        let mut batch = Batch::new(rows(&golden), &device);
-        batch.features = Some(Features {
-            captured: golden["captured"].float(&device),
-            last: golden["last"].float(&device),
+    pub fn of_language_model(file: &str, name: &str) -> Self {
+        let layers = json(&format!("{file}.json"))["sizes"]["target_layers"].as_u64();
+        let mut case = Self::read(file, name, |spec| {
+            (spec.layers, spec.d_ff, spec.d_head) = (layers.unwrap() as usize, 12, 4);
+            (spec.heads, spec.kv_heads) = (2, 2);
         });
-        batch.seed = figures["seed"].as_u64();
-        Self {
-            name,
-            target: target(&golden, &all["sizes"], &device),
-            mask_token: all["sizes"]["mask_token"].as_u64().unwrap() as u32,
-            golden,
-            figures,
-            batch,
-        }
+        case.batch.seed = case.figures["seed"].as_u64();
+        case
+    }
+
+    pub fn mask_token(&self) -> u32 {
+        self.all["sizes"]["mask_token"].as_u64().unwrap() as u32
     }
 
     /// The folder that transformers wrote.
@@ -68,12 +46,12 @@ impl Case {
     }
 
     /// A drafter of the folder, with the parameters beside it that the script drew.
-    pub fn drafter<D: Drafter>(&self, config: &D::Config) -> D {
+    pub fn of_folder<D: Drafter>(&self, config: &D::Config) -> D {
         let device = Device::flex().autodiff();
         let vocabulary = DraftVocabulary::full(self.target.spec.vocab);
         let drafter = D::fresh(config, &self.target, &vocabulary, 1, &device).unwrap();
         let mut drawn = 0;
-        let of = |tensor: spectrain_checkpoints::NamedTensor| {
+        let of = |tensor: NamedTensor| {
             let name = format!("{}.parameters.{}", self.name, tensor.name);
             let golden = self.golden.get(&name);
             drawn += usize::from(golden.is_some());
@@ -88,7 +66,7 @@ impl Case {
     }
 
     pub fn expect_logits(&self, got: &[f32], rows: impl Iterator<Item = usize>) {
-        let logits = &self.golden[&format!("{}.logits", self.name)];
+        let logits = self.tensor("logits");
         let width = logits.shape[1];
         let expected = logits.f32();
         for row in rows {
@@ -100,96 +78,23 @@ impl Case {
 
     /// Compares the loss, what is reported beside it, and the gradients of all that is trained.
     pub fn expect_step<D: Drafter, O: Objective<D>>(&self, drafter: D, objective: O) {
-        let name = self.name;
-        let mut trainee = Trainee::new(drafter, objective, TrainConfig::default().optimizer());
-        let report = trainee.accumulate(&self.batch, Statistics::All).report();
-        let close = |what: &str, got: f64, expected: &serde_json::Value| {
-            let expected = expected.as_f64().unwrap();
-            assert!(
-                (got - expected).abs() <= 2e-5 * expected.abs(),
-                "{name} {what}: expected {expected}, found {got}"
-            );
-        };
-        close("total", report.total, &self.figures["total"]);
+        let (report, gradients) = self.step(drafter, objective);
         let steps = self.figures["steps"].as_array().unwrap();
-        assert_eq!(report.steps.len(), steps.len(), "{name}");
+        assert_eq!(report.steps.len(), steps.len(), "{}", self.name);
         for (number, (found, expected)) in report.steps.iter().zip(steps).enumerate() {
             let counted = expected["counted"].as_u64().unwrap();
-            assert_eq!(found.count as u64, counted, "{name} step {number}");
-            close("loss", found.loss, &expected["loss"]);
-            close("acceptance", found.alpha, &expected["acceptance"]);
-            close("agreement", found.correct, &expected["agreement"]);
+            assert_eq!(found.count as u64, counted, "{} step {number}", self.name);
+            self.expect("loss", found.loss, &expected["loss"]);
+            self.expect("acceptance", found.alpha, &expected["acceptance"]);
+            self.expect("agreement", found.correct, &expected["agreement"]);
         }
-
-        let gradients = trainee.gradients().to_host();
-        let prefix = format!("{name}.gradient.");
-        let mut compared = 0;
-        for (parameter, golden) in &self.golden {
-            let Some(parameter) = parameter.strip_prefix(&prefix) else {
-                continue;
-            };
-            let Some(got) = gradients.get(parameter) else {
-                panic!("{name}: no gradient of `{parameter}`");
-            };
-            // Linear layers alone are held transposed.
-            let linear = parameter.ends_with("proj.weight") || parameter.ends_with("head.weight");
-            let expected = match linear {
-                true => golden.transposed(),
-                false => golden.f32(),
-            };
-            let largest = expected
-                .iter()
-                .fold(0f32, |largest, x| largest.max(x.abs()));
-            let share =
-                |values: &[f32]| -> Vec<f32> { values.iter().map(|x| x / largest).collect() };
-            let what = format!("{name} gradient {parameter}");
-            assert_close(&what, &share(got), &share(&expected), 1e-4);
-            compared += 1;
-        }
-        let trained = gradients.len();
-        assert_eq!(compared, trained, "{name}: every parameter is compared");
+        self.expect_every_gradient(&gradients);
     }
 }
 
-/// A target of which nothing is there but its sizes and its head.
-fn target(golden: &Tensors, sizes: &serde_json::Value, device: &Device) -> TargetParts {
-    let size = |key: &str| sizes[key].as_u64().unwrap() as usize;
-    let (d_model, vocab) = (size("target_d_model"), size("vocab"));
-    let mut random = RandomWeights::new(0);
-    let mut scope = Scope::root(&mut random, device, spectrain_checkpoints::DType::F32);
-    let head: Tensor<2> = golden["target_lm_head.weight"].float(device);
-    TargetParts {
-        spec: TargetSpec {
-            layers: size("target_layers"),
-            d_model,
-            d_ff: 12,
-            heads: 2,
-            kv_heads: 2,
-            d_head: 4,
-            vocab,
-            norm_epsilon: 1e-6,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                scaling: RopeScaling::Default,
-            },
-            max_positions: 64,
-        },
-        embed_tokens: Embedding {
-            weight: Param::from_tensor(Tensor::zeros([vocab, d_model], device)),
-        },
-        norm: RmsNorm::new(&mut scope.child("norm"), d_model, 1e-6).unwrap(),
-        lm_head: Linear {
-            weight: Param::from_tensor(head.transpose()),
-            bias: None,
-            lora: None,
-        },
-        folder: None,
-    }
-}
-
-fn distill(name: &'static str) {
-    let case = Case::read("distill", name);
-    let drafter: LanguageModel = case.drafter(&LanguageModelConfig {
+fn distill(name: &str) {
+    let case = Case::of_language_model("distill", name);
+    let drafter: LanguageModel = case.of_folder(&LanguageModelConfig {
         model: case.model(),
         lora: case.lora(),
         ..Default::default()
@@ -204,11 +109,11 @@ fn distill(name: &'static str) {
     case.expect_step(drafter, case.objective::<LanguageModel, Distill>());
 }
 
-fn pard(name: &'static str) {
-    let case = Case::read("pard", name);
-    let drafter: Pard = case.drafter(&PardConfig {
+fn pard(name: &str) {
+    let case = Case::of_language_model("pard", name);
+    let drafter: Pard = case.of_folder(&PardConfig {
         model: case.model(),
-        mask_token: Some(case.mask_token),
+        mask_token: Some(case.mask_token()),
         target_features: case.figures["target_features"].as_bool().unwrap(),
         ..Default::default()
     });

@@ -39,6 +39,7 @@ mod memory;
 mod numbers;
 mod outputs;
 mod pages;
+mod parity;
 mod plans;
 mod played_engine;
 mod program;

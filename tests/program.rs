@@ -1,6 +1,7 @@
 //! Recipes run end to end by the program, stopped in the middle, and taken up again.
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use spectrain_checkpoints::{ModelFolder, state};
 
 use crate::workspace::{CONVERSATIONS, ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
@@ -70,20 +71,12 @@ fn eagle1_workspace() -> Workspace {
 const RUN: [&str; 2] = ["recipe", "recipe.toml"];
 const STAGES: [&str; 5] = ["synthetic", "prepare", "train", "export", "evaluate"];
 
-fn run_with(workspace: &Workspace, overrides: &[&str]) -> Outcome {
-    let words = overrides.iter().flat_map(|given| ["--set", *given]);
-    let words: Vec<&str> = RUN.into_iter().chain(words).collect();
-    workspace.run(&words).succeeded()
+fn run_with(workspace: &Workspace, settings: &[&str]) -> Outcome {
+    workspace.run_recipe(settings).succeeded()
 }
 
-#[test]
-fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
-    let workspace = Workspace::of(SYNTHETIC);
-    let first = workspace.run(&RUN).succeeded();
-    for stage in STAGES {
-        assert_eq!(workspace.manifest(stage)["status"], "done", "{stage}");
-    }
-    let report = workspace.json("runs/run/evaluate/report.json");
+/// Fails unless the report of [`SYNTHETIC`] has what the recipe asks for, and can be true.
+fn report_is_whole(report: &Value) {
     assert_eq!(report["schema"], 1);
     assert_eq!(report["recipe"]["synthetic"]["vocab"], 400);
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
@@ -97,25 +90,14 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     for setting in settings {
         let tau = setting["overall"]["tau"].as_f64().unwrap();
         // Paths of 3, but for the calibrated tree, whose longest path is 6 by default.
-        let longest = match setting["draft"]["shape"] == "calibrated" {
-            true => 7.0,
-            false => 4.0,
-        };
+        let is_calibrated = setting["draft"]["shape"] == "calibrated";
+        let longest = if is_calibrated { 7.0 } else { 4.0 };
         assert!((1.0..=longest).contains(&tau), "τ {tau} of {setting}");
     }
-    let table = workspace.text("runs/run/evaluate/report.md");
-    assert!(first.stdout.ends_with(&table), "{first:#?}");
-    for part in [
-        "| τ [95 % CI] |",
-        "| T=0, greedy, chain 3 |",
-        "| T=1, rejection, dynamic 3×2, 6 nodes |",
-        "calibrated tree of",
-        "Greedy output: 0 of ",
-    ] {
-        assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");
-    }
-    assert!(first.stdout.contains("vllm serve"), "{first:#?}");
+}
 
+/// Fails unless a second run finds all stages done, says what the first said and writes nothing.
+fn once_is_enough(workspace: &Workspace, first: &Outcome) {
     let before = workspace.files("runs");
     let again = workspace.run(&RUN).succeeded();
     let skipped: String = STAGES
@@ -126,26 +108,40 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
         .split_inclusive('\n')
         .filter(|line| !line.starts_with("all stages: "))
         .collect();
-    assert_eq!((said, again.stdout), (skipped, first.stdout));
-    let plan = workspace
-        .run(&["recipe", "recipe.toml", "--plan"])
-        .succeeded();
+    assert_eq!((&said, &again.stdout), (&skipped, &first.stdout));
+    let plan = workspace.run_line("recipe recipe.toml --plan").succeeded();
     assert_eq!(plan.stdout.matches(" done in ").count(), 5, "{plan:#?}");
     assert!(
         workspace.files("runs") == before,
         "nothing was to be written"
     );
+}
 
-    let table = workspace
-        .run(&["report", "runs/run", "runs/run/evaluate/report.json"])
-        .succeeded();
-    assert_eq!(
-        table
-            .stdout
-            .matches("| T=0, greedy, chain 3 | run |")
-            .count(),
-        2
-    );
+#[test]
+fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
+    let workspace = Workspace::of(SYNTHETIC);
+    let first = workspace.run(&RUN).succeeded();
+    for stage in STAGES {
+        assert_eq!(workspace.manifest(stage)["status"], "done", "{stage}");
+    }
+    report_is_whole(&workspace.json("runs/run/evaluate/report.json"));
+    let table = workspace.text("runs/run/evaluate/report.md");
+    assert!(first.stdout.ends_with(&table), "{first:#?}");
+    for part in [
+        "| τ [95 % CI] |",
+        "| T=0, greedy, chain 3 |",
+        "| T=1, rejection, dynamic 3×2, 6 nodes |",
+        "calibrated tree of",
+        "Greedy output: 0 of ",
+        "vllm serve",
+    ] {
+        assert!(first.stdout.contains(part), "no `{part}`: {first:#?}");
+    }
+    once_is_enough(&workspace, &first);
+
+    let report = "report runs/run runs/run/evaluate/report.json";
+    let table = workspace.run_line(report).succeeded().stdout;
+    assert_eq!(table.matches("| T=0, greedy, chain 3 | run |").count(), 2);
 
     let exported = workspace.path("runs/run/export/drafter");
     let model = ModelFolder::open(&exported).unwrap();
@@ -158,9 +154,7 @@ fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
 #[test]
 fn a_plan_writes_nothing() {
     let workspace = Workspace::of(SYNTHETIC);
-    let plan = workspace
-        .run(&["recipe", "recipe.toml", "--plan"])
-        .succeeded();
+    let plan = workspace.run_line("recipe recipe.toml --plan").succeeded();
     for part in [
         "[synthetic]",
         "warmup_steps = 5",
@@ -240,29 +234,11 @@ fn the_drafter_of_a_run_is_judged_and_put_to_work_by_other_commands() {
             "train.validate_every=24",
         ],
     );
-    let (target, drafter) = ("runs/run/synthetic/target", "runs/run/export/drafter");
-    let judged = [
-        "evaluate",
-        "--target",
-        target,
-        "--drafter",
-        drafter,
-        "--prompts",
-        "runs/run/synthetic/eval.jsonl",
-        "--count",
-        "3",
-        "--temperature",
-        "0",
-        "--draft-length",
-        "2",
-        "--draft-length",
-        "4",
-        "--max-new-tokens",
-        "8",
-        "--out",
-        "judged",
-    ];
-    let judged = workspace.run(&judged).succeeded();
+    let pair = "--target runs/run/synthetic/target --drafter runs/run/export/drafter";
+    let prompts = "--prompts runs/run/synthetic/eval.jsonl --count 3 --max-new-tokens 8";
+    let drafts = "--temperature 0 --draft-length 2 --draft-length 4";
+    let judged = format!("evaluate {pair} {prompts} {drafts} --out judged");
+    let judged = workspace.run_line(judged).succeeded();
     let report = workspace.json("judged/report.json");
     assert_eq!(judged.stdout, workspace.text("judged/report.md"));
     assert_eq!(
@@ -273,28 +249,20 @@ fn the_drafter_of_a_run_is_judged_and_put_to_work_by_other_commands() {
     assert_eq!(report["settings"][1]["overall"]["prompts"], 3);
     assert!(report["settings"][0]["overall"]["tau"].as_f64().unwrap() >= 1.0);
 
-    let generate = [
-        "generate",
-        "--target",
-        target,
-        "--prompt",
-        "Sort these numbers: 4, 2, 9.",
-        "--max-new-tokens",
-        "24",
-    ];
-    let plain = workspace.run(&generate).succeeded();
-    let drafted = workspace
-        .run(&[&generate[..], &["--drafter", drafter]].concat())
-        .succeeded();
+    let generate = |pair: &str| {
+        let words = format!("generate {pair} --max-new-tokens 24 --prompt");
+        let words = words.split(' ').chain(["Sort these numbers: 4, 2, 9."]);
+        workspace.run(&words.collect::<Vec<_>>()).succeeded()
+    };
+    let plain = generate("--target runs/run/synthetic/target");
+    let drafted = generate(pair);
     // Brackets mark what was drafted, and may be in the text itself.
     let text = |outcome: &Outcome| outcome.stdout.replace(['[', ']'], "");
     assert_eq!(text(&drafted), text(&plain));
     assert!(drafted.stderr.contains("target passes"), "{drafted:#?}");
 
-    let export = [
-        "export", "run", "--to", "vllm", "--dtype", "f32", "--out", "exported",
-    ];
-    let export = workspace.run(&export).succeeded();
+    let export = "export run --to vllm --dtype f32 --out exported";
+    let export = workspace.run_line(export).succeeded();
     assert!(
         export.stdout.contains("vllm serve") && !export.stdout.contains("sglang"),
         "{export:#?}"

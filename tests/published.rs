@@ -24,26 +24,18 @@ fn publish(workspace: &Workspace) {
     write_folder(&workspace.path("published"), &config, &tensors, &[]).unwrap();
 }
 
-#[test]
-fn a_published_drafter_is_imported_converted_and_trained_further() {
-    let workspace = Workspace::finished();
-    publish(&workspace);
-    let import = |more: &[&str]| {
-        let words = ["import", "published", "--target", "target"];
-        workspace.run(&[&words[..], more].concat())
-    };
-    let direct = [
-        "export",
-        "published",
-        "--to",
-        "vllm",
-        "--target",
-        "target",
-        "--out",
-        "direct",
-    ];
+const IMPORTED: &str = "runs/taken/import/drafter";
+
+/// Fails unless a folder holds the tensors of the exported drafter.
+fn is_the_exported(workspace: &Workspace, folder: &str) {
+    let [found, expected] = [folder, EXPORTED].map(|folder| workspace.contents(folder).1);
+    assert_eq!(found, expected, "{folder}");
+}
+
+/// `published` becomes the run `taken` once it is said which layers it reads.
+fn is_imported_with_layers_that_are_told(workspace: &Workspace) {
     workspace
-        .run(&direct)
+        .run_line("export published --to vllm --target target --out direct")
         .failed(&["more ways than one", "`spectrain import` measures"]);
     let layers = workspace.contents(EXPORTED).0["eagle_config"][LAYER_IDS].clone();
     let ids: Vec<String> = layers
@@ -52,123 +44,100 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
         .iter()
         .map(Value::to_string)
         .collect();
-    let outcome = import(&["--layers", &ids.join(","), "--name", "taken"]).succeeded();
+    let import = "import published --target target --name taken --layers";
+    let outcome = workspace.run_line(format!("{import} {}", ids.join(",")));
+    let outcome = outcome.succeeded();
     assert!(
         outcome.stdout.contains("EAGLE-3 drafter, as given: τ"),
         "{outcome:#?}"
     );
-    let imported = "runs/taken/import/drafter";
-    let same = |folder: &str| {
-        assert_eq!(
-            workspace.contents(folder).1,
-            workspace.contents(EXPORTED).1,
-            "{folder}"
-        );
-    };
-    same(imported);
-    assert_eq!(
-        workspace.contents(imported).0["eagle_config"][LAYER_IDS],
-        layers
-    );
-    import(&["--name", "taken", "--layers", "0,1,2"])
+    is_the_exported(workspace, IMPORTED);
+    let config = workspace.contents(IMPORTED).0;
+    assert_eq!(config["eagle_config"][LAYER_IDS], layers);
+    workspace
+        .run_line(format!("{import} 0,1,2"))
         .failed(&["holds an imported drafter already"]);
+}
 
-    // To another layout, and from there, as a folder, back.
-    let export = |words: &[&str]| workspace.run(&[&["export"], words].concat());
-    let words = ["taken", "--to", "speculators", "--out", "theirs"];
+/// The run `taken` is exported to `theirs` and, in 32 bits, to `wide`; `theirs` comes back.
+fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
+    let export = |line: &str| workspace.run_line(format!("export {line}"));
     let lines = "vllm serve theirs\n# above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports)\n";
-    assert_eq!(export(&words).succeeded().stdout, lines);
+    let outcome = export("taken --to speculators --out theirs").succeeded();
+    assert_eq!(outcome.stdout, lines);
     let theirs = workspace.contents("theirs").0;
-    assert_eq!(
-        theirs["speculators_config"]["verifier"]["name_or_path"],
-        "target"
-    );
-    assert_eq!(
-        theirs["speculators_config"]["verifier"]["architectures"],
-        json!(["Qwen3ForCausalLM"])
-    );
-    export(&["theirs", "--to", "sglang", "--out", "theirs/ours"])
-        .failed(&["`theirs/ours` is inside the folder"]);
-    export(&["theirs", "--to", "sglang", "--out", "ours"]).succeeded();
-    same("ours");
-    export(&["taken", "--to", "hf", "--out", "wide"]).failed(&[
+    let verifier = &theirs["speculators_config"]["verifier"];
+    assert_eq!(verifier["name_or_path"], "target");
+    assert_eq!(verifier["architectures"], json!(["Qwen3ForCausalLM"]));
+    export("theirs --to sglang --out theirs/ours").failed(&["`theirs/ours` is inside the folder"]);
+    export("theirs --to sglang --out ours").succeeded();
+    is_the_exported(workspace, "ours");
+    export("taken --to hf --out wide").failed(&[
         "Transformers is not known to load eagle3 drafters",
         "vLLM, SGLang",
     ]);
     assert!(!workspace.path("wide").exists());
-    export(&["taken", "--to", "vllm", "--dtype", "f32", "--out", "wide"]).succeeded();
-    assert!(
-        workspace
-            .contents("wide")
-            .1
-            .iter()
-            .all(|tensor| tensor.dtype != DType::BF16)
-    );
+    export("taken --to vllm --dtype f32 --out wide").succeeded();
+    let (_, wide) = workspace.contents("wide");
+    assert!(wide.iter().all(|tensor| tensor.dtype != DType::BF16));
+}
 
-    // It is judged, and training goes on from it.
-    for drafter in [imported, "theirs"] {
-        let words = [
-            "evaluate",
-            "--target",
-            "target",
-            "--drafter",
-            drafter,
-            "--prompts",
-            "eval.jsonl",
-            "--count",
-            "2",
-        ];
-        workspace
-            .run(&[&words[..], &["--temperature", "0", "--max-new-tokens", "8"]].concat())
-            .succeeded();
-    }
-    let start = format!("start={imported}");
-    let further = |more: &[&str]| {
-        let words = [
-            "recipe",
-            "recipe.toml",
-            "--quiet",
-            "--set",
-            "name=further",
-            "--set",
-            &start,
-        ];
-        workspace.run(&[&words[..], more].concat())
-    };
+/// Keys that the imported drafter does not have so.
+const OTHER_KEYS: [(&str, &str); 5] = [
+    ("drafter.d_ff=40", "`d_ff`: expected 40, found 48"),
+    (
+        "drafter.norm_output=true",
+        "`norm_output`: expected true, found false",
+    ),
+    (
+        "drafter.draft_vocab=200",
+        "`draft_vocab`: expected 200, found 256",
+    ),
+    ("drafter.window=7", "`window`: expected 7, found 0"),
+    (
+        "drafter.captured_layers=[0, 1]",
+        "`captured_layers`: expected [0,1]",
+    ),
+];
+
+/// Training starts from the imported drafter, with its own settings only.
+fn is_trained_further(workspace: &Workspace) {
+    let start = format!("start={IMPORTED}");
+    let further =
+        |more: &[&str]| workspace.run_recipe(&[&["name=further", &start][..], more].concat());
     let kept = further(&[
-        "--set",
         "train.steps=1",
-        "--set",
         "train.warmup_steps=0",
-        "--set",
         "train.learning_rate=1e-12",
     ])
     .succeeded();
     assert!(kept.stdout.contains("eagle3 drafter"), "{kept:#?}");
-    let (_, before) = workspace.contents(imported);
+    let (_, before) = workspace.contents(IMPORTED);
     let (_, after) = workspace.contents("runs/further/export/drafter");
     assert_eq!(
         before, after,
         "a step of no length leaves what it started from"
     );
-    for (key, part) in [
-        ("drafter.d_ff=40", "`d_ff`: expected 40, found 48"),
-        (
-            "drafter.norm_output=true",
-            "`norm_output`: expected true, found false",
-        ),
-        (
-            "drafter.draft_vocab=200",
-            "`draft_vocab`: expected 200, found 256",
-        ),
-        ("drafter.window=7", "`window`: expected 7, found 0"),
-        (
-            "drafter.captured_layers=[0, 1]",
-            "`captured_layers`: expected [0,1]",
-        ),
-    ] {
-        further(&["--set", key]).failed(&["other settings than `[drafter]`", part]);
+    for (key, part) in OTHER_KEYS {
+        further(&[key]).failed(&["other settings than `[drafter]`", part]);
     }
+}
+
+#[test]
+fn a_published_drafter_is_imported_converted_and_trained_further() {
+    let workspace = Workspace::finished();
+    publish(&workspace);
+    is_imported_with_layers_that_are_told(&workspace);
+    is_exported_to_another_layout_and_back(&workspace);
+    for drafter in [IMPORTED, "theirs"] {
+        let evaluate = format!("evaluate --target target --drafter {drafter} --prompts eval.jsonl");
+        workspace
+            .run_line(format!(
+                "{evaluate} --count 2 --temperature 0 --max-new-tokens 8"
+            ))
+            .succeeded();
+    }
+    is_trained_further(&workspace);
 }
 
 #[test]
@@ -183,12 +152,7 @@ fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
         // The layer behind it is the last one, which looks like no other.
         "drafter.captured_layers=[3]",
     ];
-    let settings = settings.iter().flat_map(|setting| ["--set", *setting]);
-    let words: Vec<&str> = ["recipe", "recipe.toml", "--quiet"]
-        .into_iter()
-        .chain(settings)
-        .collect();
-    workspace.run(&words).succeeded();
+    workspace.run_recipe(&settings).succeeded();
     let target = "runs/run/synthetic/target";
     let import = |folder: &str| {
         let prompts = "runs/run/synthetic/eval.jsonl";
@@ -230,7 +194,9 @@ fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
 #[test]
 fn a_changed_folder_and_a_wrong_target_are_found_out() {
     let workspace = Workspace::finished();
-    let check = |folder: &str, target: &str| workspace.run(&["check", folder, "--target", target]);
+    let check = |folder: &str, target: &str| {
+        workspace.run_line(format!("check {folder} --target {target}"))
+    };
     let outcome = check(EXPORTED, "target").succeeded();
     for part in [
         "every tensor and the configuration",
@@ -241,78 +207,56 @@ fn a_changed_folder_and_a_wrong_target_are_found_out() {
     }
     workspace.write_target_of("twin", 8, |_| ());
     check(EXPORTED, "twin").failed(&["was trained for `target`", "other weights than `twin`"]);
-    let evaluate = |drafter: &str, more: &[&str]| {
-        let words = [
-            "evaluate",
-            "--target",
-            "twin",
-            "--drafter",
-            drafter,
-            "--prompts",
-            "eval.jsonl",
-            "--count",
-            "2",
-        ];
-        let short = [
-            "--temperature",
-            "0",
-            "--max-new-tokens",
-            "8",
-            "--no-baseline",
-        ];
-        workspace.run(&[&words[..], &short, more].concat())
-    };
-    evaluate(EXPORTED, &[]).failed(&["was trained for `target`", "`--other-target`"]);
-    evaluate(EXPORTED, &["--other-target"]).succeeded();
+    let evaluate = format!("evaluate --target twin --drafter {EXPORTED} --prompts eval.jsonl");
+    let evaluate = format!("{evaluate} --count 2 --temperature 0 --max-new-tokens 8 --no-baseline");
+    workspace
+        .run_line(&evaluate)
+        .failed(&["was trained for `target`", "`--other-target`"]);
+    workspace
+        .run_line(format!("{evaluate} --other-target"))
+        .succeeded();
 
-    let (config, tensors) = workspace.contents(EXPORTED);
     let changed = |name: &str, config: &Value, tensors: &[NamedTensor], parts: &[&str]| {
         write_folder(&workspace.path(name), config, tensors, &[]).unwrap();
         check(name, "target").failed(parts);
-        let words = [
-            "generate",
-            "--target",
-            "target",
-            "--drafter",
-            name,
-            "--prompt",
-            "count",
-        ];
-        workspace.run(&words).failed(parts);
+        workspace
+            .run_line(format!(
+                "generate --target target --drafter {name} --prompt count"
+            ))
+            .failed(parts);
     };
+    let (config, tensors) = workspace.contents(EXPORTED);
+    let expected = ["_proj.weight`", "changed after it was written"];
+    changed("swapped", &config, &swapped(&tensors), &expected);
+    let expected = ["configuration was changed"];
+    changed("neighbour", &of_neighbours(&config), &tensors, &expected);
+}
+
+/// Two matrices of one shape under each other's names.
+fn swapped(tensors: &[NamedTensor]) -> Vec<NamedTensor> {
     let at = |name: &str| {
-        tensors
-            .iter()
-            .position(|tensor| tensor.name == name)
-            .unwrap()
+        let found = tensors.iter().position(|tensor| tensor.name == name);
+        found.unwrap()
     };
     let (gate, up) = (
         at("midlayer.mlp.gate_proj.weight"),
         at("midlayer.mlp.up_proj.weight"),
     );
-    let mut swapped = tensors.clone();
+    let mut swapped = tensors.to_vec();
     (swapped[gate].name, swapped[up].name) = (tensors[up].name.clone(), tensors[gate].name.clone());
-    changed(
-        "swapped",
-        &config,
-        &swapped,
-        &["_proj.weight`", "changed after it was written"],
-    );
-    let mut neighbours = config.clone();
-    for key in [LAYER_IDS, "eagle_config"] {
-        let ids = match key {
-            LAYER_IDS => &mut neighbours[LAYER_IDS],
-            _ => &mut neighbours["eagle_config"][LAYER_IDS],
-        };
+    swapped
+}
+
+/// The last of the captured layers is the one behind it, under both keys.
+fn of_neighbours(config: &Value) -> Value {
+    let mut config = config.clone();
+    let next = |ids: &mut Value| {
         let last = ids.as_array_mut().unwrap().last_mut().unwrap();
         *last = json!(last.as_u64().unwrap() + 1);
-    }
-    changed(
-        "neighbour",
-        &neighbours,
-        &tensors,
-        &["configuration was changed"],
-    );
+    };
+    next(&mut config[LAYER_IDS]);
+    next(&mut config["eagle_config"][LAYER_IDS]);
+    config
 }
 
 #[test]

@@ -10,7 +10,7 @@ use spectrain_data::regenerate::{
 };
 
 use crate::fault_server::{Fault, FaultServer, answer_to};
-use crate::workspace::{Workspace, signal, wait_for};
+use crate::workspace::{Outcome, Workspace, signal, wait_for};
 
 /// A conversation of so many turns of the user.
 fn row(number: usize, turns: usize) -> Value {
@@ -182,51 +182,10 @@ fn regenerate<'a>(server: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&words[..], more].concat()
 }
 
-#[test]
-fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
-    let faults: [(&str, &[Fault]); 1] = [("2.2", &[Fault::Status(400)])];
-    let server = FaultServer::start(&faults);
-    let url = format!("{}/v1/", server.url());
-    let workspace = Workspace::of("");
-    workspace.write("data.jsonl", lines((1..=3).map(|number| row(number, 2))));
-    let options = [
-        "--temperature",
-        "0.5",
-        "--max-tokens",
-        "64",
-        "--extra",
-        "top_k=20",
-        "--api-key-env",
-        "THE_KEY",
-    ];
-    let words = regenerate(&url, &options);
-    let start = || {
-        let mut command = workspace.command(&words);
-        command.env("THE_KEY", "secret");
-        command.output().unwrap()
-    };
-    let output = start();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains("error: 1 of 3 conversations were not regenerated"),
-        "{stderr}"
-    );
-    assert!(
-        stdout
-            .ends_with("row 2 (`data.jsonl` row 2), turn 2, after 1 try: status 400: as planned\n"),
-        "{stdout}"
-    );
-    let report = workspace.json("out.jsonl.report");
-    assert_eq!(
-        (&report["failed"][0]["row"], &report["failed"][0]["turn"]),
-        (&json!(2), &json!(2))
-    );
-    assert_eq!(
-        workspace.text("out.jsonl"),
-        lines([1, 3].map(|row| answered(row, 2)).into_iter())
-    );
+const OPTIONS: &str = "--temperature 0.5 --max-tokens 64 --extra top_k=20 --api-key-env THE_KEY";
+
+/// Fails unless every request had the keys of [`OPTIONS`], and the API key as its header alone.
+fn asked_with_options(server: &FaultServer) {
     for body in server.bodies() {
         let expected = json!({
             "temperature": 0.5,
@@ -239,13 +198,32 @@ fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
         assert_eq!(body, expected);
     }
     assert!(server.keys().iter().all(|key| key == "Bearer secret"));
+}
 
-    let output = start();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert_eq!(
-        workspace.text("out.jsonl"),
-        lines((1..=3).map(|row| answered(row, 2)))
-    );
+#[test]
+fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
+    let server = FaultServer::start(&[("2.2", &[Fault::Status(400)])]);
+    let url = format!("{}/v1/", server.url());
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=3).map(|number| row(number, 2))));
+    let words = regenerate(&url, &OPTIONS.split(' ').collect::<Vec<_>>());
+    let start = || {
+        let mut command = workspace.command(&words);
+        command.env("THE_KEY", "secret");
+        Outcome::from(command.output().unwrap())
+    };
+    let outcome = start().failed(&["error: 1 of 3 conversations were not regenerated"]);
+    let named = "row 2 (`data.jsonl` row 2), turn 2, after 1 try: status 400: as planned\n";
+    assert!(outcome.stdout.ends_with(named), "{outcome:#?}");
+    let failed = &workspace.json("out.jsonl.report")["failed"][0];
+    assert_eq!((&failed["row"], &failed["turn"]), (&json!(2), &json!(2)));
+    let others = [1, 3].map(|row| answered(row, 2));
+    assert_eq!(workspace.text("out.jsonl"), lines(others.into_iter()));
+    asked_with_options(&server);
+
+    start().succeeded();
+    let all = (1..=3).map(|row| answered(row, 2));
+    assert_eq!(workspace.text("out.jsonl"), lines(all));
     let mut expected = once(1..=3, 2);
     expected.insert("2.1".into(), 2);
     assert_eq!(
@@ -256,8 +234,11 @@ fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
     for file in workspace.files("").into_values() {
         assert!(!String::from_utf8_lossy(&file).contains("secret"));
     }
+    other_settings_need_a_fresh_start(&workspace, &url);
+}
 
-    let other = regenerate(&url, &["--temperature", "0.6"]);
+fn other_settings_need_a_fresh_start(workspace: &Workspace, url: &str) {
+    let other = regenerate(url, &["--temperature", "0.6"]);
     let expected = [
         "out.jsonl.journal",
         "`temperature`: expected 0.6, found 0.5",
@@ -312,21 +293,9 @@ fn a_run_that_is_stopped_goes_on_without_asking_twice() {
 #[test]
 fn a_target_answers_as_it_does_in_generate_and_its_answers_can_be_prepared() {
     let workspace = Workspace::new();
-    let base = [
-        "data",
-        "regenerate",
-        "--target",
-        "target",
-        "--data",
-        "eval.jsonl",
-        "--out",
-    ];
-    let greedy = [
-        &base[..],
-        &["out.jsonl", "--max-tokens", "12", "--temperature", "0"],
-    ]
-    .concat();
-    let outcome = workspace.run(&greedy).succeeded();
+    let base = "data regenerate --target target --data eval.jsonl --max-tokens 12";
+    let greedy = format!("{base} --out out.jsonl --temperature 0");
+    let outcome = workspace.run_line(greedy).succeeded();
     assert!(
         outcome.stdout.starts_with("4 of 4 conversations"),
         "{outcome:#?}"
@@ -335,42 +304,26 @@ fn a_target_answers_as_it_does_in_generate_and_its_answers_can_be_prepared() {
     for line in text.lines() {
         let row: Value = serde_json::from_str(line).unwrap();
         let [question, answer] = [0, 1].map(|at| row["messages"][at]["content"].as_str().unwrap());
-        let generate = [
-            "generate",
-            "--target",
-            "target",
-            "--prompt",
-            question,
-            "--max-new-tokens",
-            "12",
-        ];
+        let generate = "generate --target target --max-new-tokens 12 --prompt";
+        let generate: Vec<&str> = generate.split(' ').chain([question]).collect();
         let generated = workspace.run(&generate).succeeded();
         assert_eq!(generated.stdout, format!("{answer}\n"));
     }
-    let prepare = [
-        "data",
-        "prepare",
-        "--target",
-        "target",
-        "--data",
-        "out.jsonl",
-        "--out",
-        "tokens",
-    ];
-    let prepared = workspace.run(&prepare).succeeded();
+    let prepare = "data prepare --target target --data out.jsonl --out tokens";
+    let prepared = workspace.run_line(prepare).succeeded();
     assert!(
         prepared.stdout.starts_with("4 of 4 samples kept"),
         "{prepared:#?}"
     );
 
-    let sampled = |out: &'static str, seed: &'static str| {
-        let words = [&base[..], &[out, "--max-tokens", "12", "--seed", seed]].concat();
-        workspace.run(&words).succeeded();
+    let sampled = |out: &str, seed: u64| {
+        let words = format!("{base} --out {out} --seed {seed}");
+        workspace.run_line(words).succeeded();
         workspace.text(out)
     };
-    let first = sampled("first.jsonl", "1");
-    assert_eq!(sampled("again.jsonl", "1"), first);
-    assert_ne!(sampled("other.jsonl", "2"), first);
+    let first = sampled("first.jsonl", 1);
+    assert_eq!(sampled("again.jsonl", 1), first);
+    assert_ne!(sampled("other.jsonl", 2), first);
 }
 
 #[test]

@@ -48,14 +48,15 @@ pub fn target(device: &Device) -> Transformer {
     Transformer::new(&mut Scope::root(&mut random, device, DType::F32), config()).unwrap()
 }
 
-pub fn drafter(
-    config: &Eagle3Config,
+/// A drafter of any kind with drawn weights.
+pub fn drafter<D: Drafter>(
+    config: &D::Config,
     target: &Transformer,
     vocabulary: &DraftVocabulary,
     device: &Device,
-) -> Eagle3 {
+) -> D {
     let mut random = RandomWeights::new(11);
-    Eagle3::new(config, &target.parts(), vocabulary, &mut random, device).unwrap()
+    D::new(config, &target.parts(), vocabulary, &mut random, device).unwrap()
 }
 
 /// An untrained drafter of any kind, that can propose every token.

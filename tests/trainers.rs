@@ -244,9 +244,10 @@ fn drafters_of_other_kinds_are_refused_by_name() {
         ("speculators-dflash-vocabulary", "key `draft_vocab_size`"),
         ("modelopt-dflash-sink", "attention_sink_bias"),
     ] {
-        let opened = match name.contains("eagle3") {
-            true => Eagle3::open(&folder(name), None, &target, &device).err(),
-            false => DFlash::open(&folder(name), None, &target, &device).err(),
+        let opened = if name.contains("eagle3") {
+            Eagle3::open(&folder(name), None, &target, &device).err()
+        } else {
+            DFlash::open(&folder(name), None, &target, &device).err()
         };
         let error = format!("{:#}", opened.unwrap());
         assert!(error.contains(part), "{name}: {error}");
@@ -331,80 +332,102 @@ fn workspace() -> Workspace {
     workspace
 }
 
+/// A copy of a folder in the workspace, and where it is.
+fn copy(workspace: &Workspace, name: &str) -> String {
+    let copied = format!("copied/{name}");
+    fs::create_dir_all(workspace.path(&copied)).unwrap();
+    for entry in fs::read_dir(folder(name)).unwrap() {
+        let file = entry.unwrap();
+        fs::copy(file.path(), workspace.path(&copied).join(file.file_name())).unwrap();
+    }
+    copied
+}
+
+/// Evaluates, decodes with, and checks a drafter.
+fn is_judged(workspace: &Workspace, name: &str, copied: &str) {
+    let pair = format!("--target target --drafter {copied} --max-new-tokens 8");
+    let data = format!("--prompts eval.jsonl --count 2 --temperature 0 --out report-{name}");
+    workspace
+        .run_line(format!("evaluate {pair} {data}"))
+        .succeeded();
+    let report = workspace.json(&format!("report-{name}/report.json"));
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0, "{name}");
+    let generate = format!("generate {pair} --prompt");
+    let generate = generate.split(' ').chain(["w5 w6"]);
+    workspace.run(&generate.collect::<Vec<_>>()).succeeded();
+    let checked = workspace.run_line(format!("check {copied} --target target"));
+    let checked = checked.succeeded();
+    assert!(
+        checked.stdout.contains("drafter of another program"),
+        "{checked:#?}"
+    );
+}
+
+/// Imports a drafter. Of a random one the ways to read its layer ids and its vocabulary are worth the same: what is told
+/// from the folder alone is imported, and what is not is refused as such. Returns whether it is imported.
+fn is_imported(workspace: &Workspace, name: &str, copied: &str) -> bool {
+    let import = format!("import {copied} --target target --count 2");
+    let with_layers = format!("{import} --layers 0,1,2");
+    match name {
+        "modelopt-eagle3" => {
+            let without_t2d = workspace.run_line(with_layers);
+            without_t2d.failed(&["two ways", "`d2t` holds ids", "`d2t` holds offsets"]);
+            return false;
+        }
+        "specforge-eagle3" => workspace.run_line(with_layers).succeeded(),
+        _ => workspace.run_line(import).succeeded(),
+    };
+    let imported = workspace.path(format!("runs/{name}/import/drafter"));
+    assert!(imported.join("model.safetensors").exists());
+    assert!(!imported.join("config.py").exists(), "{name}");
+    true
+}
+
+/// A run that starts from `copied`, but for its recipe, its `start` and its `[drafter]`.
+const FURTHER: &str = r#"
+[target]
+model = "target"
+
+[data]
+train = "train.jsonl"
+eval = "eval.jsonl"
+max_length = 64
+
+[train]
+steps = 2
+batch_tokens = 64
+learning_rate = 1e-4
+warmup_steps = 0
+validate_samples = 2
+decode_prompts = 1
+decode_tokens = 4
+
+[export]
+to = ["vllm"]
+
+[evaluate]
+prompts = 1
+temperatures = [0.0]
+draft_lengths = [2]
+max_new_tokens = 4
+"#;
+
 #[test]
 fn every_command_takes_the_folders_of_other_trainers() {
     let workspace = workspace();
     for (name, kind, drafter) in KNOWN {
-        let copied = format!("copied/{name}");
-        fs::create_dir_all(workspace.path(&copied)).unwrap();
-        for entry in fs::read_dir(folder(name)).unwrap() {
-            let file = entry.unwrap();
-            fs::copy(file.path(), workspace.path(&copied).join(file.file_name())).unwrap();
+        let copied = copy(&workspace, name);
+        is_judged(&workspace, name, &copied);
+        if !is_imported(&workspace, name, &copied) {
+            continue;
         }
-        let run = |words: &[&str]| workspace.run(words);
-        let evaluated = run(&[
-            "evaluate",
-            "--target",
-            "target",
-            "--drafter",
-            &copied,
-            "--prompts",
-            "eval.jsonl",
-            "--count",
-            "2",
-            "--temperature",
-            "0",
-            "--max-new-tokens",
-            "8",
-            "--out",
-            &format!("report-{name}"),
-        ]);
-        evaluated.succeeded();
-        let report = workspace.json(&format!("report-{name}/report.json"));
-        assert_eq!(report["lossless"]["greedy_mismatches"], 0, "{name}");
-        run(&[
-            "generate",
-            "--target",
-            "target",
-            "--drafter",
-            &copied,
-            "--prompt",
-            "w5 w6",
-            "--max-new-tokens",
-            "8",
-        ])
-        .succeeded();
-        let checked = run(&["check", &copied, "--target", "target"]).succeeded();
-        assert!(
-            checked.stdout.contains("drafter of another program"),
-            "{checked:#?}"
+        let start = format!("recipe = \"{kind}\"\nname = \"further\"\nstart = \"{copied}\"\n");
+        workspace.write(
+            "recipe.toml",
+            format!("{start}[drafter]\n{drafter}{FURTHER}"),
         );
-        // Of a random drafter the ways to read its layer ids and its vocabulary are worth the same: what is told from
-        // the folder alone is imported, and what is not is refused as such.
-        let words = ["import", &copied, "--target", "target", "--count", "2"];
-        let layers = ["--layers", "0,1,2"];
-        match name {
-            "modelopt-eagle3" => {
-                let without_t2d = run(&[&words[..], &layers].concat());
-                without_t2d.failed(&["two ways", "`d2t` holds ids", "`d2t` holds offsets"]);
-                continue;
-            }
-            "specforge-eagle3" => run(&[&words[..], &layers].concat()).succeeded(),
-            _ => run(&words).succeeded(),
-        };
-        let imported = format!("runs/{name}/import/drafter");
-        assert!(workspace.path(&imported).join("model.safetensors").exists());
-        assert!(
-            !workspace.path(&imported).join("config.py").exists(),
-            "{name}"
-        );
-        let recipe = format!(
-            "recipe = \"{kind}\"\nname = \"further\"\nstart = \"{copied}\"\n[target]\nmodel = \"target\"\n[data]\n\
-             train = \"train.jsonl\"\neval = \"eval.jsonl\"\nmax_length = 64\n[drafter]\n{drafter}\n[train]\nsteps = 2\n\
-             batch_tokens = 64\nlearning_rate = 1e-4\nwarmup_steps = 0\nvalidate_samples = 2\ndecode_prompts = 1\ndecode_tokens = 4\n\
-             [export]\nto = [\"vllm\"]\n[evaluate]\nprompts = 1\ntemperatures = [0.0]\ndraft_lengths = [2]\nmax_new_tokens = 4\n"
-        );
-        workspace.write("recipe.toml", recipe);
-        run(&["recipe", "recipe.toml", "--quiet", "--fresh"]).succeeded();
+        workspace
+            .run_line("recipe recipe.toml --quiet --fresh")
+            .succeeded();
     }
 }

@@ -35,7 +35,7 @@ fn pair() -> Pair {
     let config = Eagle3Config::default();
     let offsets: Vec<i64> = (0..tiny::VOCAB as i64 / 2).collect();
     let vocabulary = DraftVocabulary::from_d2t(&offsets, tiny::VOCAB).unwrap();
-    let drafter = tiny::drafter(&config, &target, &vocabulary, &device);
+    let drafter: Eagle3 = tiny::drafter(&config, &target, &vocabulary, &device);
     let capture = tiny::eagle3_capture(&config, &target);
     Pair {
         target,

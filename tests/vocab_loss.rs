@@ -1,10 +1,10 @@
 //! The one vocabulary loss: its gradients are those of plain autodiff, and it never holds the logits of all positions.
-use burn::module::ParamId;
+use burn::module::{Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
-use spectrain_models::{Init, Linear, RandomWeights, Weights};
+use spectrain_models::{Init, Linear, RandomWeights, TargetParts, Weights};
 use spectrain_train::{
     Divergence, HeadParameter, Judge, JudgedRow, LossHead, Statistics, Teacher, vocab_loss,
 };
@@ -47,21 +47,39 @@ fn gradients_by_tensor_operations_equal_plain_autodiff() {
     equals_plain_autodiff(Divergence::ReverseKl);
 }
 
-fn equals_plain_autodiff(divergence: Divergence) {
-    let device = Device::flex();
-    let graph = device.clone().autodiff();
-    let (positions, d) = (40, 32);
-    let mut parts = tiny::target(&device).parts();
+/// The parts of a target with a random head.
+fn parts(d: usize, vocab: usize, device: &Device) -> TargetParts {
+    let mut parts = tiny::target(device).parts();
     parts.lm_head = Linear {
-        weight: burn::module::Param::from_tensor(random(1, [d, tiny::VOCAB], &device)),
+        weight: Param::from_tensor(random(1, [d, vocab], device)),
         bias: None,
         lora: None,
     };
+    parts
+}
+
+/// Random numbers that gradients are taken of.
+fn lifted(seed: u64, shape: [usize; 2], device: &Device) -> Tensor<2> {
+    Tensor::from_inner(random(seed, shape, device)).require_grad()
+}
+
+/// A row's divergence as its formula says.
+fn distance(divergence: Divergence, log_p: Tensor<2>, log_q: Tensor<2>) -> Tensor<1> {
+    let distance = match divergence {
+        Divergence::Kl => log_p.clone().exp() * (log_p - log_q),
+        _ => log_q.clone().exp() * (log_q - log_p),
+    };
+    distance.sum()
+}
+
+fn equals_plain_autodiff(divergence: Divergence) {
+    let device = Device::flex();
+    let (positions, d) = (40, 32);
+    let parts = parts(d, tiny::VOCAB, &device);
     let vocabulary = DraftVocabulary::full(tiny::VOCAB);
     let last = random(2, [positions, d], &device);
-    let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();
-    let hidden: Vec<_> = (3..6).map(|seed| lifted(seed, [positions, d])).collect();
-    let head = lifted(9, [d, tiny::VOCAB]);
+    let hidden = [3, 4, 5].map(|seed| lifted(seed, [positions, d], &device));
+    let head = lifted(9, [d, tiny::VOCAB], &device);
     let bias = random(10, [1, tiny::VOCAB], &device).squeeze_dim::<1>(0);
     let bias = Tensor::<1>::from_inner(bias).require_grad();
     let id = ParamId::new();
@@ -78,66 +96,42 @@ fn equals_plain_autodiff(divergence: Divergence) {
         trained: Some(HeadParameter::Weight(id)),
     };
     let mut loss = vocab_loss(&hidden, applied, rows.clone(), judge, Statistics::Loss);
-    let value = loss.value();
-    let chunked = loss.surrogate.backward();
 
     let log_p = log_softmax(last.matmul(parts.lm_head.weight.val()), 1);
     let log_p = Tensor::<2>::from_inner(log_p);
-    let mut plain = Tensor::<1>::zeros([1], &graph);
+    let mut plain = Tensor::<1>::zeros([1], &device.autodiff());
     for row in &rows {
-        let log_q = log_softmax(
-            hidden[row.step]
-                .clone()
-                .narrow(0, row.position, 1)
-                .matmul(head.clone())
-                + bias.clone().unsqueeze(),
-            1,
-        );
+        let of = hidden[row.step].clone().narrow(0, row.position, 1);
+        let log_q = log_softmax(of.matmul(head.clone()) + bias.clone().unsqueeze(), 1);
         let log_p = log_p.clone().narrow(0, row.teacher, 1);
-        let distance = match divergence {
-            Divergence::Kl => log_p.clone().exp() * (log_p - log_q),
-            _ => log_q.clone().exp() * (log_q - log_p),
-        };
-        plain = plain + distance.sum() * row.weight;
+        plain = plain + distance(divergence, log_p, log_q) * row.weight;
     }
-    assert!(
-        (value - host_f32(plain.clone().inner())[0] as f64).abs() < 1e-3,
-        "{value}"
-    );
-    let plain = plain.backward();
+    let (value, expected) = (loss.value(), host_f32(plain.clone().inner())[0]);
+    assert!((value - expected as f64).abs() < 1e-3, "{value}");
+
+    let (chunked, plain) = (loss.surrogate.backward(), plain.backward());
+    let close = |what: &str, got: Vec<f32>, expected: Vec<f32>| {
+        assert_close(what, &got, &expected, 1e-5);
+    };
     for (step, hidden) in hidden.iter().enumerate() {
-        let (got, expected) = (hidden.grad(&chunked).unwrap(), hidden.grad(&plain).unwrap());
-        assert_close(
-            &format!("hidden {step}"),
-            &host_f32(got),
-            &host_f32(expected),
-            1e-5,
-        );
+        let [got, expected] = [&chunked, &plain].map(|of| host_f32(hidden.grad(of).unwrap()));
+        close(&format!("hidden {step}"), got, expected);
     }
     let (known, got) = loss.head_gradient.take().unwrap();
     assert_eq!(known, id);
-    let expected = head.grad(&plain).unwrap();
-    assert_close("head", &host_f32(got), &host_f32(expected), 1e-5);
-    let (got, expected) = (bias.grad(&chunked).unwrap(), bias.grad(&plain).unwrap());
-    assert_close("bias", &host_f32(got), &host_f32(expected), 1e-5);
+    close("head", host_f32(got), host_f32(head.grad(&plain).unwrap()));
+    let [got, expected] = [&chunked, &plain].map(|of| host_f32(bias.grad(of).unwrap()));
+    close("bias", got, expected);
 }
 
 #[test]
 fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
     let device = Device::flex();
-    let (positions, d, vocab, steps) = (1024, 16, 32_768, 3);
-    let mut parts = tiny::target(&device).parts();
-    parts.lm_head = Linear {
-        weight: burn::module::Param::from_tensor(random(1, [d, vocab], &device)),
-        bias: None,
-        lora: None,
-    };
+    let (positions, d, vocab) = (1024, 16, 32_768);
+    let parts = parts(d, vocab, &device);
     let last = random(2, [positions, d], &device).reshape([1, positions, d]);
-    let lifted = |seed, shape| Tensor::<2>::from_inner(random(seed, shape, &device)).require_grad();
-    let hidden: Vec<_> = (3..3 + steps as u64)
-        .map(|seed| lifted(seed, [positions, d]))
-        .collect();
-    let head = lifted(9, [d, vocab]);
+    let hidden = [3, 4, 5].map(|seed| lifted(seed, [positions, d], &device));
+    let head = lifted(9, [d, vocab], &device);
     let all = positions * vocab * 4;
     let largest = largest_during(|| {
         let vocabulary = DraftVocabulary::full(vocab);
@@ -153,7 +147,7 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
                 bias: None,
                 trained: Some(HeadParameter::Weight(ParamId::new())),
             },
-            rows(steps, positions),
+            rows(hidden.len(), positions),
             judge,
             Statistics::All,
         );

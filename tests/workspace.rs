@@ -160,12 +160,11 @@ impl Workspace {
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => {
-                        let name = path.strip_prefix(&root).unwrap().to_owned();
-                        files.insert(name, std::fs::read(&path).unwrap());
-                    }
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let name = path.strip_prefix(&root).unwrap().to_owned();
+                    files.insert(name, std::fs::read(&path).unwrap());
                 }
             }
         }
@@ -179,6 +178,18 @@ impl Workspace {
 
     pub fn run(&self, words: &[&str]) -> Outcome {
         Outcome::of(self.command(words))
+    }
+
+    /// Runs the program with words that hold no spaces.
+    pub fn run_line(&self, line: impl AsRef<str>) -> Outcome {
+        self.run(&line.as_ref().split(' ').collect::<Vec<_>>())
+    }
+
+    /// Runs `recipe.toml` with these settings.
+    pub fn run_recipe(&self, settings: &[&str]) -> Outcome {
+        let settings = settings.iter().flat_map(|setting| ["--set", *setting]);
+        let words = ["recipe", "recipe.toml"].into_iter().chain(settings);
+        self.run(&words.collect::<Vec<_>>())
     }
 
     /// Starts the program, whose standard error is kept.
