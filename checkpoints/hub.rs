@@ -84,6 +84,14 @@ pub fn download(
     Download::new(repository, options, &Environment::of_process())?.run(files)
 }
 
+/// A file of a repository that an earlier download left. The hub is not asked.
+pub fn cached_file(repository: &Repository, file: &str, options: &HubOptions) -> Option<PathBuf> {
+    let cache = Environment::of_process().cache(options)?;
+    let snapshot = RepositoryCache::new(&cache, repository).cached(repository.revision())?;
+    let path = snapshot.join(file);
+    path.is_file().then_some(path)
+}
+
 /// The snapshot of a model that an earlier download left, complete or not. The hub is not asked.
 pub fn cached(model: &str, revision: Option<&str>, options: &HubOptions) -> Option<PathBuf> {
     let repository = Repository::new(RepoType::Model, model, revision).ok()?;

@@ -187,6 +187,9 @@ pub const KEYS: [&str; 8] = [
     "tools",
 ];
 
+/// Keys of a row that reports break acceptance down by: the category and the language, where rows have them.
+pub const LABELS: [&str; 2] = ["category", "language"];
+
 /// Whether a value says nothing: `null`, or an empty text, list or object.
 pub(crate) fn is_blank(value: &Value) -> bool {
     match value {

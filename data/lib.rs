@@ -16,6 +16,7 @@ pub mod lint;
 pub mod mask;
 pub mod packing;
 pub mod prepare;
+pub mod prompts;
 pub mod regenerate;
 pub mod rows;
 pub mod seed;

@@ -23,7 +23,10 @@ const FILES: &str =
     "rows in `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`";
 
 /// The rows of a file, folder or pattern in order; see [`read_rows`].
-pub struct RowReader {
+pub struct RowReader(TextReader);
+
+/// The rows of a file, folder or pattern as the JSON that they are, each with its place.
+pub(crate) struct TextReader {
     path: PathBuf,
     columns: Columns,
     waiting: VecDeque<PathBuf>,
@@ -130,7 +133,12 @@ pub fn read_rows(path: &Path) -> Result<RowReader> {
 
 /// As [`read_rows`], with these columns of Parquet files.
 pub fn read_columns(path: &Path, columns: Columns) -> Result<RowReader> {
-    Ok(RowReader {
+    read_texts(path, columns).map(RowReader)
+}
+
+/// As [`read_columns`], whatever the rows are.
+pub(crate) fn read_texts(path: &Path, columns: Columns) -> Result<TextReader> {
+    Ok(TextReader {
         path: path.to_path_buf(),
         columns,
         waiting: files(path)?.into(),
@@ -141,6 +149,21 @@ pub fn read_columns(path: &Path, columns: Columns) -> Result<RowReader> {
 
 impl Iterator for RowReader {
     type Item = Result<LocatedRow>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.0.next()?;
+        Some(found.and_then(|(location, text)| {
+            let row = Row::from_json(&text).map_err(|mismatch| Error::Row {
+                location: location.to_string(),
+                mismatch,
+            })?;
+            Ok(LocatedRow::new(location, row))
+        }))
+    }
+}
+
+impl Iterator for TextReader {
+    type Item = Result<(Location, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -162,7 +185,7 @@ impl Iterator for RowReader {
                     })
                 });
             };
-            match OpenFile::open(&file, self.columns) {
+            match OpenFile::open(&file, &self.columns) {
                 Ok(open) => self.open = Some(open),
                 Err(error) => {
                     self.any = true;
@@ -219,7 +242,7 @@ enum Contents {
 }
 
 impl OpenFile {
-    fn open(path: &Path, columns: Columns) -> Result<Self> {
+    fn open(path: &Path, columns: &Columns) -> Result<Self> {
         let file = File::open(path).map_err(Error::io(path))?;
         let (format, compression) = Format::of(path).unwrap_or((Format::Lines, Compression::None));
         let source = match format {
@@ -248,7 +271,7 @@ impl OpenFile {
         })
     }
 
-    fn next(&mut self) -> Option<Result<LocatedRow>> {
+    fn next(&mut self) -> Option<Result<(Location, String)>> {
         let text = match &mut self.source {
             Contents::Texts(texts) => texts.next(&mut self.location),
             Contents::Table(table) => table.next_row(&mut self.location),
@@ -257,13 +280,7 @@ impl OpenFile {
         if matches!(text, Err(Error::Io { .. } | Error::File { .. })) {
             self.source = Contents::Broken;
         }
-        Some(text.and_then(|text| {
-            let row = Row::from_json(&text).map_err(|mismatch| Error::Row {
-                location: self.location.to_string(),
-                mismatch,
-            })?;
-            Ok(LocatedRow::new(self.location.clone(), row))
-        }))
+        Some(text.map(|text| (self.location.clone(), text)))
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
-    DataType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    DataType, Fields, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
@@ -16,7 +16,7 @@ use serde_json::Value;
 use spectrain_checkpoints::Mismatch;
 
 use crate::contained::contained;
-use crate::conversation::KEYS;
+use crate::conversation::{KEYS, LABELS};
 use crate::error::{Error, Result};
 use crate::rows::location::{LONGEST_ROW, Location};
 
@@ -24,12 +24,68 @@ use crate::rows::location::{LONGEST_ROW, Location};
 const BATCH_ROWS: usize = 256;
 
 /// Which columns of a Parquet file are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Columns {
-    /// Those that a row is read from.
+    /// Those that a row is read from, and its labels.
     Needed,
     /// All of them.
     All,
+    /// These.
+    Named(Named),
+}
+
+/// Columns by their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// All of these must be there.
+    pub all: Vec<String>,
+    /// One of these must be there, unless there are none.
+    pub one: Vec<String>,
+    /// These are read where they are there and hold texts or numbers.
+    pub more: Vec<String>,
+}
+
+impl Columns {
+    /// The places of those to read among the columns of a file; `None` for all. Fails with what is missing.
+    fn among(&self, fields: &Fields) -> Result<Option<Vec<usize>>, String> {
+        let place = |name: &str| fields.iter().position(|field| field.name() == name);
+        let (all, one, more): (Vec<&str>, Vec<&str>, Vec<&str>) = match self {
+            Self::Needed | Self::All => (Vec::new(), KEYS.to_vec(), LABELS.to_vec()),
+            Self::Named(Named { all, one, more }) => (texts(all), texts(one), texts(more)),
+        };
+        if let Some(missing) = all.iter().find(|name| place(name).is_none()) {
+            return Err(format!("a column `{missing}`"));
+        }
+        if !one.is_empty() && one.iter().all(|name| place(name).is_none()) {
+            return Err(match self {
+                Self::Named(_) => format!("a column `{}`", one.join("`, `")),
+                _ => "a column `messages`, `conversations`, `input_ids` or `tokens`".into(),
+            });
+        }
+        if *self == Self::All {
+            return Ok(None);
+        }
+        let labels = more.into_iter().filter_map(place);
+        let labels = labels.filter(|&at| is_simple(fields[at].data_type()));
+        let mut wanted: Vec<usize> = all.into_iter().chain(one).filter_map(place).collect();
+        wanted.extend(labels);
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(Some(wanted))
+    }
+}
+
+fn texts(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+/// Whether a cell of this type is a text, a number or a truth value.
+fn is_simple(kind: &DataType) -> bool {
+    let is_text = matches!(
+        kind,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Boolean
+    );
+    is_text || kind.is_integer()
 }
 
 /// An open Parquet file, decoded a few rows at a time.
@@ -40,35 +96,26 @@ pub(crate) struct Table {
 
 impl Table {
     /// Opens these columns.
-    pub(crate) fn open(path: &Path, file: File, columns: Columns) -> Result<Self> {
+    pub(crate) fn open(path: &Path, file: File, columns: &Columns) -> Result<Self> {
         contained(|| Self::open_file(path, file, columns))
             .unwrap_or_else(|panicked| Err(unreadable_table(path, &panicked)))
     }
 
-    fn open_file(path: &Path, file: File, columns: Columns) -> Result<Self> {
+    fn open_file(path: &Path, file: File, columns: &Columns) -> Result<Self> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(file)
             .map_err(|error| unreadable_table(path, &error))?;
-        let names: Vec<String> = builder
-            .schema()
-            .fields()
-            .iter()
-            .map(|field| field.name().clone())
-            .collect();
-        let wanted: Vec<usize> = (0..names.len())
-            .filter(|&root| KEYS.contains(&names[root].as_str()))
-            .collect();
-        if wanted.is_empty() {
-            return Err(Error::File {
+        let wanted = columns.among(builder.schema().fields());
+        let wanted = wanted.map_err(|expected| {
+            let fields = builder.schema().fields();
+            let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+            Error::File {
                 path: path.to_path_buf(),
-                mismatch: Mismatch::new(
-                    "a column `messages`, `conversations`, `input_ids` or `tokens`",
-                    format!("the columns `{}`", names.join("`, `")),
-                ),
-            });
-        }
-        let projection = match columns {
-            Columns::Needed => ProjectionMask::roots(builder.parquet_schema(), wanted),
-            Columns::All => ProjectionMask::all(),
+                mismatch: Mismatch::new(expected, format!("the columns `{}`", names.join("`, `"))),
+            }
+        })?;
+        let projection = match wanted {
+            Some(wanted) => ProjectionMask::roots(builder.parquet_schema(), wanted),
+            None => ProjectionMask::all(),
         };
         let batches = builder
             .with_projection(projection)

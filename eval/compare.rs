@@ -6,7 +6,7 @@ use crate::report::{
 };
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 11] = [
     "/data/train",
     "/data/eval",
     "/data/max_length",
@@ -14,6 +14,7 @@ const SHARED: [&str; 10] = [
     "/train/batch_tokens",
     "/train/gradient_accumulation",
     "/evaluate/prompts",
+    "/evaluate/count",
     "/evaluate/max_new_tokens",
     "/evaluate/top_k",
     "/evaluate/seed",
@@ -164,6 +165,8 @@ fn differences(reports: &[(String, Report)]) -> Vec<String> {
             let of = |report: &Report| report.recipe.pointer(key).cloned();
             if let (Some(theirs), Some(ours)) = (of(report), of(first))
                 && theirs != ours
+                // Sets of prompts are told apart by their names above.
+                && theirs.is_number() == ours.is_number()
             {
                 let key = key.trim_start_matches('/').replace('/', ".");
                 found.push(format!(
@@ -205,6 +208,7 @@ mod tests {
             },
             sampling: None,
             estimate: None,
+            groups: Default::default(),
             datasets: vec![overall.clone()],
             overall: overall.clone(),
         };

@@ -28,6 +28,14 @@ pub enum Error {
         /// What failed there.
         source: Box<Error>,
     },
+    /// A turn of a conversation that cannot be asked.
+    #[error("turn {turn}: {source}")]
+    Turn {
+        /// The turn, from 1.
+        turn: usize,
+        /// What failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A draft that the verifier cannot judge, or that is no tree.
     #[error("verifier `{verifier}`: {mismatch}")]
     Draft {

@@ -26,6 +26,9 @@ pub struct Difference {
     pub dataset: String,
     /// 0-based index of the prompt in it.
     pub prompt: usize,
+    /// 0-based turn, of a conversation.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub turn: usize,
     /// 0-based index of the token in the output.
     pub token: usize,
     /// What plain decoding says there; absent behind its end.
@@ -41,6 +44,10 @@ pub struct Difference {
     pub tolerance: f64,
 }
 
+fn is_first(turn: &usize) -> bool {
+    *turn == 0
+}
+
 impl Difference {
     /// Whether the two tokens are so close that the target's own arithmetic decides between them.
     pub fn is_tie(&self) -> bool {
@@ -52,9 +59,13 @@ impl Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let token = |token: Option<u32>| token.map_or("the end".into(), |token| token.to_string());
+        let turn = match self.turn {
+            0 => String::new(),
+            turn => format!(" turn {}", 1 + turn),
+        };
         write!(
             f,
-            "{}, prompt {}, token {}: {} in place of {}",
+            "{}, prompt {}{turn}, token {}: {} in place of {}",
             self.dataset,
             self.prompt,
             self.token,
@@ -73,6 +84,7 @@ impl fmt::Display for Difference {
 pub(crate) struct Place<'a> {
     pub(crate) dataset: &'a str,
     pub(crate) prompt: usize,
+    pub(crate) turn: usize,
 }
 
 impl Comparison {
@@ -107,6 +119,7 @@ impl Comparison {
         self.differences.push(Difference {
             dataset: place.dataset.into(),
             prompt: place.prompt,
+            turn: place.turn,
             token: equal,
             plain: differ.0,
             speculative: differ.1,
@@ -150,6 +163,7 @@ mod tests {
     use crate::toy::{TARGET, ToyTarget, logits};
 
     const AT: Place = Place {
+        turn: 0,
         dataset: "eval",
         prompt: 3,
     };
@@ -188,6 +202,7 @@ mod tests {
     #[test]
     fn what_arithmetic_cannot_tell_apart_is_a_tie_in_16_bits_and_none_in_32() {
         let of = |dtype| Difference {
+            turn: 0,
             dataset: "eval".into(),
             prompt: 0,
             token: 0,

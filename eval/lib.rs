@@ -10,11 +10,14 @@ mod error;
 mod estimate;
 mod evaluate;
 mod greedy_test;
+mod groups;
 mod picture;
+mod prompts;
 mod report;
 mod sampling_test;
 pub mod served;
 mod speculate;
+mod spread;
 mod statistics;
 #[cfg(test)]
 mod toy;
@@ -28,16 +31,18 @@ pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
 pub use error::{Error, Result};
 pub use estimate::report::EstimateReport;
 pub use estimate::{Estimable, Estimate, OwnText, estimate};
-pub use evaluate::{
-    CalibrationPrompts, EvaluateProgress, EvaluateSettings, Evaluation, PromptSet, evaluate,
-};
+pub use evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings};
+pub use evaluate::{Evaluation, evaluate};
 pub use greedy_test::{Comparison, Difference};
+pub use groups::{GroupReport, Groups, Thinking};
 pub use picture::picture;
+pub use prompts::{Answer, Later, Prompt, PromptSet};
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,
 };
 pub use sampling_test::{SamplingReport, TupleReport};
 pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
+pub use spread::SpreadReport;
 pub use statistics::Acceptance;
 pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

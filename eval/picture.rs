@@ -229,6 +229,7 @@ mod tests {
             overall,
             sampling: None,
             estimate: None,
+            groups: Default::default(),
         };
         Report::new(
             TargetReport::default(),

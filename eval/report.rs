@@ -12,8 +12,10 @@ use crate::draft::DraftReport;
 use crate::error::{Error, Result};
 use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
+use crate::groups::{self, Groups};
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
+use crate::spread::{self, SpreadReport};
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -130,6 +132,9 @@ pub struct SettingReport {
     /// The same acceptance without decoding, a second opinion, where it can be computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateReport>,
+    /// Acceptance by the labels and lengths of prompts, and by places in the output.
+    #[serde(default, skip_serializing_if = "Groups::is_empty")]
+    pub groups: Groups,
 }
 
 /// Acceptance and speed over some prompts. What no event tells is left out.
@@ -169,6 +174,9 @@ pub struct DatasetReport {
     pub speedup: Option<Speedup>,
     /// Where the time of the passes went.
     pub seconds: SecondsReport,
+    /// How acceptance and speed are spread over its prompts.
+    #[serde(flatten)]
+    pub spread: SpreadReport,
 }
 
 /// How many times faster decoding is.
@@ -268,6 +276,13 @@ impl SettingReport {
             top_k: self.top_k.unwrap_or(0),
             top_p: self.top_p.unwrap_or(1.0),
         }
+    }
+
+    /// What has a row in tables: each dataset, and all of them pooled.
+    fn shown(&self) -> impl Iterator<Item = &DatasetReport> {
+        // With one dataset the pooled row would only repeat it.
+        let overall = (self.datasets.len() != 1).then_some(&self.overall);
+        self.datasets.iter().chain(overall)
     }
 
     /// The setting in a few words.
@@ -372,9 +387,7 @@ impl Report {
         }
         text.push_str("|---|---|--:|--:|---|---|---|---|--:|--:|\n");
         for setting in &self.settings {
-            // With one dataset the pooled row would only repeat it.
-            let overall = (setting.datasets.len() != 1).then_some(&setting.overall);
-            for dataset in setting.datasets.iter().chain(overall) {
+            for dataset in setting.shown() {
                 if several {
                     _ = write!(text, "| {} ", self.target_of(setting));
                 }
@@ -383,6 +396,7 @@ impl Report {
         }
         text.push_str(&legend(self.settings.iter()));
         text.push_str(&self.estimates());
+        text.push_str(&self.breakdown());
         text.push_str(&self.lossless.greedy_lines());
         if let Some(sampling) = &self.lossless.sampling {
             _ = write!(text, "\n{sampling}\n");
@@ -404,6 +418,30 @@ impl Report {
             return lines;
         }
         format!("\nWithout decoding, from the same outputs:\n\n{lines}")
+    }
+
+    /// How acceptance is spread over prompts, and by what it differs.
+    fn breakdown(&self) -> String {
+        let headings = self.settings.iter().map(|setting| match &setting.target {
+            Some(target) => format!("{target}, {}", setting.heading()),
+            None => setting.heading(),
+        });
+        let headings: Vec<(String, &SettingReport)> = headings.zip(&self.settings).collect();
+        let rows = headings.iter().flat_map(|(heading, setting)| {
+            let row = |dataset: &'_ DatasetReport| {
+                (
+                    heading.clone(),
+                    dataset.name.clone(),
+                    dataset.spread.clone(),
+                )
+            };
+            setting.shown().map(row).collect::<Vec<_>>()
+        });
+        let groups = headings.iter();
+        let groups: Vec<(String, &Groups)> = groups
+            .map(|(heading, setting)| (heading.clone(), &setting.groups))
+            .collect();
+        spread::table(&rows.collect::<Vec<_>>()) + &groups::tables(&groups)
     }
 }
 
@@ -484,6 +522,7 @@ mod tests {
                 other: 0.25,
                 autoregressive: Some(2.625),
             },
+            spread: SpreadReport::default(),
         }
     }
 
@@ -511,6 +550,7 @@ mod tests {
             overall,
             sampling: None,
             estimate: None,
+            groups: Groups::default(),
         };
         let target = TargetReport {
             model: "Qwen/Qwen3-0.6B".into(),
@@ -623,6 +663,7 @@ mod tests {
         let difference = |margin| Difference {
             dataset: "gsm8k".into(),
             prompt: 3,
+            turn: 0,
             token: 17,
             plain: Some(88),
             speculative: Some(512),

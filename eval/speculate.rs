@@ -45,6 +45,16 @@ pub struct Seconds {
     pub other: f64,
 }
 
+impl std::iter::Sum for Seconds {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, more| Self {
+            draft: sum.draft + more.draft,
+            verify: sum.verify + more.verify,
+            other: sum.other + more.other,
+        })
+    }
+}
+
 impl Seconds {
     /// All of it.
     pub fn total(&self) -> f64 {
@@ -90,18 +100,13 @@ pub struct Generation {
 impl Generation {
     /// Seconds of all passes.
     pub fn seconds(&self) -> Seconds {
-        let mut sum = Seconds::default();
-        for Seconds {
-            draft,
-            verify,
-            other,
-        } in self.passes.iter().map(|pass| pass.seconds)
-        {
-            sum.draft += draft;
-            sum.verify += verify;
-            sum.other += other;
-        }
-        sum
+        self.passes.iter().map(|pass| pass.seconds).sum()
+    }
+
+    /// Tokens that the passes emitted, and how many passes that were.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        let emitted = self.passes.iter().map(|pass| pass.emitted as u64);
+        [emitted.sum(), self.passes.len() as u64]
     }
 }
 

@@ -112,7 +112,7 @@ fn misuse_ends_with_2_and_says_what_there_is() {
         ),
         (
             &["evaluate", "--target", "t", "--drafter", "d"],
-            &["--prompts <FILE>"],
+            &["--prompts <PROMPTS>"],
         ),
     ];
     for (words, expected) in cases {

@@ -304,3 +304,55 @@ fn a_download_that_is_interrupted_or_killed_goes_on_where_it_was() {
         assert!(!here.exists());
     }
 }
+
+#[test]
+fn a_prompt_set_of_a_hub_is_a_dataset_and_is_downloaded_once() {
+    let workspace = Workspace::finished();
+    let problem = |number: usize| {
+        let problem = format!("count to {number}");
+        serde_json::json!({"problem": problem, "subject": "counting", "level": 1}).to_string()
+    };
+    let rows: Vec<String> = (1..4).map(problem).collect();
+    let files = Files::from([(PathBuf::from("test.jsonl"), rows.join("\n").into_bytes())]);
+    let hub = Hub::with(files);
+    let words = [
+        &["evaluate", "--target", "target", "--drafter", "run"][..],
+        &[
+            "--prompts",
+            "math-500",
+            "--temperature",
+            "0",
+            "--max-new-tokens",
+            "4",
+        ],
+        &["--count", "2", "--out", "judged"],
+    ]
+    .concat();
+    workspace.run(&words).failed(&[
+        "the dataset `HuggingFaceH4/MATH-500`",
+        "`math-500=PATH`",
+        "`HF_HUB_OFFLINE`",
+    ]);
+    for _ in 0..2 {
+        let output = asking(&workspace, &hub, &words).output().unwrap();
+        Outcome::from(output).succeeded();
+    }
+    let asked = hub.asked.lock().unwrap();
+    let gets = asked.iter().filter(|(line, _)| line.starts_with("GET "));
+    let lines: Vec<&str> = gets.map(|(line, _)| line.as_str()).collect();
+    let [line] = lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        line.starts_with("GET /datasets/HuggingFaceH4/MATH-500/resolve/"),
+        "{line}"
+    );
+    let report = workspace.json("judged/report.json");
+    let dataset = &report["settings"][0]["datasets"][0];
+    assert_eq!(
+        (&dataset["name"], &dataset["prompts"]),
+        (&"math-500".into(), &2.into())
+    );
+    let category = &report["settings"][0]["groups"]["category"];
+    assert_eq!(category[0]["name"], "counting");
+}

@@ -84,10 +84,19 @@ fn resolved<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
             schema = root.pointer(name.trim_start_matches('#')).unwrap();
         } else if let Some(items) = schema.get("items") {
             schema = items;
+        } else if let Some(table) = among(root, schema) {
+            return table;
         } else {
             return schema;
         }
     }
+}
+
+/// The table that a value may be where it may also be something shorter.
+fn among<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
+    let choices = schema.get("anyOf")?.as_array()?.iter();
+    let mut choices = choices.map(|choice| resolved(root, choice));
+    choices.find(|choice| choice["properties"].is_object())
 }
 
 /// The table of what stands at `asked`, without the rows that it has like another one where that is named with `beside`.

@@ -43,6 +43,7 @@ mod parity;
 mod plans;
 mod played_engine;
 mod program;
+mod prompt_sets;
 mod published;
 mod recipes;
 mod regenerate;

@@ -25,7 +25,7 @@ const SHAPES: &str =
 /// The label that keeps a position out of the loss in pre-tokenised datasets.
 const IGNORED_LABEL: i64 = -100;
 
-type Fields<'t> = Vec<(Cow<'t, str>, &'t str)>;
+pub(crate) type Fields<'t> = Vec<(Cow<'t, str>, &'t str)>;
 
 impl Row {
     /// Reads a row in any of the accepted shapes; keys whose value is `null` count as absent.
@@ -71,7 +71,7 @@ impl Row {
 }
 
 /// The fields of an object, unless there are too many.
-fn object<'t>(text: &'t str, what: &str) -> Result<Fields<'t>, Mismatch> {
+pub(crate) fn object<'t>(text: &'t str, what: &str) -> Result<Fields<'t>, Mismatch> {
     // Found one by one they take the square of their number.
     let most = MOST_KEYS;
     let found = items(text).take(2 * most + 2).count() / 2;

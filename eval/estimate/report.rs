@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Estimate;
 use crate::bootstrap::bootstrap;
+use crate::speculate::PassRecord;
 use crate::statistics::Acceptance;
 
 /// Standard errors beyond which chance is no explanation: less than once in ten thousand settings.
@@ -15,7 +16,7 @@ const SURPRISING: f64 = 4.0;
 pub struct EstimateReport {
     /// τ of texts of the target's own: where drafts are not drawn the decoder's, else what it is expected to be.
     pub tau: f64,
-    /// Its 95 % interval over prompts.
+    /// Its 95 % interval over conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau_ci95: Option<[f64; 2]>,
     /// Acceptance rate α of the draft steps judged.
@@ -38,44 +39,56 @@ pub struct EstimateReport {
     pub differing_outputs: Option<u64>,
 }
 
-/// An output as it was decoded, and as it was estimated.
-pub(crate) struct Compared<'a> {
-    /// What decoding counted.
-    pub(crate) decoded: &'a Acceptance,
-    /// What the estimator says.
-    pub(crate) estimate: &'a Estimate,
+/// The outputs of one conversation as they were decoded, and as they were estimated.
+#[derive(Debug, Default)]
+pub(crate) struct Compared {
+    decoded: Acceptance,
+    estimated: Acceptance,
+    /// See [`Estimate::overlap`].
+    overlap: Option<f64>,
+    /// Outputs that are counted differently.
+    differing: u64,
+}
+
+impl Compared {
+    /// One more output.
+    pub(crate) fn add(&mut self, passes: &[PassRecord], estimate: &Estimate) {
+        let decoded = Acceptance::of(passes);
+        self.differing += u64::from(decoded != estimate.acceptance);
+        self.decoded.merge(&decoded);
+        self.estimated.merge(&estimate.acceptance);
+        if let Some(overlap) = estimate.overlap {
+            *self.overlap.get_or_insert_default() += overlap;
+        }
+    }
 }
 
 impl EstimateReport {
-    /// Of some outputs, each of at least one pass. `None` without any.
-    pub(crate) fn of(outputs: &[Compared], seed: u64) -> Option<Self> {
-        let counts: Vec<&Acceptance> = (outputs.iter())
-            .map(|output| &output.estimate.acceptance)
-            .collect();
+    /// Of some conversations. `None` where no decoding pass was needed.
+    pub(crate) fn of(conversations: &[Compared], seed: u64) -> Option<Self> {
+        let counts: Vec<&Acceptance> = conversations.iter().map(|one| &one.estimated).collect();
         let pooled = Acceptance::pooled(counts.iter().copied());
-        let is_drawn = outputs.first()?.estimate.overlap.is_some();
-        let more: Vec<f64> = (outputs.iter())
-            .map(|output| output.decoded.passes - output.estimate.acceptance.passes)
+        let more: Vec<f64> = (conversations.iter())
+            .map(|one| one.decoded.passes - one.estimated.passes)
             .collect();
-        let overlap: f64 = (outputs.iter())
-            .filter_map(|output| output.estimate.overlap)
-            .sum();
+        let overlaps = conversations.iter().filter_map(|one| one.overlap);
+        let overlap = overlaps.reduce(|sum, overlap| sum + overlap);
         let judged: f64 = pooled.tested.iter().sum();
         let spread = more.iter().map(|more| more * more).sum::<f64>().sqrt();
-        let differ = |output: &&Compared| *output.decoded != output.estimate.acceptance;
-        let differing = outputs.iter().filter(differ).count();
+        let differing = conversations.iter().map(|one| one.differing).sum();
+        let more_passes: f64 = more.iter().sum();
         Some(Self {
             tau: pooled.tau()?,
             tau_ci95: bootstrap(&counts, seed, |drawn| {
                 Acceptance::pooled(drawn.iter().map(|counts| **counts)).tau()
             }),
             alpha: pooled.alpha(),
-            alpha_analytic: (is_drawn && judged > 0.0).then(|| overlap / judged),
+            alpha_analytic: overlap.filter(|_| judged > 0.0).map(|sum| sum / judged),
             conditional: pooled.conditional(),
             survival: pooled.survival(),
-            more_passes: more.iter().sum(),
-            standard_errors: (is_drawn && spread > 0.0).then(|| more.iter().sum::<f64>() / spread),
-            differing_outputs: (!is_drawn).then_some(differing as u64),
+            more_passes,
+            standard_errors: (overlap.is_some() && spread > 0.0).then(|| more_passes / spread),
+            differing_outputs: overlap.is_none().then_some(differing),
         })
     }
 

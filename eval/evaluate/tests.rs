@@ -1,13 +1,19 @@
 use spectrain_models::Capture;
 
 use super::*;
-use crate::draft::ChainTokens;
+use crate::draft::{ChainTokens, MeasuredOn};
 use crate::toy::{Style, ToyDrafter, ToyTarget};
+use crate::verify::VerifierChoice;
+
+mod conversations;
 
 fn sets() -> Vec<PromptSet> {
     let set = |name: &str, prompts: &[&[u32]]| PromptSet {
         name: name.into(),
-        prompts: prompts.iter().map(|prompt| prompt.to_vec()).collect(),
+        prompts: prompts
+            .iter()
+            .map(|prompt| prompt.to_vec().into())
+            .collect(),
     };
     vec![
         set("one", &[&[1], &[2, 3], &[4, 0, 1]]),
@@ -22,6 +28,7 @@ fn settings() -> EvaluateSettings {
         calibration: CalibrationPrompts::default(),
         max_new_tokens: 24,
         stop: Vec::new(),
+        thinking: None,
         verifier: VerifierChoice::Exact,
         baseline: true,
         seed: 11,
@@ -146,12 +153,14 @@ fn prompts_of_neighbouring_seeds_have_streams_of_their_own() {
         let decoder = Decoder::new(&target, &capture);
         let same = vec![PromptSet {
             name: "same".into(),
-            prompts: vec![vec![1, 2]; 4],
+            prompts: vec![vec![1, 2].into(); 4],
         }];
         let mut drafter = ToyDrafter::new(Style::Own);
         let found = evaluate(&decoder, &mut drafter, &same, &settings, &mut |_| {}).unwrap();
         let outputs = found.outputs.into_iter().flatten().flatten();
-        outputs.map(|output| output.tokens).collect::<Vec<_>>()
+        outputs
+            .map(|output| output.generation.tokens)
+            .collect::<Vec<_>>()
     };
     let mut all: Vec<Vec<u32>> = (11..14).flat_map(sampled).collect();
     let count = all.len();

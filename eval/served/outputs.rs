@@ -68,6 +68,7 @@ impl ServedOutputs {
             found.differences.push(Difference {
                 dataset: dataset.into(),
                 prompt,
+                turn: 0,
                 token: equal,
                 plain: plain.get(equal).copied(),
                 speculative: ids.get(equal).copied(),

@@ -10,6 +10,7 @@ use spectrain_data::template::OWN_VARIABLES;
 use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
 
+use crate::recipe::tables::PromptEntry;
 use crate::runtime::{device, target};
 
 /// Where a command computes.
@@ -72,6 +73,21 @@ pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
     let read = toml::from_str::<Draft>(&format!("draft = {given}"));
     read.map(|read| read.draft)
         .map_err(|error| in_words(error.message()))
+}
+
+/// Reads prompts: a name or a path, or a table as in a recipe.
+pub(crate) fn prompts(given: &str) -> Result<PromptEntry, String> {
+    if !given.trim_start().starts_with('{') {
+        return Ok(given.into());
+    }
+    #[derive(serde::Deserialize)]
+    struct Prompts {
+        prompts: PromptEntry,
+    }
+    let read = toml::from_str::<Prompts>(&format!("prompts = {given}"));
+    let read = read.map_err(|error| in_words(error.message()))?;
+    read.prompts.choose()?;
+    Ok(read.prompts)
 }
 
 /// A value by the name that recipes give it.

@@ -8,6 +8,7 @@ use crate::plan::target_sizes;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{self, Existing, RunName};
 use crate::runtime::device;
+use crate::runtime::prompt_sets;
 
 /// What is asked for.
 #[derive(Clone, Copy)]
@@ -73,6 +74,8 @@ impl<'a> Asked<'a> {
             let found = found.with_context(|| format!("cannot read `{}`", path.display()));
             found.context("`data.template`")
         });
-        sources.chain(template).collect()
+        let prompts = prompt_sets::check(self.recipe.evaluate.sets());
+        let prompts = std::iter::once(prompts.context("`evaluate.prompts`"));
+        sources.chain(template).chain(prompts).collect()
     }
 }

@@ -8,6 +8,7 @@ use crate::cli::progress::Output;
 use crate::plan::preflight::Asked;
 use crate::runs::run_folder::{Existing, RunFolder, StageState, manifest_in};
 use crate::runtime::device;
+use crate::runtime::prompt_sets;
 use crate::runtime::sizes::folder_of;
 use crate::stages::context::StageContext;
 use crate::stages::in_order::listed;
@@ -80,8 +81,8 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
     Ok((text, false))
 }
 
-/// A model of the recipe that would have to be downloaded to compare it with what a stage was made from.
-fn missing_model<'a>(context: &StageContext<'a>) -> Option<&'a str> {
+/// A model of the recipe, or a set of prompts, that would have to be downloaded to compare it with what a stage was made from.
+fn missing_model(context: &StageContext) -> Option<String> {
     let recipe = context.recipe;
     let own = recipe
         .model()
@@ -93,5 +94,6 @@ fn missing_model<'a>(context: &StageContext<'a>) -> Option<&'a str> {
         .map(|model| (model.as_str(), None));
     let mut models = own.into_iter().chain(further);
     let missing = models.find(|(model, revision)| folder_of(model, *revision).is_none());
-    missing.map(|(model, _)| model)
+    let missing = missing.map(|(model, _)| model.to_owned());
+    missing.or_else(|| prompt_sets::missing(recipe.evaluate.sets()))
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
+use crate::recipe::tables::Prompts;
 use crate::recipe::tables::{Engine, FeatureMode, SyntheticTable};
 
 const MINIMAL: &str = "\
@@ -247,7 +248,7 @@ fn an_override_changes_one_key_and_may_be_a_bare_word() {
         "{error}"
     );
     let recipe = accept(MINIMAL, &overrides[..5]);
-    assert_eq!(recipe.evaluate.prompts, 3);
+    assert_eq!(recipe.evaluate.prompts, Prompts::Count(3));
     assert_eq!(recipe.features.mode, FeatureMode::Stored);
     let only = |sources: &Option<Sources>| sources.as_ref().unwrap().only().map(Path::to_owned);
     assert_eq!(only(&recipe.data.train), Some("/some where/x.jsonl".into()));
@@ -261,7 +262,7 @@ fn an_error_in_an_override_names_the_override() {
     let cases = [
         ("train.stpes=1", "unknown field `stpes`"),
         ("tarin.steps=1", "unknown field `tarin`"),
-        ("evaluate.prompts=many", "invalid type"),
+        ("evaluate.prompts=many", "expected a number of prompts"),
         ("evaluate.prompts=0", "`evaluate.prompts`"),
         ("target=x", "`target` is a table"),
         ("name.x=1", "`name` is not a table"),

@@ -2,12 +2,14 @@
 //! servers, and the Ctrl-C that stops them.
 
 pub mod bench;
+mod conversation;
 pub mod decoded;
 pub mod device;
 pub mod interruption;
 mod known_targets;
 pub mod model_files;
 pub mod pair;
+pub mod prompt_sets;
 pub mod prompts;
 pub mod self_check;
 pub mod server;

@@ -1,11 +1,11 @@
 //! Which prompts are decoded.
 
-use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, PromptSet};
+use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, Prompt, PromptSet};
 
 use crate::recipe::tables::EvaluateTable;
 
 /// At most `count` prompts, spread evenly.
-pub fn spread(prompts: Vec<Vec<u32>>, count: usize) -> Vec<Vec<u32>> {
+pub fn spread<T>(prompts: Vec<T>, count: usize) -> Vec<T> {
     let total = prompts.len();
     let count = count.min(total);
     let mut taken = (0..count).map(|i| i * total / count).peekable();
@@ -13,11 +13,12 @@ pub fn spread(prompts: Vec<Vec<u32>>, count: usize) -> Vec<Vec<u32>> {
     prompts.into_iter().enumerate().filter_map(keep).collect()
 }
 
-/// At most `count` prompts to evaluate, spread evenly, and the others.
-pub fn split(prompts: Vec<Vec<u32>>, count: usize) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
-    let judged = spread(prompts.clone(), count);
-    let is_other = |prompt: &Vec<u32>| !judged.contains(prompt);
-    let others = prompts.into_iter().filter(is_other).collect();
+/// At most `count` prompts to evaluate, spread evenly, and the first turns of the others.
+pub fn split(prompts: Vec<Prompt>, count: usize) -> (Vec<Prompt>, Vec<Vec<u32>>) {
+    let all: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
+    let judged = spread(prompts, count);
+    let is_other = |tokens: &Vec<u32>| judged.iter().all(|prompt| prompt.tokens != *tokens);
+    let others = all.into_iter().filter(is_other).collect();
     (judged, others)
 }
 
@@ -32,7 +33,8 @@ pub fn calibration(
         _ => None,
     });
     let (from, measured_on) = if others.is_empty() {
-        let evaluated = sets.iter().flat_map(|set| set.prompts.iter().cloned());
+        let evaluated = sets.iter().flat_map(|set| &set.prompts);
+        let evaluated = evaluated.map(|prompt| prompt.tokens.clone());
         (evaluated.collect(), MeasuredOn::Evaluated)
     } else {
         (others, MeasuredOn::Others)
@@ -51,21 +53,20 @@ mod tests {
     fn trees_are_calibrated_on_prompts_that_do_not_count() {
         let prompts: Vec<Vec<u32>> = (0..10).map(|i| vec![i]).collect();
         let calibrated = r#"{ "shape": "calibrated", "nodes": 5, "prompts": 2 }"#;
-        let mut table = EvaluateTable {
-            prompts: 5,
+        let table = EvaluateTable {
             drafts: vec![serde_json::from_str(calibrated).unwrap()],
             ..EvaluateTable::default()
         };
-        let calibrated_on = |table: &EvaluateTable| {
-            let (prompts, others) = split(prompts.clone(), table.prompts);
+        let calibrated_on = |count: usize| {
+            let prompts = prompts.iter().cloned().map(Prompt::from).collect();
+            let (prompts, others) = split(prompts, count);
             let name = "a".to_owned();
-            calibration(others, &[PromptSet { name, prompts }], table)
+            calibration(others, &[PromptSet { name, prompts }], &table)
         };
-        let found = calibrated_on(&table);
+        let found = calibrated_on(5);
         assert_eq!(found.prompts, [[1], [5]]);
         assert_eq!(found.measured_on, MeasuredOn::Others);
-        table.prompts = 10;
-        let found = calibrated_on(&table);
+        let found = calibrated_on(10);
         assert_eq!(found.prompts, [[0], [5]]);
         assert_eq!(found.measured_on, MeasuredOn::Evaluated);
     }

@@ -1,18 +1,22 @@
 //! Conversations as a target's tokens.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, json};
 use spectrain_data::conversation::Content;
 use spectrain_data::mask;
 use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
+use spectrain_data::prompts::{Asked, Labels};
 use spectrain_data::rows::{LocatedRow, read_rows};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_data::tokens::TokenWriter;
+use spectrain_eval::{Later, Prompt};
 
 use crate::recipe::tables::DataTable;
+use crate::runtime::conversation::{LaterTurns, Renderer};
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 
@@ -34,8 +38,8 @@ pub struct Text {
 
 /// Evaluation prompts.
 pub struct Prompts {
-    /// Their tokens.
-    pub tokens: Vec<Vec<u32>>,
+    /// Those that are not too long.
+    pub prompts: Vec<Prompt>,
     /// How many were left out.
     pub too_long: usize,
 }
@@ -104,14 +108,32 @@ impl Text {
 
     /// The prompts of rows: each conversation up to its last answer.
     pub(crate) fn prompts(&self, rows: RowsOf<'_>) -> Result<Prompts> {
+        self.asked(rows.map(|row| {
+            let LocatedRow { location, row, .. } = row?;
+            Ok(Asked {
+                labels: Labels::of_row(&row),
+                location,
+                content: row.content,
+                later: Vec::new(),
+            })
+        }))
+    }
+
+    /// The same of rows of which it is known what is asked. Prompts count by their first turn for being too long.
+    pub(crate) fn asked(
+        &self,
+        rows: impl Iterator<Item = spectrain_data::Result<Asked>>,
+    ) -> Result<Prompts> {
         let mut prompts = Prompts {
-            tokens: Vec::new(),
+            prompts: Vec::new(),
             too_long: 0,
         };
+        let mut renderer = None;
         for row in rows {
             check_interrupted()?;
-            let LocatedRow { location, row, .. } = row?;
-            let tokens = match (&row.content, &self.template) {
+            let asked = row?;
+            let location = &asked.location;
+            let tokens = match (&asked.content, &self.template) {
                 (Content::Tokens(sample), _) => sample.prompt().to_vec(),
                 (Content::Conversation(conversation), Some(template)) => {
                     mask::prompt(conversation, template, &self.tokenizer)
@@ -131,10 +153,15 @@ impl Text {
             match tokens.len() {
                 0 => {}
                 length if length > self.settings.max_length => prompts.too_long += 1,
-                _ => prompts.tokens.push(tokens),
+                _ => prompts.prompts.push(Prompt {
+                    tokens,
+                    category: asked.labels.category,
+                    language: asked.labels.language,
+                    later: self.later(asked.content, asked.later, &mut renderer),
+                }),
             }
         }
-        if prompts.tokens.is_empty() {
+        if prompts.prompts.is_empty() {
             bail!(
                 "it holds no prompt of at most {} tokens",
                 self.settings.max_length
@@ -142,5 +169,32 @@ impl Text {
         } else {
             Ok(prompts)
         }
+    }
+
+    /// What follows the first answer of a conversation. All share one `renderer`.
+    fn later(
+        &self,
+        content: Content,
+        turns: Vec<String>,
+        renderer: &mut Option<Arc<Renderer>>,
+    ) -> Option<Arc<dyn Later>> {
+        let (Content::Conversation(opening), Some(template)) = (content, &self.template) else {
+            return None;
+        };
+        if turns.is_empty() {
+            return None;
+        }
+        let renderer = renderer.get_or_insert_with(|| {
+            Arc::new(Renderer {
+                tokenizer: self.tokenizer.clone(),
+                template: template.clone(),
+                vocab: self.settings.vocab,
+            })
+        });
+        Some(Arc::new(LaterTurns {
+            renderer: renderer.clone(),
+            opening,
+            turns,
+        }))
     }
 }

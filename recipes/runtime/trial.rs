@@ -8,9 +8,10 @@ use burn::prelude::Device;
 use serde_json::json;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::atomic::write_file;
+use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{
     CalibrationPrompts, Comparison, DrafterReport, EvaluateSettings, Evaluation, LosslessReport,
-    PassRecord, PromptSet, Report, SettingReport, TargetReport, evaluate,
+    PassRecord, PromptSet, Report, SettingReport, TargetReport, Thinking, evaluate,
 };
 
 use crate::cli::progress::Output;
@@ -115,6 +116,7 @@ impl Trial<'_> {
         }
         let vocab = target::spec(&other.folder)?.vocab;
         let prompts = self.sets.iter().flat_map(|set| &set.prompts);
+        let prompts = prompts.map(|prompt| &prompt.tokens);
         let largest = prompts.chain(&self.calibration.prompts).flatten().max();
         if let Some(&token) = largest.filter(|&&token| token as usize >= vocab) {
             bail!(
@@ -133,7 +135,11 @@ impl Trial<'_> {
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
         let pair = self.open(target)?;
         let mut session = pair.drafter.session();
-        let (sets, settings) = (self.sets, self.settings(&pair, session.draft_length()));
+        let settings = EvaluateSettings {
+            thinking: thinking(&Tokenizer::from_folder(&target.folder)?),
+            ..self.settings(&pair, session.draft_length())
+        };
+        let sets = self.sets;
         let several = self.targets.len() > 1;
         let what = if several {
             format!("evaluate {}", target.report.model)
@@ -184,14 +190,16 @@ impl Trial<'_> {
         let mut lines = String::new();
         for (setting, outputs) in evaluation.settings.iter().zip(&evaluation.outputs) {
             for (set, outputs) in self.sets.iter().zip(outputs) {
-                for (prompt, output) in outputs.iter().enumerate() {
+                for answer in outputs {
+                    let output = &answer.generation;
                     let counts = |count: fn(&PassRecord) -> usize| {
                         output.passes.iter().map(count).collect::<Vec<_>>()
                     };
                     let line = json!({
                         "target": target.report.model,
                         "dataset": set.name,
-                        "prompt": prompt,
+                        "prompt": answer.conversation,
+                        "turn": answer.turn,
                         "temperature": setting.temperature,
                         "draft": setting.draft,
                         "tokens": output.tokens,
@@ -216,9 +224,18 @@ impl Trial<'_> {
                 Ends::AtStopTokens => pair.stop.clone(),
                 Ends::AtLength => Vec::new(),
             },
+            thinking: None,
             verifier: self.table.verifier.into(),
             baseline: self.table.baseline,
             seed: self.table.seed,
         }
     }
+}
+
+/// The tokens around what a target thinks, where it has both.
+fn thinking(tokenizer: &Tokenizer) -> Option<Thinking> {
+    Some(Thinking {
+        begins: tokenizer.token_id("<think>")?,
+        ends: tokenizer.token_id("</think>")?,
+    })
 }

@@ -2,14 +2,17 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_data::sources::Sources;
 use spectrain_eval::{PromptSet, TargetReport};
 
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
+use crate::runtime::prompt_sets;
 use crate::runtime::prompts::{calibration, split};
+use crate::runtime::target;
+use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
@@ -19,9 +22,7 @@ use crate::stages::report::{record, write};
 pub fn run(context: &StageContext) -> Result<Value> {
     let settings = &context.recipe.evaluate;
     let drafter = context.run.path().join(EXPORTED);
-    let name = name_of(context.eval_data().as_ref());
-    let (prompts, others) = split(prepare::prompts(context.run)?, settings.prompts);
-    let sets = [PromptSet { name, prompts }];
+    let (sets, others) = prompts(context)?;
     let calibration = calibration(others, &sets, settings);
     let trial = Trial {
         targets: &targets(context)?,
@@ -55,6 +56,30 @@ pub fn run(context: &StageContext) -> Result<Value> {
         })).collect::<Vec<_>>(),
         "lossless": report.lossless,
     }))
+}
+
+/// What is decoded, and the prompts of `data.eval` and of the sets that are not.
+fn prompts(context: &StageContext) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
+    let table = &context.recipe.evaluate;
+    let held_out = prepare::labelled_prompts(context.run)?;
+    if table.sets().is_empty() {
+        let name = name_of(context.eval_data().as_ref());
+        let (prompts, others) = split(held_out, table.of_eval());
+        return Ok((vec![PromptSet { name, prompts }], others));
+    }
+    let folder = context.target_folder()?;
+    let mut text = Text::of(&folder, &context.recipe.data)?;
+    // Of training rows their prompts need not know.
+    let places = target::spec(&folder)?.max_positions;
+    text.settings.max_length = places.saturating_sub(table.max_new_tokens).max(1);
+    let read = prompt_sets::read(table.sets(), &text, table.of_each_set());
+    let mut read = read.context("`evaluate.prompts`")?;
+    for warning in read.warnings(text.settings.max_length) {
+        context.output.warn(warning);
+    }
+    read.others
+        .extend(held_out.into_iter().map(|prompt| prompt.tokens));
+    Ok((read.sets, read.others))
 }
 
 /// What the report calls the prompts: the name of their file, where there is one.

@@ -1,13 +1,15 @@
 //! What a stage is made from: the part of the recipe that it reads, and the hashes of everything else.
 
 use anyhow::Result;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use spectrain_checkpoints::hash;
 use spectrain_train::Effect;
 
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Inputs, StageState, Wanted};
 use crate::runtime::model_files::text_files;
+use crate::runtime::prompt_sets;
 use crate::stages::context::StageContext;
 use crate::stages::stage::{Input, Stage};
 
@@ -47,6 +49,10 @@ impl StageContext<'_> {
                     Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
                     None => continue,
                 },
+                Input::PromptSets => {
+                    inputs.extend(self.prompt_sets()?);
+                    continue;
+                }
                 Input::Template => match &self.recipe.data.template {
                     Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
                     None => continue,
@@ -69,6 +75,29 @@ impl StageContext<'_> {
             };
             inputs.insert(name, hash);
         }
+        Ok(inputs)
+    }
+
+    /// SHA-256 of the prompt sets that the recipe names, and of what makes them tokens; nothing where it names none.
+    fn prompt_sets(&self) -> Result<Inputs> {
+        let mut inputs = Inputs::new();
+        let sets = self.recipe.evaluate.sets();
+        if sets.is_empty() {
+            return Ok(inputs);
+        }
+        for (name, files) in prompt_sets::files_of(sets)? {
+            let hash = self.run.sha256_of(&files)?;
+            inputs.insert(format!("the prompts `{name}`"), hash);
+        }
+        let data = &self.recipe.data;
+        let text = text_files(&self.target_folder()?)?;
+        inputs.insert("the tokenizer".into(), self.run.sha256_of(&text)?);
+        if let Some(path) = &data.template {
+            inputs.insert("`data.template`".into(), self.run.sha256(path)?);
+        }
+        let variables = json!(data.template_variables).to_string();
+        let hash = hash::sha256_bytes(variables.as_bytes());
+        inputs.insert("`data.template_variables`".into(), hash);
         Ok(inputs)
     }
 

@@ -97,6 +97,7 @@ pub const STAGES: &[Stage] = &[
             Input::Target,
             Input::FurtherTargets,
             Input::Output("prepare/prompts.json"),
+            Input::PromptSets,
             Input::Exported,
         ],
         resumes: false,

@@ -4,14 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_data::held_out::HeldOut;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::prepare::PrepareReport;
+use spectrain_data::prompts::Labels;
 use spectrain_data::sources::Sources;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::count_tokens;
+use spectrain_eval::Prompt;
 
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::interruption::{check_interrupted, interrupted};
@@ -37,7 +40,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     write(&folder.join("counts.json"), &json!(counts))?;
 
     let prompts = text.prompts(sets.eval()?).context("`data.eval`")?;
-    write(&folder.join("prompts.json"), &json!(prompts.tokens))?;
+    let stored: Vec<StoredPrompt> = prompts.prompts.iter().map(StoredPrompt::of).collect();
+    write(&folder.join("prompts.json"), &json!(stored))?;
 
     let problems = check_data(&text, &folder, &sets)?;
     for problem in &problems {
@@ -46,7 +50,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let mut summary = json!({
         "train": train,
         "eval": eval,
-        "prompts": prompts.tokens.len(),
+        "prompts": prompts.prompts.len(),
         "warnings": problems,
     });
     if let Some(held_out) = &sets.held_out {
@@ -116,9 +120,56 @@ pub fn counts(run: &RunFolder) -> Result<Vec<u64>> {
     read(&run.stage("prepare").join("counts.json"))
 }
 
+/// The evaluation prompts.
+pub fn labelled_prompts(run: &RunFolder) -> Result<Vec<Prompt>> {
+    let stored: Vec<StoredPrompt> = read(&run.stage("prepare").join("prompts.json"))?;
+    Ok(stored.into_iter().map(Prompt::from).collect())
+}
+
 /// The evaluation prompts as tokens.
 pub fn prompts(run: &RunFolder) -> Result<Vec<Vec<u32>>> {
-    read(&run.stage("prepare").join("prompts.json"))
+    let prompts = labelled_prompts(run)?.into_iter();
+    Ok(prompts.map(|prompt| prompt.tokens).collect())
+}
+
+/// A prompt in `prompts.json`: its tokens, or what it has beside them.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredPrompt {
+    Tokens(Vec<u32>),
+    Labelled {
+        tokens: Vec<u32>,
+        #[serde(flatten)]
+        labels: Labels,
+    },
+}
+
+impl StoredPrompt {
+    fn of(prompt: &Prompt) -> Self {
+        let labels = Labels {
+            category: prompt.category.clone(),
+            language: prompt.language.clone(),
+        };
+        let tokens = prompt.tokens.clone();
+        if labels.is_empty() {
+            Self::Tokens(tokens)
+        } else {
+            Self::Labelled { tokens, labels }
+        }
+    }
+}
+
+impl From<StoredPrompt> for Prompt {
+    fn from(stored: StoredPrompt) -> Self {
+        match stored {
+            StoredPrompt::Tokens(tokens) => tokens.into(),
+            StoredPrompt::Labelled { tokens, labels } => Self {
+                category: labels.category,
+                language: labels.language,
+                ..tokens.into()
+            },
+        }
+    }
 }
 
 /// Writes the tokens of a set of rows.

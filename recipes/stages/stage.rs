@@ -36,6 +36,8 @@ pub enum Input {
     TrainData,
     /// The conversations to evaluate with.
     EvalData,
+    /// The sets in `evaluate.prompts`, where some are named, and what makes them tokens.
+    PromptSets,
     /// The recipe's chat template, where it has one.
     Template,
     /// The drafter that training starts from, where the recipe names one.

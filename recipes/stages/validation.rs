@@ -124,7 +124,7 @@ fn gain(found: &[[u64; 2]], best: &[[u64; 2]]) -> Option<Gain> {
 /// Prompts that the evaluation will not use, as far as there are any.
 pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result<Vec<Vec<u32>>> {
     let prompts = prepare::prompts(context.run)?;
-    let judged = spread(prompts.clone(), context.recipe.evaluate.prompts);
+    let judged = spread(prompts.clone(), context.recipe.evaluate.of_eval());
     let others: Vec<_> = prompts
         .iter()
         .filter(|prompt| !judged.contains(prompt))

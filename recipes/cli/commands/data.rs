@@ -7,6 +7,7 @@ use clap::Subcommand;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
+use spectrain_data::prompts::sets::{HubFile, KNOWN};
 use spectrain_data::rows::read_rows;
 
 use crate::cli::arguments::{TemplateArgument, word};
@@ -32,6 +33,8 @@ pub enum DataCommand {
         #[command(flatten)]
         text: TextArguments,
     },
+    /// List the sets of prompts that `evaluate` knows by name
+    Prompts,
     /// Have a target answer the turns of conversations anew
     Regenerate(RegenerateArguments),
     /// Report what is in a dataset and what is wrong with it; end with 1 where something is
@@ -107,12 +110,30 @@ impl TextArguments {
     }
 }
 
+/// Each known set of prompts with what it is, its file on the hub, and its licence.
+fn known_prompts() -> String {
+    let width = KNOWN.iter().map(|set| set.name.len()).max().unwrap_or(0);
+    let lines = KNOWN.iter().map(|set| {
+        let from = match set.hub {
+            Some(HubFile { repository, file }) => format!("{repository}, {file}"),
+            None => format!("{}=PATH", set.name),
+        };
+        let (name, about, licence) = (set.name, set.about, set.licence);
+        format!(
+            "{name:width$}  {about}\n{:width$}  {from}; licence: {licence}\n",
+            ""
+        )
+    });
+    lines.collect()
+}
+
 /// Runs the command.
 pub fn run(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare { data, out, text } => {
             print(format!("{}\n", text.open()?.write_file(data, out)?))?;
         }
+        DataCommand::Prompts => print(known_prompts())?,
         DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
         DataCommand::Lint {
             train,

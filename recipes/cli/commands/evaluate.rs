@@ -7,13 +7,16 @@ use serde_json::json;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{DraftChoice, DrafterReport, PromptSet, Report, TargetReport};
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft, prompts};
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
-use crate::recipe::tables::{DataTable, EvaluateTable, TargetType, VerifierName};
+use crate::recipe::tables::{
+    DataTable, EvaluateTable, PromptEntry, Prompts, TargetType, VerifierName,
+};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runtime::device::{self, device_report};
-use crate::runtime::prompts::{calibration, split};
+use crate::runtime::prompt_sets;
+use crate::runtime::prompts::calibration;
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
@@ -43,10 +46,11 @@ pub struct EvaluateArguments {
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
-    /// Conversations whose last answers are decoded: a file, a folder or a pattern; may be repeated
-    #[arg(long, value_name = "FILE", required = true)]
-    prompts: Vec<PathBuf>,
-    /// Prompts of each file
+    /// Prompts: a set that `spectrain data prompts` lists, `NAME=PATH` for such a set in a file, a file, folder or pattern of
+    /// conversations, or as in a recipe, `{ path = "q.jsonl", turns = "asked" }`; may be repeated
+    #[arg(long, value_name = "PROMPTS", required = true, value_parser = prompts)]
+    prompts: Vec<PromptEntry>,
+    /// Prompts of each of them
     #[arg(long, value_name = "N", default_value_t = 64)]
     count: usize,
     /// Longest prompt, in tokens; longer ones are left out
@@ -114,7 +118,19 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     let data = arguments.data(folder.as_deref())?;
     let text = Text::of(&targets[0].folder, &data)?;
-    let (sets, others) = arguments.prompts(&text, table.prompts)?;
+    let read = prompt_sets::read(&arguments.prompts, &text, arguments.count)?;
+    for warning in read.warnings(data.max_length) {
+        Output::detect().warn(warning);
+    }
+    let (sets, others) = (read.sets, read.others);
+    let several = sets
+        .iter()
+        .flat_map(|set| &set.prompts)
+        .any(|prompt| prompt.turns() > 1);
+    if several && servers.is_some() {
+        let note = "servers are asked the first turn of each conversation; in-tree figures are over all turns";
+        Output::detect().warn(note);
+    }
     let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));
     let sweep = sweep.transpose()?;
     let mut report = match (&at, &folder) {
@@ -214,7 +230,8 @@ impl EvaluateArguments {
         }
         let table = EvaluateTable {
             targets: self.targets.iter().skip(1).cloned().collect(),
-            prompts: self.count,
+            prompts: Prompts::Sets(self.prompts.clone()),
+            count: Some(self.count),
             temperatures: self.temperatures.clone(),
             top_k: self.top_k,
             top_p: self.top_p,
@@ -245,24 +262,6 @@ impl EvaluateArguments {
             Ok(TrialTarget { folder, report })
         };
         self.targets.iter().map(resolved).collect()
-    }
-
-    /// Of each file at most `count` prompts to evaluate, and all others.
-    fn prompts(&self, text: &Text, count: usize) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
-        let mut sets: Vec<PromptSet> = Vec::new();
-        let mut others = Vec::new();
-        for path in &self.prompts {
-            let (prompts, left) = split(text.prompts_of(path)?.tokens, count);
-            others.extend(left);
-            let name = path.file_stem().unwrap_or_default();
-            sets.push(PromptSet {
-                name: name.to_string_lossy().into_owned(),
-                prompts,
-            });
-        }
-        // Of files that overlap, what is evaluated from one is not measured on from another.
-        others.retain(|prompt| sets.iter().all(|set| !set.prompts.contains(prompt)));
-        Ok((sets, others))
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn prompts_in(
         template_variables: template.with_those_of(drafter)?,
         ..DataTable::default()
     };
-    let prompts = Text::of(target, &data)?.prompts_of(path)?.tokens;
-    Ok(spread(prompts, count))
+    let prompts = Text::of(target, &data)?.prompts_of(path)?.prompts;
+    let tokens = prompts.into_iter().map(|prompt| prompt.tokens);
+    Ok(spread(tokens.collect(), count))
 }

@@ -7,6 +7,10 @@ use spectrain_models::Sampling;
 use spectrain_models::bounds;
 
 use crate::recipe::problem::{Problem, some_of, within};
+use crate::recipe::tables::prompts::{PromptEntry, Prompts};
+
+/// Prompts that are decoded where nothing is said.
+const COUNT: usize = 64;
 
 /// How the drafter is judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,8 +18,12 @@ use crate::recipe::problem::{Problem, some_of, within};
 pub struct EvaluateTable {
     /// Further targets that judge the drafter, folders or hub ids with the same tokens.
     pub targets: Vec<String>,
-    /// Prompts of `data.eval` to decode, spread evenly over it.
-    pub prompts: usize,
+    /// Prompts to decode: so many of `data.eval`, spread evenly over it, or a list of sets by name and by path, such as
+    /// `["gsm8k", "mt-bench=question.jsonl", "own.jsonl"]`.
+    pub prompts: Prompts,
+    /// Where `prompts` is a list: at most so many of each set, spread evenly over it. Left out: 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<usize>,
     /// Each is a setting of the report; 0 takes the most likely token.
     pub temperatures: Vec<f64>,
     /// Above temperature 0, keeps this many of the most likely tokens; 0 keeps all.
@@ -41,7 +49,8 @@ impl Default for EvaluateTable {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
-            prompts: 64,
+            prompts: Prompts::Count(COUNT),
+            count: None,
             temperatures: vec![0.0, 1.0],
             top_k: 0,
             top_p: 1.0,
@@ -56,6 +65,27 @@ impl Default for EvaluateTable {
 }
 
 impl EvaluateTable {
+    /// The sets that are named; none where prompts of `data.eval` are decoded.
+    pub fn sets(&self) -> &[PromptEntry] {
+        match &self.prompts {
+            Prompts::Sets(sets) => sets,
+            Prompts::Count(_) => &[],
+        }
+    }
+
+    /// How many prompts of `data.eval` are decoded.
+    pub fn of_eval(&self) -> usize {
+        match &self.prompts {
+            Prompts::Sets(_) => 0,
+            Prompts::Count(count) => *count,
+        }
+    }
+
+    /// How many prompts of each set are decoded, where sets are named.
+    pub fn of_each_set(&self) -> usize {
+        self.count.unwrap_or(COUNT)
+    }
+
     /// One for each temperature.
     pub fn samplings(&self) -> Vec<Sampling> {
         let of = |&temperature: &f64| {
@@ -102,9 +132,10 @@ impl EvaluateTable {
             return Err(Problem::new("targets", message));
         }
         within([
-            bounds::up_to("prompts", self.prompts, bounds::SAMPLES),
+            bounds::up_to("count", self.of_each_set(), bounds::SAMPLES),
             bounds::up_to("max_new_tokens", self.max_new_tokens, bounds::REPLY),
         ])?;
+        self.check_prompts()?;
         some_of("temperatures", &self.temperatures)?;
         some_of("draft_lengths", &self.choices(1))?;
         for &length in &self.draft_lengths {
@@ -149,6 +180,26 @@ impl EvaluateTable {
             ));
         }
         Ok(())
+    }
+}
+
+impl EvaluateTable {
+    fn check_prompts(&self) -> Result<(), Problem> {
+        match &self.prompts {
+            Prompts::Count(_) if self.count.is_some() => Err(Problem::new(
+                "count",
+                "must be absent where `prompts` is a number: it is of each set of a list",
+            )),
+            Prompts::Count(count) => within([bounds::up_to("prompts", *count, bounds::SAMPLES)]),
+            Prompts::Sets(sets) => {
+                some_of("prompts", sets)?;
+                for set in sets {
+                    let chosen = set.choose();
+                    chosen.map_err(|message| Problem::new("prompts", message))?;
+                }
+                Ok(())
+            }
+        }
     }
 }
 

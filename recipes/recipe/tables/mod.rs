@@ -4,6 +4,7 @@ mod data;
 mod evaluate;
 mod export;
 mod features;
+mod prompts;
 mod synthetic;
 mod target;
 
@@ -11,5 +12,6 @@ pub use data::DataTable;
 pub use evaluate::{EvaluateTable, VerifierName};
 pub use export::{Engine, ExportTable, ExportType};
 pub use features::{FeatureMode, FeaturesTable};
+pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
 pub use synthetic::SyntheticTable;
 pub use target::{TargetTable, TargetType};

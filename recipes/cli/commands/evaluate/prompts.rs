@@ -9,7 +9,7 @@ use super::served_model::Asking;
 pub(super) struct ServedPrompts<'a> {
     /// The dataset of each and its number there.
     pub(super) places: Vec<(&'a str, usize)>,
-    /// The tokens of each.
+    /// The tokens of each; of a conversation of several turns those up to the first answer.
     pub(super) tokens: Vec<&'a [u32]>,
     /// Tokens of an answer, at most.
     pub(super) max_new_tokens: usize,
@@ -32,7 +32,7 @@ impl<'a> ServedPrompts<'a> {
             places: all()
                 .map(|(set, (number, _))| (&set.name[..], number))
                 .collect(),
-            tokens: all().map(|(_, (_, prompt))| &prompt[..]).collect(),
+            tokens: all().map(|(_, (_, prompt))| &prompt.tokens[..]).collect(),
             max_new_tokens,
             stop,
         }

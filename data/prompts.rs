@@ -1,0 +1,93 @@
+//! Prompts to evaluate with: what is asked, turn by turn, and the labels by which a report breaks acceptance down.
+//!
+//! [`sets`] describes the sets that are known by name. A row of any other file shows by itself what is asked.
+
+use std::path::Path;
+
+use spectrain_checkpoints::Mismatch;
+
+use crate::conversation::parse::object;
+use crate::conversation::{Content, Conversation, Message, Row};
+use crate::error::{Error, Result};
+use crate::json::{check, keys, kind};
+use crate::rows::{Location, TextReader, read_texts};
+
+mod ask;
+mod cells;
+mod labels;
+pub mod sets;
+
+pub use ask::{Ask, Fields, Placeholder};
+pub use labels::Labels;
+
+use ask::{DIALOGUE, SHAPES};
+
+/// A prompt of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Where it stands.
+    pub location: Location,
+    /// The conversation that the target continues, or its tokens.
+    pub content: Content,
+    /// What the user says after the first answer, after the second, …
+    pub later: Vec<String>,
+    /// By what reports break acceptance down.
+    pub labels: Labels,
+}
+
+/// Reads the prompts of a file, folder or pattern; see [`crate::rows::files`].
+///
+/// # Errors
+/// There is no such file. Each item fails for itself: a row that asks nothing names the file, what was expected of it, and
+/// its columns.
+pub fn read_prompts(
+    path: &Path,
+    fields: Fields,
+) -> Result<impl Iterator<Item = Result<Asked>> + use<>> {
+    let texts: TextReader = read_texts(path, fields.columns())?;
+    Ok(texts.map(move |found| {
+        let (location, text) = found?;
+        asked(&location, &text, &fields).map_err(|mismatch| Error::Row {
+            location: location.to_string(),
+            mismatch,
+        })
+    }))
+}
+
+fn asked(location: &Location, text: &str, fields: &Fields) -> Result<Asked, Mismatch> {
+    let text = text.trim();
+    check(text).map_err(|error| Mismatch::new("one JSON object", error.to_string()))?;
+    if !text.starts_with('{') {
+        return Err(Mismatch::new("an object", kind(text)));
+    }
+    let mut columns = object(text, "a row")?;
+    columns.retain(|(_, value)| *value != "null");
+    let labels = Labels::of(
+        &columns,
+        [fields.category.as_deref(), fields.language.as_deref()],
+    )?;
+    let is_there = |key: &str| columns.iter().any(|(column, _)| column == key);
+    let (content, later) = match &fields.ask {
+        Ask::Row if DIALOGUE.iter().any(|key| is_there(key)) => {
+            (Row::from_json(text)?.content, Vec::new())
+        }
+        Ask::Row if !["turns", "prompt"].iter().any(|key| is_there(key)) => {
+            return Err(Mismatch::new(SHAPES, keys(&columns)));
+        }
+        _ => {
+            let mut turns = fields.turns(&columns)?.into_iter();
+            let first = turns.next().unwrap_or_default();
+            let first = Conversation::new(vec![Message::new("user", first)]);
+            (Content::Conversation(first), turns.collect())
+        }
+    };
+    Ok(Asked {
+        location: location.clone(),
+        content,
+        later,
+        labels,
+    })
+}
+
+#[cfg(test)]
+mod tests;

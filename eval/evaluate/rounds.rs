@@ -1,0 +1,239 @@
+//! All prompts once, one conversation after the other, and the test of what was sampled.
+use rand::{Rng as _, SeedableRng, rngs::StdRng};
+use spectrain_data::seed::mix;
+use spectrain_models::{DraftShape, Proposer, Sampling};
+
+use crate::error::Result;
+use crate::estimate::report::{Compared, EstimateReport};
+use crate::estimate::{Estimable, OwnText, estimate};
+use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
+use crate::prompts::{Answer, Prompt, PromptSet, conversations};
+use crate::sampling_test::{SamplingReport, SamplingTest};
+use crate::speculate::{DecodeSettings, Decoder, Generation};
+use crate::verify::Verifier;
+
+/// Tokens that the test of sampled output wants, and how often it continues each prompt for them at most. With so many it finds
+/// a shift of three hundredths of the probability.
+const TESTED_TOKENS: usize = 2000;
+const MOST_ROUNDS: usize = 4;
+
+/// Continues one prompt.
+type Generate<'a> = dyn FnMut(&[u32], &mut StdRng, Warm) -> Result<Generation> + 'a;
+
+/// Continues all prompts, one round after the other, and tells the caller how far that is.
+pub(super) struct Rounds<'a> {
+    sets: &'a [PromptSet],
+    settings: &'a EvaluateSettings,
+    /// Rounds that have drawn: each has generators of its own, so that what they find is independent.
+    seeds: u64,
+    done: usize,
+    total: usize,
+    /// Tokens of the longest prompt after which the target has room for one more.
+    longest: usize,
+    progress: &'a mut dyn FnMut(EvaluateProgress),
+}
+
+impl<'a> Rounds<'a> {
+    /// None yet, of a target that `decoder` decodes with.
+    pub(super) fn new(
+        decoder: &Decoder,
+        sets: &'a [PromptSet],
+        settings: &'a EvaluateSettings,
+        progress: &'a mut dyn FnMut(EvaluateProgress),
+    ) -> Self {
+        let prompts = sets.iter().flat_map(|set| &set.prompts);
+        Self {
+            sets,
+            settings,
+            seeds: 0,
+            done: 0,
+            total: settings.rounds() * prompts.map(Prompt::turns).sum::<usize>(),
+            longest: decoder.target.spec().max_positions.saturating_sub(1),
+            progress,
+        }
+    }
+
+    /// Every prompt once, without drafts.
+    pub(super) fn plain(
+        &mut self,
+        decoder: &Decoder,
+        sampling: &Sampling,
+    ) -> Result<Vec<Vec<Answer>>> {
+        let settings = self.settings;
+        let mut generate = |prompt: &[u32], rng: &mut StdRng, warm| {
+            let draft = &DraftShape::Chain { length: 0 };
+            decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
+        };
+        self.run(&mut generate, None)
+    }
+
+    /// Every prompt once, after one that is not kept: the turns that `same` was asked, or each with the answers to those
+    /// before it.
+    pub(super) fn run(
+        &mut self,
+        generate: &mut Generate,
+        same: Option<&[Vec<Answer>]>,
+    ) -> Result<Vec<Vec<Answer>>> {
+        if let Some((set, prompt)) =
+            (self.sets.iter()).find_map(|set| Some((set, set.prompts.first()?)))
+        {
+            let mut rng = StdRng::seed_from_u64(self.settings.seed);
+            generate(&prompt.tokens, &mut rng, Warm::Up).map_err(|error| error.at(&set.name, 0))?;
+        }
+        let seed = mix(self.settings.seed, self.seeds);
+        self.seeds += 1;
+        let sets = self.sets;
+        let mut outputs: Vec<Vec<Answer>> = Vec::with_capacity(sets.len());
+        let mut index = 0;
+        let mut next = |prompt: &[u32]| {
+            let mut rng = StdRng::seed_from_u64(mix(seed, index));
+            index += 1;
+            generate(prompt, &mut rng, Warm::Already)
+        };
+        for (number, set) in sets.iter().enumerate() {
+            let mut of_set = Vec::with_capacity(set.prompts.len());
+            let mut same = same.map(|same| conversations(&same[number]));
+            for place in 0..set.prompts.len() {
+                let same = same.as_mut().map(|same| same.next().unwrap_or_default());
+                let answers = self.converse(set, place, same, &mut next);
+                of_set.extend(answers.map_err(|error| error.at(&set.name, place))?);
+            }
+            outputs.push(of_set);
+        }
+        Ok(outputs)
+    }
+
+    /// The answers to the turns of one conversation: those that `same` was asked, or each with the answers to those before
+    /// it. A turn that the target's context has no room for is not asked.
+    fn converse(
+        &mut self,
+        set: &PromptSet,
+        conversation: usize,
+        same: Option<&[Answer]>,
+        next: &mut dyn FnMut(&[u32]) -> Result<Generation>,
+    ) -> Result<Vec<Answer>> {
+        let prompt = &set.prompts[conversation];
+        let (mut answers, mut said) = (Vec::new(), Vec::new());
+        for turn in 0..prompt.turns() {
+            let asked = match same {
+                Some(same) => same.get(turn).map(|answer| answer.prompt.clone()),
+                None => Some(prompt.ask(&said)?),
+            };
+            let fits = |tokens: &Vec<u32>| turn == 0 || tokens.len() <= self.longest;
+            if let Some(prompt) = asked.filter(fits) {
+                let generation = next(&prompt)?;
+                said.push(self.settings.said(&generation.tokens));
+                answers.push(Answer {
+                    conversation,
+                    turn,
+                    prompt,
+                    generation,
+                });
+                self.advance(&set.name, "");
+            } else {
+                // Nor is what follows it.
+                (turn..prompt.turns()).for_each(|_| self.advance(&set.name, ""));
+                break;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// What the same outputs say of the drafter without decoding.
+    pub(super) fn estimates(
+        &mut self,
+        decoder: &Decoder,
+        proposer: &mut dyn Proposer,
+        outputs: &[Vec<Answer>],
+        draft: &Estimable,
+    ) -> Result<Option<EstimateReport>> {
+        let (sets, longest) = (self.sets, self.settings.max_new_tokens);
+        let mut found = Vec::new();
+        for (set, answers) in sets.iter().zip(outputs) {
+            for turns in conversations(answers) {
+                let mut compared = Compared::default();
+                for turn in turns {
+                    decoder.check_interrupted()?;
+                    let (prompt, tokens) = (&turn.prompt, &turn.generation.tokens);
+                    let text =
+                        OwnText::read(decoder.target, decoder.capture, prompt, tokens, longest);
+                    let Some(text) = text else { continue };
+                    let estimate = estimate(proposer, &text, draft);
+                    let estimate = estimate.map_err(|error| error.at(&set.name, turn.conversation));
+                    compared.add(&turn.generation.passes, &estimate?);
+                    self.total += 1;
+                    self.advance(&set.name, "computing acceptance without decoding");
+                }
+                found.push(compared);
+            }
+        }
+        Ok(EstimateReport::of(&found, self.settings.seed))
+    }
+
+    fn advance(&mut self, dataset: &str, what: &str) {
+        self.done += 1;
+        self.total = self.total.max(self.done);
+        (self.progress)(EvaluateProgress {
+            done: self.done,
+            total: self.total,
+            dataset,
+            what,
+        });
+    }
+
+    /// Whether sampled outputs, drawn anew, follow the target's distribution: after as many of the prompts of
+    /// `outputs` as it takes for enough tokens that the target is unsure of.
+    pub(super) fn test(
+        &mut self,
+        mut test: SamplingTest,
+        outputs: &[Vec<Answer>],
+        (decoder, proposer, verifier): (&Decoder, &mut dyn Proposer, &dyn Verifier),
+        decode: &DecodeSettings,
+    ) -> Result<SamplingReport> {
+        let sets = self.sets;
+        let most = MOST_ROUNDS * outputs.iter().map(Vec::len).sum::<usize>();
+        let seed = mix(self.settings.seed, self.seeds);
+        self.seeds += 1;
+        let places = sets.iter().zip(outputs);
+        let places = places.flat_map(|(set, answers)| answers.iter().map(move |at| (set, at)));
+        for (number, (set, answer)) in places.cycle().take(most).enumerate() {
+            let mut rng = StdRng::seed_from_u64(mix(seed, number as u64));
+            let proposer: &mut dyn Proposer = &mut *proposer;
+            let by = (decoder, proposer, verifier);
+            add_output(&mut test, by, &answer.prompt, decode, &mut rng)
+                .map_err(|error| error.at(&set.name, answer.conversation))?;
+            let found = test.tokens();
+            self.total += 1;
+            self.advance(
+                &set.name,
+                &format!("testing the distribution: {found} of {TESTED_TOKENS} tokens"),
+            );
+            if found >= TESTED_TOKENS {
+                break;
+            }
+        }
+        Ok(test.report())
+    }
+}
+
+/// Adds an output of the drafter to a test.
+fn add_output(
+    test: &mut SamplingTest,
+    (decoder, proposer, verifier): (&Decoder, &mut dyn Proposer, &dyn Verifier),
+    prompt: &[u32],
+    decode: &DecodeSettings,
+    rng: &mut StdRng,
+) -> Result<()> {
+    let decode = DecodeSettings {
+        shadow: Some(rng.random()),
+        ..decode.clone()
+    };
+    let output = decoder.generate(proposer, verifier, prompt, &decode, rng)?;
+    // Where a verifier looks ahead, which draft a token belongs to is not settled before it is drawn.
+    let shadows = if verifier.decides_in_order() {
+        &output.shadows[..]
+    } else {
+        &[]
+    };
+    test.add(decoder.target, prompt, &output.tokens, shadows)
+}

@@ -1,0 +1,100 @@
+//! How a drafter is evaluated.
+use spectrain_models::{DraftShape, Sampling};
+
+use crate::draft::{DraftChoice, MeasuredOn};
+use crate::groups::Thinking;
+use crate::speculate::DecodeSettings;
+use crate::verify::VerifierChoice;
+
+/// Tokens decoded before anything is measured, in which a device compiles and tunes its kernels.
+const WARM_UP: usize = 16;
+
+/// How a drafter is evaluated: with every draft at every sampling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvaluateSettings {
+    /// How tokens are chosen.
+    pub samplings: Vec<Sampling>,
+    /// What is drafted.
+    pub drafts: Vec<DraftChoice>,
+    /// What calibrated trees are measured on.
+    pub calibration: CalibrationPrompts,
+    /// Tokens after which an output ends.
+    pub max_new_tokens: usize,
+    /// Tokens that end an output.
+    pub stop: Vec<u32>,
+    /// The tokens around what the target thinks, where its tokenizer has them.
+    pub thinking: Option<Thinking>,
+    /// What decides.
+    pub verifier: VerifierChoice,
+    /// Whether the prompts are also continued without a drafter, for the speed-up and the greedy comparison, and sampled
+    /// outputs are tested against the target's distribution.
+    pub baseline: bool,
+    /// Seed of sampling and of the intervals. Each prompt of each setting has a generator of its own.
+    pub seed: u64,
+}
+
+/// Prompts to calibrate trees on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CalibrationPrompts {
+    /// Tokens of each prompt; as many are used as a tree asks for.
+    pub prompts: Vec<Vec<u32>>,
+    /// Which prompts these are.
+    pub measured_on: MeasuredOn,
+}
+
+/// How far an evaluation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvaluateProgress<'a> {
+    /// Outputs decoded, and outputs tested.
+    pub done: usize,
+    /// All of them as far as is known: a test that needs more outputs adds to it.
+    pub total: usize,
+    /// The dataset of the last one.
+    pub dataset: &'a str,
+    /// What is done beside decoding; empty while decoding.
+    pub what: &'a str,
+}
+
+/// Whether the device has seen this kind of work before.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Warm {
+    Up,
+    Already,
+}
+
+impl EvaluateSettings {
+    /// How many times all prompts are continued.
+    pub(super) fn rounds(&self) -> usize {
+        let of = |sampling: &Sampling| {
+            let drafts = self.drafts.iter().map(|draft| draft.at(sampling).len());
+            drafts.sum::<usize>() + usize::from(self.baseline)
+        };
+        self.samplings.iter().map(of).sum()
+    }
+
+    /// An answer without the token that ended it.
+    pub(super) fn said(&self, tokens: &[u32]) -> Vec<u32> {
+        match tokens.split_last() {
+            Some((last, said)) if self.stop.contains(last) => said.to_vec(),
+            _ => tokens.to_vec(),
+        }
+    }
+
+    pub(super) fn decode(
+        &self,
+        sampling: &Sampling,
+        draft: &DraftShape,
+        warm: Warm,
+    ) -> DecodeSettings {
+        DecodeSettings {
+            max_new_tokens: match warm {
+                Warm::Up => self.max_new_tokens.min(WARM_UP),
+                Warm::Already => self.max_new_tokens,
+            },
+            draft: draft.clone(),
+            sampling: *sampling,
+            stop: self.stop.clone(),
+            shadow: None,
+        }
+    }
+}

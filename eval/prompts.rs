@@ -1,0 +1,91 @@
+//! What is decoded: prompts, conversations of several turns among them, and what was answered.
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::speculate::Generation;
+
+/// What is asked after the first answer of a conversation.
+pub trait Later: Debug + Send + Sync {
+    /// Turns of the user after the first one.
+    fn count(&self) -> usize;
+
+    /// The tokens of the conversation up to where the target answers the turn that follows `answers`: with its own answers so
+    /// far, each without the token that ended it.
+    ///
+    /// # Errors
+    /// The conversation cannot be made into tokens.
+    fn ask(
+        &self,
+        answers: &[Vec<u32>],
+    ) -> std::result::Result<Vec<u32>, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// What the target continues.
+#[derive(Debug, Clone, Default)]
+pub struct Prompt {
+    /// Tokens up to the first answer.
+    pub tokens: Vec<u32>,
+    /// What is asked after it, in a conversation of several turns.
+    pub later: Option<Arc<dyn Later>>,
+    /// What kind of task it is, where its dataset says so.
+    pub category: Option<String>,
+    /// Its language, where its dataset says so.
+    pub language: Option<String>,
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(tokens: Vec<u32>) -> Self {
+        Self {
+            tokens,
+            ..Self::default()
+        }
+    }
+}
+
+impl Prompt {
+    /// Turns of the user.
+    pub fn turns(&self) -> usize {
+        1 + self.later.as_ref().map_or(0, |later| later.count())
+    }
+
+    /// The tokens of the turn that follows these answers, which are fewer than the turns.
+    pub(crate) fn ask(&self, answers: &[Vec<u32>]) -> Result<Vec<u32>> {
+        match &self.later {
+            Some(later) if !answers.is_empty() => {
+                later.ask(answers).map_err(|source| Error::Turn {
+                    turn: 1 + answers.len(),
+                    source,
+                })
+            }
+            _ => Ok(self.tokens.clone()),
+        }
+    }
+}
+
+/// Prompts of one dataset.
+#[derive(Debug, Clone)]
+pub struct PromptSet {
+    /// The dataset.
+    pub name: String,
+    /// Its prompts.
+    pub prompts: Vec<Prompt>,
+}
+
+/// An answer of the target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// 0-based index of the prompt in its set.
+    pub conversation: usize,
+    /// 0-based turn of the conversation.
+    pub turn: usize,
+    /// What it continues: the tokens of the whole conversation so far.
+    pub prompt: Vec<u32>,
+    /// What was decoded.
+    pub generation: Generation,
+}
+
+/// The answers of one conversation, of which there is at least one, among those of a set.
+pub(crate) fn conversations(answers: &[Answer]) -> impl Iterator<Item = &[Answer]> {
+    answers.chunk_by(|one, other| one.conversation == other.conversation)
+}

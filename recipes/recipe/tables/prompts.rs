@@ -1,0 +1,229 @@
+//! What `evaluate.prompts` takes: a number of prompts of `data.eval`, or sets of prompts by name and by path.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use spectrain_data::prompts::sets::{KnownSet, find, names};
+use spectrain_data::prompts::{Ask, Fields};
+
+/// Which prompts are decoded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "expected a number of prompts, or a list of prompt sets and paths"
+)]
+pub enum Prompts {
+    /// So many of `data.eval`.
+    Count(usize),
+    /// Those of these sets.
+    Sets(Vec<PromptEntry>),
+}
+
+/// A set of prompts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "expected a prompt set, a path, `NAME=PATH`, or a table with `set` or `path`, and no keys but `name`, \
+                 `template`, `turns`, `category` and `language`"
+)]
+pub enum PromptEntry {
+    /// The name of a known set, a path, or `NAME=PATH` for a known set in a file of one's own.
+    Short(String),
+    /// The same by keys.
+    Table(PromptTable),
+}
+
+/// A set of prompts by keys. In `template`, `turns`, `category` and `language` columns of its rows are named.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PromptTable {
+    /// A set by its name, as `spectrain data prompts` lists them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set: Option<String>,
+    /// A file, a folder or a pattern, in place of the set's own file where `set` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// What reports call it. Left out: the set's name, or that of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What is asked: a text in which `{question}` stands for the column of this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// The column with the user's turns, a list of texts. Left out: `turns` or `prompt`, where rows have no `messages`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<String>,
+    /// The column with the category. Left out: the set's, or `category` where rows have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<String>,
+    /// The column with the language. Left out: the set's, or `language` where rows have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+}
+
+/// Where the rows of a set come from, and what their columns are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChosenSet {
+    /// What reports call it.
+    pub name: String,
+    /// The known set that it is.
+    pub known: Option<&'static KnownSet>,
+    /// Its file, folder or pattern; none where the known set's own file is meant.
+    pub path: Option<PathBuf>,
+    /// Its columns.
+    pub fields: Fields,
+}
+
+impl From<&str> for PromptEntry {
+    fn from(given: &str) -> Self {
+        Self::Short(given.to_owned())
+    }
+}
+
+impl fmt::Display for PromptEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short(given) => f.write_str(given),
+            Self::Table(table) => {
+                let path = table.path.iter().map(|path| path.display().to_string());
+                let parts: Vec<String> = table.set.clone().into_iter().chain(path).collect();
+                f.write_str(&parts.join("="))
+            }
+        }
+    }
+}
+
+impl PromptEntry {
+    /// What is meant. Whether a path leads anywhere is not looked at.
+    ///
+    /// # Errors
+    /// There is no set of this name, or keys do not go together: what was expected, and what was found.
+    pub fn choose(&self) -> Result<ChosenSet, String> {
+        let table = match self {
+            Self::Table(table) => table.clone(),
+            Self::Short(given) => short(given),
+        };
+        let known =
+            match &table.set {
+                Some(name) => Some(find(name).ok_or_else(|| {
+                    format!("expected one of the sets {}, found `{name}`", names())
+                })?),
+                None => None,
+            };
+        let mut fields = known.map(KnownSet::fields).unwrap_or_default();
+        match (table.template, table.turns) {
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "expected `template` or `turns`, found both for `{self}`"
+                ));
+            }
+            (Some(template), None) => fields.ask = Ask::Text(template),
+            (None, Some(turns)) => fields.ask = Ask::Turns(vec![turns]),
+            (None, None) => {}
+        }
+        fields.category = table.category.or(fields.category);
+        fields.language = table.language.or(fields.language);
+        let stem = |path: &PathBuf| Some(path.file_stem()?.to_string_lossy().into_owned());
+        let own = known.map(|known| known.name.to_owned());
+        let Some(name) = table
+            .name
+            .or(own)
+            .or_else(|| table.path.as_ref().and_then(stem))
+        else {
+            return Err(format!(
+                "expected `set` or `path`, found neither in `{self}`"
+            ));
+        };
+        Ok(ChosenSet {
+            name,
+            known,
+            path: table.path,
+            fields,
+        })
+    }
+}
+
+/// What a text stands for: a set, a set in a file of one's own, or else a path.
+fn short(given: &str) -> PromptTable {
+    let named = |set: &str, path: Option<&str>| PromptTable {
+        set: Some(set.to_owned()),
+        path: path.map(PathBuf::from),
+        ..PromptTable::default()
+    };
+    match given.split_once('=') {
+        _ if find(given).is_some() => named(given, None),
+        Some((set, path)) if find(set).is_some() => named(set, Some(path)),
+        _ => PromptTable {
+            path: Some(Path::new(given).to_owned()),
+            ..PromptTable::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(given: &str) -> (String, Option<&'static str>, Option<PathBuf>) {
+        let chosen = PromptEntry::from(given).choose().unwrap();
+        (
+            chosen.name,
+            chosen.known.map(|known| known.name),
+            chosen.path,
+        )
+    }
+
+    #[test]
+    fn a_text_is_a_set_a_set_in_a_file_or_a_path() {
+        let path = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(chosen("gsm8k"), ("gsm8k".into(), Some("gsm8k"), None));
+        let own = ("gsm8k".into(), Some("gsm8k"), path("a=b.parquet"));
+        assert_eq!(chosen("gsm8k=a=b.parquet"), own);
+        assert_eq!(
+            chosen("data/q.jsonl"),
+            ("q".into(), None, path("data/q.jsonl"))
+        );
+        assert_eq!(chosen("a=b.jsonl"), ("a=b".into(), None, path("a=b.jsonl")));
+        assert_eq!(chosen("./gsm8k"), ("gsm8k".into(), None, path("./gsm8k")));
+    }
+
+    #[test]
+    fn keys_take_the_place_of_those_of_a_set() {
+        let read = |given: &str| -> Vec<PromptEntry> {
+            #[derive(Deserialize)]
+            struct Given {
+                prompts: Prompts,
+            }
+            let read: Given = toml::from_str(&format!("prompts = [{given}]")).unwrap();
+            match read.prompts {
+                Prompts::Sets(sets) => sets,
+                Prompts::Count(_) => panic!("a number"),
+            }
+        };
+        let entry =
+            &read(r#"{ set = "mt-bench", path = "q.jsonl", turns = "asked", name = "mine" }"#)[0];
+        let chosen = entry.choose().unwrap();
+        assert_eq!(chosen.name, "mine");
+        assert_eq!(chosen.fields.ask, Ask::Turns(vec!["asked".into()]));
+        assert_eq!(chosen.fields.category.as_deref(), Some("category"));
+        assert_eq!(entry.to_string(), "mt-bench=q.jsonl");
+        for (given, error) in [
+            (
+                r#"{ set = "gsm9k" }"#,
+                "expected one of the sets gsm8k, math-500",
+            ),
+            (
+                r#"{ name = "a" , set = "gsm8k", template = "x", turns = "y" }"#,
+                "found both",
+            ),
+            (
+                "{ category = \"a\" }",
+                "expected `set` or `path`, found neither",
+            ),
+        ] {
+            let found = read(given)[0].choose().unwrap_err();
+            assert!(found.contains(error), "{found}");
+        }
+    }
+}
