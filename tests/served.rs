@@ -616,18 +616,25 @@ fn above_temperature_0_outputs_are_not_compared() {
 }
 
 #[test]
-fn a_measurement_can_be_stopped() {
-    let workspace = workspace();
-    let drafter = PlayedEngine::start(Played::vllm());
-    let url = drafter.url();
-    let numbers: Vec<String> = (1..=200).map(|number| number.to_string()).collect();
-    let mut words = vec!["evaluate", "--target", "target", "--prompts", "eval.jsonl"];
-    words.extend(["--out", "out", "--server", &url, "--temperature", "0"]);
-    words.extend(numbers.iter().flat_map(|number| ["--concurrency", number]));
-    let mut child = workspace.start(&words);
-    wait_for(&mut child, || drafter.bodies().len() > 10);
-    signal(&child, "-INT");
-    let outcome = Outcome::from(child.wait_with_output().unwrap());
-    outcome.interrupted(&["error: interrupted"]);
-    assert!(!workspace.path("out").exists());
+fn a_measurement_can_be_stopped_also_where_the_server_is_silent() {
+    for fault in [None, Some((3, Fault::Silence))] {
+        let workspace = workspace();
+        let drafter = PlayedEngine::start(Played {
+            fault,
+            ..Played::vllm()
+        });
+        let url = drafter.url();
+        let numbers: Vec<String> = (1..=200).map(|number| number.to_string()).collect();
+        let mut words = vec!["evaluate", "--target", "target", "--prompts", "eval.jsonl"];
+        words.extend(["--out", "out", "--server", &url, "--temperature", "0"]);
+        // An answer that never comes fails after a day.
+        words.extend(["--timeout", "86400"]);
+        words.extend(numbers.iter().flat_map(|number| ["--concurrency", number]));
+        let mut child = workspace.start(&words);
+        wait_for(&mut child, || drafter.bodies().len() > 3);
+        signal(&child, "-INT");
+        let outcome = Outcome::from(child.wait_with_output().unwrap());
+        outcome.interrupted(&["error: interrupted"]);
+        assert!(!workspace.path("out").exists());
+    }
 }

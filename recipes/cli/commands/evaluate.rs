@@ -28,6 +28,7 @@ mod ready;
 mod run;
 mod served_model;
 mod sweep;
+mod workers;
 
 use arguments::{ServedArguments, Servers};
 use prompts::ServedPrompts;
@@ -200,7 +201,7 @@ impl EvaluateArguments {
         &'a self,
         servers: Servers,
         target: &Path,
-        sets: &'a [PromptSet],
+        sets: &[PromptSet],
     ) -> Result<Sweep<'a>> {
         let stop = target::stop_tokens(&ModelFolder::open(target)?)?;
         let stop = Some(stop).filter(|stop| !self.ignore_stop && !stop.is_empty());

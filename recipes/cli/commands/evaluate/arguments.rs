@@ -1,5 +1,6 @@
 //! Arguments of `spectrain evaluate` that are about servers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -44,9 +45,9 @@ pub struct ServedArguments {
 /// The servers to measure.
 pub(super) struct Servers {
     /// The one with a drafter.
-    pub(super) drafter: ServedModel,
+    pub(super) drafter: Arc<ServedModel>,
     /// The one without.
-    pub(super) baseline: Option<ServedModel>,
+    pub(super) baseline: Option<Arc<ServedModel>>,
 }
 
 impl ServedArguments {
@@ -79,7 +80,10 @@ impl ServedArguments {
         let model = self.baseline_model.as_deref();
         let found = |client| ServedModel::find(Role::Baseline, client, model, "--baseline-model");
         let baseline = baseline.map(found).transpose()?;
-        Ok(Some(Servers { drafter, baseline }))
+        Ok(Some(Servers {
+            drafter: Arc::new(drafter),
+            baseline: baseline.map(Arc::new),
+        }))
     }
 
     fn client(&self, option: &str, url: &str) -> Result<Client> {

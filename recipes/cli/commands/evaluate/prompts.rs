@@ -1,50 +1,48 @@
 //! The prompts that servers are asked.
 
+use std::sync::Arc;
+
 use spectrain_eval::PromptSet;
 use spectrain_models::Sampling;
 
 use super::served_model::Asking;
 
 /// All prompts, and how they are to be continued.
-pub(super) struct ServedPrompts<'a> {
+pub(super) struct ServedPrompts {
     /// The dataset of each and its number there.
-    pub(super) places: Vec<(&'a str, usize)>,
+    pub(super) places: Vec<(String, usize)>,
     /// The tokens of each; of a conversation of several turns those up to the first answer.
-    pub(super) tokens: Vec<&'a [u32]>,
+    pub(super) tokens: Arc<[Vec<u32>]>,
     /// Tokens of an answer, at most.
     pub(super) max_new_tokens: usize,
     /// Tokens at which an answer ends; without them it ends at its length alone.
     pub(super) stop: Option<Vec<u32>>,
 }
 
-impl<'a> ServedPrompts<'a> {
+impl ServedPrompts {
     /// Those of all datasets.
-    pub(super) fn new(
-        sets: &'a [PromptSet],
-        max_new_tokens: usize,
-        stop: Option<Vec<u32>>,
-    ) -> Self {
-        let all = || {
-            sets.iter()
-                .flat_map(|set| set.prompts.iter().enumerate().map(move |at| (set, at)))
+    pub(super) fn new(sets: &[PromptSet], max_new_tokens: usize, stop: Option<Vec<u32>>) -> Self {
+        let places = |set: &PromptSet| {
+            let name = set.name.clone();
+            (0..set.prompts.len()).map(move |number| (name.clone(), number))
         };
         Self {
-            places: all()
-                .map(|(set, (number, _))| (&set.name[..], number))
+            places: sets.iter().flat_map(places).collect(),
+            tokens: (sets.iter().flat_map(|set| &set.prompts))
+                .map(|prompt| prompt.tokens.clone())
                 .collect(),
-            tokens: all().map(|(_, (_, prompt))| &prompt.tokens[..]).collect(),
             max_new_tokens,
             stop,
         }
     }
 
     /// How each is continued, with nothing in the server's cache of prompts.
-    pub(super) fn asking(&self, sampling: Sampling) -> Asking<'_> {
+    pub(super) fn asking(&self, sampling: Sampling) -> Asking {
         let unique: u128 = rand::random();
         Asking {
             sampling,
             max_new_tokens: self.max_new_tokens,
-            stop: self.stop.as_deref(),
+            stop: self.stop.clone(),
             cache: format!("spectrain-{unique:032x}"),
         }
     }

@@ -1,5 +1,7 @@
 //! What must be right with a server before anything is measured there.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result, bail};
 use spectrain_eval::served::counters::{Counters, Engine};
 use spectrain_eval::served::report::Role;
@@ -7,6 +9,7 @@ use spectrain_models::Sampling;
 
 use super::prompts::ServedPrompts;
 use super::served_model::ServedModel;
+use super::workers::ask;
 
 /// Tokens of an answer that only shows what the server tells.
 const TRIAL_TOKENS: usize = 8;
@@ -23,7 +26,7 @@ pub(super) enum Tells {
 }
 
 /// Fails, before hours are spent, unless the server can be measured; else says how its drafts get known.
-pub(super) fn ready(server: &ServedModel, prompts: &ServedPrompts) -> Result<Tells> {
+pub(super) fn ready(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Result<Tells> {
     let url = server.url();
     let tells = check(server, prompts).with_context(|| format!("the server `{url}`"))?;
     match (server.role, tells) {
@@ -43,9 +46,9 @@ pub(super) fn ready(server: &ServedModel, prompts: &ServedPrompts) -> Result<Tel
     }
 }
 
-fn check(server: &ServedModel, prompts: &ServedPrompts) -> Result<Tells> {
+fn check(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Result<Tells> {
     if let Some(most) = server.model.max_model_len {
-        for (place, prompt) in prompts.places.iter().zip(&prompts.tokens) {
+        for (place, prompt) in prompts.places.iter().zip(prompts.tokens.iter()) {
             let needed = prompt.len() + prompts.max_new_tokens;
             if needed > most {
                 let (dataset, number) = place;
@@ -61,13 +64,14 @@ fn check(server: &ServedModel, prompts: &ServedPrompts) -> Result<Tells> {
     asking.max_new_tokens = TRIAL_TOKENS.min(prompts.max_new_tokens);
     // At a stop token it might end before anything is drafted.
     asking.stop = None;
-    let answer = server.answer(prompts.tokens[0], &asking, &|| false)?;
+    let answers = ask(server, prompts, &asking, 0..1, 1, &mut || {})?;
     let counters = server.counters_at_rest(0)?;
     let counts = counters.is_some_and(|counters| counters.drafts.is_some());
-    Ok(match answer.drafts {
-        Some(_) => Tells::WithAnswers,
-        None if counts => Tells::ByCounters,
-        None => Tells::Nothing,
+    let told = answers.iter().any(|answer| answer.drafts.is_some());
+    Ok(match (told, counts) {
+        (true, _) => Tells::WithAnswers,
+        (false, true) => Tells::ByCounters,
+        (false, false) => Tells::Nothing,
     })
 }
 

@@ -1,7 +1,7 @@
 //! One run: every prompt is asked once, with some number of requests under way.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -14,15 +14,15 @@ use spectrain_models::Sampling;
 use super::prompts::ServedPrompts;
 use super::ready::Tells;
 use super::served_model::{Asking, ServedModel};
-use crate::runtime::interruption::{check_interrupted, interrupted};
+use super::workers::ask;
 
 /// Tokens of answers that only warm the server up.
 const WARM_UP_TOKENS: usize = 8;
 
 /// A server that is asked all prompts.
 pub(super) struct Run<'a> {
-    pub(super) server: &'a ServedModel,
-    pub(super) prompts: &'a ServedPrompts<'a>,
+    pub(super) server: &'a Arc<ServedModel>,
+    pub(super) prompts: &'a ServedPrompts,
     pub(super) sampling: Sampling,
     pub(super) concurrency: usize,
     /// How the server's drafts get known.
@@ -39,12 +39,13 @@ impl Run<'_> {
     /// Asks every prompt, after some that are not counted; `done` is called for each answer.
     pub(super) fn go(&self, done: &mut dyn FnMut()) -> Result<Ran> {
         let asking = self.prompts.asking(self.sampling);
+        let prompts = self.prompts.tokens.len();
         self.warm_up()?;
         let before = self.server.counters_at_rest(0)?;
         let begin = Instant::now();
         let answers = match (self.concurrency, self.tells) {
             (1, Tells::ByCounters) => self.ask_between_readings(&asking, before.clone(), done)?,
-            _ => self.ask(&asking, self.prompts.tokens.len(), self.concurrency, done)?,
+            _ => self.ask(&asking, 0..prompts, self.concurrency, done)?,
         };
         let mut seconds = begin.elapsed().as_secs_f64();
         if self.concurrency == 1 {
@@ -77,70 +78,20 @@ impl Run<'_> {
         asking.max_new_tokens = WARM_UP_TOKENS.min(asking.max_new_tokens);
         asking.stop = None;
         let requests = self.concurrency.min(self.prompts.tokens.len());
-        let answers = self.ask(&asking, requests, self.concurrency, &mut || {});
+        let answers = self.ask(&asking, 0..requests, self.concurrency, &mut || {});
         answers.map(drop).context("before the run")
     }
 
-    /// The answers to the first prompts, with some number of requests under way.
+    /// The answers to some of the prompts, with so many requests under way.
     fn ask(
         &self,
         asking: &Asking,
-        prompts: usize,
+        which: Range<usize>,
         concurrency: usize,
         done: &mut dyn FnMut(),
     ) -> Result<Vec<Answer>> {
-        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let (sender, receiver) = channel();
-        let mut answers = vec![None; prompts];
-        let mut failed = None;
-        std::thread::scope(|scope| {
-            for _ in 0..concurrency.min(prompts) {
-                let (next, stop, sender) = (&next, &stop, sender.clone());
-                scope.spawn(move || self.work(asking, prompts, (next, stop), &sender));
-            }
-            drop(sender);
-            for (number, answer) in receiver {
-                match answer {
-                    Ok(answer) => {
-                        answers[number] = Some(answer);
-                        done();
-                    }
-                    // What fails after the first failure fails because of it.
-                    Err(error) => {
-                        stop.store(true, Ordering::Relaxed);
-                        failed.get_or_insert(self.at(number, error));
-                    }
-                }
-            }
-        });
-        check_interrupted()?;
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(answers.into_iter().flatten().collect()),
-        }
-    }
-
-    /// Asks one prompt after the other, until there are no more or one failed somewhere.
-    fn work(
-        &self,
-        asking: &Asking,
-        prompts: usize,
-        (next, stop): (&AtomicUsize, &AtomicBool),
-        results: &Sender<(usize, Result<Answer>)>,
-    ) {
-        let stopped = || stop.load(Ordering::Relaxed) || interrupted();
-        while !stopped() {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= prompts {
-                return;
-            }
-            let prompt = self.prompts.tokens[number];
-            let answer = self.server.answer(prompt, asking, &stopped);
-            let failed = answer.is_err();
-            if results.send((number, answer)).is_err() || failed {
-                return;
-            }
-        }
+        let (server, prompts) = (self.server, self.prompts);
+        ask(server, prompts, asking, which, concurrency, done)
     }
 
     /// One request at a time, with the counters read around each, which then tell what was drafted for it.
@@ -151,28 +102,21 @@ impl Run<'_> {
         done: &mut dyn FnMut(),
     ) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
-        for (number, prompt) in self.prompts.tokens.iter().enumerate() {
-            check_interrupted()?;
-            let answer = self.server.answer(prompt, asking, &interrupted);
-            let mut answer = answer.map_err(|error| self.at(number, error))?;
-            let least = before.as_ref().map_or(0, |before| before.generated) + answer.tokens;
+        for number in 0..self.prompts.tokens.len() {
+            let mut answer = self.ask(asking, number..number + 1, 1, done)?;
+            let tokens: u64 = answer.iter().map(|answer| answer.tokens).sum();
+            let least = before.as_ref().map_or(0, |before| before.generated) + tokens;
             let after = self.server.counters_at_rest(least)?;
             if let (Some(before), Some(after)) = (&before, &after) {
-                let counted = after
-                    .since(before)
-                    .map_err(|error| self.at(number, error.into()))?;
-                answer.drafts = counted.drafts;
+                let counted = after.since(before)?;
+                answer
+                    .iter_mut()
+                    .for_each(|answer| answer.drafts.clone_from(&counted.drafts));
             }
             before = after;
-            answers.push(answer);
-            done();
+            answers.append(&mut answer);
         }
         Ok(answers)
-    }
-
-    fn at(&self, number: usize, error: anyhow::Error) -> anyhow::Error {
-        let (dataset, prompt) = self.prompts.places[number];
-        error.context(format!("dataset `{dataset}`, prompt {prompt}"))
     }
 
     /// What must be known to read the figures.

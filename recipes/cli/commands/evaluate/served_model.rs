@@ -26,13 +26,13 @@ const BETWEEN_READINGS: Duration = Duration::from_millis(25);
 
 /// How a prompt is to be continued.
 #[derive(Debug, Clone)]
-pub(super) struct Asking<'a> {
+pub(super) struct Asking {
     /// How tokens are chosen.
     pub(super) sampling: Sampling,
     /// Tokens of an answer, at most.
     pub(super) max_new_tokens: usize,
     /// Tokens at which an answer ends; without them it ends at its length alone.
-    pub(super) stop: Option<&'a [u32]>,
+    pub(super) stop: Option<Vec<u32>>,
     /// Prompts are not taken from a cache that was filled under another name.
     pub(super) cache: String,
 }
@@ -117,12 +117,12 @@ impl ServedModel {
         Ok(None)
     }
 
-    /// Continues a prompt; `stopped` is asked from time to time whether nobody wants the rest.
+    /// Continues a prompt; `is_over` is asked from time to time whether nobody wants the rest.
     pub(super) fn answer(
         &self,
         prompt: &[u32],
         asking: &Asking,
-        stopped: &dyn Fn() -> bool,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Answer> {
         let body = self.body(prompt, asking);
         let begin = Instant::now();
@@ -149,8 +149,8 @@ impl ServedModel {
             if events.pending() > LONGEST_EVENT {
                 bail!("an event of the answer has more than {LONGEST_EVENT} bytes");
             }
-            if stopped() {
-                bail!("another request failed");
+            if is_over() {
+                bail!("nobody wants the rest of the answer");
             }
         }
         let seconds = since();
@@ -184,7 +184,7 @@ impl ServedModel {
             "return_token_ids": true,
             "ignore_eos": asking.stop.is_none(),
         });
-        if let Some(stop) = asking.stop {
+        if let Some(stop) = &asking.stop {
             body["stop_token_ids"] = json!(stop);
         }
         if self.engine.is_some() {

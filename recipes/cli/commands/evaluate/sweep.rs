@@ -1,5 +1,7 @@
 //! Servers at each temperature, with each number of requests under way.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use spectrain_eval::served::figures::ServedRun;
 use spectrain_eval::served::outputs::{ComparedWith, ServedOutputs};
@@ -21,7 +23,7 @@ pub(super) struct Sweep<'a> {
     servers: Servers,
     /// How the drafts of the server with a drafter get known.
     tells: Tells,
-    prompts: ServedPrompts<'a>,
+    prompts: ServedPrompts,
     concurrency: &'a [u16],
 }
 
@@ -32,7 +34,7 @@ impl<'a> Sweep<'a> {
     /// Fails unless both servers can be measured.
     pub(super) fn ready(
         servers: Servers,
-        prompts: ServedPrompts<'a>,
+        prompts: ServedPrompts,
         concurrency: &'a [u16],
     ) -> Result<Self> {
         let tells = ready(&servers.drafter, &prompts)?;
@@ -100,7 +102,7 @@ impl<'a> Sweep<'a> {
     /// user can end all runs.
     fn ask(
         &self,
-        server: Option<&ServedModel>,
+        server: Option<&Arc<ServedModel>>,
         at: &At,
         alive: &mut bool,
         progress: &mut Progress,
@@ -169,8 +171,10 @@ impl<'a> Sweep<'a> {
         let (Ok(found), Some(others), true) = (outcome, others, at.sampling.is_greedy()) else {
             return;
         };
-        let (places, answers) = (&self.prompts.places, &found.run.answers);
-        report.outputs = ServedOutputs::new(with, places, answers, &others.answers);
+        let places = self.prompts.places.iter();
+        let places: Vec<_> = places.map(|(dataset, at)| (&dataset[..], *at)).collect();
+        let answers = [&found.run, others].map(|run| &run.answers[..]);
+        report.outputs = ServedOutputs::new(with, &places, answers[0], answers[1]);
         if report.outputs.is_none() {
             let note = "a server gives no `token_ids`, so greedy outputs were not compared";
             report.notes.push(note.to_owned());
