@@ -20,11 +20,10 @@ use spectrain_models::{
     Sampling, StaticTree, Target, chain,
 };
 
+pub use self::passes::Estimate;
 use self::passes::{Walk, drawn, fixed};
 use self::seen::see;
 use crate::error::Result;
-use crate::speculate::PassRecord;
-use crate::statistics::Acceptance;
 use crate::verify::Verifier;
 
 /// A prompt and the target's own answer, with what the target made of them.
@@ -134,20 +133,6 @@ impl Estimable {
             How::Drawn(length, _) => *length,
         }
     }
-}
-
-/// What decoding a text takes.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Estimate {
-    /// The counts, or where drafts are drawn the expected counts.
-    pub acceptance: Acceptance,
-    /// Passes of the drafter, one after the other.
-    pub draft_passes: f64,
-    /// Over all steps judged, the sum of the probability that the step is kept whatever its token, `Σ min(p, q)`; where drafts
-    /// are drawn.
-    pub overlap: Option<f64>,
-    /// The passes, where drafts are not drawn.
-    pub passes: Vec<PassRecord>,
 }
 
 /// What decoding `text` with drafts of `proposer` takes.

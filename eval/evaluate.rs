@@ -113,7 +113,7 @@ pub fn evaluate(
 /// What was measured of a setting. `share` is what a pass of the drafter reads of parameters, of those of the target.
 fn reported(
     (sampling, verifier, draft): (&Sampling, &dyn Verifier, DraftReport),
-    measured: &[(&str, Vec<Measured>)],
+    measured: &[(&PromptSet, Vec<Measured>)],
     share: f64,
     seed: u64,
 ) -> SettingReport {
@@ -233,14 +233,14 @@ fn measure<'a>(
     sets: &'a [PromptSet],
     outputs: &[Vec<Answer>],
     plain: Option<&[Vec<Answer>]>,
-) -> Vec<(&'a str, Vec<Measured>)> {
+) -> Vec<(&'a PromptSet, Vec<Measured>)> {
     let of_set = |(number, set): (usize, &'a PromptSet)| {
         let mut plain = plain.map(|plain| conversations(&plain[number]));
         let measured = conversations(&outputs[number]).map(|turns| {
             let plain = plain.as_mut().map(|plain| plain.next().unwrap_or_default());
             Measured::of(&set.prompts[turns[0].conversation], turns, plain)
         });
-        (set.name.as_str(), measured.collect())
+        (set, measured.collect())
     };
     sets.iter().enumerate().map(of_set).collect()
 }
@@ -269,14 +269,24 @@ impl Measured {
     }
 }
 
-fn by_dataset(measured: &[(&str, Vec<Measured>)], share: f64, seed: u64) -> Vec<DatasetReport> {
-    let summary = |(name, prompts): &(&str, Vec<Measured>)| {
-        summarise(name, &prompts.iter().collect::<Vec<_>>(), share, seed)
+fn by_dataset(
+    measured: &[(&PromptSet, Vec<Measured>)],
+    share: f64,
+    seed: u64,
+) -> Vec<DatasetReport> {
+    let summary = |(set, prompts): &(&PromptSet, Vec<Measured>)| {
+        let prompts: Vec<_> = prompts.iter().collect();
+        let counts = prompts.iter().map(|prompt| prompt.decoded.counts());
+        DatasetReport {
+            counts: counts.collect(),
+            prompts_sha256: Some(set.sha256()),
+            ..summarise(&set.name, &prompts, share, seed)
+        }
     };
     measured.iter().map(summary).collect()
 }
 
-fn overall(measured: &[(&str, Vec<Measured>)], share: f64, seed: u64) -> DatasetReport {
+fn overall(measured: &[(&PromptSet, Vec<Measured>)], share: f64, seed: u64) -> DatasetReport {
     let pooled: Vec<&Measured> = measured.iter().flat_map(|(_, prompts)| prompts).collect();
     summarise("overall", &pooled, share, seed)
 }
@@ -324,6 +334,8 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
             autoregressive: plain.map(|plain| plain.iter().map(|(_, seconds)| seconds).sum()),
         },
         spread: spread(&decoded, seed),
+        counts: Vec::new(),
+        prompts_sha256: None,
     }
 }
 

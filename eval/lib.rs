@@ -11,6 +11,7 @@ mod estimate;
 mod evaluate;
 mod greedy_test;
 mod groups;
+mod paired;
 mod picture;
 mod prompts;
 mod report;
@@ -35,6 +36,7 @@ pub use evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSetti
 pub use evaluate::{Evaluation, evaluate};
 pub use greedy_test::{Comparison, Difference};
 pub use groups::{GroupReport, Groups, Thinking};
+pub use paired::{PairedReport, PairedVerdict, paired};
 pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet};
 pub use report::{

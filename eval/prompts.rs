@@ -2,6 +2,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use spectrain_checkpoints::hash::sha256_bytes;
+
 use crate::error::{Error, Result};
 use crate::speculate::Generation;
 
@@ -70,6 +72,17 @@ pub struct PromptSet {
     pub name: String,
     /// Its prompts.
     pub prompts: Vec<Prompt>,
+}
+
+impl PromptSet {
+    /// A hash of what is asked: the tokens of every first turn, and the number of turns.
+    pub(crate) fn sha256(&self) -> String {
+        let asked = self.prompts.iter().map(|prompt| {
+            let ids: Vec<String> = prompt.tokens.iter().map(u32::to_string).collect();
+            format!("{}:{}\n", prompt.turns(), ids.join(" "))
+        });
+        sha256_bytes(asked.collect::<String>().as_bytes())
+    }
 }
 
 /// An answer of the target.

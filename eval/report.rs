@@ -177,6 +177,12 @@ pub struct DatasetReport {
     /// How acceptance and speed are spread over its prompts.
     #[serde(flatten)]
     pub spread: SpreadReport,
+    /// Tokens and passes of each conversation, to be compared with those of another drafter on the same prompts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<[u64; 2]>,
+    /// Hash of the prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts_sha256: Option<String>,
 }
 
 /// How many times faster decoding is.
@@ -523,6 +529,8 @@ mod tests {
                 autoregressive: Some(2.625),
             },
             spread: SpreadReport::default(),
+            counts: vec![[18, 8], [12, 4]],
+            prompts_sha256: Some("ab".into()),
         }
     }
 
@@ -619,7 +627,7 @@ mod tests {
         assert_eq!(
             keys(&setting["datasets"][0]),
             "name prompts tokens passes tau tau_ci95 alpha alpha_ci95 conditional survival accepted_histogram \
-             draft_tokens_per_pass speedup seconds"
+             draft_tokens_per_pass speedup seconds counts prompts_sha256"
         );
         let speedup = &setting["datasets"][0]["speedup"];
         assert_eq!(keys(speedup), "wall wall_ci95 model memory_bound");

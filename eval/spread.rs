@@ -45,6 +45,15 @@ pub(crate) struct Decoded {
     pub(crate) speedup: Option<f64>,
 }
 
+impl Decoded {
+    /// Tokens and passes of all turns.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        let add =
+            |[tokens, passes]: [u64; 2], more: &[u64; 2]| [tokens + more[0], passes + more[1]];
+        self.turns.iter().fold([0, 0], add)
+    }
+}
+
 /// Conversations of which a tenth is worth telling.
 const TENTHS: usize = 10;
 
@@ -84,9 +93,7 @@ fn tau_mean(conversations: &[&Decoded]) -> Option<f64> {
 
 fn worst_tenth(conversations: &[&Decoded]) -> Option<f64> {
     let pooled = |conversation: &&Decoded| {
-        let add =
-            |[tokens, passes]: [u64; 2], more: &[u64; 2]| [tokens + more[0], passes + more[1]];
-        let counts = conversation.turns.iter().fold([0, 0], add);
+        let counts = conversation.counts();
         Some((tau(counts)?, counts))
     };
     let mut taus: Vec<(f64, [u64; 2])> = conversations.iter().filter_map(pooled).collect();

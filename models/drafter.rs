@@ -3,9 +3,9 @@ use burn::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits, walk};
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::known_text::{DraftStep, KnownText, TakeLogits};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::weights::Weights;
@@ -152,5 +152,29 @@ pub trait Drafter: Module + Sized {
     /// target's embedding, of which a pass reads a few rows, does not count.
     fn parameters_per_pass(&self) -> u64 {
         self.num_params() as u64
+    }
+}
+
+/// See [`Drafter::along`]: place by place, as a decoder would draft if it stood there.
+pub(crate) fn walk<D: Drafter>(drafter: &D, text: &KnownText, take: &mut TakeLogits) {
+    let longest = drafter.max_depth().unwrap_or(usize::MAX);
+    let capacity = text.limit.max(text.tokens.len()) + text.depth;
+    let mut state = drafter.start(capacity, text.tokens[0]);
+    let mut observed = 0;
+    for place in text.places(0) {
+        let known = text.known(place).min(longest);
+        let tokens = &text.tokens[observed + 1..=place];
+        drafter.observe(&mut state, tokens, &text.features(observed, place));
+        observed = place;
+        drafter.plan(&mut state, text.steps(place).min(longest));
+        let mut tree = Tree::default();
+        let mut logits = vec![drafter.root_logits(&mut state)];
+        for &token in &text.tokens[place + 1..place + known] {
+            let node = tree.push(token, tree.len().checked_sub(1));
+            logits.push(drafter.node_logits(&mut state, &tree, &[node]));
+        }
+        drafter.rewind(&mut state);
+        let steps: Vec<_> = (0..known).map(|step| DraftStep { place, step }).collect();
+        take(&steps, Tensor::cat(logits, 0));
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits, Unrolls, unrolled};
+use crate::along::{Unrolls, unrolled};
 use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
@@ -14,6 +14,7 @@ use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
 use crate::mask::{Mask, token_ids};
 use crate::rope::Rotation;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits, Unrolls, unrolled};
+use crate::along::{Unrolls, unrolled};
 use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
@@ -16,6 +16,7 @@ use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids};
 use crate::norm::RmsNorm;

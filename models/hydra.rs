@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits, heads};
+use crate::along::heads;
 use crate::attention::AttentionConfig;
 use crate::cache::KvCache;
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
@@ -17,6 +17,7 @@ use crate::draft_heads::{
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits, by_text};
+use crate::along::by_text;
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
 use crate::lora;
 use crate::mask::{Layout, draft_mask, draft_positions, token_ids, tree_mask, tree_positions};

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits, heads};
+use crate::along::heads;
 use crate::draft_heads::{
     DraftHeads, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
     head_after, output_layer, own_outputs, residual, residual_blocks,
@@ -13,6 +13,7 @@ use crate::draft_heads::{
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mask::Layout;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};

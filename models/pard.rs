@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{Branches, KnownText, TakeLogits, masked};
+use crate::along::{Branches, masked};
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::language_model::{logits, shared_vocabulary};
 use crate::linear::{Bias, Linear};
 use crate::lora;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{Branches, KnownText, TakeLogits, masked};
+use crate::along::{Branches, masked};
 use crate::attention::Attention;
 use crate::bounds;
 use crate::cache::KvCache;
@@ -20,6 +20,7 @@ use crate::eagle_layer::{EagleLayer, fuse};
 use crate::eagle3::{Eagle3, Eagle3Config, Head};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;

@@ -2,10 +2,10 @@
 use rand::rngs::StdRng;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{KnownText, TakeLogits};
 use crate::draft::{Draft, DraftRequest};
 use crate::draft_tree;
 use crate::drafter::Drafter;
+use crate::known_text::{KnownText, TakeLogits};
 use crate::target::Features;
 
 /// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.

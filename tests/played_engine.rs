@@ -303,6 +303,20 @@ fn events(played: &Played, body: &Value, tokens: &[u32], accepted: &[usize]) -> 
     events
 }
 
+/// Sends events in pieces of so many bytes.
+fn stream(out: &mut TcpStream, events: &[String], piece: usize) -> Option<()> {
+    for event in events {
+        for piece in format!("data: {event}\n\n").as_bytes().chunks(piece) {
+            write!(out, "{:x}\r\n", piece.len()).ok()?;
+            out.write_all(piece).ok()?;
+            out.write_all(b"\r\n").ok()?;
+        }
+        // Passes take some time.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Some(())
+}
+
 fn complete(
     out: &mut TcpStream,
     reader: &mut BufReader<TcpStream>,
@@ -348,15 +362,7 @@ fn complete(
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     .ok()?;
-    for event in &events {
-        for piece in format!("data: {event}\n\n").as_bytes().chunks(played.piece) {
-            write!(out, "{:x}\r\n", piece.len()).ok()?;
-            out.write_all(piece).ok()?;
-            out.write_all(b"\r\n").ok()?;
-        }
-        // Passes take some time.
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    stream(out, &events, played.piece)?;
     match fault {
         Some(Fault::Dies) => {
             lock(memory).is_dead = true;

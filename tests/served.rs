@@ -66,6 +66,30 @@ fn close(found: &Value, expected: f64) {
     assert!((found - expected).abs() < 1e-9, "{found} {expected}");
 }
 
+/// The figures of five answers, of so many drafts, of which `reaching` were accepted up to each position.
+fn expect_figures(found: &Value, drafts: usize, reaching: &[usize]) {
+    let accepted: usize = reaching.iter().sum();
+    assert_eq!(found["counted_by"], "answer");
+    assert_eq!(found["drafts"]["drafts"], drafts);
+    assert_eq!(found["drafts"]["reaching"], json!(reaching));
+    close(&found["tau"], 1.0 + accepted as f64 / drafts as f64);
+    close(&found["survival"][1], reaching[1] as f64 / drafts as f64);
+    close(&found["draft_tokens_per_pass"], DRAFTED as f64);
+    let [low, high] = [0, 1].map(|end| found["tau_ci95"][end].as_f64().unwrap());
+    let tau = found["tau"].as_f64().unwrap();
+    assert!(low <= tau && tau <= high && low < high);
+    assert_eq!(found["tokens"], 5 * NEW);
+    for key in ["tokens_per_second", "speedup"] {
+        assert!(found[key].as_f64().unwrap() > 0.0);
+        assert!(found[format!("{key}_ci95")][1].as_f64().unwrap() > 0.0);
+    }
+    for key in ["first_token", "between_tokens", "between_chunks"] {
+        let times = &found[key];
+        let [median, p99] = ["median", "p99"].map(|key| times[key].as_f64().unwrap());
+        assert!(0.0 < median && median <= p99, "{times}");
+    }
+}
+
 #[test]
 fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
     // However the stream is cut into pieces.
@@ -93,26 +117,7 @@ fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
                 (&json!("drafter"), &json!("vllm"))
             );
             assert_eq!(report["concurrency"], concurrency);
-            let found = &report["figures"];
-            assert_eq!(found["counted_by"], "answer");
-            assert_eq!(found["drafts"]["drafts"], drafts);
-            assert_eq!(found["drafts"]["reaching"], json!(reaching));
-            close(&found["tau"], 1.0 + accepted as f64 / drafts as f64);
-            close(&found["survival"][1], reaching[1] as f64 / drafts as f64);
-            close(&found["draft_tokens_per_pass"], DRAFTED as f64);
-            let [low, high] = [0, 1].map(|end| found["tau_ci95"][end].as_f64().unwrap());
-            let tau = found["tau"].as_f64().unwrap();
-            assert!(low <= tau && tau <= high && low < high);
-            assert_eq!(found["tokens"], 5 * NEW);
-            for key in ["tokens_per_second", "speedup"] {
-                assert!(found[key].as_f64().unwrap() > 0.0);
-                assert!(found[format!("{key}_ci95")][1].as_f64().unwrap() > 0.0);
-            }
-            for key in ["first_token", "between_tokens", "between_chunks"] {
-                let times = &found[key];
-                let [median, p99] = ["median", "p99"].map(|key| times[key].as_f64().unwrap());
-                assert!(0.0 < median && median <= p99, "{times}");
-            }
+            expect_figures(&report["figures"], drafts, &reaching);
             assert_eq!(report["outputs"]["with"], "baseline");
             assert_eq!(
                 (&report["outputs"]["outputs"], &report["outputs"]["differ"]),
@@ -333,6 +338,13 @@ fn answers_that_end_at_once_have_no_drafts() {
     }
 }
 
+/// Role, requests at once, and whether there are figures.
+fn run_of(report: &Value) -> (&str, u64, bool) {
+    let role = report["role"].as_str().unwrap();
+    let concurrency = report["concurrency"].as_u64().unwrap();
+    (role, concurrency, report.get("figures").is_some())
+}
+
 #[test]
 fn a_server_that_fails_leaves_the_runs_before_it_and_says_so() {
     // A trial, an answer to warm up and five others; then three to warm up, and the second of five fails.
@@ -357,37 +369,18 @@ fn a_server_that_fails_leaves_the_runs_before_it_and_says_so() {
         });
         let baseline = PlayedEngine::start(Played::baseline());
         let urls = [drafter.url(), baseline.url()];
-        let servers = [
-            "--server",
-            &urls[0],
-            "--baseline-server",
-            &urls[1],
-            "--timeout",
-            "3",
-        ];
+        let servers = ["--server", &urls[0], "--baseline-server", &urls[1]];
         let numbers = [
-            "--concurrency",
-            "1",
-            "--concurrency",
-            "3",
-            "--concurrency",
-            "5",
+            "--timeout=3",
+            "--concurrency=1",
+            "--concurrency=3",
+            "--concurrency=5",
         ];
         let outcome = evaluate(&workspace, &[&servers[..], &numbers].concat());
         let told = format!("the server `{}` failed with 3 requests at once", urls[0]);
         let outcome = outcome.failed(&[&told, "the report has the runs before that", words]);
         let served = served(&workspace);
-        let runs: Vec<(&str, u64, bool)> = served
-            .iter()
-            .map(|report| {
-                let role = report["role"].as_str().unwrap();
-                (
-                    role,
-                    report["concurrency"].as_u64().unwrap(),
-                    report.get("figures").is_some(),
-                )
-            })
-            .collect();
+        let runs: Vec<_> = served.iter().map(run_of).collect();
         let expected = [
             ("drafter", 1, true),
             ("baseline", 1, true),
@@ -406,6 +399,65 @@ fn a_server_that_fails_leaves_the_runs_before_it_and_says_so() {
     }
 }
 
+/// Servers that cannot be measured, further options, and what is said of them.
+fn unmeasurable() -> [(Played, &'static [&'static str], &'static str); 8] {
+    let silent = || Played {
+        tells: false,
+        metrics: Metrics::Foreign,
+        ..Played::vllm()
+    };
+    let sglang = Played {
+        drafts: false,
+        ..Played::sglang()
+    };
+    let unknown = Played {
+        owned_by: "someone",
+        ..silent()
+    };
+    let several = || Played {
+        models: vec!["a", "b"],
+        ..Played::vllm()
+    };
+    let small = Played {
+        max_model_len: 20,
+        ..Played::vllm()
+    };
+    let broken = Played {
+        fault: Some((0, Fault::Status(404))),
+        ..Played::vllm()
+    };
+    [
+        (
+            Played::baseline(),
+            &[],
+            "its counters have no drafts, so it was started without `--speculative-config`",
+        ),
+        (
+            silent(),
+            &[],
+            "`/metrics` has none of vLLM's counters, which `--disable-log-stats` turns off",
+        ),
+        (
+            sglang,
+            &[],
+            "needs `--enable-metrics` (`/metrics`: status 404",
+        ),
+        (
+            unknown,
+            &[],
+            "neither `/metrics` nor `/v1/models` says that it is vLLM or SGLang",
+        ),
+        (several(), &[], "expected one model, found 2 (`a`, `b`)"),
+        (
+            several(),
+            &["--model", "c"],
+            "expected the model `c`, found 2 (`a`, `b`)",
+        ),
+        (small, &[], "found a `max_model_len` of 20"),
+        (broken, &[], "status 404: as planned"),
+    ]
+}
+
 #[test]
 fn what_cannot_be_measured_is_said_before_anything_is() {
     let workspace = workspace();
@@ -416,60 +468,9 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
         evaluate(&workspace, &words).failed(&[&url, expected]);
         assert!(server.bodies().len() <= 1, "no more than a trial");
     };
-    let silent = || Played {
-        tells: false,
-        metrics: Metrics::Foreign,
-        ..Played::vllm()
-    };
-    refused(
-        Played::baseline(),
-        &[],
-        "its counters have no drafts, so it was started without `--speculative-config`",
-    );
-    refused(
-        silent(),
-        &[],
-        "`/metrics` has none of vLLM's counters, which `--disable-log-stats` turns off",
-    );
-    let sglang = Played {
-        drafts: false,
-        ..Played::sglang()
-    };
-    refused(
-        sglang,
-        &[],
-        "needs `--enable-metrics` (`/metrics`: status 404",
-    );
-    let unknown = Played {
-        owned_by: "someone",
-        ..silent()
-    };
-    refused(
-        unknown,
-        &[],
-        "neither `/metrics` nor `/v1/models` says that it is vLLM or SGLang",
-    );
-    let several = || Played {
-        models: vec!["a", "b"],
-        ..Played::vllm()
-    };
-    refused(several(), &[], "expected one model, found 2 (`a`, `b`)");
-    refused(
-        several(),
-        &["--model", "c"],
-        "expected the model `c`, found 2 (`a`, `b`)",
-    );
-    let small = Played {
-        max_model_len: 20,
-        ..Played::vllm()
-    };
-    refused(small, &[], "found a `max_model_len` of 20");
-    let broken = Played {
-        fault: Some((0, Fault::Status(404))),
-        ..Played::vllm()
-    };
-    refused(broken, &[], "status 404: as planned");
-
+    for (played, more, expected) in unmeasurable() {
+        refused(played, more, expected);
+    }
     let [drafter, other] = [(); 2].map(|()| PlayedEngine::start(Played::vllm()));
     let urls = [drafter.url(), other.url()];
     let both = ["--server", &urls[0], "--baseline-server", &urls[1]];
@@ -555,6 +556,8 @@ fn figures_of_this_program_stand_beside_those_of_drafts_as_long() {
         (&long["tau"], &long["tau_ci95"])
     );
     assert_eq!(in_tree["survival"], long["survival"]);
+    let note = "the intervals of τ here and in-tree do not overlap, though prompts and drafter are the same";
+    assert_eq!(report["served"][0]["notes"], json!([note]));
     assert_ne!(long["survival"], short["survival"]);
     assert!(workspace.text("out/report.md").contains("\nAs served:\n"));
 

@@ -1,9 +1,23 @@
 //! The passes that a decoder takes over a text, or is expected to take.
 use spectrain_models::{KnownText, StaticTree};
 
-use super::Estimate;
 use super::seen::{Seen, Table};
 use crate::speculate::PassRecord;
+use crate::statistics::Acceptance;
+
+/// What decoding a text takes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Estimate {
+    /// The counts, or where drafts are drawn the expected counts.
+    pub acceptance: Acceptance,
+    /// Passes of the drafter, one after the other.
+    pub draft_passes: f64,
+    /// Over all steps judged, the sum of the probability that the step is kept whatever its token, `Σ min(p, q)`; where drafts
+    /// are drawn.
+    pub overlap: Option<f64>,
+    /// The passes, where drafts are not drawn.
+    pub passes: Vec<PassRecord>,
+}
 
 /// A text, and what a drafter makes of it.
 pub(super) struct Walk<'a> {

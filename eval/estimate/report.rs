@@ -3,7 +3,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Estimate;
+use super::passes::Estimate;
 use crate::bootstrap::bootstrap;
 use crate::speculate::PassRecord;
 use crate::statistics::Acceptance;
@@ -34,6 +34,8 @@ pub struct EstimateReport {
     /// The same in standard errors, where drafts are drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_errors: Option<f64>,
+    /// Seconds that it took, the target's pass over the outputs included.
+    pub seconds: f64,
     /// Outputs whose passes decoding and the estimator count differently, where drafts are not drawn: expect none in f32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differing_outputs: Option<u64>,
@@ -65,7 +67,7 @@ impl Compared {
 
 impl EstimateReport {
     /// Of some conversations. `None` where no decoding pass was needed.
-    pub(crate) fn of(conversations: &[Compared], seed: u64) -> Option<Self> {
+    pub(crate) fn of(conversations: &[Compared], seconds: f64, seed: u64) -> Option<Self> {
         let counts: Vec<&Acceptance> = conversations.iter().map(|one| &one.estimated).collect();
         let pooled = Acceptance::pooled(counts.iter().copied());
         let more: Vec<f64> = (conversations.iter())
@@ -87,6 +89,7 @@ impl EstimateReport {
             conditional: pooled.conditional(),
             survival: pooled.survival(),
             more_passes,
+            seconds,
             standard_errors: (overlap.is_some() && spread > 0.0).then(|| more_passes / spread),
             differing_outputs: overlap.is_none().then_some(differing),
         })
@@ -108,6 +111,7 @@ impl fmt::Display for EstimateReport {
         if let Some([low, high]) = self.tau_ci95 {
             write!(f, " [{low:.2}, {high:.2}]")?;
         }
+        write!(f, " in {:.1} s", self.seconds)?;
         match (self.differing_outputs, self.standard_errors) {
             (Some(0), _) => f.write_str(", pass by pass as decoded"),
             (Some(differing), _) => write!(f, "; {differing} outputs were decoded in other passes"),

@@ -1,7 +1,9 @@
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
+use crate::speculate::PassRecord;
 use crate::speculate::{DecodeSettings, Decoder, Generation};
+use crate::statistics::Acceptance;
 use crate::toy::{OWN, Style, TARGET, ToyDrafter, ToyTarget, VOCAB, logits};
 use crate::verify::VerifierChoice;
 

@@ -1,4 +1,6 @@
 //! All prompts once, one conversation after the other, and the test of what was sampled.
+use std::time::Instant;
+
 use rand::{Rng as _, SeedableRng, rngs::StdRng};
 use spectrain_data::seed::mix;
 use spectrain_models::{DraftShape, Proposer, Sampling};
@@ -148,6 +150,7 @@ impl<'a> Rounds<'a> {
         draft: &Estimable,
     ) -> Result<Option<EstimateReport>> {
         let (sets, longest) = (self.sets, self.settings.max_new_tokens);
+        let clock = Instant::now();
         let mut found = Vec::new();
         for (set, answers) in sets.iter().zip(outputs) {
             for turns in conversations(answers) {
@@ -167,7 +170,8 @@ impl<'a> Rounds<'a> {
                 found.push(compared);
             }
         }
-        Ok(EstimateReport::of(&found, self.settings.seed))
+        let seconds = clock.elapsed().as_secs_f64();
+        Ok(EstimateReport::of(&found, seconds, self.settings.seed))
     }
 
     fn advance(&mut self, dataset: &str, what: &str) {

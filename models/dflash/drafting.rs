@@ -7,13 +7,13 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
-use crate::along::{DraftStep, KnownText, TakeLogits, walk};
 use crate::blocks::{BlockLayout, BlockPlaces};
 use crate::cache::KvCache;
 use crate::draft_tree::largest;
-use crate::drafter::Drafter;
+use crate::drafter::{Drafter, walk};
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::known_text::{DraftStep, KnownText, TakeLogits};
 use crate::language_model::logits;
 use crate::mask::token_ids;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};

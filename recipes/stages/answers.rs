@@ -102,3 +102,63 @@ impl Answers {
         Ok(kept.answers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::prelude::Device;
+    use spectrain_checkpoints::{DType, ModelFolder};
+    use spectrain_models::{Capture, Transformer, load_target};
+
+    use super::*;
+
+    fn target() -> Transformer {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/targets/llama");
+        let model = ModelFolder::open(folder).unwrap();
+        load_target(&model, &Device::flex(), DType::F32).unwrap()
+    }
+
+    fn answers(file: PathBuf, identity: &str) -> Answers {
+        Answers {
+            prompts: vec![vec![3, 1, 4, 1], vec![5, 9], vec![]],
+            longest: 9,
+            stop: Vec::new(),
+            file,
+            identity: identity.into(),
+            known: None,
+        }
+    }
+
+    /// The tokens of each text.
+    fn texts(mut answers: Answers, target: &Transformer) -> Vec<Option<Vec<u32>>> {
+        let capture = Capture::default();
+        let decoder = Decoder::new(target, &capture);
+        let texts = answers.texts(&decoder).unwrap();
+        texts.map(|text| text.map(|text| text.tokens)).collect()
+    }
+
+    #[test]
+    fn the_target_answers_once_for_all_validations_of_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("answers.json");
+        let target = target();
+        let written = texts(answers(file.clone(), "a"), &target);
+        let lengths: Vec<_> = written
+            .iter()
+            .map(|text| text.as_ref().map(Vec::len))
+            .collect();
+        assert_eq!(lengths, [Some(13), Some(11), None], "no prompt, no answer");
+        assert_eq!(texts(answers(file.clone(), "a"), &target), written);
+
+        // What is kept is read, and not written anew.
+        let mut kept: Kept = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        kept.answers[1].truncate(4);
+        fs::write(&file, json!(kept).to_string()).unwrap();
+        let read = texts(answers(file.clone(), "a"), &target);
+        assert_eq!(read[1].as_ref().map(Vec::len), Some(6));
+
+        // Those of another target are not, nor what is no such file.
+        assert_eq!(texts(answers(file.clone(), "b"), &target), written);
+        fs::write(&file, "{").unwrap();
+        assert_eq!(texts(answers(file, "a"), &target), written);
+    }
+}

@@ -8,7 +8,7 @@ use clap::Args;
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::printable;
-use spectrain_eval::{Report, compare, picture};
+use spectrain_eval::{Report, compare, paired, picture};
 
 use crate::cli::progress::print;
 use crate::errors::Misuse;
@@ -32,6 +32,19 @@ pub struct ReportArguments {
     /// at each depth and of τ (`.svg`)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, with
+    /// its interval and a sign test
+    #[arg(long, value_name = "REPORT", conflicts_with = "out")]
+    baseline: Option<PathBuf>,
+    /// End with status 1 where τ has surely fallen by more than this, such as `-0.05`: where the 95 % interval of the difference
+    /// lies below 0 and the difference below this
+    #[arg(
+        long,
+        value_name = "DIFFERENCE",
+        requires = "baseline",
+        allow_negative_numbers = true
+    )]
+    fail_below: Option<f64>,
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
@@ -63,6 +76,13 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
         }
         named.push((name, found.report));
     }
+    if let Some(baseline) = &arguments.baseline {
+        let baseline = read(baseline, file_of(baseline, &arguments.runs)?)?;
+        if let Some(why) = &baseline.stale {
+            remarks.push_str(&format!("\nStale: the baseline: {why}.\n"));
+        }
+        return paired_with(&baseline.report, &named, &remarks, arguments.fail_below);
+    }
     match out {
         Some((file, Form::Picture)) => {
             if !remarks.is_empty() {
@@ -75,6 +95,35 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
             Ok(write_file(file, table.as_bytes())?)
         }
         None => print(compare(&named) + &remarks),
+    }
+}
+
+/// Prints how τ of each report differs from that of `baseline`, and fails where it has fallen below a bound.
+fn paired_with(
+    baseline: &Report,
+    reports: &[(String, Report)],
+    remarks: &str,
+    fail_below: Option<f64>,
+) -> Result<()> {
+    let (mut text, mut fallen) = (String::new(), Vec::new());
+    for (name, report) in reports {
+        let found = paired(baseline, report).with_context(|| format!("the report `{name}`"))?;
+        text.push_str(&format!("{name}:\n"));
+        for setting in &found {
+            text.push_str(&format!("- {setting}\n"));
+            if fail_below.is_some_and(|least| setting.falls_below(least)) {
+                fallen.push(format!("{name}, {}", setting.setting));
+            }
+        }
+    }
+    print(text + remarks)?;
+    match (fallen.as_slice(), fail_below) {
+        ([_, ..], Some(least)) => bail!(
+            "τ has fallen by more than {}: {}",
+            -least,
+            fallen.join("; ")
+        ),
+        _ => Ok(()),
     }
 }
 

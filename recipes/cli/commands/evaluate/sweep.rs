@@ -211,12 +211,20 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
     };
     match settings.iter().find(is_same) {
         Some(setting) => {
-            report.in_tree = Some(InTree {
+            let of_server = figures.tau_ci95;
+            let found = InTree {
                 setting: setting.heading(),
                 tau: setting.overall.tau,
                 tau_ci95: setting.overall.tau_ci95,
                 survival: setting.overall.survival.clone(),
-            });
+            };
+            if let (Some(served), Some(here)) = (of_server, found.tau_ci95)
+                && (served[1] < here[0] || here[1] < served[0])
+            {
+                let note = "the intervals of τ here and in-tree do not overlap, though prompts and drafter are the same";
+                report.notes.push(note.to_owned());
+            }
+            report.in_tree = Some(found);
         }
         None => report.notes.push(format!(
             "the server drafts chains of {length}, which were not decoded in-tree: `--draft-length {length}` does"

@@ -1,0 +1,292 @@
+//! Two drafters on the same prompts: the difference, by pairs. Prompts differ far more among themselves than two drafters do
+//! on one prompt, so pairs tell drafters apart that two intervals side by side do not.
+use std::fmt;
+
+use serde::Serialize;
+use spectrain_checkpoints::Mismatch;
+use statrs::distribution::{Binomial, DiscreteCDF};
+
+use crate::bootstrap::bootstrap;
+use crate::error::{Error, Result};
+use crate::report::{DatasetReport, Report, SettingReport};
+
+/// Seed of the intervals.
+const SEED: u64 = 0;
+
+/// τ of a report against that of another, in one way of decoding that both have.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PairedReport {
+    /// The way of decoding.
+    pub setting: String,
+    /// Conversations that both decoded.
+    pub conversations: usize,
+    /// Pooled τ of the report that is compared with.
+    pub baseline_tau: f64,
+    /// Pooled τ of the other.
+    pub tau: f64,
+    /// How much larger it is.
+    pub difference: f64,
+    /// 95 % interval of the difference, by drawing conversations anew, both τ from the same ones.
+    pub ci95: [f64; 2],
+    /// Conversations in which it is larger.
+    pub better: usize,
+    /// Conversations in which it is smaller.
+    pub worse: usize,
+    /// How likely so uneven a count is where each is as likely as the other: the sign test, two-sided.
+    pub sign_test: f64,
+}
+
+/// What a difference says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PairedVerdict {
+    /// The interval lies above 0.
+    Better,
+    /// The interval lies below 0.
+    Worse,
+    /// The interval holds 0.
+    NotToldApart,
+}
+
+impl PairedReport {
+    /// What the difference says.
+    pub fn verdict(&self) -> PairedVerdict {
+        match self.ci95 {
+            [low, _] if low > 0.0 => PairedVerdict::Better,
+            [_, high] if high < 0.0 => PairedVerdict::Worse,
+            _ => PairedVerdict::NotToldApart,
+        }
+    }
+
+    /// Whether τ surely fell, and by more than `-least`: the interval lies below 0 and the difference below `least`.
+    pub fn falls_below(&self, least: f64) -> bool {
+        self.verdict() == PairedVerdict::Worse && self.difference < least
+    }
+
+    /// Of pairs of tokens and passes, the compared report's first. `None` where either has no passes.
+    fn of(setting: String, pairs: &[[[u64; 2]; 2]]) -> Option<Self> {
+        let tau = |drawn: &[&[[u64; 2]; 2]], report: usize| {
+            let sum = |part: usize| drawn.iter().map(|pair| pair[report][part]).sum::<u64>();
+            let (tokens, passes) = (sum(0), sum(1));
+            (passes > 0).then(|| tokens as f64 / passes as f64)
+        };
+        let difference = |drawn: &[&[[u64; 2]; 2]]| Some(tau(drawn, 1)? - tau(drawn, 0)?);
+        let all: Vec<_> = pairs.iter().collect();
+        // τ of a conversation is larger where as many tokens take fewer passes.
+        let larger = |a: &[u64; 2], b: &[u64; 2]| a[0] * b[1] > b[0] * a[1];
+        let better = pairs.iter().filter(|[a, b]| larger(b, a)).count();
+        let worse = pairs.iter().filter(|[a, b]| larger(a, b)).count();
+        Some(Self {
+            setting,
+            conversations: pairs.len(),
+            baseline_tau: tau(&all, 0)?,
+            tau: tau(&all, 1)?,
+            difference: difference(&all)?,
+            ci95: bootstrap(pairs, SEED, difference)?,
+            better,
+            worse,
+            sign_test: sign_test(better, worse),
+        })
+    }
+}
+
+impl fmt::Display for PairedReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [low, high] = self.ci95;
+        let verdict = match self.verdict() {
+            PairedVerdict::Better => "better",
+            PairedVerdict::Worse => "worse",
+            PairedVerdict::NotToldApart => "not told apart",
+        };
+        write!(
+            f,
+            "{}: τ {:.3} against {:.3}, {:+.3} [{low:+.3}, {high:+.3}], {verdict}; larger in {}, smaller in {} of {} \
+             conversations (sign test: p = {})",
+            self.setting,
+            self.tau,
+            self.baseline_tau,
+            self.difference,
+            self.better,
+            self.worse,
+            self.conversations,
+            shown(self.sign_test)
+        )
+    }
+}
+
+/// Every way of decoding that `report` shares with `baseline`, on the same prompts.
+///
+/// # Errors
+/// They share none, were judged by different targets, or decoded other prompts.
+pub fn paired(baseline: &Report, report: &Report) -> Result<Vec<PairedReport>> {
+    let mut found = Vec::new();
+    for setting in &report.settings {
+        let heading = setting.heading();
+        let is_same =
+            |other: &&SettingReport| other.heading() == heading && other.target == setting.target;
+        if let Some(other) = baseline.settings.iter().find(is_same) {
+            let pairs = pairs(baseline, (other, setting))?;
+            found.extend(PairedReport::of(heading, &pairs));
+        }
+    }
+    if found.is_empty() {
+        let headings = |report: &Report| {
+            let all = report.settings.iter().map(SettingReport::heading);
+            all.collect::<Vec<_>>().join("; ")
+        };
+        let (expected, given) = (headings(baseline), headings(report));
+        return Err(unpaired(format!("one of the settings {expected}"), given));
+    }
+    let target = |report: &Report| report.target.sha256.clone();
+    if target(baseline) != target(report) {
+        let named = |report: &Report| format!("`{}`", report.target.model);
+        let expected = format!("the weights of the target {}", named(baseline));
+        return Err(unpaired(expected, named(report)));
+    }
+    Ok(found)
+}
+
+/// Tokens and passes of each conversation in both settings.
+fn pairs(
+    baseline: &Report,
+    (one, other): (&SettingReport, &SettingReport),
+) -> Result<Vec<[[u64; 2]; 2]>> {
+    let mut pairs = Vec::new();
+    for dataset in &other.datasets {
+        let name = &dataset.name;
+        let is_same = |known: &&DatasetReport| {
+            known.prompts_sha256.is_some()
+                && known.prompts_sha256 == dataset.prompts_sha256
+                && known.counts.len() == dataset.counts.len()
+        };
+        let Some(same) = one.datasets.iter().find(is_same) else {
+            let names = one.datasets.iter().map(|known| format!("`{}`", known.name));
+            let names: Vec<_> = names.collect();
+            let expected = format!(
+                "the prompts of {} as spectrain {} decoded them",
+                names.join(" or "),
+                baseline.spectrain
+            );
+            return Err(unpaired(expected, format!("`{name}` with other ones")));
+        };
+        let counts = same.counts.iter().zip(&dataset.counts);
+        pairs.extend(counts.map(|(&one, &other)| [one, other]));
+    }
+    Ok(pairs)
+}
+
+fn unpaired(expected: String, found: String) -> Error {
+    Error::Setting {
+        key: "baseline",
+        mismatch: Mismatch::new(expected, found),
+    }
+}
+
+/// A probability, however small.
+fn shown(p: f64) -> String {
+    if p < 0.001 {
+        format!("{p:.0e}")
+    } else {
+        format!("{p:.3}")
+    }
+}
+
+/// The two-sided p-value of so many successes and failures at equal odds; ties count for nothing.
+fn sign_test(better: usize, worse: usize) -> f64 {
+    let (all, fewer) = (better + worse, better.min(worse));
+    match Binomial::new(0.5, all as u64) {
+        Ok(law) if all > 0 => (2.0 * law.cdf(fewer as u64)).min(1.0),
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::DraftReport;
+    use crate::report::{DrafterReport, TargetReport};
+
+    fn report(counts: Vec<[u64; 2]>, prompts: &str, target: &str) -> Report {
+        let dataset = DatasetReport {
+            name: "eval".into(),
+            counts,
+            prompts_sha256: Some(prompts.into()),
+            ..DatasetReport::default()
+        };
+        let setting = SettingReport {
+            target: None,
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            verifier: "greedy".into(),
+            lossy: false,
+            draft: DraftReport::Chain {
+                length: 5,
+                tokens: None,
+            },
+            datasets: vec![dataset],
+            overall: DatasetReport::default(),
+            sampling: None,
+            estimate: None,
+            groups: Default::default(),
+        };
+        let target = TargetReport {
+            sha256: target.into(),
+            ..TargetReport::default()
+        };
+        Report::new(target, DrafterReport::default(), vec![setting])
+    }
+
+    /// Conversations of 120 tokens that differ much among themselves.
+    fn counts(more: u64) -> Vec<[u64; 2]> {
+        (0..40).map(|at| [120, 30 + at % 37 + more]).collect()
+    }
+
+    #[test]
+    fn a_small_difference_on_every_prompt_is_told_where_intervals_overlap() {
+        let pairs = paired(&report(counts(1), "p", "t"), &report(counts(0), "p", "t")).unwrap();
+        let found = &pairs[0];
+        assert_eq!(found.verdict(), PairedVerdict::Better);
+        assert_eq!((found.better, found.worse), (40, 0));
+        assert!(found.sign_test < 1e-11, "{}", found.sign_test);
+        assert!(found.difference > 0.0 && found.difference < 0.1, "{found}");
+        assert!(!found.falls_below(-0.01));
+        let back = paired(&report(counts(0), "p", "t"), &report(counts(1), "p", "t")).unwrap();
+        assert!(back[0].falls_below(-0.01) && !back[0].falls_below(-0.1));
+    }
+
+    #[test]
+    fn a_drafter_is_not_told_apart_from_itself() {
+        let same = report(counts(0), "p", "t");
+        let found = &paired(&same, &same).unwrap()[0];
+        assert_eq!((found.difference, found.ci95), (0.0, [0.0; 2]));
+        assert_eq!(found.verdict(), PairedVerdict::NotToldApart);
+        assert_eq!(found.sign_test, 1.0);
+    }
+
+    #[test]
+    fn ups_and_downs_are_not_told_apart() {
+        let mixed = (0..40).map(|at| [120, 30 + at % 37 + at % 3]).collect();
+        let found = &paired(&report(counts(1), "p", "t"), &report(mixed, "p", "t")).unwrap()[0];
+        assert_eq!(found.verdict(), PairedVerdict::NotToldApart, "{found}");
+        assert!(found.sign_test > 0.3, "{found}");
+    }
+
+    #[test]
+    fn other_prompts_targets_and_settings_are_refused() {
+        let one = report(counts(0), "p", "t");
+        let refused = |other: &Report| paired(&one, other).unwrap_err().to_string();
+        assert!(refused(&report(counts(0), "q", "t")).contains("prompts"));
+        assert!(refused(&report(counts(0), "p", "u")).contains("weights of the target"));
+        let mut warm = report(counts(0), "p", "t");
+        warm.settings[0].temperature = 1.0;
+        assert!(refused(&warm).contains("T=1"), "{}", refused(&warm));
+    }
+
+    #[test]
+    fn the_sign_test_is_that_of_the_binomial_law() {
+        assert!((sign_test(9, 1) - 22.0 / 1024.0).abs() < 1e-12);
+        assert_eq!(sign_test(3, 3), 1.0);
+        assert_eq!(sign_test(0, 0), 1.0);
+    }
+}
