@@ -139,7 +139,7 @@ fn other_targets(
 }
 
 /// What makes reports incomparable with the first one.
-fn differences(reports: &[(String, Report)]) -> Vec<String> {
+pub(crate) fn differences(reports: &[(String, Report)]) -> Vec<String> {
     let Some(((first_name, first), others)) = reports.split_first() else {
         return Vec::new();
     };

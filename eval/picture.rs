@@ -1,6 +1,7 @@
 //! Reports as a picture: how deep drafts are accepted, and τ with its interval.
 use std::fmt::Write;
 
+use crate::draw::{Axis, label, line, polyline};
 use crate::report::{DatasetReport, Report};
 
 /// Told apart in colour and in grey; they repeat where there are more curves.
@@ -11,6 +12,7 @@ const COLOURS: [&str; 8] = [
 const LABELS: f64 = 614.0;
 /// More than the width of a letter of a label.
 const LETTER: f64 = 7.0;
+const GRID: &str = "#dddddd";
 const TOP: f64 = 42.0;
 const PLOT: f64 = 220.0;
 /// Height of a row of the legend.
@@ -21,21 +23,6 @@ struct Curve<'a> {
     label: String,
     colour: &'static str,
     overall: &'a DatasetReport,
-}
-
-/// A stretch of the picture in which values run from `low` to `high`.
-struct Axis {
-    from: f64,
-    to: f64,
-    low: f64,
-    high: f64,
-}
-
-impl Axis {
-    fn at(&self, value: f64) -> f64 {
-        let share = (value - self.low) / (self.high - self.low);
-        self.from + share * (self.to - self.from)
-    }
 }
 
 /// An SVG of the pooled results of `reports`, each under its name: on the left the share of passes that accept at least `k`
@@ -99,7 +86,7 @@ fn draw_survival(svg: &mut String, curves: &[Curve]) {
     );
     for percent in [0, 25, 50, 75, 100] {
         let height = y.at(f64::from(percent) / 100.0);
-        line(svg, (x.from, height), (x.to, height), "#dddddd");
+        line(svg, (x.from, height), (x.to, height), &stroke(GRID));
         label(
             svg,
             (x.from - 6.0, height + 4.0),
@@ -129,16 +116,10 @@ fn draw_survival(svg: &mut String, curves: &[Curve]) {
 
 fn draw_curve(svg: &mut String, curve: &Curve, (x, y): (&Axis, &Axis)) {
     let shares = std::iter::once(&1.0).chain(&curve.overall.survival);
-    let mut points = String::new();
-    for (depth, &share) in shares.enumerate() {
-        _ = write!(points, "{:.1},{:.1} ", x.at(depth as f64), y.at(share));
-    }
-    _ = writeln!(
-        svg,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>",
-        points.trim_end(),
-        curve.colour
-    );
+    let points = shares
+        .enumerate()
+        .map(|(depth, &share)| (x.at(depth as f64), y.at(share)));
+    polyline(svg, points, &stroke(curve.colour));
 }
 
 fn draw_tau(svg: &mut String, curves: &[Curve]) {
@@ -161,7 +142,7 @@ fn draw_tau(svg: &mut String, curves: &[Curve]) {
     );
     let bottom = TOP + (curves.len() as f64 * ROW).max(ROW);
     for tau in (1..=x.high as u32).map(f64::from) {
-        line(svg, (x.at(tau), TOP), (x.at(tau), bottom), "#dddddd");
+        line(svg, (x.at(tau), TOP), (x.at(tau), bottom), &stroke(GRID));
         label(svg, (x.at(tau), bottom + 18.0), "middle", &tau.to_string());
     }
     for (row, curve) in curves.iter().enumerate() {
@@ -169,7 +150,12 @@ fn draw_tau(svg: &mut String, curves: &[Curve]) {
         let mut text = curve.label.clone();
         if let Some(tau) = curve.overall.tau {
             let [low, high] = curve.overall.tau_ci95.unwrap_or([tau, tau]);
-            line(svg, (x.at(low), height), (x.at(high), height), curve.colour);
+            line(
+                svg,
+                (x.at(low), height),
+                (x.at(high), height),
+                &stroke(curve.colour),
+            );
             _ = writeln!(
                 svg,
                 "<circle cx=\"{:.1}\" cy=\"{height:.1}\" r=\"4\" fill=\"{}\"/>",
@@ -182,23 +168,9 @@ fn draw_tau(svg: &mut String, curves: &[Curve]) {
     }
 }
 
-fn line(svg: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) {
-    _ = writeln!(
-        svg,
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" stroke-width=\"2\"/>"
-    );
-}
-
-/// Text whose `anchor` (start, middle or end) is at a place.
-fn label(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
-    let text = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
-    _ = writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
-    );
+/// How a line of this colour is drawn.
+fn stroke(colour: &str) -> String {
+    format!("stroke=\"{colour}\" stroke-width=\"2\"")
 }
 
 #[cfg(test)]

@@ -285,7 +285,7 @@ impl SettingReport {
     }
 
     /// What has a row in tables: each dataset, and all of them pooled.
-    fn shown(&self) -> impl Iterator<Item = &DatasetReport> {
+    pub(crate) fn shown(&self) -> impl Iterator<Item = &DatasetReport> {
         // With one dataset the pooled row would only repeat it.
         let overall = (self.datasets.len() != 1).then_some(&self.overall);
         self.datasets.iter().chain(overall)
@@ -497,99 +497,12 @@ pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> S
 }
 
 #[cfg(test)]
+pub(crate) mod examples;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chi_square::ChiSquare;
-    use crate::draft::ChainTokens;
-
-    fn dataset() -> DatasetReport {
-        DatasetReport {
-            name: "gsm8k".into(),
-            prompts: 2,
-            tokens: 30,
-            passes: 12,
-            tau: Some(2.5),
-            tau_ci95: Some([2.25, 2.75]),
-            alpha: Some(0.6875),
-            alpha_ci95: Some([0.5, 0.75]),
-            conditional: vec![0.75, 0.5],
-            survival: vec![1.0, 0.5],
-            accepted_histogram: vec![0, 6, 6],
-            draft_tokens_per_pass: Some(2.0),
-            speedup: Some(Speedup {
-                wall: 1.5,
-                wall_ci95: Some([1.25, 1.75]),
-                model: Some(1.625),
-                memory_bound: Some(2.0),
-            }),
-            seconds: SecondsReport {
-                draft: 0.5,
-                verify: 1.0,
-                other: 0.25,
-                autoregressive: Some(2.625),
-            },
-            spread: SpreadReport::default(),
-            counts: vec![[18, 8], [12, 4]],
-            prompts_sha256: Some("ab".into()),
-        }
-    }
-
-    fn report() -> Report {
-        let empty = DatasetReport {
-            name: "mt-bench".into(),
-            ..DatasetReport::default()
-        };
-        let overall = DatasetReport {
-            name: "overall".into(),
-            ..dataset()
-        };
-        let setting = SettingReport {
-            target: None,
-            temperature: 0.6,
-            top_k: None,
-            top_p: Some(0.95),
-            verifier: "rejection".into(),
-            lossy: false,
-            draft: DraftReport::Chain {
-                length: 2,
-                tokens: Some(ChainTokens::Drawn),
-            },
-            datasets: vec![dataset(), empty],
-            overall,
-            sampling: None,
-            estimate: None,
-            groups: Groups::default(),
-        };
-        let target = TargetReport {
-            model: "Qwen/Qwen3-0.6B".into(),
-            ..TargetReport::default()
-        };
-        let drafter = DrafterReport {
-            kind: "eagle3".into(),
-            path: "runs/a/train".into(),
-            parameters: 1234,
-            ..DrafterReport::default()
-        };
-        let mut report = Report::new(target, drafter, vec![setting]);
-        report.lossless = LosslessReport {
-            greedy_outputs: 4,
-            greedy_tokens: 512,
-            sampling: Some(SamplingReport {
-                tokens: 2100,
-                each: ChiSquare {
-                    statistic: 16.25,
-                    dof: 19,
-                    p_value: 0.64,
-                },
-                tuples: None,
-                detectable_shift: Some(0.0275),
-                largest_entropy: 2.5,
-            }),
-            ..LosslessReport::default()
-        };
-        report.seeds.insert("sampling".into(), 3);
-        report
-    }
+    use crate::report::examples::report;
 
     #[test]
     fn a_report_survives_json() {

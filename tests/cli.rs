@@ -19,7 +19,7 @@ Commands:
   check     Check that a drafter's folder is unchanged and made for this target
   data      Prepare, check or regenerate a dataset by itself
   clean     Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
-  report    Compare the reports of several runs in one table or picture
+  report    Show or compare reports: on the terminal, as a page, a table, a picture or data
   bench     Measure the speed of feature capture, training and decoding
   help      Print this message or the help of the given subcommand(s)
 

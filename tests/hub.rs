@@ -243,7 +243,7 @@ fn a_drafter_of_a_hub_is_downloaded_at_its_revision_and_named_by_its_id() {
     let settings = ["--count", "1", "--max-new-tokens", "4", "--drafter"];
     let evaluated = run(&[&words[..], &settings, &["some/drafter@v1"]].concat());
     assert!(
-        evaluated.contains("drafter `some/drafter@v1`"),
+        evaluated.contains("drafter some/drafter@v1 "),
         "{evaluated}"
     );
     run(&[

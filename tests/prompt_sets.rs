@@ -111,12 +111,13 @@ fn a_report_breaks_down_by_category_and_turn_and_its_groups_add_up() {
         "| setting | dataset | τ, mean over prompts |",
         "Each turn of a conversation is a prompt; intervals are over conversations.",
     ] {
-        assert!(
-            outcome.stdout.contains(part),
-            "no `{part}`: {}",
-            outcome.stdout
-        );
+        let table = workspace.text("judged/report.md");
+        assert!(table.contains(part), "no `{part}`: {table}");
     }
+    assert!(
+        outcome.stdout.contains("least in category "),
+        "{outcome:#?}"
+    );
     let report = workspace.json("judged/report.json");
     let given = json!(["spec-bench=question.jsonl", "own.jsonl"]);
     assert_eq!(report["recipe"]["evaluate"]["prompts"], given);

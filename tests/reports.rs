@@ -9,14 +9,15 @@ fn runs_of_one_name_are_told_apart_by_their_folders() {
         .run(&["recipe", "recipe.toml", "--runs", "b"])
         .succeeded();
     let table = workspace.run(&["report", "a/run", "b/run"]).succeeded();
-    for name in ["| run (a) |", "| run (b) |"] {
+    for name in ["\n  run (a) ", "\n  run (b) "] {
         assert!(table.stdout.contains(name), "no `{name}`: {table:#?}");
     }
     // One run twice is one run.
     let table = workspace
         .run(&["report", "a/run", "a/run/evaluate"])
         .succeeded();
-    assert_eq!(table.stdout.matches("| run |").count(), 2, "{table:#?}");
+    let rows = table.stdout.matches("\n  run  ").count();
+    assert_eq!(rows, 2, "{table:#?}");
 }
 
 #[test]
@@ -71,8 +72,8 @@ fn a_table_is_written_as_markdown_or_not_at_all() {
     assert!(!workspace.path("table.html").exists());
     let words = ["report", "run", "--out", "table.md"];
     workspace.run(&words).succeeded();
-    let printed = workspace.run(&["report", "run"]).succeeded();
-    assert_eq!(workspace.text("table.md"), printed.stdout);
+    let table = workspace.text("table.md");
+    assert!(table.contains("| T=0, greedy, chain 2 | run |"), "{table}");
     let words = ["report", "run", "--out", "picture.svg"];
     workspace.run(&words).succeeded();
     let picture = workspace.text("picture.svg");
@@ -80,6 +81,46 @@ fn a_table_is_written_as_markdown_or_not_at_all() {
         picture.starts_with("<svg ") && picture.contains("T=0, greedy"),
         "{picture}"
     );
+}
+
+#[test]
+fn the_same_figures_are_a_page_rows_and_json() {
+    let workspace = Workspace::finished();
+    let words = [
+        "report",
+        "run",
+        "runs/run",
+        "--html",
+        "page.html",
+        "--csv",
+        "rows.csv",
+    ];
+    let outcome = workspace.run(&words).succeeded();
+    assert_eq!(outcome.stdout, "");
+    let page = workspace.text("page.html");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("role=\"img\"") && !page.contains("<script"));
+
+    let outcome = workspace.run(&["report", "run", "--json"]).succeeded();
+    let json: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(json["reports"][0]["name"], "run");
+    assert_eq!(json["reports"][0]["report"], report);
+    assert_eq!(json["remarks"], serde_json::json!([]));
+
+    let rows = workspace.text("rows.csv");
+    let rows: Vec<Vec<&str>> = rows.lines().map(|row| row.split(',').collect()).collect();
+    let settings = report["settings"].as_array().unwrap();
+    assert_eq!(rows.len(), 1 + 2 * settings.len());
+    let column = rows[0].iter().position(|name| *name == "tau").unwrap();
+    let tau: f64 = rows[1][column].parse().unwrap();
+    assert_eq!(settings[0]["overall"]["tau"], tau);
+    for words in [
+        ["report", "run", "--html", "nowhere/page.html"],
+        ["report", "run", "--csv", "nowhere/rows.csv"],
+    ] {
+        workspace.run(&words).failed(&["nowhere"]);
+    }
 }
 
 #[test]
@@ -121,7 +162,10 @@ fn launch_commands_are_printed_at_every_run_and_by_themselves() {
     ] {
         assert!(commands.contains(part), "no `{part}`: {first:#?}");
     }
-    assert_eq!(table, workspace.text("runs/run/evaluate/report.md"));
+    assert!(
+        table.starts_with("eagle3 drafter ") && table.contains("T=0, greedy"),
+        "{table}"
+    );
     assert_eq!(workspace.run(&words).succeeded().stdout, first.stdout);
     let exports = [&words[..], &["--stage", "export"]].concat();
     let exported = workspace.run(&exports).succeeded();

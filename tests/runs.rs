@@ -432,7 +432,7 @@ fn quiet_leaves_warnings_and_nothing_else() {
     for line in outcome.stderr.lines() {
         assert!(line.starts_with("warning: "), "`{line}`: {outcome:#?}");
     }
-    assert!(outcome.stdout.contains("| τ [95 % CI] |"), "{outcome:#?}");
+    assert!(outcome.stdout.contains(" τ [95 % CI] "), "{outcome:#?}");
 }
 
 #[test]

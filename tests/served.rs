@@ -136,9 +136,17 @@ fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
             "| drafter | T=0 | 3 | 65 | ".to_owned(),
             "- drafter, T=0, 1 at once: 0 of 5 outputs differ from those of the baseline server (65 tokens compared).".to_owned(),
         ] {
+            let table = workspace.text("out/report.md");
+            assert!(table.contains(&part), "no `{part}`: {table}");
+        }
+        for part in [
+            format!("drafter at {} for target\n", urls[0]),
+            "served, drafter, T=0, 3 at once: τ ".to_owned(),
+            "served, drafter, T=0, 1 at once: 0 of 5 outputs differ".to_owned(),
+        ] {
             assert!(outcome.stdout.contains(&part), "no `{part}`: {outcome:#?}");
         }
-        assert_eq!(workspace.text("out/report.md"), outcome.stdout);
+        assert!(workspace.text("out/report.html").contains("As served"));
     }
 }
 
@@ -211,10 +219,12 @@ fn counters_alone_give_an_interval_only_with_one_request_at_a_time() {
     }
     assert!(served[0]["figures"]["tau_ci95"].is_array());
     assert!(served[1]["figures"].get("tau_ci95").is_none());
+    let table = workspace.text("out/report.md");
+    assert!(table.contains("has no interval, except with one request at a time"));
     assert!(
         outcome
             .stdout
-            .contains("has no interval, except with one request at a time")
+            .contains("served, drafter, T=0, 1 at once: τ ")
     );
 }
 
@@ -314,7 +324,10 @@ fn outputs_that_the_drafter_changes_are_found() {
         "  - eval, prompt 1, token 2: {} in place of {right}\n",
         right + 1
     );
-    assert!(outcome.stdout.contains(&line), "{outcome:#?}");
+    assert!(
+        outcome.stdout.contains(&line.replace("  - ", "served, ")),
+        "{outcome:#?}"
+    );
 }
 
 #[test]
@@ -394,7 +407,7 @@ fn a_server_that_fails_leaves_the_runs_before_it_and_says_so() {
         if fault != Fault::Restarts {
             assert!(failed.starts_with("dataset `eval`, prompt "), "{failed}");
         }
-        let line = "- drafter, T=0, 3 at once: failed, and nothing of this run is counted: ";
+        let line = "served, drafter, T=0, 3 at once: failed, and nothing of this run is counted:";
         assert!(outcome.stdout.contains(line), "{outcome:#?}");
     }
 }
@@ -604,7 +617,7 @@ fn above_temperature_0_outputs_are_not_compared() {
     assert!(
         outcome
             .stdout
-            .contains("| drafter | T=0.7 top-k=20 top-p=0.9 | 8 |")
+            .contains("served, drafter, T=0.7 top-k=20 top-p=0.9, 8 at once: τ ")
     );
     let sampled = |body: &Value| body["temperature"] == 0.7;
     let bodies = drafter.bodies();

@@ -33,10 +33,10 @@ fn one_drafter_is_judged_by_two_targets_in_one_report() {
     let workspace = family();
     let both = evaluate(&workspace, &["small", "large"], "drafter", "both").succeeded();
     for part in [
-        "language_model drafter `drafter`",
-        "for `small`, `large`\n",
-        "| small | T=0, greedy, chain 2 | eval |",
-        "| large | T=1, rejection, chain 2 drawn | eval |",
+        "language_model drafter drafter",
+        "for small, large\nprompts: ",
+        "small: T=0, greedy, chain 2 ",
+        "large: T=1, rejection, chain 2 drawn\n",
     ] {
         assert!(both.stdout.contains(part), "no `{part}`: {both:#?}");
     }
@@ -67,18 +67,26 @@ fn one_drafter_is_judged_by_two_targets_in_one_report() {
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
     assert!(report["lossless"]["sampling"]["dof"].is_u64());
 
-    let table = workspace
-        .run(&["report", "both", "alone-large"])
-        .succeeded();
+    let words = ["report", "both", "alone-large"];
+    let shown = workspace.run(&words).succeeded().stdout;
+    for row in [
+        "\nsmall: T=0, greedy, chain 2\n  both  ",
+        "\n  alone-large  ",
+    ] {
+        assert!(shown.contains(row), "no `{row}`: {shown}");
+    }
+    let words = [&words[..], &["--out", "table.md"]].concat();
+    workspace.run(&words).succeeded();
+    let table = workspace.text("table.md");
     for row in [
         "| target | decoding |",
         "| small | T=0, greedy, chain 2 | both |",
         "| large | T=0, greedy, chain 2 | alone-large |",
         "Of alone-large and both only both was judged with `small`.",
     ] {
-        assert!(table.stdout.contains(row), "no `{row}`: {table:#?}");
+        assert!(table.contains(row), "no `{row}`: {table}");
     }
-    assert!(!table.stdout.contains("Not comparable"), "{table:#?}");
+    assert!(!table.contains("Not comparable"), "{table}");
 }
 
 #[test]

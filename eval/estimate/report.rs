@@ -35,6 +35,7 @@ pub struct EstimateReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_errors: Option<f64>,
     /// Seconds that it took, the target's pass over the outputs included.
+    #[serde(default)]
     pub seconds: f64,
     /// Outputs whose passes decoding and the estimator count differently, where drafts are not drawn: expect none in f32.
     #[serde(default, skip_serializing_if = "Option::is_none")]

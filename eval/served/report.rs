@@ -97,7 +97,7 @@ impl ServedReport {
     }
 
     /// The run in a few words.
-    fn heading(&self) -> String {
+    pub(crate) fn heading(&self) -> String {
         let (role, setting, at_once) = (self.role.name(), self.setting(), self.concurrency);
         format!("{role}, {setting}, {at_once} at once")
     }
@@ -132,7 +132,7 @@ impl ServedReport {
     }
 
     /// Everything that the row has no room for.
-    fn lines(&self) -> String {
+    pub(crate) fn lines(&self) -> String {
         let heading = self.heading();
         let mut text = String::new();
         if let Some(failed) = &self.failed {

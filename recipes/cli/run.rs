@@ -55,7 +55,7 @@ enum Command {
     Data(DataCommand),
     /// Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
     Clean(CleanArguments),
-    /// Compare the reports of several runs in one table or picture
+    /// Show or compare reports: on the terminal, as a page, a table, a picture or data
     Report(ReportArguments),
     /// Measure the speed of feature capture, training and decoding
     Bench(BenchArguments),

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::seal;
-use spectrain_eval::Report;
+use spectrain_eval::{Report, page, summary};
 
 use crate::runs::places::EXPORTED;
 use crate::runs::run_folder::RunFolder;
@@ -14,23 +14,40 @@ use crate::runtime::model_files::read_json;
 use crate::stages::context::StageContext;
 use crate::stages::exported::written;
 
-/// Writes `report.json` and `report.md`.
+/// Writes `report.json`, `report.md` and `report.html`.
 pub fn write(report: &Report, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot create `{}`", folder.display()))?;
     write_file(&folder.join("report.json"), report.to_json()?.as_bytes())?;
     write_file(&folder.join("report.md"), report.to_markdown().as_bytes())?;
+    let html = page(&[(name_of(report), report.clone())], &[]);
+    write_file(&folder.join("report.html"), html.as_bytes())?;
     Ok(())
 }
 
-/// The report of a finished run as a table.
-pub fn table(run: &RunFolder) -> Result<String> {
-    let path = run.stage("evaluate").join("report.md");
-    std::fs::read_to_string(&path).with_context(|| format!("cannot read `{}`", path.display()))
+/// What a report is called: its run's name, or the drafter's folder.
+fn name_of(report: &Report) -> String {
+    let name = report.recipe["name"].as_str();
+    name.unwrap_or(&report.drafter.path).to_owned()
+}
+
+/// The report as it is shown on a terminal.
+pub fn shown(report: &Report) -> String {
+    summary(&[(name_of(report), report.clone())])
+}
+
+/// The report of a finished run as it is shown on a terminal.
+pub fn of_run(run: &RunFolder) -> Result<String> {
+    let path = run.stage("evaluate").join("report.json");
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read `{}`", path.display()))?;
+    let report = Report::from_json(&text)
+        .with_context(|| format!("`{}` is not a report", path.display()))?;
+    Ok(shown(&report))
 }
 
 /// The figures of the report in a run's folder, where it has one.
-pub fn summary(run: &Path) -> Option<Value> {
+pub fn figures(run: &Path) -> Option<Value> {
     let report = read_json(&run.join("evaluate").join("report.json")).ok()?;
     let of = |setting: &Value| {
         json!({
@@ -52,7 +69,7 @@ pub fn summary(run: &Path) -> Option<Value> {
 
 /// Puts the figures of the report into the folders of this drafter.
 pub(super) fn record(context: &StageContext) -> Result<()> {
-    let Some(found) = summary(context.run.path()) else {
+    let Some(found) = figures(context.run.path()) else {
         return Ok(());
     };
     record_in(context, &written(context.run)?, &found)
@@ -60,7 +77,7 @@ pub(super) fn record(context: &StageContext) -> Result<()> {
 
 /// The same for folders that `export` has just written, where the report is of the same drafter.
 pub(super) fn record_again(context: &StageContext, folders: &[String]) -> Result<()> {
-    let Some(found) = summary(context.run.path()) else {
+    let Some(found) = figures(context.run.path()) else {
         return Ok(());
     };
     let drafter = context.run.path().join(EXPORTED);

@@ -394,7 +394,11 @@ fn a_trained_drafter_is_exported_and_judged() {
         );
         assert!(report.lossless.greedy_tokens > 0 && report.lossless.sampling.is_some());
         assert_eq!(report.recipe["evaluate"]["prompts"], 2);
-        assert!(report::table(context.run).unwrap().contains("| eval |"));
+        let shown = report::of_run(context.run).unwrap();
+        assert!(shown.contains("T=0, greedy, chain"), "{shown}");
+        let folder = context.run.stage("evaluate");
+        let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("T=0, greedy, chain"));
         // What was found is in the folder, which is the same drafter as before.
         let model = ModelFolder::open(context.run.path().join(EXPORTED)).unwrap();
         assert!(seal::check(&model).unwrap());

@@ -20,7 +20,7 @@ use crate::runtime::prompts::calibration;
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
-use crate::stages::report::write;
+use crate::stages::report::{shown, write};
 
 pub mod arguments;
 mod prompts;
@@ -90,7 +90,7 @@ pub struct EvaluateArguments {
     /// Seed of sampling and of the confidence intervals
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Folder for `report.json` and `report.md`
+    /// Folder for `report.json`, `report.md` and `report.html`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// File for every output and what each pass accepted, one JSON object a line
@@ -160,7 +160,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     if let Some(out) = &arguments.out {
         write(&report, out)?;
     }
-    print(report.to_markdown())?;
+    print(shown(&report))?;
     failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
 }
 

@@ -96,7 +96,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         started.elapsed().as_secs_f64()
     ));
     if arguments.stages.is_empty() || arguments.stages.iter().any(|stage| stage == "evaluate") {
-        print(report::table(&run)?)?;
+        print(report::of_run(&run)?)?;
     }
     Ok(())
 }

@@ -5,12 +5,13 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::printable;
-use spectrain_eval::{Report, compare, paired, picture};
+use spectrain_eval::{Report, compare, csv, page, paired, picture, summary};
 
-use crate::cli::progress::print;
+use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
 use crate::runs::run_folder::{RunFolder, stale};
 use crate::runtime::target;
@@ -32,9 +33,18 @@ pub struct ReportArguments {
     /// at each depth and of τ (`.svg`)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Write one page with all charts and tables to this file; it needs no network, and follows a browser's light or dark scheme
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the figures as comma-separated values to this file, one row for each report, setting and dataset
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print everything as JSON: the reports under their names, and what was noticed
+    #[arg(long)]
+    json: bool,
     /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, with
     /// its interval and a sign test
-    #[arg(long, value_name = "REPORT", conflicts_with = "out")]
+    #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "html", "csv", "json"])]
     baseline: Option<PathBuf>,
     /// End with status 1 where τ has surely fallen by more than this, such as `-0.05`: where the 95 % interval of the difference
     /// lies below 0 and the difference below this
@@ -69,33 +79,75 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
     let found = reports.collect::<Result<Vec<_>>>()?;
     let mut named = Vec::new();
-    let mut remarks = String::new();
+    let mut remarks = Vec::new();
     for (name, found) in names(&found).into_iter().zip(found) {
         if let Some(why) = found.stale {
-            remarks.push_str(&format!("\nStale: {name}: {why}.\n"));
+            remarks.push(format!("Stale: {name}: {why}."));
         }
         named.push((name, found.report));
     }
     if let Some(baseline) = &arguments.baseline {
         let baseline = read(baseline, file_of(baseline, &arguments.runs)?)?;
         if let Some(why) = &baseline.stale {
-            remarks.push_str(&format!("\nStale: the baseline: {why}.\n"));
+            remarks.push(format!("Stale: the baseline: {why}."));
         }
-        return paired_with(&baseline.report, &named, &remarks, arguments.fail_below);
+        return paired_with(
+            &baseline.report,
+            &named,
+            &paragraphs(&remarks),
+            arguments.fail_below,
+        );
     }
-    match out {
-        Some((file, Form::Picture)) => {
-            if !remarks.is_empty() {
-                tracing::warn!("{}", remarks.trim());
-            }
-            Ok(write_file(file, picture(&named).as_bytes())?)
-        }
-        Some((file, Form::Table)) => {
-            let table = compare(&named) + &remarks;
-            Ok(write_file(file, table.as_bytes())?)
-        }
-        None => print(compare(&named) + &remarks),
+    let written = write_files(arguments, out, &named, &remarks)?;
+    if arguments.json {
+        return print(json(&named, &remarks)?);
     }
+    if written {
+        remarks
+            .iter()
+            .for_each(|remark| tell(format!("warning: {remark}")));
+        return Ok(());
+    }
+    print(summary(&named) + &paragraphs(&remarks))
+}
+
+/// What was noticed, as it stands below figures.
+fn paragraphs(remarks: &[String]) -> String {
+    let paragraph = |remark: &String| format!("\n{remark}\n");
+    remarks.iter().map(paragraph).collect()
+}
+
+/// Writes the files that were asked for. Whether there were any.
+fn write_files(
+    arguments: &ReportArguments,
+    out: Option<(&Path, Form)>,
+    named: &[(String, Report)],
+    remarks: &[String],
+) -> Result<bool> {
+    let out = out.map(|(file, form)| match form {
+        Form::Picture => (file, picture(named)),
+        Form::Table => (file, compare(named) + &paragraphs(remarks)),
+    });
+    let html = arguments
+        .html
+        .as_deref()
+        .map(|file| (file, page(named, remarks)));
+    let csv = arguments.csv.as_deref().map(|file| (file, csv(named)));
+    let files: Vec<(&Path, String)> = [out, html, csv].into_iter().flatten().collect();
+    for (file, text) in &files {
+        write_file(file, text.as_bytes())?;
+    }
+    Ok(!files.is_empty())
+}
+
+/// The reports under their names, and what was noticed.
+fn json(named: &[(String, Report)], remarks: &[String]) -> Result<String> {
+    let reports: Vec<Value> = named
+        .iter()
+        .map(|(name, report)| json!({"name": name, "report": report}))
+        .collect();
+    let all = json!({"reports": reports, "remarks": remarks});
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
 /// Prints how τ of each report differs from that of `baseline`, and fails where it has fallen below a bound.

@@ -1,0 +1,147 @@
+//! Reports as rows of comma-separated values, for spreadsheets and programs.
+use crate::report::{DatasetReport, Report, SettingReport};
+
+/// The names of the columns.
+const COLUMNS: [&str; 36] = [
+    "report",
+    "target",
+    "temperature",
+    "top_k",
+    "top_p",
+    "verifier",
+    "lossy",
+    "draft",
+    "dataset",
+    "prompts",
+    "tokens",
+    "passes",
+    "tau",
+    "tau_low",
+    "tau_high",
+    "alpha",
+    "alpha_low",
+    "alpha_high",
+    "draft_tokens_per_pass",
+    "speedup_wall",
+    "speedup_wall_low",
+    "speedup_wall_high",
+    "speedup_model",
+    "speedup_memory_bound",
+    "tau_mean",
+    "tau_mean_low",
+    "tau_mean_high",
+    "tau_worst_tenth",
+    "tau_worst_tenth_low",
+    "tau_worst_tenth_high",
+    "slowed",
+    "slowed_low",
+    "slowed_high",
+    "tau_estimated",
+    "tau_estimated_low",
+    "tau_estimated_high",
+];
+
+/// One row for each setting and dataset of each of `reports` under its name, and one for all prompts of a setting, whose dataset
+/// is `overall`. What is not known is empty. Lines end as RFC 4180 wants it.
+pub fn csv(reports: &[(String, Report)]) -> String {
+    let mut text = COLUMNS.join(",") + "\r\n";
+    for (name, report) in reports {
+        for setting in &report.settings {
+            for dataset in setting.shown() {
+                let cells = row(name, report, setting, dataset);
+                let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+                text += &(cells.join(",") + "\r\n");
+            }
+        }
+    }
+    text
+}
+
+fn row(
+    name: &str,
+    report: &Report,
+    setting: &SettingReport,
+    dataset: &DatasetReport,
+) -> Vec<String> {
+    let mut cells = vec![
+        name.to_owned(),
+        report.target_of(setting).to_owned(),
+        setting.temperature.to_string(),
+        optional(setting.top_k),
+        optional(setting.top_p),
+        setting.verifier.clone(),
+        setting.lossy.to_string(),
+        setting.draft.to_string(),
+        dataset.name.clone(),
+        dataset.prompts.to_string(),
+        dataset.tokens.to_string(),
+        dataset.passes.to_string(),
+    ];
+    let (speedup, spread) = (dataset.speedup, &dataset.spread);
+    cells.extend(measured(dataset.tau, dataset.tau_ci95));
+    cells.extend(measured(dataset.alpha, dataset.alpha_ci95));
+    cells.push(optional(dataset.draft_tokens_per_pass));
+    let (wall, interval) = (
+        speedup.map(|found| found.wall),
+        speedup.and_then(|found| found.wall_ci95),
+    );
+    cells.extend(measured(wall, interval));
+    cells.push(optional(speedup.and_then(|found| found.model)));
+    cells.push(optional(speedup.and_then(|found| found.memory_bound)));
+    cells.extend(measured(spread.tau_mean, spread.tau_mean_ci95));
+    cells.extend(measured(
+        spread.tau_worst_tenth,
+        spread.tau_worst_tenth_ci95,
+    ));
+    cells.extend(measured(spread.slowed, spread.slowed_ci95));
+    // Only all prompts together are estimated; a single dataset is all of them.
+    let is_all = setting.datasets.len() == 1 || std::ptr::eq(dataset, &setting.overall);
+    let estimate = setting.estimate.as_ref().filter(|_| is_all);
+    let (tau, interval) = (
+        estimate.map(|found| found.tau),
+        estimate.and_then(|found| found.tau_ci95),
+    );
+    cells.extend(measured(tau, interval));
+    cells
+}
+
+/// A value and the ends of its interval.
+fn measured(value: Option<f64>, interval: Option<[f64; 2]>) -> [String; 3] {
+    let [low, high] = interval.map_or([None, None], |ends| ends.map(Some));
+    [value, low, high].map(optional)
+}
+
+fn optional(value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
+/// A cell, within quotes where it holds what would end it.
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::examples;
+
+    #[test]
+    fn every_row_has_every_column_and_names_may_hold_commas() {
+        let report = examples::report();
+        let text = csv(&[("a, \"b\"".into(), report.clone()), ("c".into(), report)]);
+        let lines: Vec<&str> = text.split_terminator("\r\n").collect();
+        // Two datasets and all prompts, of two reports.
+        assert_eq!(lines.len(), 1 + 2 * 3);
+        let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
+                    0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,";
+        assert_eq!(lines[1], told);
+        for line in &lines[4..] {
+            assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");
+        }
+        assert!(lines[2].contains(",mt-bench,0,0,0,,,,"), "{text}");
+    }
+}

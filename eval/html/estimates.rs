@@ -1,0 +1,84 @@
+//! What decoding counted beside what the estimator says without decoding.
+use crate::estimate::report::EstimateReport;
+use crate::html::bars::{self, Bar, Group, Named};
+use crate::html::markup::{Table, value};
+use crate::html::panel::{Panel, Series, legend};
+
+/// What is compared, in the order of its colours.
+const COMPARED: [&str; 2] = ["decoded", "estimated"];
+
+/// A chart and a table of the settings that were estimated.
+pub(crate) fn estimates(panels: &[Panel]) -> String {
+    let series = panels.iter().flat_map(|panel| &panel.series);
+    let all: Vec<(&Series, &EstimateReport)> = series
+        .filter_map(|series| Some((series, series.setting.estimate.as_ref()?)))
+        .collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let group = |(series, estimate): &(&Series, &EstimateReport)| -> Group {
+        let overall = &series.setting.overall;
+        let taus = [
+            (overall.tau, overall.tau_ci95),
+            (Some(estimate.tau), estimate.tau_ci95),
+        ];
+        let bars = taus.into_iter().zip(COMPARED).enumerate();
+        let bar = |(series, ((tau, interval), label)): (usize, (_, &str))| Bar {
+            series,
+            label: label.to_owned(),
+            tau,
+            interval,
+        };
+        (series.heading.clone(), bars.map(bar).collect())
+    };
+    let groups: Vec<Group> = all.iter().map(group).collect();
+    let named = Named {
+        id: "estimate".to_owned(),
+        title: "τ as decoded and as estimated",
+        of: "",
+    };
+    let signs = legend(COMPARED.into_iter().enumerate());
+    let chart = bars::figure(named, &signs, &groups, None);
+    format!(
+        "<div class=\"charts\">\n{chart}</div>\n{}",
+        table(&all).html()
+    )
+}
+
+fn table(all: &[(&Series, &EstimateReport)]) -> Table {
+    let head = [
+        "setting",
+        "in short",
+        "τ decoded",
+        "τ estimated",
+        "α decoded",
+        "α estimated",
+        "α analytic",
+        "more passes than expected",
+    ];
+    let mut table = Table::new(
+        "Decoding beside the estimator, which reads the same outputs in one pass",
+        2,
+        &head,
+    );
+    for (series, estimate) in all {
+        let overall = &series.setting.overall;
+        let verdict = match (estimate.is_surprising(), estimate.differing_outputs) {
+            (false, Some(_)) => "the same passes",
+            (false, None) => "agree within chance",
+            (true, Some(_)) => "differ in some outputs",
+            (true, None) => "differ by more than chance",
+        };
+        table.rows.push(vec![
+            series.heading.clone(),
+            verdict.to_owned(),
+            value(overall.tau, overall.tau_ci95, 2),
+            value(Some(estimate.tau), estimate.tau_ci95, 2),
+            value(overall.alpha, overall.alpha_ci95, 2),
+            value(estimate.alpha, None, 2),
+            value(estimate.alpha_analytic, None, 2),
+            format!("{:+.1}", estimate.more_passes),
+        ]);
+    }
+    table
+}

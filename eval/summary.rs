@@ -1,0 +1,274 @@
+//! Reports on a terminal: what matters most, in lines of at most 80 columns.
+use std::fmt::Write;
+
+use spectrain_checkpoints::printable;
+
+use crate::compare::differences;
+use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend, with_interval};
+use crate::served::report::ServedReport;
+
+/// Columns of a terminal.
+const COLUMNS: usize = 80;
+/// Columns of the names of settings that stand before their figures.
+const NAMES: usize = 34;
+/// What stands above the figures.
+const FIGURES: [&str; 3] = ["τ [95 % CI]", "α", "speed-up [95 % CI]"];
+
+/// The figures of `reports`, each under its name, with what must be known of them.
+pub fn summary(reports: &[(String, Report)]) -> String {
+    let compared = reports.len() > 1;
+    let mut text = String::new();
+    for (name, report) in reports {
+        let title = if compared {
+            format!("{name}: {}", what(report))
+        } else {
+            what(report)
+        };
+        text += &wrapped(&title, "");
+        text += &prompts(report);
+    }
+    if reports
+        .iter()
+        .any(|(_, report)| !report.settings.is_empty())
+    {
+        _ = write!(text, "\n{}", line("", FIGURES));
+    }
+    text += &settings(reports);
+    let mut notes = Vec::new();
+    for (name, report) in reports {
+        let of = notes_of(report, compared).into_iter();
+        notes.extend(of.map(|note| {
+            if compared {
+                format!("{name}: {note}")
+            } else {
+                note
+            }
+        }));
+    }
+    let below = legend(reports.iter().flat_map(|(_, report)| &report.settings));
+    notes.extend(
+        below
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned),
+    );
+    notes.extend(differences(reports));
+    if !notes.is_empty() {
+        text.push('\n');
+    }
+    text.extend(notes.iter().map(|note| wrapped(note, "  ")));
+    text
+}
+
+/// What a report is of.
+fn what(report: &Report) -> String {
+    let drafter = &report.drafter;
+    let targets: Vec<&str> = report
+        .all_targets()
+        .iter()
+        .map(|target| &*target.model)
+        .collect();
+    let targets = targets.join(", ");
+    match &*drafter.kind {
+        "" => format!("drafter at {} for {targets}", drafter.path),
+        kind => format!(
+            "{kind} drafter {} ({} parameters) for {targets}",
+            drafter.path, drafter.parameters
+        ),
+    }
+}
+
+/// What was asked.
+fn prompts(report: &Report) -> String {
+    let datasets = report.settings.first().map(|setting| &setting.datasets);
+    let datasets = datasets.into_iter().flatten();
+    let told: Vec<String> = datasets
+        .map(|dataset| format!("{} of {}", dataset.prompts, dataset.name))
+        .collect();
+    if told.is_empty() {
+        return String::new();
+    }
+    wrapped(&format!("prompts: {}", told.join(", ")), "  ")
+}
+
+/// The figures of every setting; of several reports those of one way of decoding stand together.
+fn settings(reports: &[(String, Report)]) -> String {
+    let compared = reports.len() > 1;
+    let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
+    let mut groups: Vec<(String, String)> = Vec::new();
+    for (name, report) in reports {
+        for setting in &report.settings {
+            let mut way = setting.heading();
+            if targets {
+                way = format!("{}: {way}", report.target_of(setting));
+            }
+            let rows = if compared {
+                row(&format!("  {}", printable(name)), &setting.overall)
+            } else {
+                parts(&way, setting)
+            };
+            match groups.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, all)) => *all += &rows,
+                None => groups.push((way, rows)),
+            }
+        }
+    }
+    let shown = |(way, rows): (String, String)| {
+        if compared {
+            wrapped(&way, "") + &rows
+        } else {
+            rows
+        }
+    };
+    groups.into_iter().map(shown).collect()
+}
+
+/// A setting, and its datasets where it has several.
+fn parts(way: &str, setting: &SettingReport) -> String {
+    let mut text = row(way, &setting.overall);
+    if setting.datasets.len() > 1 {
+        let datasets = setting.datasets.iter();
+        text.extend(
+            datasets.map(|dataset| row(&format!("  {}", printable(&dataset.name)), dataset)),
+        );
+    }
+    text
+}
+
+/// Figures behind a name; a name that is too long has lines of its own.
+fn row(name: &str, dataset: &DatasetReport) -> String {
+    let before = if name.chars().count() < NAMES {
+        String::new()
+    } else {
+        wrapped(name, "  ")
+    };
+    let name = if before.is_empty() { name } else { "" };
+    let speedup = dataset.speedup.unwrap_or_default();
+    let speedup = with_interval(
+        dataset.speedup.map(|speedup| speedup.wall),
+        speedup.wall_ci95,
+    );
+    let tau = with_interval(dataset.tau, dataset.tau_ci95);
+    let alpha = with_interval(dataset.alpha, None);
+    before + &line(name, [&tau, &alpha, &speedup])
+}
+
+fn line(name: &str, [tau, alpha, speedup]: [&str; 3]) -> String {
+    let line = format!("{name:NAMES$}{tau:17}  {alpha:5}  {speedup}");
+    format!("{}\n", line.trim_end())
+}
+
+/// What else is notable of a report.
+fn notes_of(report: &Report, compared: bool) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    // Where several are compared there would be too many.
+    let settings = report.settings.iter().filter(|_| !compared);
+    notes.extend(settings.filter_map(|setting| notes_of_setting(report, setting)));
+    notes.extend(verdict(&report.lossless));
+    notes.extend(report.served.iter().flat_map(served));
+    notes
+}
+
+fn notes_of_setting(report: &Report, setting: &SettingReport) -> Option<String> {
+    let mut parts = Vec::new();
+    let spread = &setting.overall.spread;
+    if let Some(worst) = spread.tau_worst_tenth {
+        parts.push(format!("τ of the worst tenth {worst:.2}"));
+    }
+    if let Some(slowed) = spread.slowed.filter(|&share| share > 0.0) {
+        parts.push(format!("{:.0} % slowed", 100.0 * slowed));
+    }
+    let category = setting.groups.get("category").into_iter().flatten();
+    let known = category.filter_map(|group| Some((&group.name, group.tau?)));
+    if let Some((name, tau)) = known.min_by(|one, other| one.1.total_cmp(&other.1)) {
+        parts.push(format!("least in category {name}, τ {tau:.2}"));
+    }
+    if let Some(estimate) = setting
+        .estimate
+        .as_ref()
+        .filter(|estimate| estimate.is_surprising())
+    {
+        parts.push(format!("the estimator disagrees, {estimate}"));
+    }
+    let target = setting.target.as_ref().map_or(String::new(), |_| {
+        format!("{}: ", report.target_of(setting))
+    });
+    (!parts.is_empty()).then(|| format!("{target}{}: {}.", setting.heading(), parts.join("; ")))
+}
+
+/// Whether the output is the target's own.
+fn verdict(lossless: &LosslessReport) -> Vec<String> {
+    let greedy = lossless.greedy_lines();
+    let lines = greedy.lines().filter(|line| !line.is_empty());
+    let mut notes: Vec<String> = lines.map(str::to_owned).collect();
+    notes.extend(lossless.sampling.as_ref().map(ToString::to_string));
+    notes
+}
+
+/// What a server did, and what must be said of it.
+fn served(served: &ServedReport) -> Vec<String> {
+    let mut notes = Vec::from_iter(served_figures(served));
+    let lines = served.lines();
+    let lines = lines
+        .lines()
+        .map(|line| line.trim_start().trim_start_matches("- "));
+    notes.extend(lines.map(|line| format!("served, {line}")));
+    notes
+}
+
+fn served_figures(served: &ServedReport) -> Option<String> {
+    let found = served.figures.as_ref()?;
+    let here = served.in_tree.as_ref().and_then(|found| found.tau);
+    let parts = [
+        found
+            .tau
+            .map(|_| format!("τ {}", with_interval(found.tau, found.tau_ci95))),
+        here.map(|tau| format!("τ here {tau:.2}")),
+        Some(format!("{:.1} tokens/s", found.tokens_per_second)),
+        found.speedup.map(|_| {
+            format!(
+                "speed-up {}",
+                with_interval(found.speedup, found.speedup_ci95)
+            )
+        }),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    Some(format!(
+        "served, {}: {}",
+        served.heading(),
+        parts.join("; ")
+    ))
+}
+
+/// Text in lines of at most 80 columns, all but the first behind `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    let text = printable(text);
+    let mut lines = String::new();
+    // Spaces at the start of a name stay.
+    let start = text.len() - text.trim_start().len();
+    let mut line = text[..start].to_owned();
+    let mut is_empty = true;
+    for word in text.split_whitespace().flat_map(pieces) {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            _ = writeln!(lines, "{line}");
+            line = indent.to_owned();
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line += &word;
+        is_empty = false;
+    }
+    lines + &line + "\n"
+}
+
+/// A word, or what fits into a line of one that does not.
+fn pieces(word: &str) -> Vec<String> {
+    let letters: Vec<char> = word.chars().collect();
+    let pieces = letters.chunks(COLUMNS - 2);
+    pieces.map(String::from_iter).collect()
+}
+
+#[cfg(test)]
+mod tests;
