@@ -1,8 +1,9 @@
 //! Several reports side by side.
 use std::fmt::Write;
 
+use crate::interval::with_interval;
 use crate::report::{
-    FIGURES, LosslessReport, Report, SettingReport, TargetReport, figures, legend, with_interval,
+    FIGURES, LosslessReport, Report, SettingReport, TargetReport, figures, legend,
 };
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.

@@ -80,11 +80,6 @@ impl OwnText {
             logits: written.logits,
         })
     }
-
-    /// Tokens that decoding passes emit: all of the answer but its first.
-    pub fn emitted(&self) -> usize {
-        self.tokens.len() - 1 - self.first
-    }
 }
 
 /// A way of drafting that needs no decoding to be judged.
@@ -139,11 +134,7 @@ impl Estimable {
 ///
 /// # Errors
 /// The drafter's or the target's logits are no numbers, or the device fails.
-pub fn estimate(
-    proposer: &mut dyn Proposer,
-    text: &OwnText,
-    draft: &Estimable,
-) -> Result<Estimate> {
+pub fn estimate(proposer: &dyn Proposer, text: &OwnText, draft: &Estimable) -> Result<Estimate> {
     let known = KnownText {
         tokens: &text.tokens,
         features: &text.features,

@@ -9,6 +9,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bootstrap;
+use crate::interval::with_interval;
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::speculate::PassRecord;
 
@@ -316,13 +317,10 @@ pub(crate) fn tables<'a>(settings: &[(String, &'a Groups)]) -> String {
         for row in rows {
             let figure = |(_, groups): &(String, &'a Groups)| {
                 let found = of(groups).iter().find(|group| group.name == row.name);
-                let (tau, interval) =
-                    found.map_or((None, None), |group| (group.tau, group.tau_ci95));
-                match (tau, interval) {
-                    (Some(tau), Some([low, high])) => format!("{tau:.2} [{low:.2}, {high:.2}]"),
-                    (Some(tau), None) => format!("{tau:.2}"),
-                    (None, _) => "–".to_owned(),
-                }
+                with_interval(
+                    found.and_then(|group| group.tau),
+                    found.and_then(|group| group.tau_ci95),
+                )
             };
             let figures: Vec<String> = settings.iter().map(figure).collect();
             let name = row.name.replace('|', "\\|");

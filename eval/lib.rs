@@ -14,6 +14,7 @@ mod evaluate;
 mod greedy_test;
 mod groups;
 mod html;
+mod interval;
 mod paired;
 mod picture;
 mod prompts;

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::groups::{self, Groups};
+use crate::interval::with_interval;
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
 use crate::spread::{self, SpreadReport};
@@ -486,14 +487,6 @@ pub(crate) fn figures(dataset: &DatasetReport) -> String {
         with_interval(speedup.memory_bound, None),
     ];
     cells.join(" | ")
-}
-
-pub(crate) fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
-    match (value, interval) {
-        (Some(value), Some([low, high])) => format!("{value:.2} [{low:.2}, {high:.2}]"),
-        (Some(value), None) => format!("{value:.2}"),
-        (None, _) => "–".into(),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use spectrain_checkpoints::printable;
 
 use crate::compare::differences;
-use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend, with_interval};
+use crate::interval::with_interval;
+use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend};
 use crate::served::report::ServedReport;
 
 /// Columns of a terminal.

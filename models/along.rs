@@ -5,10 +5,12 @@ use std::ops::Range;
 use burn::prelude::*;
 use burn::tensor::DType;
 
+use crate::draft_heads::DraftHeads;
 use crate::drafter::Drafter;
 use crate::known_text::{DraftStep, KnownText, TakeLogits};
 use crate::linear::Linear;
-use crate::mask::{Layout, token_ids};
+use crate::mask::{Layout, Mask, token_ids};
+use crate::rope::Rotation;
 use crate::steps::Steps;
 use crate::target::Features;
 use crate::unrolled::UnrolledCache;
@@ -22,22 +24,28 @@ pub(crate) trait Unrolls: Drafter {
     /// What step 0 reads beside embeddings. `[batch, seq, d_model]`
     fn begin(&self, features: &Features) -> Tensor<3>;
 
-    /// The next step.
-    ///
-    /// # Shapes
-    /// - hidden, output: `[batch, seq, d_model]`; what the head reads, and what the next step reads
-    fn step(
+    /// The next step over packed rows: `unrolled_step` of the model.
+    fn output(
         &self,
-        inputs: &Steps,
+        embedded: Tensor<3>,
         hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Mask,
         cache: &mut UnrolledCache,
-    ) -> (Tensor<3>, Tensor<3>);
+    ) -> Tensor<3>;
+
+    /// What the step behind it reads in place of `hidden`. `[batch, seq, d_model]` to the same.
+    fn next(&self, output: Tensor<3>) -> Tensor<3> {
+        output
+    }
+
+    /// What the head makes of it. `[1, rows, d_model]` to `[rows, draft_vocab]`, f32.
+    fn read(&self, output: Tensor<3>) -> Tensor<2>;
 
     /// How many positions back a query sees, the own one counted; none for all.
-    fn sees_back(&self) -> Option<usize>;
-
-    /// `[rows, d_model]` to `[rows, draft_vocab]`, f32.
-    fn read(&self, hidden: Tensor<2>) -> Tensor<2>;
+    fn sees_back(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// See [`Drafter::along`]: step by step, each for all places at once.
@@ -58,37 +66,36 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
         if places.is_empty() {
             break;
         }
-        let (read, next) = drafter.step(&inputs, hidden, &mut cache);
-        hidden = next;
+        let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
+        let output = drafter.output(embedded, hidden, &rotation, &inputs.mask(step), &mut cache);
         // Index `t` has seen the token at `t + 1`.
-        let rows: Tensor<2> = read.squeeze_dim(0);
+        let rows: Tensor<2> = output.clone().squeeze_dim(0);
         let rows = rows.narrow(0, places.start - 1, places.len());
         let width = drafter.vocabulary().len();
-        hand_over(rows, (places, step), width, take, |rows| drafter.read(rows));
+        hand_over(rows, (places, step), width, take, |rows| {
+            drafter.read(rows.unsqueeze())
+        });
+        hidden = drafter.next(output);
     }
 }
 
-/// See [`Drafter::along`], for a drafter with a head for each step: what it reads of all places, and the head.
-pub(crate) fn heads(
-    text: &KnownText,
-    width: usize,
-    take: &mut TakeLogits,
-    hidden: impl FnOnce(&[Tensor<2, Int>], &Layout, Tensor<3>) -> Vec<Tensor<2>>,
-    logits: impl Fn(usize, Tensor<2>) -> Tensor<2>,
-) {
+/// See [`Drafter::along`], for a drafter with a head for each step.
+pub(crate) fn heads<D: DraftHeads>(drafter: &D, text: &KnownText, take: &mut TakeLogits) {
     let last = text.features(0, text.rows()).last;
     let device = last.device();
     let following: Vec<_> = (1..=text.depth)
         .map(|by| text.following(by, &device))
         .collect();
-    let hidden = hidden(&following, &text.layout(&device), last);
+    let hidden = drafter.hidden(&following, &text.layout(&device), last);
+    let width = drafter.vocabulary().len();
     for (step, rows) in hidden.into_iter().enumerate() {
         let places = text.places(step);
         if places.is_empty() {
             break;
         }
         let rows = rows.narrow(0, places.start - 1, places.len());
-        hand_over(rows, (places, step), width, take, |rows| logits(step, rows));
+        let head = drafter.output(step);
+        hand_over(rows, (places, step), width, take, |rows| head.logits(rows));
     }
 }
 

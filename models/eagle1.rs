@@ -18,7 +18,6 @@ use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
 use crate::mask::{Mask, token_ids};
 use crate::rope::Rotation;
-use crate::steps::Steps;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
@@ -97,8 +96,9 @@ impl Eagle1 {
         })
     }
 
-    /// Logits of the tokens that follow predicted features. `[rows, d_model]` to `[rows, vocab]`, f32.
-    fn logits(&self, predicted: Tensor<2>) -> Tensor<2> {
+    /// Logits of the tokens that follow predicted features. `[1, rows, d_model]` to `[rows, vocab]`, f32.
+    fn logits(&self, predicted: Tensor<3>) -> Tensor<2> {
+        let predicted: Tensor<2> = predicted.squeeze_dim(0);
         let weight = self.head().cast(predicted.dtype());
         predicted.matmul(weight).cast(DType::F32)
     }
@@ -181,7 +181,7 @@ impl Drafter for Eagle1 {
     }
 
     fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.logits(state.root().squeeze_dim(0))
+        self.logits(state.root())
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
@@ -189,7 +189,7 @@ impl Drafter for Eagle1 {
         let predicted = state.draft(tree, nodes, |features, pass| {
             self.decode(&tokens, features, pass)
         });
-        self.logits(predicted.squeeze_dim(0))
+        self.logits(predicted)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -206,25 +206,19 @@ impl Unrolls for Eagle1 {
         features.last.clone()
     }
 
-    fn step(
+    fn output(
         &self,
-        inputs: &Steps,
+        embedded: Tensor<3>,
         hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Mask,
         cache: &mut UnrolledCache,
-    ) -> (Tensor<3>, Tensor<3>) {
-        let step = cache.len();
-        let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
-        let mask = inputs.mask(step);
-        let predicted = self.unrolled_step(embedded, hidden, &rotation, &mask, cache);
-        (predicted.clone(), predicted)
+    ) -> Tensor<3> {
+        self.unrolled_step(embedded, hidden, rotation, mask, cache)
     }
 
-    fn sees_back(&self) -> Option<usize> {
-        None
-    }
-
-    fn read(&self, hidden: Tensor<2>) -> Tensor<2> {
-        self.logits(hidden)
+    fn read(&self, output: Tensor<3>) -> Tensor<2> {
+        self.logits(output)
     }
 }
 

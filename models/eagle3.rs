@@ -21,7 +21,6 @@ use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids};
 use crate::norm::RmsNorm;
 use crate::rope::Rotation;
-use crate::steps::Steps;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
@@ -188,11 +187,7 @@ impl Eagle3 {
 
     /// `[1, seq, d_model]` to logits over the draft vocabulary, `[seq, draft_vocab]`.
     fn logits(&self, outputs: Tensor<3>) -> Tensor<2> {
-        self.by_head(self.normed(outputs).squeeze_dim(0))
-    }
-
-    /// What the head makes of normed outputs. `[rows, d_model]` to `[rows, draft_vocab]`, f32.
-    fn by_head(&self, normed: Tensor<2>) -> Tensor<2> {
+        let normed: Tensor<2> = self.normed(outputs).squeeze_dim(0);
         let weight = self.head().cast(normed.dtype());
         normed.matmul(weight).cast(DType::F32)
     }
@@ -324,25 +319,27 @@ impl Unrolls for Eagle3 {
         self.fuse(features.captured.clone())
     }
 
-    fn step(
+    fn output(
         &self,
-        inputs: &Steps,
+        embedded: Tensor<3>,
         hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Mask,
         cache: &mut UnrolledCache,
-    ) -> (Tensor<3>, Tensor<3>) {
-        let step = cache.len();
-        let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
-        let mask = inputs.mask(step);
-        let output = self.unrolled_step(embedded, hidden, &rotation, &mask, cache);
-        (self.normed(output.clone()), self.feedback(output))
+    ) -> Tensor<3> {
+        self.unrolled_step(embedded, hidden, rotation, mask, cache)
+    }
+
+    fn next(&self, output: Tensor<3>) -> Tensor<3> {
+        self.feedback(output)
     }
 
     fn sees_back(&self) -> Option<usize> {
         self.window()
     }
 
-    fn read(&self, hidden: Tensor<2>) -> Tensor<2> {
-        self.by_head(hidden)
+    fn read(&self, output: Tensor<3>) -> Tensor<2> {
+        self.logits(output)
     }
 }
 

@@ -303,13 +303,7 @@ impl Drafter for Hydra {
     }
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        heads(
-            text,
-            self.vocabulary().len(),
-            take,
-            |following, layout, last| self.hidden(following, layout, last),
-            |head, hidden| self.output(head).logits(hidden),
-        );
+        heads(self, text, take);
     }
 
     fn rewind(&self, _: &mut State) {}

@@ -76,8 +76,6 @@ pub(super) fn fixed(walk: &Walk, tree: &StaticTree) -> Estimate {
     while place + 1 < walk.text.tokens.len() {
         let drafted = walk.at(place);
         let (mut node, mut accepted) = (None, 0);
-        let goes_on =
-            |node| drafted.steps > accepted_at(tree, node) && !tree.children(node).is_empty();
         while let Some(seen) = drafted.seen.get(accepted) {
             let children = tree.children(node);
             match seen.rank.filter(|&rank| rank < children.len()) {
@@ -86,6 +84,7 @@ pub(super) fn fixed(walk: &Walk, tree: &StaticTree) -> Estimate {
             }
             accepted += 1;
         }
+        let goes_on = drafted.steps > accepted && !tree.children(node).is_empty();
         let candidates = drafted.seen.first().map_or(0, |seen| seen.candidates);
         let nodes = (tree.paths().iter()).filter(|path| {
             path.len() <= drafted.steps && path.iter().all(|&rank| rank < candidates)
@@ -93,7 +92,7 @@ pub(super) fn fixed(walk: &Walk, tree: &StaticTree) -> Estimate {
         let pass = PassRecord {
             drafted: nodes.clone().count(),
             depth: nodes.map(Vec::len).max().unwrap_or(0),
-            ..drafted.pass(accepted, goes_on(node))
+            ..drafted.pass(accepted, goes_on)
         };
         place += pass.emitted;
         found.acceptance.add(&pass);
@@ -101,11 +100,6 @@ pub(super) fn fixed(walk: &Walk, tree: &StaticTree) -> Estimate {
         found.passes.push(pass);
     }
     found
-}
-
-/// Steps to `node`.
-fn accepted_at(tree: &StaticTree, node: Option<usize>) -> usize {
-    node.map_or(0, |node| tree.paths()[node].len())
 }
 
 /// With chains drawn from the drafter's distribution: the passes that are expected.

@@ -25,7 +25,7 @@ pub(super) type Table = Vec<Vec<Seen>>;
 
 /// Goes over `text`. `judges` has the target's logits from the first place on, which are read where `sampling` draws.
 pub(super) fn see(
-    proposer: &mut dyn Proposer,
+    proposer: &dyn Proposer,
     text: &KnownText,
     judges: &Tensor<2>,
     sampling: Option<&Sampling>,
@@ -33,11 +33,10 @@ pub(super) fn see(
     let places = text.tokens.len() - text.first;
     let mut table: Table = vec![Vec::new(); places];
     let mut failed = None;
-    let vocabulary = proposer.vocabulary().clone();
     let look = Look {
         text,
         judges,
-        vocabulary: &vocabulary,
+        vocabulary: proposer.vocabulary(),
         sampling,
     };
     proposer.along(text, &mut |steps, logits| {
@@ -99,7 +98,7 @@ impl Look<'_> {
             logits.clone().sum_dim(1),
         ];
         if let Some(sampling) = self.sampling {
-            columns.push(self.chances(sampling, steps, &tokens, logits)?);
+            columns.push(self.chances(sampling, steps, (&tokens, &known), logits)?);
         }
         let width = columns.iter().map(|column| column.dims()[1]).sum::<usize>();
         let host = host_rows(Tensor::cat(columns, 1))?;
@@ -118,7 +117,7 @@ impl Look<'_> {
         &self,
         sampling: &Sampling,
         steps: &[DraftStep],
-        tokens: &[u32],
+        (tokens, known): (&[u32], &[Option<u32>]),
         logits: Tensor<2>,
     ) -> Result<Tensor<2>> {
         let device = logits.device();
@@ -134,10 +133,6 @@ impl Look<'_> {
         let log_p = log_softmax(judges.clone() / by, 1).gather(1, own);
         let p = softmax(judges / by, 1);
         let (q, log_q) = (softmax(logits.clone() / by, 1), log_softmax(logits / by, 1));
-        let known: Vec<_> = tokens
-            .iter()
-            .map(|&t| self.vocabulary.to_draft(t))
-            .collect();
         let ids = column(known.iter().map(|id| id.unwrap_or(0)), &device);
         let is_known: Vec<f32> = known.iter().map(|id| f32::from(id.is_some())).collect();
         let is_known = Tensor::<1>::from_floats(is_known.as_slice(), &device);

@@ -36,7 +36,7 @@ impl Case {
         let draft = Estimable::of(&self.shape, &self.sampling, verifier).unwrap();
         let tokens = &generation.tokens;
         let found = match OwnText::read(target, &capture, &PROMPT, tokens, self.longest) {
-            Some(text) => estimate(&mut drafter, &text, &draft).unwrap(),
+            Some(text) => estimate(&drafter, &text, &draft).unwrap(),
             None => Estimate::default(),
         };
         (generation, found)
@@ -129,7 +129,7 @@ fn by_estimator(longest: usize, length: usize, sampling: Sampling, stop: &[u32])
         let stopped = answer.last().is_some_and(|last| stop.contains(last));
         if answer.len() == longest || stopped {
             let passes = OwnText::read(&target, &capture, &PROMPT, answer, longest)
-                .map(|own| estimate(&mut ToyDrafter::new(Style::Own), &own, &draft).unwrap())
+                .map(|own| estimate(&ToyDrafter::new(Style::Own), &own, &draft).unwrap())
                 .map_or(0.0, |found| found.acceptance.passes);
             sums[0] += chance;
             sums[1] += chance * passes;
@@ -318,10 +318,10 @@ fn logits_that_are_none_are_an_error() {
     let target = ToyTarget::broken();
     let capture = Capture::default();
     let text = OwnText::read(&target, &capture, &PROMPT, &[1, 2, 3, 0], 4).unwrap();
-    let mut drafter = ToyDrafter::new(Style::Own);
+    let drafter = ToyDrafter::new(Style::Own);
     let shape = DraftShape::Chain { length: 2 };
     let warm = Sampling::at(1.0);
     let draft = Estimable::of(&shape, &warm, VerifierChoice::Exact.at(&warm)).unwrap();
-    let error = estimate(&mut drafter, &text, &draft).unwrap_err();
+    let error = estimate(&drafter, &text, &draft).unwrap_err();
     assert!(error.to_string().contains("not-a-number"), "{error}");
 }

@@ -145,7 +145,7 @@ impl<'a> Rounds<'a> {
     pub(super) fn estimates(
         &mut self,
         decoder: &Decoder,
-        proposer: &mut dyn Proposer,
+        proposer: &dyn Proposer,
         outputs: &[Vec<Answer>],
         draft: &Estimable,
     ) -> Result<Option<EstimateReport>> {

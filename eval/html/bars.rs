@@ -3,7 +3,8 @@ use std::fmt::Write;
 
 use crate::draw::{Axis, label, line};
 use crate::html::chart::{Chart, WIDTH, colour, marker, taus};
-use crate::html::markup::{Table, short, value};
+use crate::html::markup::{Table, short};
+use crate::interval::with_digits;
 
 const LEFT: f64 = 12.0;
 /// Where the largest τ ends; the figures stand behind it.
@@ -160,7 +161,9 @@ fn figures(groups: &[Group]) -> (Table, String) {
     for (name, bars) in groups {
         let cell = |column: &&str| {
             let bar = bars.iter().find(|bar| bar.label == *column);
-            bar.map_or("–".to_owned(), |bar| value(bar.tau, bar.interval, 2))
+            bar.map_or("–".to_owned(), |bar| {
+                with_digits(bar.tau, bar.interval, 2)
+            })
         };
         let cells: Vec<String> = columns.iter().map(cell).collect();
         told.push(format!("{name}: {}", cells.join(", ")));

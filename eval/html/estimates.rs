@@ -1,8 +1,9 @@
 //! What decoding counted beside what the estimator says without decoding.
 use crate::estimate::report::EstimateReport;
 use crate::html::bars::{self, Bar, Group, Named};
-use crate::html::markup::{Table, value};
+use crate::html::markup::Table;
 use crate::html::panel::{Panel, Series, legend};
+use crate::interval::with_digits;
 
 /// What is compared, in the order of its colours.
 const COMPARED: [&str; 2] = ["decoded", "estimated"];
@@ -72,11 +73,11 @@ fn table(all: &[(&Series, &EstimateReport)]) -> Table {
         table.rows.push(vec![
             series.heading.clone(),
             verdict.to_owned(),
-            value(overall.tau, overall.tau_ci95, 2),
-            value(Some(estimate.tau), estimate.tau_ci95, 2),
-            value(overall.alpha, overall.alpha_ci95, 2),
-            value(estimate.alpha, None, 2),
-            value(estimate.alpha_analytic, None, 2),
+            with_digits(overall.tau, overall.tau_ci95, 2),
+            with_digits(Some(estimate.tau), estimate.tau_ci95, 2),
+            with_digits(overall.alpha, overall.alpha_ci95, 2),
+            with_digits(estimate.alpha, None, 2),
+            with_digits(estimate.alpha_analytic, None, 2),
             format!("{:+.1}", estimate.more_passes),
         ]);
     }

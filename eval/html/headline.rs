@@ -3,8 +3,8 @@ use std::fmt::Write;
 
 use crate::draw::escape;
 use crate::html::bars::{self, Bar, Group, Named};
-use crate::html::markup::value;
 use crate::html::panel::{Panel, Series};
+use crate::interval::with_digits;
 use crate::report::Report;
 
 /// Cards that stand at the top; the tables have all settings.
@@ -62,11 +62,17 @@ fn card(series: &Series) -> String {
     let interval = overall.tau_ci95.map_or(String::new(), |[low, high]| {
         format!(" [{low:.2}, {high:.2}]")
     });
-    let mut facts = vec![("α, acceptance", value(overall.alpha, overall.alpha_ci95, 2))];
+    let mut facts = vec![(
+        "α, acceptance",
+        with_digits(overall.alpha, overall.alpha_ci95, 2),
+    )];
     if let Some(speedup) = overall.speedup {
         facts.push((
             "speed-up",
-            format!("{} ×", value(Some(speedup.wall), speedup.wall_ci95, 2)),
+            format!(
+                "{} ×",
+                with_digits(Some(speedup.wall), speedup.wall_ci95, 2)
+            ),
         ));
     }
     facts.push(("prompts", overall.prompts.to_string()));

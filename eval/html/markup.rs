@@ -2,6 +2,7 @@
 use std::fmt::Write;
 
 use crate::draw::escape;
+use crate::interval::with_digits;
 
 /// A table.
 pub(crate) struct Table {
@@ -90,21 +91,10 @@ pub(crate) fn prose(text: &str) -> String {
     html
 }
 
-/// A value with this many digits, and its interval where it has one.
-pub(crate) fn value(value: Option<f64>, interval: Option<[f64; 2]>, digits: usize) -> String {
-    match (value, interval) {
-        (Some(value), Some([low, high])) => {
-            format!("{value:.digits$} [{low:.digits$}, {high:.digits$}]")
-        }
-        (Some(value), None) => format!("{value:.digits$}"),
-        (None, _) => "–".into(),
-    }
-}
-
 /// The same as a percentage of one.
 pub(crate) fn percent(share: Option<f64>, interval: Option<[f64; 2]>) -> String {
     let hundred = |value: f64| 100.0 * value;
-    value(
+    with_digits(
         share.map(hundred),
         interval.map(|ends| ends.map(hundred)),
         0,
@@ -152,9 +142,12 @@ mod tests {
 
     #[test]
     fn figures_are_rounded_with_their_intervals() {
-        assert_eq!(value(Some(2.345), Some([2.0, 3.0]), 2), "2.35 [2.00, 3.00]");
+        assert_eq!(
+            with_digits(Some(2.345), Some([2.0, 3.0]), 2),
+            "2.35 [2.00, 3.00]"
+        );
         assert_eq!(percent(Some(0.25), None), "25");
-        assert_eq!(value(None, None, 2), "–");
+        assert_eq!(with_digits(None, None, 2), "–");
         assert_eq!(short("abcdef", 4), "abc…");
     }
 }

@@ -2,8 +2,9 @@
 use crate::draw::{Axis, label, line, polyline};
 use crate::groups::GroupReport;
 use crate::html::chart::{Chart, WIDTH, colour, marker, taus};
-use crate::html::markup::{Table, value};
+use crate::html::markup::Table;
 use crate::html::panel::Panel;
+use crate::interval::with_digits;
 
 const LEFT: f64 = 36.0;
 const RIGHT: f64 = WIDTH - 14.0;
@@ -118,7 +119,7 @@ fn figures(panel: &Panel, all: &[&[GroupReport]], places: &[&str]) -> (Table, St
         let cell = |place: &&str| {
             let group = groups.iter().find(|group| group.name == *place);
             group.map_or("–".to_owned(), |group| {
-                value(group.tau, group.tau_ci95, 2)
+                with_digits(group.tau, group.tau_ci95, 2)
             })
         };
         let cells: Vec<String> = places.iter().map(cell).collect();

@@ -2,8 +2,9 @@
 use std::fmt::Write;
 
 use crate::html::bars::{self, Bar, Group, Named};
-use crate::html::markup::{Table, prose, value, values};
+use crate::html::markup::{Table, prose, values};
 use crate::html::panel::legend;
+use crate::interval::with_digits;
 use crate::report::Report;
 use crate::served::latency::Latency;
 use crate::served::report::ServedReport;
@@ -110,19 +111,19 @@ fn table(all: &[(String, &ServedReport)]) -> Table {
                 let here = served.in_tree.as_ref();
                 vec![
                     found.tokens.to_string(),
-                    value(found.tau, found.tau_ci95, 2),
-                    value(
+                    with_digits(found.tau, found.tau_ci95, 2),
+                    with_digits(
                         here.and_then(|found| found.tau),
                         here.and_then(|found| found.tau_ci95),
                         2,
                     ),
                     values(&found.survival),
-                    value(
+                    with_digits(
                         Some(found.tokens_per_second),
                         found.tokens_per_second_ci95,
                         1,
                     ),
-                    value(found.speedup, found.speedup_ci95, 2),
+                    with_digits(found.speedup, found.speedup_ci95, 2),
                     milliseconds(found.first_token.as_ref()),
                     milliseconds(found.between_tokens.as_ref()),
                 ]
@@ -138,7 +139,7 @@ fn table(all: &[(String, &ServedReport)]) -> Table {
 fn milliseconds(latency: Option<&Latency>) -> String {
     let scaled = |seconds: f64| 1000.0 * seconds;
     let interval = latency.and_then(|found| found.mean_ci95);
-    value(
+    with_digits(
         latency.map(|found| scaled(found.mean)),
         interval.map(|ends| ends.map(scaled)),
         1,

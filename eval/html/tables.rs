@@ -1,6 +1,7 @@
 //! The tables of all settings and of the spread over prompts.
-use crate::html::markup::{Table, percent, value, values};
+use crate::html::markup::{Table, percent, values};
 use crate::html::panel::Panel;
+use crate::interval::with_digits;
 use crate::report::DatasetReport;
 
 /// What is known of each setting and dataset.
@@ -29,21 +30,21 @@ pub(crate) fn settings(panels: &[Panel]) -> String {
         let cells = [
             dataset.prompts.to_string(),
             dataset.tokens.to_string(),
-            value(dataset.tau, dataset.tau_ci95, 2),
-            value(dataset.alpha, dataset.alpha_ci95, 2),
+            with_digits(dataset.tau, dataset.tau_ci95, 2),
+            with_digits(dataset.alpha, dataset.alpha_ci95, 2),
             values(&dataset.conditional),
-            value(dataset.draft_tokens_per_pass, None, 2),
-            value(
+            with_digits(dataset.draft_tokens_per_pass, None, 2),
+            with_digits(
                 speedup.map(|speedup| speedup.wall),
                 speedup.and_then(|speedup| speedup.wall_ci95),
                 2,
             ),
-            value(speedup.and_then(|speedup| speedup.model), None, 2),
-            value(speedup.and_then(|speedup| speedup.memory_bound), None, 2),
-            value(Some(seconds.draft), None, 2),
-            value(Some(seconds.verify), None, 2),
-            value(Some(seconds.other), None, 2),
-            value(seconds.autoregressive, None, 2),
+            with_digits(speedup.and_then(|speedup| speedup.model), None, 2),
+            with_digits(speedup.and_then(|speedup| speedup.memory_bound), None, 2),
+            with_digits(Some(seconds.draft), None, 2),
+            with_digits(Some(seconds.verify), None, 2),
+            with_digits(Some(seconds.other), None, 2),
+            with_digits(seconds.autoregressive, None, 2),
         ];
         let names = [heading.to_owned(), dataset.name.clone()];
         table.rows.push(names.into_iter().chain(cells).collect());
@@ -72,9 +73,9 @@ pub(crate) fn spread(panels: &[Panel]) -> String {
         let spread = &dataset.spread;
         let count = |count: Option<u64>| count.map_or("–".to_owned(), |count| count.to_string());
         let cells = [
-            value(dataset.tau, dataset.tau_ci95, 2),
-            value(spread.tau_mean, spread.tau_mean_ci95, 2),
-            value(spread.tau_worst_tenth, spread.tau_worst_tenth_ci95, 2),
+            with_digits(dataset.tau, dataset.tau_ci95, 2),
+            with_digits(spread.tau_mean, spread.tau_mean_ci95, 2),
+            with_digits(spread.tau_worst_tenth, spread.tau_worst_tenth_ci95, 2),
             percent(spread.slowed, spread.slowed_ci95),
             count(spread.conversations),
             count(spread.turns_left_out),

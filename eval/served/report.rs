@@ -1,4 +1,5 @@
 //! The part of a report that is of servers.
+use crate::interval::with_digits;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -112,19 +113,19 @@ impl ServedReport {
         let in_tree = self.in_tree.as_ref();
         let cells = [
             found.tokens.to_string(),
-            with_interval(found.tau, found.tau_ci95, 2),
-            with_interval(
+            with_digits(found.tau, found.tau_ci95, 2),
+            with_digits(
                 in_tree.and_then(|found| found.tau),
                 in_tree.and_then(|found| found.tau_ci95),
                 2,
             ),
             shares.join(" "),
-            with_interval(
+            with_digits(
                 Some(found.tokens_per_second),
                 found.tokens_per_second_ci95,
                 1,
             ),
-            with_interval(found.speedup, found.speedup_ci95, 2),
+            with_digits(found.speedup, found.speedup_ci95, 2),
             times(found.first_token.as_ref()),
             times(found.between_tokens.as_ref()),
         ];
@@ -184,23 +185,13 @@ fn times(latency: Option<&Latency>) -> String {
         return "–".into();
     };
     let milliseconds = |seconds: f64| 1000.0 * seconds;
-    let mean = with_interval(
+    let mean = with_digits(
         Some(milliseconds(found.mean)),
         found.mean_ci95.map(|ends| ends.map(milliseconds)),
         1,
     );
     let [median, p99] = [found.median, found.p99].map(milliseconds);
     format!("{mean}, {median:.1}, {p99:.1}")
-}
-
-fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>, digits: usize) -> String {
-    match (value, interval) {
-        (Some(value), Some([low, high])) => {
-            format!("{value:.digits$} [{low:.digits$}, {high:.digits$}]")
-        }
-        (Some(value), None) => format!("{value:.digits$}"),
-        (None, _) => "–".into(),
-    }
 }
 
 #[cfg(test)]

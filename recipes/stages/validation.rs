@@ -67,7 +67,7 @@ impl Validator<'_> {
     /// Of each prompt the tokens emitted and the passes that they take, greedily and with chains: those of a decoder, from
     /// the answers that the target gave once. So the counts of two validations can be compared prompt by prompt.
     fn count(&mut self, trainee: &dyn Train) -> spectrain_train::Result<Vec<[u64; 2]>> {
-        let (Some(mut proposer), false) = (
+        let (Some(proposer), false) = (
             trainee.proposer(self.compute),
             self.answers.prompts.is_empty(),
         ) else {
@@ -84,7 +84,7 @@ impl Validator<'_> {
             if interrupted() {
                 return Err(Error::Interrupted);
             }
-            let found = text.map(|text| estimate(proposer.as_mut(), &text, &draft));
+            let found = text.map(|text| estimate(proposer.as_ref(), &text, &draft));
             let counts = match found.transpose() {
                 Ok(found) => found.unwrap_or_default().acceptance,
                 Err(error) => {
