@@ -39,7 +39,16 @@ pub struct ModelFolder {
 impl ModelFolder {
     /// Opens a folder. Nothing of the weights but their headers is read yet.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_with(path.as_ref(), &|_| true)
+    }
+
+    /// Opens a folder of which only the tensors that `wanted` says are needed: of a model in shards, those without any of
+    /// them need not be there.
+    pub fn open_some(path: impl AsRef<Path>, wanted: &dyn Fn(&str) -> bool) -> Result<Self> {
+        Self::open_with(path.as_ref(), wanted)
+    }
+
+    fn open_with(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Self> {
         regular::check_link(path)?;
         if !path.is_dir() {
             let reason = "no such model folder".to_string();
@@ -61,11 +70,11 @@ impl ModelFolder {
         if regular::is_there(&generation_config) {
             folder.generation_config = Some(generation::read(&generation_config)?);
         }
-        folder.open_weights()?;
+        folder.open_weights(wanted)?;
         Ok(folder)
     }
 
-    fn open_weights(&mut self) -> Result<()> {
+    fn open_weights(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
         let single = self.path.join(WEIGHTS);
         let index = self.path.join(INDEX);
         if regular::is_there(&single) {
@@ -77,7 +86,8 @@ impl ModelFolder {
                 reason: no_weights(&self.path),
             });
         }
-        let weight_map = index::read(&index)?;
+        let mut weight_map = index::read(&index)?;
+        weight_map.retain(|name, _| wanted(name));
         let shards: BTreeSet<&String> = weight_map.values().collect();
         for shard in shards {
             let file = self.path.join(shard);

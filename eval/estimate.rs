@@ -13,74 +13,16 @@ pub(crate) mod report;
 mod seen;
 #[cfg(test)]
 mod tests;
+pub(crate) mod text;
 
-use burn::prelude::*;
-use spectrain_models::{
-    Caches, Capture, Children, DraftShape, Features, KnownText, LogitRows, Pass, Proposer,
-    Sampling, StaticTree, Target, chain,
-};
+use spectrain_models::{Children, DraftShape, KnownText, Proposer, Sampling, StaticTree};
 
 pub use self::passes::Estimate;
 use self::passes::{Walk, drawn, fixed};
 use self::seen::see;
+use self::text::OwnText;
 use crate::error::Result;
 use crate::verify::Verifier;
-
-/// A prompt and the target's own answer, with what the target made of them.
-#[derive(Debug, Clone)]
-pub struct OwnText {
-    /// All tokens.
-    pub tokens: Vec<u32>,
-    /// Where the answer's first token stands, which the prompt's pass gives; 1 or more.
-    pub first: usize,
-    /// Tokens that the text was allowed to grow to.
-    pub limit: usize,
-    /// Of all tokens but the last.
-    pub features: Features,
-    /// Row `i` judges the token at `first + 1 + i`. `[answer - 1, vocab]`
-    pub logits: Tensor<2>,
-}
-
-impl OwnText {
-    /// Runs the target over `prompt` and an `answer` to it. `None` where no decoding pass follows the prompt's. The answer
-    /// ended at a stop token, or where it had `max_new_tokens`.
-    pub fn read(
-        target: &dyn Target,
-        capture: &Capture,
-        prompt: &[u32],
-        answer: &[u32],
-        max_new_tokens: usize,
-    ) -> Option<Self> {
-        if answer.len() < 2 {
-            return None;
-        }
-        let spec = target.spec();
-        let tokens = [prompt, answer].concat();
-        let mut caches = Caches::new(spec.layers, tokens.len());
-        let mut run = |tokens: &[u32], logits| {
-            let parents = &chain(tokens.len());
-            let pass = Pass {
-                tokens,
-                parents,
-                logits,
-            };
-            target.decode(pass, &mut caches, capture)
-        };
-        let known = run(prompt, LogitRows::Last).features;
-        let written = run(&answer[..answer.len() - 1], LogitRows::All);
-        let join = |a: Tensor<3>, b: Tensor<3>| Tensor::cat(vec![a, b], 1);
-        Some(Self {
-            first: prompt.len(),
-            limit: spec.max_positions.min(prompt.len() + max_new_tokens),
-            tokens,
-            features: Features {
-                captured: join(known.captured, written.features.captured),
-                last: join(known.last, written.features.last),
-            },
-            logits: written.logits,
-        })
-    }
-}
 
 /// A way of drafting that needs no decoding to be judged.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,7 +90,7 @@ pub fn estimate(proposer: &dyn Proposer, text: &OwnText, draft: &Estimable) -> R
         How::Fixed(_) => None,
         How::Drawn(_, sampling) => Some(sampling),
     };
-    let seen = see(proposer, &known, &text.logits, sampling)?;
+    let seen = see(proposer, &known, &text.judges, sampling)?;
     let walk = Walk {
         text: &known,
         seen: &seen,

@@ -7,9 +7,10 @@ use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 use crate::bootstrap::bootstrap;
 use crate::calibrate::measure as measure_ranks;
 use crate::cost::Cost;
+use crate::counts::Counts;
 use crate::draft::{DraftChoice, DraftReport};
 use crate::error::{Error, Result};
-use crate::estimate::Estimable;
+use crate::estimate::{Estimable, Estimate};
 use crate::evaluate::rounds::Rounds;
 use crate::evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings, Warm};
 use crate::greedy_test::{Comparison, Place};
@@ -111,7 +112,7 @@ pub fn evaluate(
 }
 
 /// What was measured of a setting. `share` is what a pass of the drafter reads of parameters, of those of the target.
-fn reported(
+pub(crate) fn reported(
     (sampling, verifier, draft): (&Sampling, &dyn Verifier, DraftReport),
     measured: &[(&PromptSet, Vec<Measured>)],
     share: f64,
@@ -218,7 +219,8 @@ fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
 }
 
 /// Counts and times of one conversation, all of its turns together.
-struct Measured {
+#[derive(Default)]
+pub(crate) struct Measured {
     acceptance: Acceptance,
     /// The same turn by turn, as far as the spread depends on it.
     decoded: Decoded,
@@ -266,6 +268,17 @@ impl Measured {
         passes().for_each(|pass| measured.acceptance.add(pass));
         measured.decoded.speedup = wall_speedup(std::iter::once(&measured));
         measured
+    }
+
+    /// Adds a turn that was not decoded.
+    pub(crate) fn add_expected(&mut self, turn: &Estimate) {
+        self.acceptance.merge(&turn.acceptance);
+        self.decoded.turns.push(Counts::of(&turn.acceptance));
+    }
+
+    /// Draft steps that were judged.
+    pub(crate) fn judged(&self) -> f64 {
+        self.acceptance.tested.iter().sum()
     }
 }
 
@@ -315,6 +328,7 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
         tau_ci95: interval(Acceptance::tau),
         alpha: pooled.alpha(),
         alpha_ci95: interval(Acceptance::alpha),
+        alpha_analytic: None,
         conditional: pooled.conditional(),
         survival: pooled.survival(),
         draft_tokens_per_pass: pooled.draft_tokens_per_pass(),

@@ -9,6 +9,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bootstrap;
+use crate::counts::Counts;
 use crate::interval::with_interval;
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::speculate::PassRecord;
@@ -240,8 +241,8 @@ struct Group {
     prompts: u64,
     accepted: u64,
     tested: u64,
-    /// Each conversation with its tokens and passes.
-    clusters: Vec<(usize, [u64; 2])>,
+    /// Each conversation with what was counted in it.
+    clusters: Vec<(usize, Counts)>,
 }
 
 impl Group {
@@ -254,42 +255,37 @@ impl Group {
             .last()
             .is_none_or(|(last, _)| *last != cluster)
         {
-            self.clusters.push((cluster, [0, 0]));
+            self.clusters.push((cluster, Counts::default()));
         }
-        if let Some((_, [tokens, held])) = self.clusters.last_mut() {
-            *tokens += sum(|pass| pass.emitted);
-            *held += passes.len() as u64;
+        if let Some((_, counts)) = self.clusters.last_mut() {
+            counts.tokens += sum(|pass| pass.emitted) as f64;
+            counts.passes += passes.len() as f64;
         }
     }
 
     fn report(self, name: String, seed: u64) -> GroupReport {
-        let all: Vec<&(usize, [u64; 2])> = self.clusters.iter().collect();
-        let [tokens, passes] = pooled(&all);
+        let all: Counts = self.clusters.iter().map(|(_, counts)| *counts).sum();
+        let pooled = |drawn: &[&(usize, Counts)]| {
+            drawn
+                .iter()
+                .map(|(_, counts)| *counts)
+                .sum::<Counts>()
+                .tau()
+        };
         // Of one conversation nobody knows how others are.
         let several = self.clusters.len() > 1;
         GroupReport {
             name,
             prompts: self.prompts,
-            passes,
-            tokens,
-            tau: ratio(pooled(&all)),
+            passes: all.passes as u64,
+            tokens: all.tokens as u64,
+            tau: all.tau(),
             tau_ci95: several
-                .then(|| bootstrap(&self.clusters, seed, |drawn| ratio(pooled(drawn))))
+                .then(|| bootstrap(&self.clusters, seed, pooled))
                 .flatten(),
-            alpha: ratio([self.accepted, self.tested]),
+            alpha: (self.tested > 0).then(|| self.accepted as f64 / self.tested as f64),
         }
     }
-}
-
-fn pooled(clusters: &[&(usize, [u64; 2])]) -> [u64; 2] {
-    let add = |[tokens, passes]: [u64; 2], (_, more): &&(usize, [u64; 2])| {
-        [tokens + more[0], passes + more[1]]
-    };
-    clusters.iter().fold([0, 0], add)
-}
-
-fn ratio([part, whole]: [u64; 2]) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 /// Tables of τ, one for each column that any setting was broken down by, with a column of figures for each setting under its

@@ -7,6 +7,7 @@ use spectrain_checkpoints::Mismatch;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
 use crate::bootstrap::bootstrap;
+use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::report::{DatasetReport, Report, SettingReport};
 
@@ -64,18 +65,14 @@ impl PairedReport {
     }
 
     /// Of pairs of tokens and passes, the compared report's first. `None` where either has no passes.
-    fn of(setting: String, pairs: &[[[u64; 2]; 2]]) -> Option<Self> {
-        let tau = |drawn: &[&[[u64; 2]; 2]], report: usize| {
-            let sum = |part: usize| drawn.iter().map(|pair| pair[report][part]).sum::<u64>();
-            let (tokens, passes) = (sum(0), sum(1));
-            (passes > 0).then(|| tokens as f64 / passes as f64)
+    fn of(setting: String, pairs: &[[Counts; 2]]) -> Option<Self> {
+        let tau = |drawn: &[&[Counts; 2]], report: usize| {
+            drawn.iter().map(|pair| pair[report]).sum::<Counts>().tau()
         };
-        let difference = |drawn: &[&[[u64; 2]; 2]]| Some(tau(drawn, 1)? - tau(drawn, 0)?);
+        let difference = |drawn: &[&[Counts; 2]]| Some(tau(drawn, 1)? - tau(drawn, 0)?);
         let all: Vec<_> = pairs.iter().collect();
-        // τ of a conversation is larger where as many tokens take fewer passes.
-        let larger = |a: &[u64; 2], b: &[u64; 2]| a[0] * b[1] > b[0] * a[1];
-        let better = pairs.iter().filter(|[a, b]| larger(b, a)).count();
-        let worse = pairs.iter().filter(|[a, b]| larger(a, b)).count();
+        let better = pairs.iter().filter(|[a, b]| b.exceeds(*a)).count();
+        let worse = pairs.iter().filter(|[a, b]| a.exceeds(*b)).count();
         Some(Self {
             setting,
             conversations: pairs.len(),
@@ -150,7 +147,7 @@ pub fn paired(baseline: &Report, report: &Report) -> Result<Vec<PairedReport>> {
 fn pairs(
     baseline: &Report,
     (one, other): (&SettingReport, &SettingReport),
-) -> Result<Vec<[[u64; 2]; 2]>> {
+) -> Result<Vec<[Counts; 2]>> {
     let mut pairs = Vec::new();
     for dataset in &other.datasets {
         let name = &dataset.name;
@@ -206,7 +203,7 @@ mod tests {
     use crate::draft::DraftReport;
     use crate::report::{DrafterReport, TargetReport};
 
-    fn report(counts: Vec<[u64; 2]>, prompts: &str, target: &str) -> Report {
+    fn report(counts: Vec<Counts>, prompts: &str, target: &str) -> Report {
         let dataset = DatasetReport {
             name: "eval".into(),
             counts,
@@ -238,8 +235,12 @@ mod tests {
     }
 
     /// Conversations of 120 tokens that differ much among themselves.
-    fn counts(more: u64) -> Vec<[u64; 2]> {
-        (0..40).map(|at| [120, 30 + at % 37 + more]).collect()
+    fn counts(more: u64) -> Vec<Counts> {
+        (0..40).map(|at| of(30 + at % 37 + more)).collect()
+    }
+
+    fn of(passes: u64) -> Counts {
+        Counts::from([120.0, passes as f64])
     }
 
     #[test]
@@ -266,7 +267,7 @@ mod tests {
 
     #[test]
     fn ups_and_downs_are_not_told_apart() {
-        let mixed = (0..40).map(|at| [120, 30 + at % 37 + at % 3]).collect();
+        let mixed = (0..40).map(|at| of(30 + at % 37 + at % 3)).collect();
         let found = &paired(&report(counts(1), "p", "t"), &report(mixed, "p", "t")).unwrap()[0];
         assert_eq!(found.verdict(), PairedVerdict::NotToldApart, "{found}");
         assert!(found.sign_test > 0.3, "{found}");

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use spectrain_checkpoints::Mismatch;
 use spectrain_models::Sampling;
 
+use crate::counts::Counts;
 use crate::draft::DraftReport;
 use crate::error::{Error, Result};
 use crate::estimate::report::EstimateReport;
@@ -17,6 +18,7 @@ use crate::interval::with_interval;
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
 use crate::spread::{self, SpreadReport};
+use crate::texts::report::TextsReport;
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -65,6 +67,9 @@ pub struct Report {
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
     pub lossless: LosslessReport,
+    /// The texts that all of it is computed from, where nothing was decoded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<TextsReport>,
     /// What servers did with the same prompts: one for each server, temperature and number of requests under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served: Vec<ServedReport>,
@@ -161,6 +166,9 @@ pub struct DatasetReport {
     /// Its 95 % interval over prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha_ci95: Option<[f64; 2]>,
+    /// The analytic α, mean of `Σ min(p, q)` over the draft steps judged, where drafts are drawn and nothing was decoded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alpha_analytic: Option<f64>,
     /// `α_k` from `k = 1`: accepted, of the passes in which step `k` was judged.
     pub conditional: Vec<f64>,
     /// `s_k` from `k = 1`: passes that accepted at least `k`; `τ = 1 + Σ s_k`.
@@ -180,7 +188,7 @@ pub struct DatasetReport {
     pub spread: SpreadReport,
     /// Tokens and passes of each conversation, to be compared with those of another drafter on the same prompts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub counts: Vec<[u64; 2]>,
+    pub counts: Vec<Counts>,
     /// Hash of the prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompts_sha256: Option<String>,
@@ -320,6 +328,7 @@ impl Report {
             device: Map::new(),
             settings,
             lossless: LosslessReport::default(),
+            texts: None,
             served: Vec::new(),
             settings_recommended: None,
             seeds: BTreeMap::new(),
@@ -402,6 +411,9 @@ impl Report {
             }
         }
         text.push_str(&legend(self.settings.iter()));
+        if let Some(texts) = &self.texts {
+            _ = write!(text, "\nAcceptance was {texts}.\n");
+        }
         text.push_str(&self.estimates());
         text.push_str(&self.breakdown());
         text.push_str(&self.lossless.greedy_lines());

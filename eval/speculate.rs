@@ -11,6 +11,7 @@ use spectrain_models::{
     Proposer, Sampling, Target, TargetOutput, chain, depths,
 };
 
+use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::verify::Verifier;
 use crate::verify::rows::choose;
@@ -104,9 +105,11 @@ impl Generation {
     }
 
     /// Tokens that the passes emitted, and how many passes that were.
-    pub(crate) fn counts(&self) -> [u64; 2] {
-        let emitted = self.passes.iter().map(|pass| pass.emitted as u64);
-        [emitted.sum(), self.passes.len() as u64]
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            tokens: self.passes.iter().map(|pass| pass.emitted as f64).sum(),
+            passes: self.passes.len() as f64,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bootstrap;
+use crate::counts::Counts;
 
 /// The spread over the prompts of a dataset. What no event tells is left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,8 +38,8 @@ pub struct SpreadReport {
 /// What the spread is made of: one conversation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Decoded {
-    /// Tokens and passes of each turn.
-    pub(crate) turns: Vec<[u64; 2]>,
+    /// What was counted in each turn.
+    pub(crate) turns: Vec<Counts>,
     /// Turns that were not asked.
     pub(crate) left_out: u64,
     /// How many times faster it was than without the drafter, where that was measured.
@@ -46,11 +47,9 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Tokens and passes of all turns.
-    pub(crate) fn counts(&self) -> [u64; 2] {
-        let add =
-            |[tokens, passes]: [u64; 2], more: &[u64; 2]| [tokens + more[0], passes + more[1]];
-        self.turns.iter().fold([0, 0], add)
+    /// All turns together.
+    pub(crate) fn counts(&self) -> Counts {
+        self.turns.iter().copied().sum()
     }
 }
 
@@ -88,21 +87,18 @@ fn tau_mean(conversations: &[&Decoded]) -> Option<f64> {
     let turns = conversations
         .iter()
         .flat_map(|conversation| &conversation.turns);
-    mean(turns.filter_map(|&counts| tau(counts)))
+    mean(turns.filter_map(|counts| counts.tau()))
 }
 
 fn worst_tenth(conversations: &[&Decoded]) -> Option<f64> {
     let pooled = |conversation: &&Decoded| {
         let counts = conversation.counts();
-        Some((tau(counts)?, counts))
+        Some((counts.tau()?, counts))
     };
-    let mut taus: Vec<(f64, [u64; 2])> = conversations.iter().filter_map(pooled).collect();
+    let mut taus: Vec<(f64, Counts)> = conversations.iter().filter_map(pooled).collect();
     taus.sort_by(|one, other| one.0.total_cmp(&other.0));
     let worst = taus.iter().take(taus.len().div_ceil(TENTHS));
-    let sum = worst.fold([0, 0], |sum: [u64; 2], (_, counts)| {
-        [sum[0] + counts[0], sum[1] + counts[1]]
-    });
-    tau(sum)
+    worst.map(|(_, counts)| *counts).sum::<Counts>().tau()
 }
 
 fn slowed(conversations: &[&Decoded]) -> Option<f64> {
@@ -110,10 +106,6 @@ fn slowed(conversations: &[&Decoded]) -> Option<f64> {
         .iter()
         .filter_map(|conversation| conversation.speedup);
     mean(speedups.map(|speedup| f64::from(speedup < 1.0)))
-}
-
-fn tau([tokens, passes]: [u64; 2]) -> Option<f64> {
-    (passes > 0).then(|| tokens as f64 / passes as f64)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -178,9 +170,12 @@ pub(crate) fn table(rows: &[(String, String, SpreadReport)]) -> String {
 mod tests {
     use super::*;
 
-    fn decoded(turns: &[[u64; 2]], speedup: Option<f64>) -> Decoded {
+    fn decoded(turns: &[[u32; 2]], speedup: Option<f64>) -> Decoded {
         Decoded {
-            turns: turns.to_vec(),
+            turns: turns
+                .iter()
+                .map(|&turn| turn.map(f64::from).into())
+                .collect(),
             left_out: 0,
             speedup,
         }

@@ -10,7 +10,7 @@ use spectrain_checkpoints::{DType, ModelFolder};
 use crate::error::{Error, Result};
 use crate::linear::Bias;
 use crate::rope::{RopeConfig, RopeScaling};
-use crate::target::TargetSpec;
+use crate::target::{TargetParts, TargetSpec};
 use crate::transformer::{Transformer, TransformerConfig};
 use crate::weights::{FolderWeights, Scope};
 
@@ -31,6 +31,31 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
     let target = Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)?;
     weights.finish(&ignored)?;
     Ok(target.from_folder(folder.path()))
+}
+
+/// Loads what a drafter shares of the target in `folder`: its embedding, final norm and head, as `dtype`. Of a target in shards
+/// only those with one of the three have to be there.
+pub fn load_parts(folder: &Path, device: &Device, dtype: DType) -> Result<TargetParts> {
+    let needed = ["model.embed_tokens.", "model.norm.", "lm_head."];
+    let wanted = |name: &str| needed.iter().any(|prefix| name.starts_with(prefix));
+    let folder = ModelFolder::open_some(folder, &wanted)?;
+    let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
+    let spec = config.spec.clone();
+    let without_layers = TransformerConfig {
+        spec: TargetSpec {
+            layers: 0,
+            ..spec.clone()
+        },
+        windows: Vec::new(),
+        ..config
+    };
+    let mut weights = FolderWeights::new(&folder, "model.");
+    let mut scope = Scope::root(&mut weights, device, dtype);
+    let target = Transformer::new(&mut scope, without_layers)?.from_folder(folder.path());
+    Ok(TargetParts {
+        spec,
+        ..target.parts()
+    })
 }
 
 /// Tensors some checkpoints carry that hold nothing of their own.

@@ -49,7 +49,7 @@ pub mod weights;
 pub use attend::{Projected, attend, scores, weigh};
 pub use attention::{Attention, AttentionConfig};
 pub use cache::KvCache;
-pub use config::{ignored_tensors, load_target};
+pub use config::{ignored_tensors, load_parts, load_target};
 pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
 pub use draft::{Draft, DraftRequest, Proposal};
 pub use draft_shape::{Children, DraftShape, StaticTree};

@@ -57,6 +57,7 @@ mod served;
 mod served_engines;
 mod several_targets;
 mod target_parity;
+mod texts;
 mod tiny;
 mod train_decode;
 mod trainers;

@@ -5,6 +5,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{DraftStep, KnownText, Proposer, Sampling};
 
 use crate::error::{Error, Result};
+use crate::estimate::text::Judges;
 use crate::verify::rows::{host_rows, processed};
 
 /// What a drafter makes of the text's token at one step of a draft.
@@ -27,7 +28,7 @@ pub(super) type Table = Vec<Vec<Seen>>;
 pub(super) fn see(
     proposer: &dyn Proposer,
     text: &KnownText,
-    judges: &Tensor<2>,
+    judges: &Judges,
     sampling: Option<&Sampling>,
 ) -> Result<Table> {
     let places = text.tokens.len() - text.first;
@@ -63,7 +64,7 @@ pub(super) fn see(
 /// What is looked at.
 struct Look<'a> {
     text: &'a KnownText<'a>,
-    judges: &'a Tensor<2>,
+    judges: &'a Judges,
     vocabulary: &'a DraftVocabulary,
     sampling: Option<&'a Sampling>,
 }
@@ -122,9 +123,7 @@ impl Look<'_> {
     ) -> Result<Tensor<2>> {
         let device = logits.device();
         let rows = steps.iter().map(|at| at.place + at.step - self.text.first);
-        let rows: Vec<i64> = rows.map(|row| row as i64).collect();
-        let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &device);
-        let judges = self.judges.clone().select(0, rows);
+        let judges = self.judges.logits(&rows.collect::<Vec<_>>());
         if sampling.top_k > 0 || sampling.top_p < 1.0 {
             return self.restricted(sampling, tokens, logits, judges);
         }

@@ -1,5 +1,7 @@
 use rand::{SeedableRng, rngs::StdRng};
 
+use spectrain_models::Capture;
+
 use super::*;
 use crate::speculate::PassRecord;
 use crate::speculate::{DecodeSettings, Decoder, Generation};

@@ -7,7 +7,8 @@ use spectrain_models::{DraftShape, Proposer, Sampling};
 
 use crate::error::Result;
 use crate::estimate::report::{Compared, EstimateReport};
-use crate::estimate::{Estimable, OwnText, estimate};
+use crate::estimate::text::OwnText;
+use crate::estimate::{Estimable, estimate};
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::sampling_test::{SamplingReport, SamplingTest};

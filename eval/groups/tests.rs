@@ -1,4 +1,5 @@
 use super::*;
+use crate::counts::Counts;
 use crate::speculate::Generation;
 
 fn pass(accepted: usize) -> PassRecord {
@@ -141,16 +142,15 @@ fn passes_are_grouped_by_where_they_begin() {
 #[test]
 fn the_groups_of_each_column_add_up_to_the_whole() {
     let (sets, answers) = sets();
-    let whole: [u64; 2] = answers.iter().flatten().fold([0, 0], |sum, answer| {
-        let [tokens, passes] = answer.generation.counts();
-        [sum[0] + tokens, sum[1] + passes]
-    });
+    let whole: Counts = (answers.iter().flatten())
+        .map(|answer| answer.generation.counts())
+        .sum();
     let thinking = Thinking { begins: 1, ends: 2 };
     for (column, groups) in groups(&sets, &answers, Some(thinking), 1) {
         let sum = |count: fn(&GroupReport) -> u64| groups.iter().map(count).sum::<u64>();
         assert_eq!(
-            [sum(|group| group.tokens), sum(|group| group.passes)],
-            whole,
+            [sum(|group| group.tokens), sum(|group| group.passes)].map(|sum| sum as f64),
+            [whole.tokens, whole.passes],
             "{column}"
         );
         if !["position", "part"].contains(&column.as_str()) {

@@ -20,6 +20,7 @@ pub(crate) fn dataset() -> DatasetReport {
         tau_ci95: Some([2.25, 2.75]),
         alpha: Some(0.6875),
         alpha_ci95: Some([0.5, 0.75]),
+        alpha_analytic: None,
         conditional: vec![0.75, 0.5],
         survival: vec![1.0, 0.5],
         accepted_histogram: vec![0, 6, 6],
@@ -37,7 +38,7 @@ pub(crate) fn dataset() -> DatasetReport {
             autoregressive: Some(2.625),
         },
         spread: SpreadReport::default(),
-        counts: vec![[18, 8], [12, 4]],
+        counts: vec![[18.0, 8.0].into(), [12.0, 4.0].into()],
         prompts_sha256: Some("ab".into()),
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 use spectrain_checkpoints::printable_lines;
 
 /// Time between two lines where there is no terminal.
@@ -74,6 +75,11 @@ pub fn print(text: impl Display) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a result for programs.
+pub fn print_json(value: &Value) -> Result<()> {
+    print(format!("{value:#}\n"))
 }
 
 fn bar(what: &str, total: u64) -> ProgressBar {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use serde_json::{Map, Value, json};
 use spectrain_data::features::disk_bytes;
 use spectrain_models::TargetSpec;
 use spectrain_train::{Judges, TrainConfig, Workload};
@@ -119,6 +120,41 @@ impl Estimate {
             _ = writeln!(text, "  {name:22} {value}");
         }
         text
+    }
+
+    /// What [`text`](Self::text) says, as numbers.
+    pub(super) fn json(&self, sizes: &Sizes, device: &str) -> Value {
+        let (memory, (speed, source)) = (&self.memory, &self.speed);
+        let peaks = self.peaks.iter();
+        let peaks: Map<String, Value> = peaks
+            .map(|(stage, bytes)| ((*stage).to_owned(), json!(bytes)))
+            .collect();
+        let seconds = self
+            .train_tokens
+            .map(|tokens| tokens as f64 * self.flops_per_token / speed);
+        json!({
+            "target": {"parameters": self.target_parameters, "source": sizes.source},
+            "drafter": {
+                "trained_parameters": self.footprint.parameters,
+                "frozen_parameters": self.footprint.frozen,
+                "draft_vocab": self.footprint.draft_vocab,
+            },
+            "memory_bytes": {
+                "target": self.target_bytes,
+                "drafter": memory.drafter,
+                "activations": memory.activations,
+                "loss": memory.loss,
+                "batches": memory.batches,
+                "saving": memory.saving,
+                "peak_of_stage": peaks,
+            },
+            "disk_bytes": {"checkpoints": self.checkpoint_bytes, "features": self.feature_bytes},
+            "data_tokens": self.data_tokens,
+            "trained_tokens": self.train_tokens,
+            "flop_per_token": self.flops_per_token,
+            "speed": {"flop_per_second": speed, "device": device, "source": source},
+            "training_seconds": seconds,
+        })
     }
 
     fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Error, Result};
+use serde_json::{Value, json};
 
 use crate::plan::preflight::Asked;
 
@@ -24,6 +25,8 @@ pub use estimate::Estimate;
 pub struct Plan {
     /// The text of `--plan`.
     pub text: String,
+    /// The same for programs: bytes, seconds and counts as plain numbers; `null` for what is not known yet.
+    pub json: Value,
     /// What would stop the run first.
     pub refusal: Option<Error>,
 }
@@ -34,7 +37,8 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     let run = asked.runs.join(&recipe.name);
     let mut text = format!("{}\n", recipe.toml.trim_end());
     _ = writeln!(text, "\nrun: {}\nstages:", run.display());
-    for (name, state) in stages::stages(asked)? {
+    let stages = stages::stages(asked)?;
+    for (name, state) in &stages {
         _ = writeln!(text, "  {name:9} {state}");
     }
     let refusals = asked.refusals();
@@ -45,6 +49,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         _ = writeln!(text, "  {refusal:#}");
     }
     text.push_str("\nestimates:\n");
+    let mut estimates = Value::Null;
     match target_sizes::of(recipe) {
         None => {
             let model = recipe.model().unwrap_or_default();
@@ -52,12 +57,26 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
             _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
         }
         Some(found) => match Estimate::of(asked, &found) {
-            Ok(estimate) => text.push_str(&estimate.text(recipe, &found, asked.device)),
+            Ok(estimate) => {
+                text.push_str(&estimate.text(recipe, &found, asked.device));
+                estimates = estimate.json(&found, asked.device);
+            }
             Err(error) => _ = writeln!(text, "  none: {error:#}"),
         },
     }
-    let refusal = refusals.into_iter().next();
-    Ok(Plan { text, refusal })
+    let stage = |(name, state): &(&str, String)| json!({"name": name, "state": state});
+    let json = json!({
+        "recipe": recipe.json,
+        "run": run,
+        "stages": stages.iter().map(stage).collect::<Vec<_>>(),
+        "refused": refusals.iter().map(|refusal| format!("{refusal:#}")).collect::<Vec<_>>(),
+        "estimates": estimates,
+    });
+    Ok(Plan {
+        text,
+        json,
+        refusal: refusals.into_iter().next(),
+    })
 }
 
 /// What the run takes, where the sizes of its target need no download.

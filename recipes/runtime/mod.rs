@@ -16,4 +16,5 @@ pub mod server;
 pub(crate) mod sizes;
 pub mod target;
 pub mod text;
+pub mod texts;
 pub mod trial;

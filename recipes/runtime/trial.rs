@@ -233,7 +233,7 @@ impl Trial<'_> {
 }
 
 /// The tokens around what a target thinks, where it has both.
-fn thinking(tokenizer: &Tokenizer) -> Option<Thinking> {
+pub(crate) fn thinking(tokenizer: &Tokenizer) -> Option<Thinking> {
     Some(Thinking {
         begins: tokenizer.token_id("<think>")?,
         ends: tokenizer.token_id("</think>")?,

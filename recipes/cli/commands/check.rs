@@ -1,16 +1,18 @@
 //! `spectrain check`: whether a drafter's folder is as it was written, and for this target.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_eval::DraftReport;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument};
 use crate::cli::commands::prompts::prompts_in;
-use crate::cli::progress::print;
+use crate::cli::progress::{print, print_json};
 use crate::recipe::tables::TargetType;
 use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
@@ -36,55 +38,154 @@ pub struct CheckArguments {
     /// Conversations to measure τ with; without them the target makes up texts
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
+    /// Print what is found as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
     device: DeviceArgument,
 }
 
+/// What is found of a drafter.
+#[derive(Debug, Default, Serialize)]
+struct Checked {
+    family: String,
+    /// Whether its folder says how it was written; then every tensor and the configuration is as it was.
+    sealed: bool,
+    target: MadeFor,
+    /// What its report says, setting by setting.
+    reported: Vec<Reported>,
+    measured: Measured,
+}
+
+/// The target that a drafter's folder names.
+#[derive(Debug, Default, Serialize)]
+struct MadeFor {
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    relation: Relation,
+}
+
+/// What the target that is given has to do with the one that is named.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Relation {
+    /// None is named.
+    #[default]
+    Unsaid,
+    /// It is the one that the drafter was trained for.
+    TrainedFor,
+    /// It is the one that the drafter was imported for.
+    ImportedFor,
+    /// It is another one, and the drafter needs no more of it than its tokens.
+    DraftsByText,
+}
+
+/// A setting of the report in a drafter's folder.
+#[derive(Debug, Serialize)]
+struct Reported {
+    temperature: Value,
+    draft: DraftReport,
+    tau: f64,
+}
+
+/// What is accepted of the drafts for some prompts, at temperature 0.
+#[derive(Debug, Default, Serialize)]
+struct Measured {
+    tau: f64,
+    accepted: usize,
+    passes: usize,
+    /// Whether the target made the texts up.
+    made_up: bool,
+}
+
 /// Runs the command.
 pub fn run(arguments: &CheckArguments) -> Result<()> {
     let folder = &drafter_at::folder_of(&arguments.drafter, &arguments.runs)?;
     let model = ModelFolder::open(folder)?;
-    let family = dialect_of(&model)?.family;
-    let sealed = if seal::check(&model)? {
-        ", as it was written: every tensor and the configuration"
-    } else {
-        " of another program: nothing says how it was written"
+    let mut checked = Checked {
+        family: dialect_of(&model)?.family.to_string(),
+        sealed: seal::check(&model)?,
+        ..Checked::default()
     };
-    print(format!("{family} drafter{sealed}\n"))?;
+    let tell = |line: String| {
+        if arguments.json {
+            Ok(())
+        } else {
+            print(format!("{line}\n"))
+        }
+    };
+    tell(checked.seal())?;
     let target = target::resolve(&arguments.target, None)?;
-    print(format!("{}\n", made_for(arguments, &model, &target)?))?;
+    checked.target = made_for(arguments, &model, &target)?;
+    tell(checked.target.to_string())?;
     let name = &arguments.device.device;
     let dtype = device::target_dtype(TargetType::Auto, name);
     let pair = Pair::open(&target, folder, &device::device(name)?, dtype)?;
-    for line in reported(&model) {
-        print(format!("{line}\n"))?;
+    checked.reported = reported(&model);
+    for report in &checked.reported {
+        tell(report.to_string())?;
     }
-    print(measured(arguments, &pair, (folder, &target))?)
+    checked.measured = measured(arguments, &pair, (folder, &target))?;
+    tell(checked.measured.to_string())?;
+    if arguments.json {
+        print_json(&json!(checked))?;
+    }
+    Ok(())
+}
+
+impl Checked {
+    fn seal(&self) -> String {
+        let sealed = if self.sealed {
+            ", as it was written: every tensor and the configuration"
+        } else {
+            " of another program: nothing says how it was written"
+        };
+        format!("{} drafter{sealed}", self.family)
+    }
 }
 
 /// Which target a drafter says it is for. Fails where that is another one and matters.
-fn made_for(arguments: &CheckArguments, drafter: &ModelFolder, target: &Path) -> Result<String> {
+fn made_for(arguments: &CheckArguments, drafter: &ModelFolder, target: &Path) -> Result<MadeFor> {
     let Some(named) = target::trained_for(drafter) else {
-        return Ok("the folder does not say which target it is for".into());
+        return Ok(MadeFor::default());
     };
-    if named.sha256 == target::sha256(target)? {
-        let assumed = target::is_assumed(drafter);
-        let how = if assumed { "imported" } else { "trained" };
-        return Ok(format!("{how} for this target, `{}`", named.model));
-    }
-    match target::other_target(drafter, target)? {
-        Some(named) => bail!(
+    let relation = if named.sha256 == target::sha256(target)? {
+        if target::is_assumed(drafter) {
+            Relation::ImportedFor
+        } else {
+            Relation::TrainedFor
+        }
+    } else if let Some(named) = target::other_target(drafter, target)? {
+        bail!(
             "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
             drafter.path().display(),
             named.model,
             arguments.target
-        ),
-        None => Ok(format!(
-            "trained for `{}`; it drafts by text alone, for any target with its tokens",
-            named.model
-        )),
+        );
+    } else {
+        Relation::DraftsByText
+    };
+    Ok(MadeFor {
+        model: Some(named.model),
+        relation,
+    })
+}
+
+impl fmt::Display for MadeFor {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let model = self.model.as_deref().unwrap_or_default();
+        match self.relation {
+            Relation::Unsaid => write!(f, "the folder does not say which target it is for"),
+            Relation::TrainedFor => write!(f, "trained for this target, `{model}`"),
+            Relation::ImportedFor => write!(f, "imported for this target, `{model}`"),
+            Relation::DraftsByText => write!(
+                f,
+                "trained for `{model}`; it drafts by text alone, for any target with its tokens"
+            ),
+        }
     }
 }
 
@@ -93,38 +194,59 @@ fn measured(
     arguments: &CheckArguments,
     pair: &Pair,
     (folder, target): (&Path, &Path),
-) -> Result<String> {
-    let (prompts, what, hint) = match &arguments.prompts {
-        Some(path) => {
-            let prompts = prompts_in(path, (folder, target), &arguments.template, PROMPTS)?;
-            (prompts, "the prompts", "")
-        }
-        None => (
-            pair.generated_prompts(PROMPTS)?,
-            "texts that the target made up",
-            "it drafts; `--prompts FILE` or `spectrain evaluate` says how well\n",
-        ),
+) -> Result<Measured> {
+    let prompts = match &arguments.prompts {
+        Some(path) => prompts_in(path, (folder, target), &arguments.template, PROMPTS)?,
+        None => pair.generated_prompts(PROMPTS)?,
     };
     let decoded = accepted(pair, &prompts)?;
-    Ok(format!(
-        "τ {:.2} on {what}: {} tokens accepted in {} passes\n{hint}",
-        decoded.tau(),
-        decoded.total(),
-        decoded.accepted.len()
-    ))
+    Ok(Measured {
+        tau: decoded.tau(),
+        accepted: decoded.total(),
+        passes: decoded.accepted.len(),
+        made_up: arguments.prompts.is_none(),
+    })
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (what, hint) = if self.made_up {
+            (
+                "texts that the target made up",
+                "\nit drafts; `--prompts FILE` or `spectrain evaluate` says how well",
+            )
+        } else {
+            ("the prompts", "")
+        };
+        write!(
+            f,
+            "τ {:.2} on {what}: {} tokens accepted in {} passes{hint}",
+            self.tau, self.accepted, self.passes
+        )
+    }
 }
 
 /// What the report of a drafter that was evaluated says, setting by setting.
-fn reported(drafter: &ModelFolder) -> Vec<String> {
+fn reported(drafter: &ModelFolder) -> Vec<Reported> {
     let provenance = seal::provenance(drafter.config());
     let settings = provenance.and_then(|found| found["report"]["settings"].as_array());
-    let line = |setting: &Value| {
-        let (temperature, tau) = (&setting["temperature"], setting["tau"].as_f64()?);
-        let draft: DraftReport = serde_json::from_value(setting["draft"].clone()).ok()?;
-        Some(format!(
-            "its report: τ {tau:.2} at temperature {temperature}, {draft}"
-        ))
+    let setting = |setting: &Value| {
+        Some(Reported {
+            temperature: setting["temperature"].clone(),
+            draft: serde_json::from_value(setting["draft"].clone()).ok()?,
+            tau: setting["tau"].as_f64()?,
+        })
     };
     let settings = settings.into_iter().flatten();
-    settings.filter_map(line).collect()
+    settings.filter_map(setting).collect()
+}
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(
+            f,
+            "its report: τ {:.2} at temperature {}, {}",
+            self.tau, self.temperature, self.draft
+        )
+    }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use serde_json::json;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
@@ -13,7 +14,7 @@ use spectrain_data::rows::read_rows;
 use crate::cli::arguments::{TemplateArgument, word};
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
-use crate::cli::progress::print;
+use crate::cli::progress::{print, print_json};
 use crate::recipe::tables::DataTable;
 use crate::runtime::target;
 use crate::runtime::text::Text;
@@ -51,6 +52,9 @@ pub enum DataCommand {
         /// Sizes of draft vocabulary to give the coverage of; may be repeated
         #[arg(long = "draft-vocab", value_name = "TOKENS", default_values_t = [8192, 16_384, 32_000])]
         draft_vocabularies: Vec<usize>,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
         /// How conversations become tokens
         #[command(flatten)]
         text: TextArguments,
@@ -140,6 +144,7 @@ pub fn run(command: &DataCommand) -> Result<()> {
             eval,
             show,
             draft_vocabularies,
+            json,
             text,
         } => {
             let text = text.open()?;
@@ -152,8 +157,13 @@ pub fn run(command: &DataCommand) -> Result<()> {
             };
             let eval = eval.as_deref().map(read_rows).transpose()?;
             let report = lint(read_rows(train)?, eval.into_iter().flatten(), &linter)?;
-            print(format!("{report}\n"))?;
-            let problems = report.problems().len();
+            let problems = report.problems();
+            if *json {
+                print_json(&json!({"report": report, "problems": problems}))?;
+            } else {
+                print(format!("{report}\n"))?;
+            }
+            let problems = problems.len();
             if problems > 0 {
                 let noun = if problems == 1 { "problem" } else { "problems" };
                 bail!("{problems} {noun} in the data, which the report names");

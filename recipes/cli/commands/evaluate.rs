@@ -28,11 +28,17 @@ mod ready;
 mod run;
 mod served_model;
 mod sweep;
+mod texts;
 mod workers;
 
 use arguments::{ServedArguments, Servers};
 use prompts::ServedPrompts;
 use sweep::{Sweep, failure};
+
+/// Prompts of each set where nothing else is said.
+const COUNT: usize = 64;
+/// Tokens of an answer where nothing else is said.
+const MAX_NEW_TOKENS: usize = 128;
 
 /// Arguments of `spectrain evaluate`.
 #[derive(Debug, clap::Args)]
@@ -49,16 +55,20 @@ pub struct EvaluateArguments {
     runs: PathBuf,
     /// Prompts: a set that `spectrain data prompts` lists, `NAME=PATH` for such a set in a file, a file, folder or pattern of
     /// conversations, or as in a recipe, `{ path = "q.jsonl", turns = "asked" }`; may be repeated
-    #[arg(long, value_name = "PROMPTS", required = true, value_parser = prompts)]
+    #[arg(long, value_name = "PROMPTS", required_unless_present = "features", value_parser = prompts)]
     prompts: Vec<PromptEntry>,
-    /// Prompts of each of them
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    count: usize,
+    /// Stored features of texts that the target wrote, as the stage `features` of a run has them: acceptance is computed from
+    /// them and nothing is decoded. Of the target only its embedding, norm and head are read
+    #[arg(long, value_name = "DIR", requires = "drafter", conflicts_with_all = ["prompts", "server", "outputs", "max_length", "ignore_stop", "no_baseline"])]
+    features: Option<PathBuf>,
+    /// Prompts of each of them [default: 64; of features all]
+    #[arg(long, value_name = "N")]
+    count: Option<usize>,
     /// Longest prompt, in tokens; longer ones are left out
     #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_length: usize,
-    /// Temperature; may be repeated
-    #[arg(long = "temperature", value_name = "T", default_values_t = [0.0, 1.0])]
+    /// Temperature; may be repeated [default: 0 and 1; of features the one that their texts were written at, 0 or 1]
+    #[arg(long = "temperature", value_name = "T")]
     temperatures: Vec<f64>,
     /// Above temperature 0, keep this many of the most likely tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -72,9 +82,9 @@ pub struct EvaluateArguments {
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
     drafts: Vec<DraftChoice>,
-    /// Tokens after each prompt, at most
-    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
-    max_new_tokens: usize,
+    /// Tokens after each prompt, at most [default: 128; of features whole answers]
+    #[arg(long, value_name = "TOKENS")]
+    max_new_tokens: Option<usize>,
     /// The test that decides over drafted tokens
     #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
     verifier: VerifierName,
@@ -107,6 +117,9 @@ pub struct EvaluateArguments {
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let table = arguments.table()?;
+    if let Some(features) = &arguments.features {
+        return arguments.judge_texts(features, table);
+    }
     let servers = arguments.served.connect()?;
     let drafter = arguments.drafter.as_ref();
     let at = drafter.map(|name| DrafterAt::find(name, &arguments.runs));
@@ -119,7 +132,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     let data = arguments.data(folder.as_deref())?;
     let text = Text::of(&targets[0].folder, &data)?;
-    let read = prompt_sets::read(&arguments.prompts, &text, arguments.count)?;
+    let read = prompt_sets::read(&arguments.prompts, &text, arguments.count.unwrap_or(COUNT))?;
     for warning in read.warnings(data.max_length) {
         Output::detect().warn(warning);
     }
@@ -205,8 +218,13 @@ impl EvaluateArguments {
     ) -> Result<Sweep<'a>> {
         let stop = target::stop_tokens(&ModelFolder::open(target)?)?;
         let stop = Some(stop).filter(|stop| !self.ignore_stop && !stop.is_empty());
-        let prompts = ServedPrompts::new(sets, self.max_new_tokens, stop);
+        let prompts = ServedPrompts::new(sets, self.longest(), stop);
         Sweep::ready(servers, prompts, &self.served.concurrency)
+    }
+
+    /// Tokens of an answer, at most.
+    fn longest(&self) -> usize {
+        self.max_new_tokens.unwrap_or(MAX_NEW_TOKENS)
     }
 
     /// How prompts are made, by the template's variables that the drafter in `folder` was trained with.
@@ -232,8 +250,11 @@ impl EvaluateArguments {
         let table = EvaluateTable {
             targets: self.targets.iter().skip(1).cloned().collect(),
             prompts: Prompts::Sets(self.prompts.clone()),
-            count: Some(self.count),
-            temperatures: self.temperatures.clone(),
+            count: Some(self.count.unwrap_or(COUNT)),
+            temperatures: match &self.temperatures[..] {
+                [] => EvaluateTable::default().temperatures,
+                given => given.to_vec(),
+            },
             top_k: self.top_k,
             top_p: self.top_p,
             draft_lengths: match (&self.draft_lengths[..], &self.drafts[..]) {
@@ -241,7 +262,7 @@ impl EvaluateArguments {
                 (lengths, _) => lengths.to_vec(),
             },
             drafts: self.drafts.clone(),
-            max_new_tokens: self.max_new_tokens,
+            max_new_tokens: self.longest(),
             verifier: self.verifier,
             baseline: !self.no_baseline,
             seed: self.seed,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::cli::arguments::DeviceArgument;
-use crate::cli::progress::{Output, print};
+use crate::cli::progress::{Output, print, print_json};
 use crate::plan;
 use crate::plan::preflight::Asked;
 use crate::recipe::read::read_file;
@@ -24,6 +24,9 @@ pub struct RecipeArguments {
     /// Print the resolved recipe, what would run and what it would take, and stop
     #[arg(long)]
     plan: bool,
+    /// With `--plan`, print it as JSON
+    #[arg(long, requires = "plan")]
+    json: bool,
     /// Run only this stage; may be repeated
     #[arg(long = "stage", value_name = "NAME")]
     stages: Vec<String>,
@@ -68,7 +71,11 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     };
     if arguments.plan {
         let plan = plan::plan(&asked)?;
-        print(plan.text)?;
+        if arguments.json {
+            print_json(&plan.json)?;
+        } else {
+            print(plan.text)?;
+        }
         return match plan.refusal {
             Some(refusal) => Err(refusal.context("the run would be refused")),
             None => Ok(()),

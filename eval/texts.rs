@@ -1,0 +1,223 @@
+//! A drafter judged by texts that its target wrote and by what the target made of them. The target itself is not there, and
+//! nothing is decoded.
+mod own;
+pub(crate) mod report;
+#[cfg(test)]
+mod tests;
+
+use spectrain_checkpoints::Mismatch;
+use spectrain_models::{Proposer, Sampling};
+
+use self::own::Own;
+use self::report::TextsReport;
+use crate::draft::{DraftChoice, DraftReport};
+use crate::error::{Error, Result};
+use crate::estimate::text::OwnText;
+use crate::estimate::{Estimable, estimate};
+use crate::evaluate::{Measured, reported};
+use crate::groups::{Thinking, groups};
+use crate::prompts::{Answer, Prompt, PromptSet};
+use crate::report::SettingReport;
+use crate::speculate::Generation;
+use crate::verify::{Verifier, VerifierChoice};
+
+/// How a drafter is judged by texts.
+#[derive(Debug, Clone)]
+pub struct TextSettings {
+    /// How the target chose the tokens of the texts.
+    pub sampling: Sampling,
+    /// What is drafted: chains and static trees.
+    pub drafts: Vec<DraftChoice>,
+    /// What decides.
+    pub verifier: VerifierChoice,
+    /// The tokens around what the target thinks, where its tokenizer has them.
+    pub thinking: Option<Thinking>,
+    /// Seed of the intervals.
+    pub seed: u64,
+}
+
+/// Texts that were looked at so far, conversation by conversation.
+pub struct Texts<'a> {
+    proposer: &'a dyn Proposer,
+    settings: &'a TextSettings,
+    name: String,
+    ways: Vec<Way>,
+    own: Own,
+    /// Whether it is settled that the target wrote them.
+    is_checked: bool,
+    answers: u64,
+    tokens: u64,
+    prompts: Vec<Prompt>,
+}
+
+/// One way of drafting, and what was found for it.
+struct Way {
+    verifier: &'static dyn Verifier,
+    draft: DraftReport,
+    how: Estimable,
+    conversations: Vec<Measured>,
+    /// What a decoder would have done, where drafts are not drawn.
+    answers: Vec<Answer>,
+    /// See [`Estimate::overlap`](crate::estimate::Estimate).
+    overlap: Option<f64>,
+}
+
+impl<'a> Texts<'a> {
+    /// None yet, of the dataset `name`.
+    ///
+    /// # Errors
+    /// There is nothing to draft, or something that only decoding can judge.
+    pub fn new(name: &str, proposer: &'a dyn Proposer, settings: &'a TextSettings) -> Result<Self> {
+        let mut ways = Vec::new();
+        for draft in &settings.drafts {
+            draft.suits(proposer)?;
+            for choice in draft.at(&settings.sampling) {
+                ways.push(Way::new(&choice, settings)?);
+            }
+        }
+        if ways.is_empty() {
+            return Err(not_estimable("none"));
+        }
+        Ok(Self {
+            proposer,
+            settings,
+            name: name.into(),
+            ways,
+            own: Own::new(settings.sampling),
+            is_checked: false,
+            answers: 0,
+            tokens: 0,
+            prompts: Vec::new(),
+        })
+    }
+
+    /// Adds a conversation: each answer with all that stands before it, in their order.
+    ///
+    /// # Errors
+    /// The target did not write the texts, logits are no numbers, or the device failed.
+    pub fn add(&mut self, answers: &[OwnText]) -> Result<()> {
+        let conversation = self.prompts.len();
+        self.look(answers, conversation)
+            .map_err(|error| error.at(&self.name, conversation))?;
+        let whole = answers.last().map(|text| text.tokens.clone());
+        self.prompts.push(whole.unwrap_or_default().into());
+        if !self.is_checked && self.own.is_enough() {
+            self.own.check()?;
+            self.is_checked = true;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, answers: &[OwnText], conversation: usize) -> Result<()> {
+        for text in answers {
+            self.own.add(text)?;
+            self.answers += 1;
+            self.tokens += (text.tokens.len() - text.first) as u64;
+        }
+        for way in &mut self.ways {
+            way.add(self.proposer, answers, conversation)?;
+        }
+        Ok(())
+    }
+
+    /// What they say: of each way of drafting, and of the texts themselves, whose place is still to be filled in.
+    ///
+    /// # Errors
+    /// There are none, or the target did not write them.
+    pub fn finish(self) -> Result<(Vec<SettingReport>, TextsReport)> {
+        if self.answers == 0 {
+            return Err(Error::Setting {
+                key: "features",
+                mismatch: Mismatch::new("answers of two tokens and more", "none"),
+            });
+        }
+        self.own.check()?;
+        let mut texts = TextsReport {
+            conversations: self.prompts.len() as u64,
+            answers: self.answers,
+            tokens: self.tokens,
+            ..TextsReport::default()
+        };
+        self.own.tell(&mut texts);
+        let set = PromptSet {
+            name: self.name,
+            prompts: self.prompts,
+        };
+        let ways = self.ways.into_iter();
+        let settings = ways.map(|way| way.report(&set, self.settings)).collect();
+        Ok((settings, texts))
+    }
+}
+
+fn not_estimable(found: impl std::fmt::Display) -> Error {
+    Error::Setting {
+        key: "drafts",
+        mismatch: Mismatch::new("drafts that can be judged without decoding", found),
+    }
+}
+
+impl Way {
+    fn new(choice: &DraftChoice, settings: &TextSettings) -> Result<Self> {
+        let sampling = &settings.sampling;
+        let verifier = settings.verifier.at(sampling);
+        let Some((shape, draft)) = choice.shape().zip(choice.report(sampling)) else {
+            return Err(not_estimable("a calibrated tree"));
+        };
+        let how = Estimable::of(&shape, sampling, verifier);
+        Ok(Self {
+            how: how.ok_or_else(|| {
+                not_estimable(format!("{draft} with the verifier `{}`", verifier.name()))
+            })?,
+            verifier,
+            draft,
+            conversations: Vec::new(),
+            answers: Vec::new(),
+            overlap: None,
+        })
+    }
+
+    fn add(
+        &mut self,
+        proposer: &dyn Proposer,
+        texts: &[OwnText],
+        conversation: usize,
+    ) -> Result<()> {
+        let mut measured = Measured::default();
+        for (turn, text) in texts.iter().enumerate() {
+            let found = estimate(proposer, text, &self.how)?;
+            measured.add_expected(&found);
+            match found.overlap {
+                Some(overlap) => *self.overlap.get_or_insert_default() += overlap,
+                None => self.answers.push(Answer {
+                    conversation,
+                    turn,
+                    prompt: text.tokens[..text.first].to_vec(),
+                    generation: Generation {
+                        tokens: text.tokens[text.first..].to_vec(),
+                        passes: found.passes,
+                        ..Generation::default()
+                    },
+                }),
+            }
+        }
+        self.conversations.push(measured);
+        Ok(())
+    }
+
+    fn report(self, set: &PromptSet, settings: &TextSettings) -> SettingReport {
+        let setting = (&settings.sampling, self.verifier, self.draft);
+        let judged: f64 = self.conversations.iter().map(Measured::judged).sum();
+        let measured = [(set, self.conversations)];
+        let mut report = reported(setting, &measured, 0.0, settings.seed);
+        report.overall.alpha_analytic = self
+            .overlap
+            .filter(|_| judged > 0.0)
+            .map(|sum| sum / judged);
+        // Only passes that are certain have a place.
+        if self.overlap.is_none() {
+            let sets = std::slice::from_ref(set);
+            report.groups = groups(sets, &[self.answers], settings.thinking, settings.seed);
+        }
+        report
+    }
+}

@@ -1,0 +1,187 @@
+//! Whether a target wrote the texts that it is said to have written.
+use burn::prelude::*;
+use burn::tensor::activation::{log_softmax, softmax};
+use spectrain_checkpoints::Mismatch;
+use spectrain_models::Sampling;
+
+use crate::error::{Error, Result};
+use crate::estimate::text::OwnText;
+use crate::texts::report::TextsReport;
+use crate::verify::rows::{host_rows, processed};
+
+/// Tokens from which it is told.
+const ENOUGH: u64 = 2000;
+/// The least share of likeliest tokens in texts of temperature 0. Features in 16 bits turn a few close calls.
+const LEAST_LIKELIEST: f64 = 0.95;
+/// The most that a token of texts above temperature 0 may surprise more than it should, in nats, where chance does not
+/// explain it. Weights and features in few bits add hundredths.
+const MOST_EXCESS: f64 = 0.05;
+/// Standard errors that chance explains.
+const BY_CHANCE: f64 = 4.0;
+
+/// Counts over the tokens of texts.
+pub(super) struct Own {
+    sampling: Sampling,
+    tokens: u64,
+    /// Tokens that are the target's likeliest.
+    likeliest: u64,
+    /// Tokens that the target cannot have drawn.
+    impossible: u64,
+    /// Over the others, the sum of how much more surprising than expected each is, `-ln p(y) - H(p)`.
+    excess: f64,
+    /// Its variance if the target drew them.
+    variance: f64,
+}
+
+impl Own {
+    /// Of texts whose tokens are said to be chosen in this way.
+    pub(super) fn new(sampling: Sampling) -> Self {
+        Self {
+            sampling,
+            tokens: 0,
+            likeliest: 0,
+            impossible: 0,
+            excess: 0.0,
+            variance: 0.0,
+        }
+    }
+
+    /// Looks at one more text; its first token, which the prompt's pass gives, is left out.
+    pub(super) fn add(&mut self, text: &OwnText) -> Result<()> {
+        self.tokens += text.judges.len() as u64;
+        if self.sampling.is_greedy() {
+            let same = text.likeliest()?.into_iter().filter(|same| *same);
+            self.likeliest += same.count() as u64;
+            return Ok(());
+        }
+        let is_restricted = self.sampling.top_k > 0 || self.sampling.top_p < 1.0;
+        text.judged(&mut |tokens, logits| {
+            if is_restricted {
+                self.add_restricted(logits, tokens)
+            } else {
+                self.add_drawn(logits, tokens)
+            }
+        })
+    }
+
+    fn add_drawn(&mut self, logits: Tensor<2>, tokens: &[u32]) -> Result<()> {
+        let ids: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
+        let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &logits.device());
+        let scaled = logits / self.sampling.temperature;
+        let log_p = log_softmax(scaled.clone(), 1);
+        let p = softmax(scaled, 1);
+        let own = log_p.clone().gather(1, ids.reshape([tokens.len(), 1]));
+        // What cannot be drawn adds nothing to what is expected.
+        let log_p = log_p.clamp_min(-100.0);
+        let first = (p.clone() * log_p.clone()).sum_dim(1);
+        let second = (p * log_p.square()).sum_dim(1);
+        let host = host_rows(Tensor::cat(vec![own, first, second], 1))?;
+        for &[own, first, second] in host.as_chunks::<3>().0 {
+            self.add_token([own, first, second].map(f64::from))?;
+        }
+        Ok(())
+    }
+
+    fn add_restricted(&mut self, logits: Tensor<2>, tokens: &[u32]) -> Result<()> {
+        let width = logits.dims()[1];
+        let host = host_rows(logits)?;
+        for (row, (logits, &token)) in host.chunks(width).zip(tokens).enumerate() {
+            let p = processed(logits, row, &self.sampling)?;
+            let possible = || p.iter().filter(|&&p| p > 0.0);
+            let first = possible().map(|p| p * p.ln()).sum();
+            let second = possible().map(|p| p * p.ln() * p.ln()).sum();
+            self.add_token([p[token as usize].ln(), first, second])?;
+        }
+        Ok(())
+    }
+
+    /// One more token, with `ln p` of it and the mean and the mean square of `ln p` over what could have been drawn.
+    fn add_token(&mut self, [own, first, second]: [f64; 3]) -> Result<()> {
+        if own.is_nan() || !first.is_finite() || !second.is_finite() {
+            return Err(Error::Logits { row: 0 });
+        }
+        if own == f64::NEG_INFINITY {
+            self.impossible += 1;
+        } else {
+            self.excess += first - own;
+            self.variance += (second - first * first).max(0.0);
+        }
+        Ok(())
+    }
+
+    /// Whether that are tokens enough for a verdict before all were looked at.
+    pub(super) fn is_enough(&self) -> bool {
+        self.tokens >= ENOUGH
+    }
+
+    /// Fails where the target did not write them.
+    pub(super) fn check(&self) -> Result<()> {
+        let refused = |expected: String, found: String| {
+            Err(Error::Setting {
+                key: "features",
+                mismatch: Mismatch::new(expected, found),
+            })
+        };
+        let temperature = self.sampling.temperature;
+        let wrote = format!(
+            "texts that the target wrote at temperature {temperature} (`spectrain data regenerate` lets it)"
+        );
+        if self.sampling.is_greedy() {
+            let share = self.share(self.likeliest);
+            if share < LEAST_LIKELIEST {
+                let found = format!(
+                    "{:.1} % of their tokens are its likeliest, of {} tokens",
+                    100.0 * share,
+                    self.tokens
+                );
+                return refused(wrote, found);
+            }
+            return Ok(());
+        }
+        let impossible = self.share(self.impossible);
+        if impossible > 1.0 - LEAST_LIKELIEST {
+            let found = format!(
+                "{:.1} % of their tokens cannot be drawn",
+                100.0 * impossible
+            );
+            return refused(wrote, found);
+        }
+        let (excess, errors) = (self.excess_surprise(), self.standard_errors());
+        if excess.abs() > MOST_EXCESS && errors.abs() > BY_CHANCE {
+            let how = if excess > 0.0 { "more" } else { "less" };
+            let found = format!(
+                "a token surprises it {:.2} nats {how} than what it draws, {:.0} standard errors",
+                excess.abs(),
+                errors.abs()
+            );
+            return refused(wrote, found);
+        }
+        Ok(())
+    }
+
+    fn share(&self, count: u64) -> f64 {
+        count as f64 / (self.tokens as f64).max(1.0)
+    }
+
+    fn excess_surprise(&self) -> f64 {
+        self.excess / ((self.tokens - self.impossible) as f64).max(1.0)
+    }
+
+    fn standard_errors(&self) -> f64 {
+        if self.variance > 0.0 {
+            self.excess / self.variance.sqrt()
+        } else {
+            0.0
+        }
+    }
+
+    /// Says in a report what was found.
+    pub(super) fn tell(&self, report: &mut TextsReport) {
+        if self.sampling.is_greedy() {
+            report.likeliest = Some(self.share(self.likeliest));
+        } else {
+            report.excess_surprise = Some(self.excess_surprise());
+            report.standard_errors = Some(self.standard_errors());
+        }
+    }
+}

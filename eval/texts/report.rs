@@ -1,0 +1,46 @@
+//! What a report says of the texts that it is computed from.
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The texts that a report is computed from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TextsReport {
+    /// Where they are.
+    pub source: String,
+    /// Conversations.
+    pub conversations: u64,
+    /// Answers of the target in them.
+    pub answers: u64,
+    /// Tokens of the answers.
+    pub tokens: u64,
+    /// At temperature 0, the share of these that are the target's likeliest: 1, but for rounding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub likeliest: Option<f64>,
+    /// Above temperature 0, how much more surprising a token is than what the target draws, in nats: 0, but for chance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess_surprise: Option<f64>,
+    /// The same in standard errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standard_errors: Option<f64>,
+}
+
+impl fmt::Display for TextsReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(
+            f,
+            "computed without decoding from {} answers of the target ({} tokens) in `{}`: ",
+            self.answers, self.tokens, self.source
+        )?;
+        match (self.likeliest, self.excess_surprise, self.standard_errors) {
+            (Some(share), ..) => {
+                write!(f, "{:.2} % of the tokens are its likeliest", 100.0 * share)
+            }
+            (_, Some(excess), Some(errors)) => write!(
+                f,
+                "a token surprises it {excess:+.4} nats more than what it draws ({errors:+.1} standard errors)"
+            ),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A drafter judged by stored features of texts that the target wrote, without the target.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use serde_json::json;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_eval::{
+    DrafterReport, Report, SettingReport, TargetReport, TextSettings, Texts, TextsReport,
+};
+use spectrain_models::{Proposer, TargetParts, load_parts};
+
+use super::EvaluateArguments;
+use crate::cli::progress::{Output, print};
+use crate::errors::Misuse;
+use crate::families::registry::open_drafter;
+use crate::families::trained::Trained;
+use crate::recipe::tables::{EvaluateTable, TargetType};
+use crate::runs::drafter_at::DrafterAt;
+use crate::runtime::device::{self, device_report};
+use crate::runtime::interruption::check_interrupted;
+use crate::runtime::target;
+use crate::runtime::texts::StoredTexts;
+use crate::runtime::trial::thinking;
+use crate::stages::report::{shown, write};
+
+/// Tokens that tell at which temperature texts were written.
+const ENOUGH: usize = 2000;
+/// The share of likeliest tokens from which this was 0.
+const LIKELIEST: f64 = 0.95;
+
+impl EvaluateArguments {
+    /// Judges the drafter by the features in a folder, and writes and prints the report.
+    pub(super) fn judge_texts(&self, folder: &Path, mut table: EvaluateTable) -> Result<()> {
+        let [model] = &self.targets[..] else {
+            return Err(Misuse("`--features` are of one `--target`".into()).into());
+        };
+        let name = &self.device.device;
+        let (device, dtype) = (
+            device::device(name)?,
+            device::target_dtype(TargetType::Auto, name),
+        );
+        let at = DrafterAt::find(self.drafter.as_deref().unwrap_or_default(), &self.runs)?;
+        let (target, drafter) = (target::resolve(model, None)?, at.folder()?);
+        let parts = Parts::open(&target, &drafter, &device, dtype)?;
+        let texts = StoredTexts::open(folder, &parts.drafter.capture()?, &parts.target)?;
+        let target_sha256 = &texts.header().target_sha256;
+        if !self.other_target {
+            check_target(&drafter, target_sha256)?;
+        }
+        let chosen = chosen(texts.len(), self.count);
+        if self.temperatures.is_empty() {
+            table.temperatures = vec![written_at(&texts, &chosen)?];
+        }
+        let [sampling] = table.samplings()[..] else {
+            return Err(Misuse("texts are written at one `--temperature`".into()).into());
+        };
+        let session = parts.drafter.session();
+        let settings = TextSettings {
+            sampling,
+            drafts: table.choices(session.draft_length()),
+            verifier: table.verifier.into(),
+            thinking: thinking(&Tokenizer::from_folder(&target)?),
+            seed: table.seed,
+        };
+        let chosen = (&chosen[..], self.max_new_tokens);
+        let judged = judge(
+            &texts,
+            chosen,
+            session.as_ref(),
+            &settings,
+            &name_of(folder),
+        );
+        let (found, own) = judged.with_context(|| format!("`{}`", folder.display()))?;
+        let target = TargetReport {
+            model: model.clone(),
+            revision: None,
+            sha256: target_sha256.clone(),
+            dtype: dtype.name().to_lowercase(),
+        };
+        let drafter = DrafterReport {
+            kind: parts.drafter.kind().into(),
+            path: at.name(&drafter),
+            parameters: parts.drafter.parameters(),
+            sha256: target::sha256_of_drafter(&drafter)?,
+        };
+        let mut report = Report::new(target, drafter, found);
+        report.texts = Some(TextsReport {
+            source: folder.display().to_string(),
+            ..own
+        });
+        report.recipe = json!({ "evaluate": table });
+        report.device = device_report(name);
+        if let Some(out) = &self.out {
+            write(&report, out)?;
+        }
+        print(shown(&report))
+    }
+}
+
+/// A drafter with what it needs of its target.
+struct Parts {
+    target: TargetParts,
+    drafter: Box<dyn Trained>,
+}
+
+impl Parts {
+    fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
+        let target = load_parts(target, device, dtype)?;
+        let drafter = open_drafter(drafter, &target, device)?;
+        let compute = target.norm.weight.val().dtype();
+        Ok(Self {
+            drafter: drafter.held_in(compute),
+            target,
+        })
+    }
+}
+
+/// What the report calls the texts: the stage of a run, or the folder.
+fn name_of(folder: &Path) -> String {
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let run = folder.parent().and_then(name);
+    match (name(folder), run) {
+        (Some(stage), Some(run)) if stage == "features" => run,
+        (Some(name), _) => name,
+        _ => "features".into(),
+    }
+}
+
+/// Fails where a drafter that reads a target's hidden states says that it was trained for another one.
+fn check_target(drafter: &Path, sha256: &str) -> Result<()> {
+    let model = ModelFolder::open(drafter)?;
+    match target::trained_for(&model) {
+        Some(named) if named.sha256 != sha256 && !target::drafts_by_text(&model) => bail!(
+            "the drafter `{}` was trained for `{}`, and the features are of other weights; judge it all the same with \
+             `--other-target`",
+            drafter.display(),
+            named.model
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The numbers of `count` of so many conversations, spread evenly; of all where nothing is said.
+fn chosen(of: usize, count: Option<usize>) -> Vec<usize> {
+    let count = count.unwrap_or(of).min(of);
+    (0..count).map(|at| at * of / count).collect()
+}
+
+/// Whether the texts were written at temperature 0, else they are taken to be drawn at 1, which is tested later.
+fn written_at(texts: &StoredTexts, chosen: &[usize]) -> Result<f64> {
+    let (mut tokens, mut likeliest) = (0, 0);
+    for &conversation in chosen {
+        for text in texts.answers(conversation, None)? {
+            let found = text.likeliest()?;
+            likeliest += found.iter().filter(|same| **same).count();
+            tokens += found.len();
+        }
+        if tokens >= ENOUGH {
+            break;
+        }
+    }
+    let is_greedy = likeliest as f64 >= LIKELIEST * tokens as f64;
+    Ok(if is_greedy { 0.0 } else { 1.0 })
+}
+
+fn judge(
+    texts: &StoredTexts,
+    (chosen, longest): (&[usize], Option<usize>),
+    proposer: &dyn Proposer,
+    settings: &TextSettings,
+    name: &str,
+) -> Result<(Vec<SettingReport>, TextsReport)> {
+    let mut judged = Texts::new(name, proposer, settings)?;
+    let mut progress = Output::detect().start("evaluate", chosen.len() as u64);
+    for (done, &conversation) in chosen.iter().enumerate() {
+        check_interrupted()?;
+        let answers = texts.answers(conversation, longest)?;
+        if !answers.is_empty() {
+            judged.add(&answers)?;
+        }
+        progress.set(1 + done as u64, "conversations");
+    }
+    progress.finish(format!("{} conversations", chosen.len()));
+    Ok(judged.finish()?)
+}
