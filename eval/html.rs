@@ -146,7 +146,15 @@ fn about(reports: &[(String, Report)]) -> String {
 
 /// What a reader must know before the figures.
 fn notes(reports: &[(String, Report)], remarks: &[String]) -> String {
-    let all = remarks.iter().cloned().chain(differences(reports));
+    let texts = reports.iter().flat_map(|(name, report)| {
+        let told = report.texts.iter();
+        told.map(move |texts| format!("{name}: acceptance was {texts}."))
+    });
+    let all = remarks
+        .iter()
+        .cloned()
+        .chain(texts)
+        .chain(differences(reports));
     let items: String = all
         .map(|remark| format!("<li>{}</li>\n", prose(&remark)))
         .collect();

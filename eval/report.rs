@@ -67,9 +67,9 @@ pub struct Report {
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
     pub lossless: LosslessReport,
-    /// The texts that all of it is computed from, where nothing was decoded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub texts: Option<TextsReport>,
+    /// The texts that all of it is computed from, where nothing was decoded: one for each temperature.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<TextsReport>,
     /// What servers did with the same prompts: one for each server, temperature and number of requests under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served: Vec<ServedReport>,
@@ -328,7 +328,7 @@ impl Report {
             device: Map::new(),
             settings,
             lossless: LosslessReport::default(),
-            texts: None,
+            texts: Vec::new(),
             served: Vec::new(),
             settings_recommended: None,
             seeds: BTreeMap::new(),
@@ -411,7 +411,7 @@ impl Report {
             }
         }
         text.push_str(&legend(self.settings.iter()));
-        if let Some(texts) = &self.texts {
+        for texts in &self.texts {
             _ = write!(text, "\nAcceptance was {texts}.\n");
         }
         text.push_str(&self.estimates());

@@ -165,9 +165,10 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     // Where several are compared there would be too many.
     let settings = report.settings.iter().filter(|_| !compared);
     notes.extend(settings.filter_map(|setting| notes_of_setting(report, setting)));
-    match &report.texts {
-        Some(texts) => notes.push(format!("Acceptance was {texts}.")),
-        None => notes.extend(verdict(&report.lossless)),
+    let texts = report.texts.iter();
+    notes.extend(texts.map(|texts| format!("Acceptance was {texts}.")));
+    if report.texts.is_empty() {
+        notes.extend(verdict(&report.lossless));
     }
     notes.extend(report.served.iter().flat_map(served));
     notes

@@ -133,6 +133,7 @@ impl<'a> Texts<'a> {
         }
         self.own.check()?;
         let mut texts = TextsReport {
+            temperature: self.settings.sampling.temperature,
             conversations: self.prompts.len() as u64,
             answers: self.answers,
             tokens: self.tokens,

@@ -10,7 +10,7 @@ use spectrain_checkpoints::{DType, ModelFolder};
 use crate::error::{Error, Result};
 use crate::linear::Bias;
 use crate::rope::{RopeConfig, RopeScaling};
-use crate::target::{TargetParts, TargetSpec};
+use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
 use crate::weights::{FolderWeights, Scope};
 
@@ -33,31 +33,6 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
     Ok(target.from_folder(folder.path()))
 }
 
-/// Loads what a drafter shares of the target in `folder`: its embedding, final norm and head, as `dtype`. Of a target in shards
-/// only those with one of the three have to be there.
-pub fn load_parts(folder: &Path, device: &Device, dtype: DType) -> Result<TargetParts> {
-    let needed = ["model.embed_tokens.", "model.norm.", "lm_head."];
-    let wanted = |name: &str| needed.iter().any(|prefix| name.starts_with(prefix));
-    let folder = ModelFolder::open_some(folder, &wanted)?;
-    let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
-    let spec = config.spec.clone();
-    let without_layers = TransformerConfig {
-        spec: TargetSpec {
-            layers: 0,
-            ..spec.clone()
-        },
-        windows: Vec::new(),
-        ..config
-    };
-    let mut weights = FolderWeights::new(&folder, "model.");
-    let mut scope = Scope::root(&mut weights, device, dtype);
-    let target = Transformer::new(&mut scope, without_layers)?.from_folder(folder.path());
-    Ok(TargetParts {
-        spec,
-        ..target.parts()
-    })
-}
-
 /// Tensors some checkpoints carry that hold nothing of their own.
 pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
     let mut ignored: Vec<String> = (0..config.spec.layers)
@@ -70,13 +45,13 @@ pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
 }
 
 /// Typed access to the keys of one `config.json`.
-struct Keys<'a> {
-    value: &'a Value,
-    file: PathBuf,
+pub(crate) struct Keys<'a> {
+    pub(crate) value: &'a Value,
+    pub(crate) file: PathBuf,
 }
 
 impl Keys<'_> {
-    fn problem(&self, key: &str, expected: &str) -> Error {
+    pub(crate) fn problem(&self, key: &str, expected: &str) -> Error {
         Error::Config {
             file: self.file.clone(),
             key: key.into(),
@@ -90,11 +65,11 @@ impl Keys<'_> {
         }
     }
 
-    fn present(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn present(&self, key: &str) -> Option<&Value> {
         self.value.get(key).filter(|value| !value.is_null())
     }
 
-    fn size(&self, key: &str) -> Result<usize> {
+    pub(crate) fn size(&self, key: &str) -> Result<usize> {
         let size = self.value.get(key).and_then(Value::as_u64);
         size.filter(|size| (1..=MAX_SIZE).contains(size))
             .map(|size| size as usize)
@@ -102,27 +77,27 @@ impl Keys<'_> {
     }
 
     /// A number of modules: what a file claims must not decide how much memory is asked for.
-    fn count(&self, key: &str) -> Result<usize> {
+    pub(crate) fn count(&self, key: &str) -> Result<usize> {
         match self.size(key)? {
             count if count <= MAX_COUNT => Ok(count),
             _ => Err(self.problem(key, &format!("at most {MAX_COUNT}"))),
         }
     }
 
-    fn size_or(&self, key: &str, default: usize) -> Result<usize> {
+    pub(crate) fn size_or(&self, key: &str, default: usize) -> Result<usize> {
         match self.present(key) {
             None => Ok(default),
             Some(_) => self.size(key),
         }
     }
 
-    fn number(&self, key: &str) -> Result<f64> {
+    pub(crate) fn number(&self, key: &str) -> Result<f64> {
         let number = self.value.get(key).and_then(Value::as_f64);
         number.ok_or_else(|| self.problem(key, "a number"))
     }
 
     /// What keeps a norm from dividing by zero.
-    fn epsilon(&self, key: &str, default: f64) -> Result<f64> {
+    pub(crate) fn epsilon(&self, key: &str, default: f64) -> Result<f64> {
         let Some(value) = self.present(key) else {
             return Ok(default);
         };
@@ -134,7 +109,7 @@ impl Keys<'_> {
     }
 
     /// The width of a head. Positions turn its halves, so it is even.
-    fn head_dim(&self, d_model: usize, heads: usize) -> Result<usize> {
+    pub(crate) fn head_dim(&self, d_model: usize, heads: usize) -> Result<usize> {
         let key = "head_dim";
         if self.present(key).is_none() && !d_model.is_multiple_of(heads) {
             let expected = format!("a number, as {heads} heads do not share out {d_model}");
@@ -146,7 +121,7 @@ impl Keys<'_> {
         }
     }
 
-    fn flag(&self, key: &str, default: bool) -> Result<bool> {
+    pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool> {
         match self.present(key) {
             None => Ok(default),
             Some(value) => value

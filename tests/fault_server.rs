@@ -236,7 +236,7 @@ fn is_stale(messages: &[Value]) -> bool {
 }
 
 /// The path, the API key and the body of the next request.
-fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Vec<u8>)> {
+pub fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Vec<u8>)> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let path = line.split(' ').nth(1)?.to_owned();
@@ -258,7 +258,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Vec<u8>
     Some((path, key, body))
 }
 
-fn respond(out: &mut TcpStream, status: &str, header: &str, body: &str) -> Option<()> {
+pub fn respond(out: &mut TcpStream, status: &str, header: &str, body: &str) -> Option<()> {
     let length = body.len();
     let head = format!("HTTP/1.1 {status}\r\n{header}Content-Length: {length}\r\n\r\n");
     out.write_all(format!("{head}{body}").as_bytes()).ok()

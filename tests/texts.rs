@@ -139,11 +139,14 @@ fn features_say_what_decoding_counts_without_the_targets_layers() {
         assert!(judged["overall"]["tau_ci95"].is_array() && judged["groups"]["position"].is_null());
     }
     assert!(
-        judged["texts"]["likeliest"].as_f64().unwrap() > 0.95,
+        judged["texts"][0]["likeliest"].as_f64().unwrap() > 0.95,
         "{}",
         judged["texts"]
     );
-    assert_eq!(judged["texts"]["tokens"], json!(PROMPTS as usize * TOKENS));
+    assert_eq!(
+        judged["texts"][0]["tokens"],
+        json!(PROMPTS as usize * TOKENS)
+    );
     // Pairs of two reports on the same texts.
     workspace
         .run_line("report judged --baseline judged")
@@ -151,7 +154,7 @@ fn features_say_what_decoding_counts_without_the_targets_layers() {
     // Whole answers, and some of them.
     judge(&workspace, "target", " --count 5").succeeded();
     assert_eq!(
-        workspace.json("judged/report.json")["texts"]["conversations"],
+        workspace.json("judged/report.json")["texts"][0]["conversations"],
         json!(5)
     );
 }

@@ -64,7 +64,7 @@ pub(crate) fn verdicts(reports: &[(String, Report)]) -> String {
     let several = reports.len() > 1;
     let decoded = reports
         .iter()
-        .filter(|(_, report)| !report.settings.is_empty());
+        .filter(|(_, report)| !report.settings.is_empty() && report.texts.is_empty());
     let verdict =
         |(name, report): &(String, Report)| verdict(several.then_some(name), &report.lossless);
     decoded.map(verdict).collect()

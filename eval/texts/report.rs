@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct TextsReport {
     /// Where they are.
     pub source: String,
+    /// Temperature at which the target wrote them.
+    pub temperature: f64,
     /// Conversations.
     pub conversations: u64,
     /// Answers of the target in them.
@@ -29,8 +31,8 @@ impl fmt::Display for TextsReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(
             f,
-            "computed without decoding from {} answers of the target ({} tokens) in `{}`: ",
-            self.answers, self.tokens, self.source
+            "computed without decoding from {} answers of the target at T={} ({} tokens) in `{}`: ",
+            self.answers, self.temperature, self.tokens, self.source
         )?;
         match (self.likeliest, self.excess_surprise, self.standard_errors) {
             (Some(share), ..) => {

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, bail};
 
 use crate::plan::target_sizes;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
 use crate::runtime::device;
-use crate::runtime::prompt_sets;
+use crate::runtime::{prompt_sets, target};
 
 /// What is asked for.
 #[derive(Clone, Copy)]
@@ -40,6 +41,7 @@ impl<'a> Asked<'a> {
             device::check_built(self.device),
             run_folder::check(self.run(), self.existing),
             self.check_drafter(),
+            self.check_target(),
         ];
         let checks = checks.into_iter().chain(self.check_files());
         checks.filter_map(Result::err).collect()
@@ -59,6 +61,37 @@ impl<'a> Asked<'a> {
             None => Ok(()),
             Some(sizes) => self.recipe.method.capture(&sizes.spec).map(drop),
         }
+    }
+
+    /// Whether what the target computes can be had: here, or from servers that are named.
+    fn check_target(&self) -> Result<()> {
+        let (recipe, table) = (self.recipe, &self.recipe.target);
+        if recipe.features.mode != FeatureMode::Served {
+            if !table.server.is_empty() {
+                bail!(
+                    "`target.server`: expected `features.mode = \"served\"` beside it, found {:?}",
+                    recipe.features.mode
+                );
+            }
+            return match recipe.model().map(Path::new) {
+                Some(folder) if folder.join("config.json").exists() => {
+                    target::check_computed(folder)
+                }
+                _ => Ok(()),
+            };
+        }
+        for (key, is_missing) in [
+            ("target.server", table.server.is_empty()),
+            ("target.server_folder", table.server_folder.is_none()),
+        ] {
+            if is_missing {
+                bail!("`{key}` is missing, which `features.mode = \"served\"` needs");
+            }
+        }
+        if recipe.features.under_way == 0 {
+            bail!("`features.under_way`: expected at least 1, found 0");
+        }
+        Ok(())
     }
 
     /// Whether the files are there that the recipe names.

@@ -2,6 +2,7 @@
 //! servers, and the Ctrl-C that stops them.
 
 pub mod bench;
+pub mod capture;
 mod conversation;
 pub mod decoded;
 pub mod device;
@@ -16,5 +17,6 @@ pub mod server;
 pub(crate) mod sizes;
 pub mod target;
 pub mod text;
+pub mod text_trial;
 pub mod texts;
 pub mod trial;

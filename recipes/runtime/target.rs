@@ -9,7 +9,7 @@ use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_models::{TargetSpec, TransformerConfig};
+use spectrain_models::{PartsConfig, TargetSpec, TransformerConfig};
 
 use crate::runs::hashes::HashMemory;
 use crate::runtime::interruption::interrupted;
@@ -84,10 +84,32 @@ pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<Train
     }
 }
 
-/// The sizes of the target in a folder, from its `config.json`.
+/// The sizes of the target in a folder, from its `config.json`. Where its layers are none that are computed here, they are what
+/// a drafter takes for its own.
 pub fn spec(folder: &Path) -> Result<TargetSpec> {
     let path = folder.join("config.json");
-    Ok(TransformerConfig::read(&read_json(&path)?, &path)?.spec)
+    let config = read_json(&path)?;
+    match TransformerConfig::read(&config, &path) {
+        Ok(found) => Ok(found.spec),
+        // What the first says of an architecture that it knows is the better message.
+        Err(refused) => PartsConfig::read(&config, &path)
+            .ok()
+            .filter(|_| matches!(refused, spectrain_models::Error::Architecture { .. }))
+            .map(|found| found.spec)
+            .ok_or_else(|| refused.into()),
+    }
+}
+
+/// Fails where a target's layers are none that are computed here.
+pub fn check_computed(folder: &Path) -> Result<()> {
+    let path = folder.join("config.json");
+    let found = TransformerConfig::read(&read_json(&path)?, &path);
+    found.map(drop).with_context(|| {
+        format!(
+            "the target `{}`; a server of it can hand out its hidden states, `features.mode = \"served\"`",
+            folder.display()
+        )
+    })
 }
 
 /// The tokenizer of a target and its chat template, or the one in `template`, with variables that it reads. A target may

@@ -1,6 +1,6 @@
 //! Texts that a target wrote, from stored features: what judges a drafter where the target itself is not there.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use burn::prelude::*;
@@ -11,7 +11,6 @@ use spectrain_models::{Capture, Features, TargetParts};
 
 /// Stored features, read for one drafter.
 pub struct StoredTexts<'a> {
-    folder: PathBuf,
     shards: FeatureShards,
     target: &'a TargetParts,
     /// Where the captured layers that the drafter reads stand among the stored ones.
@@ -46,12 +45,21 @@ impl<'a> StoredTexts<'a> {
                 header.captured_layers
             );
         };
+        let vocab = target.spec.vocab;
+        for sample in 0..shards.len() {
+            let tokens = shards.get(sample).tokens;
+            if let Some(token) = tokens.iter().find(|&&token| token as usize >= vocab) {
+                bail!(
+                    "`{}`: sample {sample}: expected tokens below {vocab}, found {token}",
+                    folder.display()
+                );
+            }
+        }
         Ok(Self {
-            folder: folder.to_owned(),
             columns,
             target,
-            compute: target.norm.weight.val().dtype(),
-            device: target.norm.weight.device(),
+            compute: target.embed_tokens.weight.val().dtype(),
+            device: target.embed_tokens.weight.val().device(),
             shards,
         })
     }
@@ -67,21 +75,11 @@ impl<'a> StoredTexts<'a> {
     }
 
     /// The answers in a conversation, each of two tokens or more and cut after `longest`, with what stands before it.
-    ///
-    /// # Errors
-    /// A token is none of the target's.
-    pub fn answers(&self, conversation: usize, longest: Option<usize>) -> Result<Vec<OwnText>> {
+    pub fn answers(&self, conversation: usize, longest: Option<usize>) -> Vec<OwnText> {
         let stored = self.shards.get(conversation);
-        let vocab = self.target.spec.vocab;
-        if let Some(token) = stored.tokens.iter().find(|&&token| token as usize >= vocab) {
-            bail!(
-                "`{}`: sample {conversation}: expected tokens below {vocab}, found {token}",
-                self.folder.display()
-            );
-        }
         let spans = answers(stored.loss_mask);
         if spans.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let features = self.features(&stored);
         let text = |[first, end]: [usize; 2]| {
@@ -105,7 +103,7 @@ impl<'a> StoredTexts<'a> {
             let end = longest.map_or(end, |longest| end.min(first + longest));
             end >= first + 2
         };
-        Ok(spans.into_iter().filter(long).map(text).collect())
+        spans.into_iter().filter(long).map(text).collect()
     }
 
     fn features(&self, stored: &StoredSample) -> Features {

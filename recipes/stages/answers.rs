@@ -13,8 +13,45 @@ use spectrain_eval::{DecodeSettings, Decoder, OwnText};
 use spectrain_models::{DraftShape, Sampling};
 use spectrain_train::{Error, Result};
 
+use crate::runtime::texts::StoredTexts;
+
+/// The target's answers to held-out prompts.
+pub(super) enum Answers<'a> {
+    /// There are none.
+    None,
+    /// The target of this program writes them.
+    Written(WrittenAnswers<'a>),
+    /// A server wrote them, and handed out their hidden states.
+    Stored(StoredTexts<'a>),
+}
+
+impl Answers<'_> {
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Written(written) => written.prompts.is_empty(),
+            Self::Stored(stored) => stored.len() == 0,
+        }
+    }
+
+    /// Each prompt with its answer and what the target makes of both, one after the other; `None` where a prompt has no
+    /// answer of two tokens.
+    pub(super) fn texts(&mut self) -> Result<Box<dyn Iterator<Item = Option<OwnText>> + '_>> {
+        Ok(match self {
+            Self::None => Box::new(std::iter::empty()),
+            Self::Written(written) => Box::new(written.texts()?),
+            Self::Stored(stored) => Box::new(
+                (0..stored.len()).map(|prompt| stored.answers(prompt, None).into_iter().next()),
+            ),
+        })
+    }
+}
+
 /// Held-out prompts and how they are answered.
-pub(super) struct Answers {
+pub(super) struct WrittenAnswers<'a> {
+    /// The target.
+    pub(super) decoder: Decoder<'a>,
     /// Tokens of each prompt.
     pub(super) prompts: Vec<Vec<u32>>,
     /// Tokens of an answer, at most.
@@ -37,21 +74,18 @@ struct Kept {
     answers: Vec<Vec<u32>>,
 }
 
-impl Answers {
+impl WrittenAnswers<'_> {
     /// Each prompt with its answer and what the target makes of both, one after the other; `None` where a prompt has no
     /// answer of two tokens.
-    pub(super) fn texts(
-        &mut self,
-        decoder: &Decoder,
-    ) -> Result<impl Iterator<Item = Option<OwnText>>> {
+    pub(super) fn texts(&mut self) -> Result<impl Iterator<Item = Option<OwnText>>> {
         if self.known.is_none() {
             self.known = Some(match self.kept() {
                 Some(answers) => answers,
-                None => self.write(decoder)?,
+                None => self.write()?,
             });
         }
         let answers = self.known.iter().flatten();
-        let (target, capture, longest) = (decoder.target, decoder.capture, self.longest);
+        let (target, capture, longest) = (self.decoder.target, self.decoder.capture, self.longest);
         let pairs = self.prompts.iter().zip(answers);
         Ok(pairs
             .map(move |(prompt, answer)| OwnText::read(target, capture, prompt, answer, longest)))
@@ -72,7 +106,7 @@ impl Answers {
     }
 
     /// Lets the target answer every prompt.
-    fn write(&self, decoder: &Decoder) -> Result<Vec<Vec<u32>>> {
+    fn write(&self) -> Result<Vec<Vec<u32>>> {
         let settings = DecodeSettings {
             max_new_tokens: self.longest,
             draft: DraftShape::Chain { length: 0 },
@@ -82,7 +116,7 @@ impl Answers {
         };
         let answer = |prompt: &Vec<u32>| {
             let mut rng = StdRng::seed_from_u64(0);
-            match decoder.plain(prompt, &settings, &mut rng) {
+            match self.decoder.plain(prompt, &settings, &mut rng) {
                 Ok(generation) => Ok(generation.tokens),
                 Err(error) if error.is_interruption() => Err(Error::Interrupted),
                 Err(error) => {
@@ -117,8 +151,9 @@ mod tests {
         load_target(&model, &Device::flex(), DType::F32).unwrap()
     }
 
-    fn answers(file: PathBuf, identity: &str) -> Answers {
-        Answers {
+    fn answers<'a>(decoder: Decoder<'a>, file: PathBuf, identity: &str) -> WrittenAnswers<'a> {
+        WrittenAnswers {
+            decoder,
             prompts: vec![vec![3, 1, 4, 1], vec![5, 9], vec![]],
             longest: 9,
             stop: Vec::new(),
@@ -129,10 +164,8 @@ mod tests {
     }
 
     /// The tokens of each text.
-    fn texts(mut answers: Answers, target: &Transformer) -> Vec<Option<Vec<u32>>> {
-        let capture = Capture::default();
-        let decoder = Decoder::new(target, &capture);
-        let texts = answers.texts(&decoder).unwrap();
+    fn texts(mut answers: WrittenAnswers) -> Vec<Option<Vec<u32>>> {
+        let texts = answers.texts().unwrap();
         texts.map(|text| text.map(|text| text.tokens)).collect()
     }
 
@@ -140,25 +173,26 @@ mod tests {
     fn the_target_answers_once_for_all_validations_of_a_run() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("answers.json");
-        let target = target();
-        let written = texts(answers(file.clone(), "a"), &target);
+        let (target, capture) = (target(), Capture::default());
+        let answers = |file, identity| answers(Decoder::new(&target, &capture), file, identity);
+        let written = texts(answers(file.clone(), "a"));
         let lengths: Vec<_> = written
             .iter()
             .map(|text| text.as_ref().map(Vec::len))
             .collect();
         assert_eq!(lengths, [Some(13), Some(11), None], "no prompt, no answer");
-        assert_eq!(texts(answers(file.clone(), "a"), &target), written);
+        assert_eq!(texts(answers(file.clone(), "a")), written);
 
         // What is kept is read, and not written anew.
         let mut kept: Kept = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         kept.answers[1].truncate(4);
         fs::write(&file, json!(kept).to_string()).unwrap();
-        let read = texts(answers(file.clone(), "a"), &target);
+        let read = texts(answers(file.clone(), "a"));
         assert_eq!(read[1].as_ref().map(Vec::len), Some(6));
 
         // Those of another target are not, nor what is no such file.
-        assert_eq!(texts(answers(file.clone(), "b"), &target), written);
+        assert_eq!(texts(answers(file.clone(), "b")), written);
         fs::write(&file, "{").unwrap();
-        assert_eq!(texts(answers(file, "a"), &target), written);
+        assert_eq!(texts(answers(file, "a")), written);
     }
 }

@@ -5,38 +5,32 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_data::sources::Sources;
-use spectrain_eval::{PromptSet, TargetReport};
+use spectrain_data::tokenizer::Tokenizer;
+use spectrain_eval::{DrafterReport, PromptSet, Report, TargetReport, TextSettings, TextsReport};
 
+use crate::recipe::tables::FeatureMode;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
 use crate::runtime::prompt_sets;
 use crate::runtime::prompts::{calibration, split};
 use crate::runtime::target;
 use crate::runtime::text::Text;
-use crate::runtime::trial::{Ends, Trial, TrialTarget};
+use crate::runtime::text_trial::{Parts, judge};
+use crate::runtime::texts::StoredTexts;
+use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
+use crate::stages::features::served::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
-    let settings = &context.recipe.evaluate;
     let drafter = context.run.path().join(EXPORTED);
-    let (sets, others) = prompts(context)?;
-    let calibration = calibration(others, &sets, settings);
-    let trial = Trial {
-        targets: &targets(context)?,
-        drafter: &drafter,
-        device: &context.device,
-        dtype: context.dtype,
-        sets: &sets,
-        calibration: &calibration,
-        table: settings,
-        ends: Ends::AtStopTokens,
-        outputs: None,
-        output: context.output,
+    let mut report = if context.recipe.features.mode == FeatureMode::Served {
+        judged_by_answers(context, &drafter)?
+    } else {
+        decoded(context, &drafter)?
     };
-    let mut report = trial.report()?;
     report.recipe = context.recipe.json.clone();
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
@@ -56,6 +50,78 @@ pub fn run(context: &StageContext) -> Result<Value> {
         })).collect::<Vec<_>>(),
         "lossless": report.lossless,
     }))
+}
+
+/// What decoding with the target finds.
+fn decoded(context: &StageContext, drafter: &Path) -> Result<Report> {
+    let settings = &context.recipe.evaluate;
+    let (sets, others) = prompts(context)?;
+    let calibration = calibration(others, &sets, settings);
+    let trial = Trial {
+        targets: &targets(context)?,
+        drafter,
+        device: &context.device,
+        dtype: context.dtype,
+        sets: &sets,
+        calibration: &calibration,
+        table: settings,
+        ends: Ends::AtStopTokens,
+        outputs: None,
+        output: context.output,
+    };
+    trial.report()
+}
+
+/// What the answers say that servers gave to held-out prompts, with the features that they handed out.
+fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
+    let table = &context.recipe.evaluate;
+    let folder = context.target_folder()?;
+    let parts = Parts::open(&folder, drafter, &context.device, context.dtype)?;
+    let capture = parts.drafter.capture()?;
+    let session = parts.drafter.session();
+    let name = name_of(context.eval_data().as_ref());
+    let mut report = Report::new(
+        TargetReport {
+            model: context.target_name()?,
+            revision: context.recipe.target.revision.clone(),
+            sha256: context.target_sha256()?,
+            dtype: context.dtype.name().to_lowercase(),
+        },
+        DrafterReport {
+            kind: parts.drafter.kind().into(),
+            parameters: parts.drafter.parameters(),
+            ..DrafterReport::default()
+        },
+        Vec::new(),
+    );
+    for sampling in table.samplings() {
+        let answers = context
+            .folder("features")
+            .join(answers_at(sampling.temperature));
+        let texts = StoredTexts::open(&answers, &capture, &parts.target)?;
+        let settings = TextSettings {
+            sampling,
+            drafts: table.choices(session.draft_length()),
+            verifier: table.verifier.into(),
+            thinking: thinking(&Tokenizer::from_folder(&folder)?),
+            seed: table.seed,
+        };
+        let all: Vec<usize> = (0..texts.len()).collect();
+        let judged = judge(
+            &texts,
+            (&all, None),
+            session.as_ref(),
+            &settings,
+            (&name, context.output),
+        );
+        let (found, own) = judged.with_context(|| format!("`{}`", answers.display()))?;
+        report.settings.extend(found);
+        report.texts.push(TextsReport {
+            source: answers.display().to_string(),
+            ..own
+        });
+    }
+    Ok(report)
 }
 
 /// What is decoded, and the prompts of `data.eval` and of the sets that are not.

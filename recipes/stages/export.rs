@@ -1,6 +1,7 @@
 //! The trained drafter as serving engines load it, checked after it was written.
 
 mod commands;
+mod ground;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -8,21 +9,24 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
+use spectrain_models::load_parts;
 
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
-use crate::recipe::tables::Engine;
+use crate::recipe::tables::{Engine, FeatureMode};
 use crate::runs::places::{EXPORTED, trained};
-use crate::runtime::decoded::accepted;
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
+use crate::runtime::texts::StoredTexts;
 use crate::stages::context::StageContext;
+use crate::stages::features::served::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
 use crate::stages::train::EXPORTED_STEP;
 
 use commands::commands;
+use ground::{Ground, OnPrompts, OnTexts};
 use verify::{compare, verify};
 
 /// Prompts that are decoded with the trained and with the exported drafter, and tokens of each.
@@ -35,16 +39,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let export = &context.recipe.export;
     let trained_folder = trained(context.recipe.last_trained());
     let trained_folder = context.run.path().join(trained_folder);
-    let (mut pair, trained) = Pair::open_with_drafter(
-        &context.target_folder()?,
-        &trained_folder,
-        &context.device,
-        context.dtype,
-    )?;
+    let (mut ground, trained) = ground(context, &trained_folder)?;
     let provenance = provenance(context, &trained_folder)?;
-    let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
-    let before = accepted(&pair, &prompts)?;
-    let own = pair.drafter.session().draft_length();
+    let before = ground.accepted(trained.as_ref())?;
+    let own = trained.session().draft_length();
     let length = context.recipe.evaluate.draft_length(own);
     let name = context.target_name()?;
     let mut exported: Vec<(String, f64, Vec<String>)> = Vec::new();
@@ -58,13 +56,12 @@ pub fn run(context: &StageContext) -> Result<Value> {
             provenance: &provenance,
         };
         trained.write_for(engines[0], &writing)?;
-        let target = pair.target.parts();
-        let read_back = open_drafter(&path, &target, &context.device)?;
+        let read_back = open_drafter(&path, &ground.parts(), &context.device)?;
         let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut pair, both, &writing, &prompts)?;
-        let after = accepted(&pair, &prompts)?;
+        verify(ground.as_mut(), both, &writing)?;
+        let after = ground.accepted(read_back.as_ref())?;
         compare(&before, &after, writing.dtype)?;
-        let lines = commands(pair.drafter.as_ref(), &engines, &writing)?;
+        let lines = commands(read_back.as_ref(), &engines, &writing)?;
         context.output.say(format!("export: {}", path.display()));
         exported.push((folder, after.tau(), lines));
     }
@@ -86,6 +83,30 @@ pub fn run(context: &StageContext) -> Result<Value> {
             .collect();
     }
     Ok(summary)
+}
+
+/// The trained drafter, and what it is compared on with what was written of it.
+fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Box<dyn Trained>)> {
+    let (target, device) = (context.target_folder()?, &context.device);
+    if context.recipe.features.mode != FeatureMode::Served {
+        let (pair, trained) = Pair::open_with_drafter(&target, trained, device, context.dtype)?;
+        let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
+        return Ok((Box::new(OnPrompts { pair, prompts }), trained));
+    }
+    let target = load_parts(&target, device, context.dtype)?;
+    let trained = open_drafter(trained, &target, device)?;
+    let first = context
+        .recipe
+        .evaluate
+        .temperatures
+        .first()
+        .copied()
+        .unwrap_or_default();
+    let answers = context.folder("features").join(answers_at(first));
+    let stored = StoredTexts::open(&answers, &trained.capture()?, &target)?;
+    let texts = (0..stored.len()).flat_map(|prompt| stored.answers(prompt, None));
+    let texts = texts.take(COMPARED_PROMPTS).collect();
+    Ok((Box::new(OnTexts { target, texts }), trained))
 }
 
 /// Where the drafter in `trained` comes from.
@@ -163,23 +184,24 @@ impl Conversion<'_> {
     /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it.
     pub fn run(&self) -> Result<Vec<String>> {
         let device = burn::prelude::Device::flex();
-        let (mut pair, trained) =
+        let (pair, trained) =
             Pair::open_with_drafter(&self.target, self.trained, &device, DType::F32)?;
+        let prompts = pair.generated_prompts(CONVERTED_PROMPTS)?;
+        let mut ground = OnPrompts { pair, prompts };
         let writing = &Writing {
             folder: self.folder,
             dtype: self.dtype,
             target: self.named,
-            draft_length: pair.drafter.session().draft_length(),
+            draft_length: trained.session().draft_length(),
             provenance: self.provenance,
         };
         if !is_apart(self.engine, trained.as_ref()) {
             commands::check(trained.as_ref(), self.engine, writing)?;
         }
         trained.write_for(self.engine, writing)?;
-        let read_back = open_drafter(writing.folder, &pair.target.parts(), &device)?;
-        let prompts = pair.generated_prompts(CONVERTED_PROMPTS)?;
+        let read_back = open_drafter(writing.folder, &ground.parts(), &device)?;
         let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut pair, both, writing, &prompts)?;
+        verify(&mut ground, both, writing)?;
         commands(read_back.as_ref(), &[self.engine], writing)
     }
 }

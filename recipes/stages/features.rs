@@ -7,18 +7,26 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
-use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::features::{FeatureWriter, StoredSample};
 use spectrain_data::packing::PackedBatch;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{Batch, Rows};
 
+use self::header::header;
+use crate::recipe::tables::FeatureMode;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 
+pub mod header;
+pub mod served;
+
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {
+    if context.recipe.features.mode == FeatureMode::Served {
+        return served::run(context);
+    }
     let recipe = context.recipe;
     let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
     let folder = context.target_folder()?;
@@ -59,21 +67,6 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "resumed_at": resumed,
         "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),
     }))
-}
-
-/// What stored features must be of.
-pub fn header(
-    context: &StageContext,
-    capture: &Capture,
-    tokens: &TokenShards,
-    d_model: usize,
-) -> Result<FeatureHeader> {
-    Ok(FeatureHeader {
-        target_sha256: context.target_sha256()?,
-        captured_layers: capture.layers.clone(),
-        d_model,
-        tokens_fingerprint: tokens.fingerprint(),
-    })
 }
 
 /// Rows filled with the samples from `first` on, one after the other.

@@ -43,7 +43,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "features",
-        wanted: |recipe| recipe.features.mode == FeatureMode::Stored,
+        wanted: |recipe| recipe.features.mode != FeatureMode::Live,
         reads: &["recipe", "features", "drafter", "target.dtype"],
         inputs: &[
             Input::Target,

@@ -1,17 +1,19 @@
 //! What a stage of the training needs beside the drafter, and the training itself.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder, hash};
-use spectrain_data::features::{FeatureHeader, FeatureShards};
+use spectrain_data::features::FeatureShards;
 use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{Capture, Target as _, Transformer, load_target};
+use spectrain_eval::Decoder;
+use spectrain_models::{Capture, TargetParts, Transformer, load_parts, load_target};
 use spectrain_train::{
     BatchSource, Fit, FitSummary, LiveFeatures, OnPolicy, Samples, StoredFeatures, Train,
     TrainConfig, fit,
@@ -21,10 +23,13 @@ use crate::recipe::tables::FeatureMode;
 use crate::runtime::device::memory_in_use;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::target;
-use crate::stages::answers::Answers;
+use crate::runtime::texts::StoredTexts;
+use crate::stages::answers::{Answers, WrittenAnswers};
 use crate::stages::context::StageContext;
+use crate::stages::features::header::header;
+use crate::stages::features::served::{HELD_OUT, answers_at};
+use crate::stages::prepare;
 use crate::stages::validation::{Validator, validation_prompts};
-use crate::stages::{features, prepare};
 
 /// What a stage of the training needs beside the drafter.
 pub(super) struct Setup<'a> {
@@ -33,8 +38,10 @@ pub(super) struct Setup<'a> {
     pub(super) config: TrainConfig,
     /// Whether the drafter drafts as it will.
     pub(super) drafts: bool,
-    /// The target.
-    pub(super) target: Arc<Transformer>,
+    /// What the drafter shares of the target.
+    pub(super) parts: TargetParts,
+    /// The target, unless servers have it.
+    pub(super) target: Option<Arc<Transformer>>,
     stop: Vec<u32>,
     /// What the drafter reads of it.
     pub(super) capture: Capture,
@@ -53,7 +60,17 @@ impl<'a> Setup<'a> {
         stages: &[&str],
         capture: Capture,
     ) -> Result<Self> {
-        let model = ModelFolder::open(context.target_folder()?)?;
+        let folder = context.target_folder()?;
+        let (device, dtype) = (&context.device, context.dtype);
+        let (parts, target, stop) = if context.recipe.features.mode == FeatureMode::Served {
+            let model = ModelFolder::open_some(&folder, &|_| false)?;
+            let parts = load_parts(&folder, device, dtype)?;
+            (parts, None, target::stop_tokens(&model)?)
+        } else {
+            let model = ModelFolder::open(&folder)?;
+            let target = Arc::new(load_target(&model, device, dtype)?);
+            (target.parts(), Some(target), target::stop_tokens(&model)?)
+        };
         let prepared = context.folder("prepare");
         let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
         let row_length = context.recipe.data.max_length;
@@ -85,8 +102,9 @@ impl<'a> Setup<'a> {
             stage,
             config,
             drafts: true,
-            stop: target::stop_tokens(&model)?,
-            target: Arc::new(load_target(&model, &context.device, context.dtype)?),
+            stop,
+            parts,
+            target,
             capture,
             samples,
             held_out: Arc::new(TokenShards::open(prepared.join("eval"))?),
@@ -101,7 +119,7 @@ impl<'a> Setup<'a> {
         context: &StageContext,
         size: usize,
     ) -> Result<DraftVocabulary> {
-        let vocab = self.target.spec().vocab;
+        let vocab = self.parts.spec.vocab;
         if size == vocab {
             return Ok(DraftVocabulary::full(vocab));
         }
@@ -115,41 +133,80 @@ impl<'a> Setup<'a> {
         Ok(vocabulary)
     }
 
+    /// Features of what is trained on.
     fn source(&self, context: &StageContext) -> Result<Box<dyn BatchSource>> {
-        let compute = compute_type(context.dtype);
-        let (samples, device) = (self.samples.clone(), context.device.clone());
-        Ok(match context.recipe.features.mode {
-            FeatureMode::Live => Box::new(self.live(samples, &device, compute)),
-            FeatureMode::Stored => {
-                let shards = FeatureShards::open(context.folder("features"))?;
-                shards.require(&self.header(context)?)?;
-                Box::new(StoredFeatures {
-                    samples,
-                    shards,
-                    compute,
-                    device,
-                })
-            }
-        })
+        let folder = context.folder("features");
+        self.features(context, (&self.tokens, self.samples.clone()), &folder)
     }
 
-    fn header(&self, context: &StageContext) -> Result<FeatureHeader> {
-        features::header(
+    /// Features of samples of `tokens`: made by the target now, or those that are stored in `folder`.
+    fn features(
+        &self,
+        context: &StageContext,
+        (tokens, samples): (&TokenShards, Samples),
+        folder: &Path,
+    ) -> Result<Box<dyn BatchSource>> {
+        let compute = compute_type(context.dtype);
+        let device = context.device.clone();
+        if let (FeatureMode::Live, Some(target)) = (context.recipe.features.mode, &self.target) {
+            return Ok(Box::new(self.live(target, samples, &device, compute)));
+        }
+        let shards = FeatureShards::open(folder)?;
+        shards.require(&header(
             context,
             &self.capture,
-            &self.tokens,
-            self.target.spec().d_model,
-        )
+            tokens,
+            self.parts.spec.d_model,
+        )?)?;
+        Ok(Box::new(StoredFeatures {
+            samples,
+            shards,
+            compute,
+            device,
+        }))
     }
 
-    fn live(&self, samples: Samples, device: &Device, compute: BurnDType) -> LiveFeatures {
+    fn live(
+        &self,
+        target: &Arc<Transformer>,
+        samples: Samples,
+        device: &Device,
+        compute: BurnDType,
+    ) -> LiveFeatures {
         LiveFeatures {
             samples,
-            target: self.target.clone(),
+            target: target.clone(),
             capture: self.capture.clone(),
             compute,
             device: device.clone(),
         }
+    }
+
+    /// The target's answers to held-out prompts.
+    fn answers(&self, context: &'a StageContext, identity: &str) -> Result<Answers<'_>> {
+        if !self.drafts {
+            return Ok(Answers::None);
+        }
+        let Some(target) = &self.target else {
+            let folder = context.folder("features").join(answers_at(0.0));
+            if !folder.exists() {
+                context
+                    .output
+                    .warn("`evaluate.temperatures` has no 0: validations do not count τ");
+                return Ok(Answers::None);
+            }
+            let texts = StoredTexts::open(&folder, &self.capture, &self.parts)?;
+            return Ok(Answers::Stored(texts));
+        };
+        Ok(Answers::Written(WrittenAnswers {
+            decoder: Decoder::new(target.as_ref(), &self.capture).unless(&interrupted),
+            prompts: validation_prompts(context, self.config.decode_prompts)?,
+            longest: self.config.decode_tokens,
+            stop: self.stop.clone(),
+            file: context.folder(self.stage).join("answers.json"),
+            identity: identity.to_owned(),
+            known: None,
+        }))
     }
 
     /// Trains. A state of another identity is not gone on from.
@@ -169,27 +226,34 @@ impl<'a> Setup<'a> {
             context.recipe.seed,
         );
         let digest = hash::sha256_bytes(identity.to_string().as_bytes());
+        let held_out_features = match self.target {
+            // Validations are few: what the target makes of held-out texts is not stored.
+            Some(ref target) => {
+                Box::new(self.live(target, held_out.clone(), &context.device, compute))
+            }
+            None => {
+                let folder = context.folder("features").join(HELD_OUT);
+                self.features(context, (&self.held_out, held_out.clone()), &folder)?
+            }
+        };
         let mut validation = Validator {
-            target: self.target.as_ref(),
-            capture: &self.capture,
             compute,
             config,
-            source: self.live(held_out.clone(), &context.device, compute),
+            source: held_out_features,
             held_out,
-            answers: Answers {
-                prompts: if self.drafts {
-                    validation_prompts(context, config.decode_prompts)?
-                } else {
-                    Vec::new()
-                },
-                longest: config.decode_tokens,
-                stop: self.stop.clone(),
-                file: context.folder(self.stage).join("answers.json"),
-                identity: digest.clone(),
-                known: None,
-            },
+            answers: self.answers(context, &digest)?,
         };
-        let judge = self.live(self.samples.clone(), &context.device, compute);
+        let judge = self.target.as_ref();
+        let judge =
+            judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
+        if judge.is_none() && trainee.on_policy_fraction() > 0.0 {
+            bail!(
+                "`objective.on_policy.fraction`: expected 0 with `features.mode = \"served\"`, as nothing here judges what the drafter writes, \
+                 found {}",
+                trainee.on_policy_fraction()
+            );
+        }
+        let judges = judge.as_ref().map(|judge| |rows| judge.judge(rows));
         let device = context.device.clone();
         Ok(fit(
             trainee,
@@ -200,9 +264,9 @@ impl<'a> Setup<'a> {
                 folder: context.folder(self.stage),
                 identity: digest,
                 interrupted: &interrupted,
-                on_policy: Some(OnPolicy {
+                on_policy: judges.as_ref().map(|judge| OnPolicy {
                     stop: &self.stop,
-                    judge: &|rows| judge.judge(rows),
+                    judge,
                 }),
                 validate: &mut |trainee, _, best| validation.of(trainee, best),
                 memory: &|| memory_in_use(&device),

@@ -32,8 +32,8 @@ where
     let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
     let mut setup = Setup::new(context, stage, O::STAGES, capture)?;
     let make = || Ok(O::of_stage(objective, stage)?);
-    if is_gpu(&context.device_name) {
-        self_check::run::<D, O>(context, &setup.target, &setup.capture, drafter, &make)?;
+    if let (true, Some(target)) = (is_gpu(&context.device_name), &setup.target) {
+        self_check::run::<D, O>(context, target, &setup.capture, drafter, &make)?;
     }
     let first = first::<D>(context, stage, drafter, &setup)?;
     let draft_vocab = first.vocabulary().len();
@@ -71,7 +71,7 @@ fn first<D: Shipped>(
     config: &D::Config,
     setup: &Setup,
 ) -> Result<D> {
-    let (recipe, parts) = (context.recipe, setup.target.parts());
+    let (recipe, parts) = (context.recipe, setup.parts.clone());
     D::begin(config, &parts, &setup.tokens)?;
     let device = graph_device(&context.device, &setup.config);
     let first = match &recipe.start {

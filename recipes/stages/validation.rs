@@ -2,11 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::DType;
-use spectrain_eval::{Acceptance, Decoder, Estimable, bootstrap, estimate};
-use spectrain_models::{Capture, Transformer};
+use spectrain_eval::{Acceptance, Estimable, bootstrap, estimate};
 use spectrain_train::{
-    BatchSource as _, Error, Gain, LiveFeatures, LossReport, Samples, StepReport, Train,
-    TrainConfig, Validation,
+    BatchSource, Error, Gain, LossReport, Samples, StepReport, Train, TrainConfig, Validation,
 };
 
 use crate::runtime::interruption::interrupted;
@@ -17,10 +15,6 @@ use crate::stages::prepare;
 
 /// Validates the drafter of a stage.
 pub(super) struct Validator<'a> {
-    /// The target.
-    pub(super) target: &'a Transformer,
-    /// What the drafter reads of it.
-    pub(super) capture: &'a Capture,
     /// Type that the drafter computes in.
     pub(super) compute: DType,
     /// How much is validated.
@@ -28,9 +22,9 @@ pub(super) struct Validator<'a> {
     /// Held-out conversations.
     pub(super) held_out: Samples,
     /// Their features.
-    pub(super) source: LiveFeatures,
+    pub(super) source: Box<dyn BatchSource>,
     /// The target's answers to held-out prompts; none for what does not draft yet.
-    pub(super) answers: Answers,
+    pub(super) answers: Answers<'a>,
 }
 
 impl Validator<'_> {
@@ -67,10 +61,8 @@ impl Validator<'_> {
     /// Of each prompt the tokens emitted and the passes that they take, greedily and with chains: those of a decoder, from
     /// the answers that the target gave once. So the counts of two validations can be compared prompt by prompt.
     fn count(&mut self, trainee: &dyn Train) -> spectrain_train::Result<Vec<[u64; 2]>> {
-        let (Some(proposer), false) = (
-            trainee.proposer(self.compute),
-            self.answers.prompts.is_empty(),
-        ) else {
+        let (Some(proposer), false) = (trainee.proposer(self.compute), self.answers.is_empty())
+        else {
             return Ok(Vec::new());
         };
         let length = match self.config.decode_draft_length {
@@ -78,9 +70,8 @@ impl Validator<'_> {
             length => length,
         };
         let draft = Estimable::greedy_chain(length);
-        let decoder = Decoder::new(self.target, self.capture).unless(&interrupted);
         let mut counted = Vec::new();
-        for text in self.answers.texts(&decoder)? {
+        for text in self.answers.texts()? {
             if interrupted() {
                 return Err(Error::Interrupted);
             }

@@ -7,10 +7,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// Where the hidden states come from. The target stays in memory in either mode: validation decodes with it.
+    /// Where the hidden states come from. The target stays in memory, but for `"served"`.
     pub mode: FeatureMode,
     /// Samples of one file of stored features.
     pub samples_per_shard: usize,
+    /// Requests that are under way at each server at a time.
+    pub under_way: usize,
+    /// Seconds that a request to a server may take.
+    pub timeout: u64,
 }
 
 impl Default for FeaturesTable {
@@ -18,6 +22,8 @@ impl Default for FeaturesTable {
         Self {
             mode: FeatureMode::Live,
             samples_per_shard: 256,
+            under_way: 8,
+            timeout: 600,
         }
     }
 }
@@ -31,4 +37,7 @@ pub enum FeatureMode {
     Live,
     /// Once, in a stage of its own that writes them to the disk.
     Stored,
+    /// Once, by servers of the target, in a stage of its own that writes them to the disk. Of the target only its embedding, norm and
+    /// head are in memory.
+    Served,
 }

@@ -1,5 +1,7 @@
 //! The `[target]` table.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,21 @@ pub struct TargetTable {
     pub revision: Option<String>,
     /// Type of the target's weights in memory.
     pub dtype: TargetType,
+    /// Addresses of servers that hand out the target's hidden states, such as `["http://localhost:8000"]`; with `features.mode = "served"`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub server: Vec<String>,
+    /// The target's name on the servers; without it, the only one that each has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_model: Option<String>,
+    /// The folder into which servers write hidden states, as they call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_folder: Option<PathBuf>,
+    /// The same folder as this machine calls it. Without it: as the servers do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_folder: Option<PathBuf>,
+    /// The environment variable that holds the servers' API key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_env: Option<String>,
 }
 
 /// Type of the target's weights in memory.

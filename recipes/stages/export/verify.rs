@@ -1,18 +1,14 @@
 //! Whether a drafter that was written and read back is the one that was trained.
 
 use anyhow::{Context as _, Result, bail};
-use rand::rngs::StdRng;
 use spectrain_checkpoints::{DType, NamedTensor};
-use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{
-    Distribution, Draft, DraftRequest, Features, KnownText, Proposal, Proposer, Sampling,
-    TakeLogits,
-};
+use spectrain_models::Distribution;
 
 use crate::families::family::Writing;
 use crate::families::trained::Trained;
-use crate::runtime::decoded::{Decoded, decode};
-use crate::runtime::pair::Pair;
+use crate::runtime::decoded::Decoded;
+use crate::stages::export::ground::{Drawn, Ground};
+
 /// Share of the trained drafter's accepted tokens that the exported one must keep when its weights were rounded.
 const KEPT_WHEN_ROUNDED: f64 = 0.8;
 /// Largest difference between two probabilities that are the same, relative to the larger one: devices may add in any
@@ -20,12 +16,11 @@ const KEPT_WHEN_ROUNDED: f64 = 0.8;
 const SAME: f32 = 1e-3;
 
 /// Fails unless the drafter that was read back is `trained`, rounded: every tensor bit for bit, the vocabulary, the
-/// captured layers, and the probabilities of what it drafts, which show a setting that no tensor shows. `pair` then has the one read back.
+/// captured layers, and the probabilities of what it drafts on `ground`, which show a setting that no tensor shows.
 pub(super) fn verify(
-    pair: &mut Pair,
+    ground: &mut dyn Ground,
     (trained, read_back): (&dyn Trained, &dyn Trained),
     writing: &Writing,
-    prompts: &[Vec<u32>],
 ) -> Result<()> {
     let rounded = trained.rounded(writing.dtype)?;
     let place = writing.folder.display();
@@ -44,12 +39,10 @@ pub(super) fn verify(
     }
     // A head that was written out has been rounded, and the target's own has not.
     if !complete {
-        return pair.take(read_back);
+        return Ok(());
     }
-    pair.take(rounded.as_ref())?;
-    let expected = drawn(pair, prompts)?;
-    pair.take(read_back)?;
-    let found = drawn(pair, prompts)?;
+    let expected = ground.drawn(rounded.as_ref())?;
+    let found = ground.drawn(read_back)?;
     if same_drafts(&expected, &found) {
         Ok(())
     } else {
@@ -77,93 +70,6 @@ fn check_tensors(expected: &[NamedTensor], found: &[NamedTensor]) -> Result<bool
         bail!("tensor `{}` was not trained", other.name);
     }
     Ok(found.len() == expected.len())
-}
-
-/// A proposer that keeps what it drafts.
-struct Recorder {
-    inner: Box<dyn Proposer>,
-    drafts: Vec<Vec<u32>>,
-    /// Of the first draft of each prompt.
-    distributions: Vec<Distribution>,
-    is_first: bool,
-}
-
-impl Proposer for Recorder {
-    fn start(&mut self, capacity: usize, first: u32) {
-        self.is_first = true;
-        self.inner.start(capacity, first);
-    }
-
-    fn observe(&mut self, tokens: &[u32], features: &Features) {
-        self.inner.observe(tokens, features);
-    }
-
-    fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
-        let draft = self.inner.propose(request, rng);
-        if let (true, Proposal::Sampled(distributions)) = (self.is_first, &draft.proposal) {
-            self.distributions.extend(distributions.iter().cloned());
-        }
-        self.is_first = false;
-        self.drafts.push(draft.tokens.clone());
-        draft
-    }
-
-    fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>> {
-        self.inner.ranks(tokens)
-    }
-
-    fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
-        self.inner.forced(tokens)
-    }
-
-    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        self.inner.along(text, take);
-    }
-
-    fn vocabulary(&self) -> &DraftVocabulary {
-        self.inner.vocabulary()
-    }
-
-    fn max_depth(&self) -> Option<usize> {
-        self.inner.max_depth()
-    }
-
-    fn draft_length(&self) -> usize {
-        self.inner.draft_length()
-    }
-
-    fn passes(&self, depth: usize) -> usize {
-        self.inner.passes(depth)
-    }
-
-    fn parameters_per_pass(&self) -> u64 {
-        self.inner.parameters_per_pass()
-    }
-
-    fn has_confidence(&self) -> bool {
-        self.inner.has_confidence()
-    }
-}
-
-/// What a drafter drafts by its own probabilities, and these.
-#[derive(Debug, Clone, PartialEq)]
-struct Drawn {
-    drafts: Vec<Vec<u32>>,
-    distributions: Vec<Distribution>,
-}
-
-fn drawn(pair: &Pair, prompts: &[Vec<u32>]) -> Result<Drawn> {
-    let mut recorder = Recorder {
-        inner: pair.drafter.session(),
-        drafts: Vec::new(),
-        distributions: Vec::new(),
-        is_first: true,
-    };
-    decode(pair, &mut recorder, prompts, Sampling::at(1.0))?;
-    Ok(Drawn {
-        drafts: recorder.drafts,
-        distributions: recorder.distributions,
-    })
 }
 
 fn same_drafts(expected: &Drawn, found: &Drawn) -> bool {

@@ -3,25 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use burn::prelude::Device;
 use serde_json::json;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::ModelFolder;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{
-    DrafterReport, Report, SettingReport, TargetReport, TextSettings, Texts, TextsReport,
-};
-use spectrain_models::{Proposer, TargetParts, load_parts};
+use spectrain_eval::{DrafterReport, Report, TargetReport, TextSettings, TextsReport};
 
 use super::EvaluateArguments;
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
-use crate::families::registry::open_drafter;
-use crate::families::trained::Trained;
 use crate::recipe::tables::{EvaluateTable, TargetType};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runtime::device::{self, device_report};
-use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
+use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::thinking;
 use crate::stages::report::{shown, write};
@@ -71,7 +65,7 @@ impl EvaluateArguments {
             chosen,
             session.as_ref(),
             &settings,
-            &name_of(folder),
+            (&name_of(folder), Output::detect()),
         );
         let (found, own) = judged.with_context(|| format!("`{}`", folder.display()))?;
         let target = TargetReport {
@@ -87,34 +81,16 @@ impl EvaluateArguments {
             sha256: target::sha256_of_drafter(&drafter)?,
         };
         let mut report = Report::new(target, drafter, found);
-        report.texts = Some(TextsReport {
+        report.texts = vec![TextsReport {
             source: folder.display().to_string(),
             ..own
-        });
+        }];
         report.recipe = json!({ "evaluate": table });
         report.device = device_report(name);
         if let Some(out) = &self.out {
             write(&report, out)?;
         }
         print(shown(&report))
-    }
-}
-
-/// A drafter with what it needs of its target.
-struct Parts {
-    target: TargetParts,
-    drafter: Box<dyn Trained>,
-}
-
-impl Parts {
-    fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
-        let target = load_parts(target, device, dtype)?;
-        let drafter = open_drafter(drafter, &target, device)?;
-        let compute = target.norm.weight.val().dtype();
-        Ok(Self {
-            drafter: drafter.held_in(compute),
-            target,
-        })
     }
 }
 
@@ -153,7 +129,7 @@ fn chosen(of: usize, count: Option<usize>) -> Vec<usize> {
 fn written_at(texts: &StoredTexts, chosen: &[usize]) -> Result<f64> {
     let (mut tokens, mut likeliest) = (0, 0);
     for &conversation in chosen {
-        for text in texts.answers(conversation, None)? {
+        for text in texts.answers(conversation, None) {
             let found = text.likeliest()?;
             likeliest += found.iter().filter(|same| **same).count();
             tokens += found.len();
@@ -164,25 +140,4 @@ fn written_at(texts: &StoredTexts, chosen: &[usize]) -> Result<f64> {
     }
     let is_greedy = likeliest as f64 >= LIKELIEST * tokens as f64;
     Ok(if is_greedy { 0.0 } else { 1.0 })
-}
-
-fn judge(
-    texts: &StoredTexts,
-    (chosen, longest): (&[usize], Option<usize>),
-    proposer: &dyn Proposer,
-    settings: &TextSettings,
-    name: &str,
-) -> Result<(Vec<SettingReport>, TextsReport)> {
-    let mut judged = Texts::new(name, proposer, settings)?;
-    let mut progress = Output::detect().start("evaluate", chosen.len() as u64);
-    for (done, &conversation) in chosen.iter().enumerate() {
-        check_interrupted()?;
-        let answers = texts.answers(conversation, longest)?;
-        if !answers.is_empty() {
-            judged.add(&answers)?;
-        }
-        progress.set(1 + done as u64, "conversations");
-    }
-    progress.finish(format!("{} conversations", chosen.len()));
-    Ok(judged.finish()?)
 }

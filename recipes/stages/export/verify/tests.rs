@@ -1,4 +1,6 @@
 use super::*;
+use crate::runtime::pair::Pair;
+use crate::stages::export::ground::OnPrompts;
 use std::path::Path;
 
 use burn::prelude::Device;
@@ -108,9 +110,10 @@ fn only_what_was_trained_passes<D: Shipped>(
     .unwrap();
     let good = root.path().join("good");
     write_usual(&drafter, &good, DType::F32, &Value::Null).unwrap();
-    let mut pair = Pair::open(Path::new(target), &good, &device, DType::F32).unwrap();
+    let pair = Pair::open(Path::new(target), &good, &device, DType::F32).unwrap();
     let trained = open_drafter(&good, &parts, &device).unwrap();
     let prompts = pair.generated_prompts(2).unwrap();
+    let mut ground = OnPrompts { pair, prompts };
     let mut verified = |folder: &Path, dtype: DType| {
         let writing = Writing {
             folder,
@@ -121,7 +124,7 @@ fn only_what_was_trained_passes<D: Shipped>(
         };
         let read_back = open_drafter(folder, &parts, &device)?;
         let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut pair, both, &writing, &prompts)
+        verify(&mut ground, both, &writing)
     };
     let in_bf16 = Pair::open(Path::new(target), &good, &device, DType::BF16).unwrap();
     assert_eq!(

@@ -1,0 +1,12 @@
+//! Hidden states of a target that an engine serves: vLLM's server with its connector for hidden states, unpatched
+//! (<https://docs.vllm.ai>, `ExampleHiddenStatesConnector`).
+//!
+//! The server counts layers that have run, so that its id `k + 1` is what this program calls layer `k`, and the id that is
+//! the number of layers is the last layer's output before the final norm.
+
+pub mod file;
+pub mod in_order;
+pub mod proof;
+mod response;
+pub mod server;
+pub mod stored;

@@ -1,0 +1,257 @@
+//! Many requests under way at several servers, and their results one after the other in the order of the samples. So what is
+//! written does not depend on which server was faster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_data::regenerate::{Failure, Retry};
+
+use super::server::{Asked, CaptureServer, Captured};
+use crate::runtime::interruption::check_interrupted;
+
+/// How often it is looked whether the user wants to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How servers are asked.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    /// Requests that are under way at each server.
+    pub under_way: usize,
+    /// Samples that may be captured ahead of the first one that is not: the files and states that are alive are no more.
+    pub ahead: usize,
+    /// How failures that may pass are met.
+    pub retry: Retry,
+}
+
+/// What a server did.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Share {
+    /// Samples.
+    pub samples: u64,
+    /// Tokens of which it handed out states.
+    pub tokens: u64,
+    /// Seconds that its requests took, all of them added.
+    pub seconds: f64,
+    /// Requests that failed and were sent anew.
+    pub failed: u64,
+}
+
+/// What comes of a sample: its states, or why there are none.
+type Outcome = (usize, usize, f64, std::result::Result<Captured, Failure>);
+
+/// Captures the samples in `samples`, which `ask` puts into words, and gives them to `take` in their order.
+///
+/// # Errors
+/// A server refuses a sample, all servers fail longer than the retries last, `take` fails, or the user stops it.
+pub fn capture(
+    servers: &[Arc<CaptureServer>],
+    samples: Range<usize>,
+    pace: &Pace,
+    ask: &(dyn Fn(usize) -> Asked + Sync),
+    take: &mut dyn FnMut(usize, Captured) -> Result<()>,
+) -> Result<Vec<Share>> {
+    let queue = Queue {
+        state: Mutex::new(State {
+            next: samples.start,
+            end: samples.end,
+            again: BTreeMap::new(),
+            window: samples.start + pace.ahead.max(1),
+            is_over: false,
+        }),
+        changed: Condvar::new(),
+    };
+    let (sender, receiver) = channel();
+    std::thread::scope(|scope| {
+        for (number, server) in servers.iter().enumerate() {
+            for worker in 0..pace.under_way.max(1) {
+                let (queue, sender) = (&queue, sender.clone());
+                let seed = (number * 1000 + worker) as u64;
+                scope.spawn(move || work(queue, (number, server), pace, ask, (&sender, seed)));
+            }
+        }
+        drop(sender);
+        let mut collector = Collector {
+            queue: &queue,
+            pace,
+            servers,
+            shares: vec![Share::default(); servers.len()],
+            early: BTreeMap::new(),
+            next: samples.start,
+        };
+        let found = collector.collect(&receiver, samples.end, take);
+        queue.lock().is_over = true;
+        queue.changed.notify_all();
+        found.map(|()| collector.shares)
+    })
+}
+
+/// Samples that nobody asks for yet.
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    next: usize,
+    end: usize,
+    /// Samples that failed, with how often.
+    again: BTreeMap<usize, u32>,
+    /// No sample from here on is asked for yet.
+    window: usize,
+    is_over: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The next sample and how often it failed, once there is one; none when it is over.
+    fn take(&self) -> Option<(usize, u32)> {
+        let mut state = self.lock();
+        loop {
+            if state.is_over {
+                return None;
+            }
+            if let Some(failed) = state.again.pop_first() {
+                return Some(failed);
+            }
+            if state.next < state.end.min(state.window) {
+                state.next += 1;
+                return Some((state.next - 1, 0));
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Waits, unless it is over before.
+    fn pause(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        let mut state = self.lock();
+        while !state.is_over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+}
+
+/// Asks one server for one sample after the other.
+fn work(
+    queue: &Queue,
+    (number, server): (usize, &CaptureServer),
+    pace: &Pace,
+    ask: &dyn Fn(usize) -> Asked,
+    (results, seed): (&Sender<Outcome>, u64),
+) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    // Failures of this server since its last success: a server that is down is left alone for longer and longer.
+    let mut failed = 0;
+    while let Some((sample, _)) = queue.take() {
+        let since = Instant::now();
+        let found = server.capture(&ask(sample));
+        let wait = match &found {
+            Err(Failure::Passing { wait, .. }) => {
+                failed += 1;
+                Some(pace.retry.pause(failed, *wait, &mut rng))
+            }
+            _ => {
+                failed = 0;
+                None
+            }
+        };
+        if results
+            .send((sample, number, since.elapsed().as_secs_f64(), found))
+            .is_err()
+        {
+            return;
+        }
+        if let Some(wait) = wait {
+            queue.pause(wait);
+        }
+    }
+}
+
+/// Puts what comes back into order.
+struct Collector<'a> {
+    queue: &'a Queue,
+    pace: &'a Pace,
+    servers: &'a [Arc<CaptureServer>],
+    shares: Vec<Share>,
+    /// Samples that came before their turn.
+    early: BTreeMap<usize, Captured>,
+    next: usize,
+}
+
+impl Collector<'_> {
+    fn collect(
+        &mut self,
+        results: &Receiver<Outcome>,
+        end: usize,
+        take: &mut dyn FnMut(usize, Captured) -> Result<()>,
+    ) -> Result<()> {
+        let mut tries: BTreeMap<usize, u32> = BTreeMap::new();
+        let mut failing = BTreeSet::new();
+        while self.next < end {
+            check_interrupted()?;
+            let (sample, server, seconds, found) = match results.recv_timeout(LOOK_EVERY) {
+                Ok(outcome) => outcome,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("a thread that asks servers ended too early")
+                }
+            };
+            let url = self.servers[server].url();
+            match found {
+                Ok(captured) => {
+                    failing.remove(&server);
+                    let share = &mut self.shares[server];
+                    share.samples += 1;
+                    share.tokens += captured.states.tokens.len() as u64;
+                    share.seconds += seconds;
+                    self.early.insert(sample, captured);
+                    self.pass_on(take)?;
+                }
+                Err(Failure::Lasting { reason }) => {
+                    bail!("the server `{url}`, sample {sample}: {reason}")
+                }
+                Err(Failure::Passing { reason, .. }) => {
+                    self.shares[server].failed += 1;
+                    failing.insert(server);
+                    let tried = tries.entry(sample).or_default();
+                    *tried += 1;
+                    // Another server may have what one has not: only where all fail is it the end.
+                    if *tried > self.pace.retry.retries && failing.len() == self.servers.len() {
+                        bail!("the server `{url}`, sample {sample}, {tried} times: {reason}");
+                    }
+                    self.queue.lock().again.insert(sample, *tried);
+                    self.queue.changed.notify_one();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, take: &mut dyn FnMut(usize, Captured) -> Result<()>) -> Result<()> {
+        while let Some(captured) = self.early.remove(&self.next) {
+            take(self.next, captured)?;
+            self.next += 1;
+        }
+        self.queue.lock().window = self.next + self.pace.ahead.max(1);
+        self.queue.changed.notify_all();
+        Ok(())
+    }
+}

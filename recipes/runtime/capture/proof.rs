@@ -1,0 +1,213 @@
+//! The proof that hidden states are what a server says they are, made before anything is trained on them. States that are all
+//! zero, of another layer, or normed twice train without complaint, and what comes of it accepts nothing.
+
+use anyhow::{Result, bail};
+use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
+use serde::{Deserialize, Serialize};
+use spectrain_models::TargetParts;
+use spectrain_models::weights::{host_f32, tensor_from};
+
+use super::server::{Captured, Place};
+
+/// The least share of places at which the head must find the token that the served model finds.
+const LEAST_AGREEMENT: f64 = 0.9;
+/// The most that log-probabilities may differ on average, in nats: what 16 bits and quantised layers leave.
+const MOST_DIFFERENCE: f64 = 0.1;
+/// Norms of hidden states of one layer, the largest over the median: sinks of attention reach hundreds.
+const MOST_SPREAD: f64 = 1e5;
+
+/// What the last state of a server's file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastState {
+    /// The output of the last layer: the final norm is still to come.
+    BeforeNorm,
+    /// It went through the final norm.
+    AfterNorm,
+}
+
+/// What was found of a server's hidden states.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Proof {
+    /// What the last state is.
+    pub last_state: LastState,
+    /// Places of texts that were compared.
+    pub places: usize,
+    /// Share of them at which the head finds the likeliest token of the served model.
+    pub agreement: f64,
+    /// Mean difference of the log-probability of the text's token, nats.
+    pub mean_difference: f64,
+    /// Largest difference.
+    pub largest_difference: f64,
+    /// Median norm of the states of each layer that was asked for, and of the last one.
+    pub median_norms: Vec<f64>,
+}
+
+/// States of one slot, `[rows, d_model]`, f32.
+pub fn slot(captured: &Captured, slot: usize, device: &Device) -> Tensor<2> {
+    let states = captured.states.states.clone();
+    let [rows, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
+    let all: Tensor<3> = tensor_from(states, device);
+    debug_assert!(slot < slots);
+    all.narrow(1, slot, 1)
+        .reshape([rows, d_model])
+        .cast(burn::tensor::DType::F32)
+}
+
+/// Proves that `samples`, each with the served model's own log-probabilities, have the states of the model that `target` is of.
+///
+/// # Errors
+/// They have not; the message says what was found, and what would fit better.
+pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
+    let device = target.norm.weight.val().device();
+    let slots = samples
+        .first()
+        .map_or(0, |first| first.states.states.shape[1]);
+    let mut median_norms = Vec::with_capacity(slots);
+    for slot_number in 0..slots {
+        let norms: Vec<f64> = samples
+            .iter()
+            .flat_map(|sample| norms(&slot(sample, slot_number, &device)))
+            .collect();
+        median_norms.push(check_norms(slot_number, norms)?);
+    }
+    let compared = [LastState::BeforeNorm, LastState::AfterNorm].map(|last_state| {
+        let mut compared = Compared::default();
+        for sample in samples {
+            compared.add(sample, last_state, target, &device);
+        }
+        (last_state, compared)
+    });
+    if compared[0].1.places == 0 {
+        bail!(
+            "the server gave no `prompt_logprobs`, so that nothing shows what its hidden states are"
+        );
+    }
+    let by_difference = |(_, found): &&(LastState, Compared)| (found.mean() * 1e9) as u64;
+    let [best] = compared
+        .iter()
+        .min_by_key(by_difference)
+        .into_iter()
+        .collect::<Vec<_>>()[..]
+    else {
+        bail!("there is nothing to compare");
+    };
+    let (last_state, found) = best;
+    if found.agreement() < LEAST_AGREEMENT || found.mean() > MOST_DIFFERENCE {
+        bail!(
+            "the last hidden state is not the target's: the target's norm and head make of it the served model's likeliest token at \
+             {:.0} % of {} places (expected at least {:.0} %), with log-probabilities {:.2} nats apart (expected at most {MOST_DIFFERENCE}). \
+             The server has another model, or the last layer that was asked for is not its last",
+            100.0 * found.agreement(),
+            found.places,
+            100.0 * LEAST_AGREEMENT,
+            found.mean()
+        );
+    }
+    Ok(Proof {
+        last_state: *last_state,
+        places: found.places,
+        agreement: found.agreement(),
+        mean_difference: found.mean(),
+        largest_difference: found.largest,
+        median_norms,
+    })
+}
+
+/// The norm of each row.
+fn norms(states: &Tensor<2>) -> Vec<f64> {
+    let norms = host_f32(states.clone().square().sum_dim(1).sqrt());
+    norms.into_iter().map(f64::from).collect()
+}
+
+/// The median of the norms of a slot's states, which must be those of hidden states.
+fn check_norms(slot: usize, mut norms: Vec<f64>) -> Result<f64> {
+    if let Some(found) = norms.iter().find(|norm| !norm.is_finite()) {
+        bail!("hidden states of slot {slot}: expected numbers, found one whose norm is {found}");
+    }
+    norms.sort_by(f64::total_cmp);
+    let zero = norms.iter().take_while(|norm| **norm == 0.0).count();
+    if zero > 0 {
+        bail!(
+            "hidden states of slot {slot}: expected numbers other than 0, found {zero} of {} states that are all 0: the server did not \
+             fill them",
+            norms.len()
+        );
+    }
+    let median = norms.get(norms.len() / 2).copied().unwrap_or_default();
+    let largest = norms.last().copied().unwrap_or_default();
+    if largest > MOST_SPREAD * median {
+        bail!(
+            "hidden states of slot {slot}: expected norms of one size, found {largest:.3e} where the median is {median:.3e}"
+        );
+    }
+    Ok(median)
+}
+
+/// What the head makes of last states, beside what the served model says.
+#[derive(Default)]
+struct Compared {
+    places: usize,
+    agreeing: usize,
+    difference: f64,
+    largest: f64,
+}
+
+impl Compared {
+    fn add(
+        &mut self,
+        sample: &Captured,
+        last_state: LastState,
+        target: &TargetParts,
+        device: &Device,
+    ) {
+        let slots = sample.states.states.shape[1];
+        let states = slot(sample, slots - 1, device);
+        let last = match last_state {
+            LastState::BeforeNorm => target.norm.forward(states),
+            LastState::AfterNorm => states,
+        };
+        let weight = target.lm_head.weight.val().dtype();
+        let logits = target
+            .lm_head
+            .forward(last.cast(weight))
+            .cast(burn::tensor::DType::F32);
+        let vocab = logits.dims()[1];
+        let found = host_f32(log_softmax(logits, 1));
+        // The state before a token is what its likelihood comes from.
+        let rows = found.chunks(vocab);
+        let places = sample.tokens.iter().zip(&sample.likely).skip(1);
+        for (row, (&token, likely)) in rows.zip(places) {
+            let Some(Place {
+                log_probability,
+                best,
+            }) = *likely
+            else {
+                continue;
+            };
+            let own = f64::from(
+                row.get(token as usize)
+                    .copied()
+                    .unwrap_or(f32::NEG_INFINITY),
+            );
+            let difference = (own - log_probability).abs();
+            self.places += 1;
+            self.agreeing += usize::from(spectrain_models::argmax(row) == best as usize);
+            self.difference += if difference.is_finite() {
+                difference
+            } else {
+                1e3
+            };
+            self.largest = self.largest.max(difference);
+        }
+    }
+
+    fn agreement(&self) -> f64 {
+        self.agreeing as f64 / self.places.max(1) as f64
+    }
+
+    fn mean(&self) -> f64 {
+        self.difference / self.places.max(1) as f64
+    }
+}

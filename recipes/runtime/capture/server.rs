@@ -1,0 +1,252 @@
+//! One server, asked for hidden states.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use spectrain_data::regenerate::Failure;
+use spectrain_models::Sampling;
+
+use super::file::{HiddenStates, SharedFolder, take};
+use super::response::{Likely, Response};
+use crate::runtime::server::client::{Client, passing};
+
+/// How a server is asked, the same for all servers of a target.
+#[derive(Debug, Clone)]
+pub struct CaptureSettings {
+    /// The model's name; without it, the only one that the server has.
+    pub model: Option<String>,
+    /// The API key.
+    pub key: Option<String>,
+    /// The folder that the server writes into.
+    pub folder: SharedFolder,
+    /// Layers of which the server was told to hand out the outputs, 0-based, in its order; the last layer's comes after
+    /// them.
+    pub layers: Vec<usize>,
+    /// Layers that the target has.
+    pub target_layers: usize,
+    /// Width of a hidden state.
+    pub d_model: usize,
+    /// The longest a request may take.
+    pub timeout: Duration,
+}
+
+impl CaptureSettings {
+    /// The layers as the server counts them.
+    fn ids(&self) -> Vec<usize> {
+        let ids = self.layers.iter().map(|layer| layer + 1);
+        ids.chain([self.target_layers]).collect()
+    }
+
+    /// The command that starts a server which hands them out.
+    pub fn command(&self, model: &str) -> String {
+        let speculative = json!({
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": self.ids()}},
+        });
+        let transfer = json!({
+            "kv_connector": "ExampleHiddenStatesConnector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"shared_storage_path": self.folder.on_server},
+        });
+        format!(
+            "vllm serve {model} --no-enable-chunked-prefill --no-enable-prefix-caching --speculative-config '{speculative}' \
+             --kv-transfer-config '{transfer}'"
+        )
+    }
+}
+
+/// How the target goes on behind a prompt.
+#[derive(Debug, Clone)]
+pub struct Answering {
+    /// Tokens of the answer, at most.
+    pub max_new_tokens: usize,
+    /// How they are chosen.
+    pub sampling: Sampling,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Tokens that end it.
+    pub stop: Vec<u32>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// The prompt.
+    pub tokens: Vec<u32>,
+    /// Whether it is answered, and how. Else only its states are wanted.
+    pub answer: Option<Answering>,
+    /// Whether the server says how likely each token of the prompt was.
+    pub log_probabilities: bool,
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub struct Captured {
+    /// Prompt and answer.
+    pub tokens: Vec<u32>,
+    /// States of all tokens, but for the last one where it is of an answer.
+    pub states: HiddenStates,
+    /// Of each place of the prompt what the served model gives to its token, where that was asked for.
+    pub likely: Vec<Option<Place>>,
+}
+
+/// How likely a token of the prompt was to the served model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Place {
+    /// `ln p` of the token.
+    pub log_probability: f64,
+    /// The likeliest token.
+    pub best: u32,
+}
+
+/// A server of a target.
+pub struct CaptureServer {
+    client: Client,
+    model: String,
+    /// Tokens of a prompt and its answer, at most, where the server tells.
+    pub longest: Option<usize>,
+    settings: CaptureSettings,
+}
+
+impl CaptureServer {
+    /// Finds the model on the server at `url`.
+    ///
+    /// # Errors
+    /// The address is none, nobody is there, or not this model.
+    pub fn connect(url: &str, settings: CaptureSettings) -> Result<Self> {
+        let client = Client::new("target.server", url, settings.key.clone(), settings.timeout)?;
+        let model = client.model(settings.model.as_deref()).with_context(|| {
+            let root = client.root();
+            format!(
+                "`target.server`: cannot take the target from `{root}/v1/models`; a server is started by\n  {}",
+                settings.command("TARGET")
+            )
+        })?;
+        Ok(Self {
+            client,
+            model: model.id,
+            longest: model.max_model_len,
+            settings,
+        })
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        self.client.root()
+    }
+
+    /// How it is asked.
+    pub fn settings(&self) -> &CaptureSettings {
+        &self.settings
+    }
+
+    /// Asks for hidden states.
+    ///
+    /// # Errors
+    /// There are none, or they are not those of the prompt.
+    pub fn capture(&self, asked: &Asked) -> std::result::Result<Captured, Failure> {
+        let body = self.client.post("/v1/completions", &self.body(asked))?;
+        let response: Response = serde_json::from_slice(&body)
+            .map_err(|error| passing(format!("the response is no completion: {error}")))?;
+        self.read(asked, response).map_err(|error| lasting(&error))
+    }
+
+    fn body(&self, asked: &Asked) -> Value {
+        let mut body = json!({
+            "model": self.model,
+            "prompt": asked.tokens,
+            "max_tokens": 1,
+            "temperature": 0,
+            "return_token_ids": true,
+            "stream": false,
+        });
+        if let Some(answer) = &asked.answer {
+            body["max_tokens"] = json!(answer.max_new_tokens);
+            body["temperature"] = json!(answer.sampling.temperature);
+            body["top_k"] = json!(if answer.sampling.top_k > 0 {
+                answer.sampling.top_k as i64
+            } else {
+                -1
+            });
+            body["top_p"] = json!(answer.sampling.top_p);
+            body["min_p"] = json!(0.0);
+            body["repetition_penalty"] = json!(1.0);
+            body["seed"] = json!(answer.seed >> 33);
+            body["ignore_eos"] = json!(answer.stop.is_empty());
+            body["stop_token_ids"] = json!(answer.stop);
+            body["kv_transfer_params"] = json!({"include_output_tokens": true});
+        }
+        if asked.log_probabilities {
+            body["prompt_logprobs"] = json!(1);
+        }
+        body
+    }
+
+    fn read(&self, asked: &Asked, response: Response) -> Result<Captured> {
+        let path = response
+            .kv_transfer_params
+            .and_then(|handed| handed.hidden_states_path);
+        let Some(path) = path else {
+            bail!(
+                "`kv_transfer_params.hidden_states_path`: expected a path, found none: the server hands out no hidden states; one that \
+                 does is started by\n  {}",
+                self.settings.command(&self.model)
+            );
+        };
+        let file = self.settings.folder.file(&path)?;
+        let choice = response.choices.into_iter().next().unwrap_or_default();
+        let more = asked
+            .answer
+            .as_ref()
+            .map_or(0, |answer| answer.max_new_tokens);
+        let slots = self.settings.layers.len() + 1;
+        let most = [asked.tokens.len() + more + 1, slots, self.settings.d_model];
+        let states = take(&file, most, self.settings.timeout)?;
+        let mut tokens = asked.tokens.clone();
+        if asked.answer.is_some() {
+            let answer = choice
+                .token_ids
+                .context("`choices[0].token_ids`: expected a list, found none")?;
+            tokens.extend(answer);
+        }
+        // Servers may leave out or add the state of the last token of an answer.
+        let least = tokens.len() - usize::from(asked.answer.is_some());
+        let held = &states.tokens;
+        if held.len() < least || held.len() > tokens.len() || tokens[..held.len()] != held[..] {
+            bail!(
+                "`token_ids` of the hidden states: expected the {} tokens that were asked for, found {}{}",
+                tokens.len(),
+                held.len(),
+                if held.len() == tokens.len() {
+                    " other ones"
+                } else {
+                    ""
+                }
+            );
+        }
+        let likely = choice.prompt_logprobs.unwrap_or_default();
+        let likely = asked.tokens.iter().zip(likely);
+        let place = |(token, place): (&u32, Option<BTreeMap<String, Likely>>)| {
+            let place = place?;
+            let best = place.iter().find(|(_, likely)| likely.rank == Some(1));
+            Some(Place {
+                log_probability: place.get(&token.to_string())?.logprob,
+                best: best?.0.parse().ok()?,
+            })
+        };
+        Ok(Captured {
+            likely: likely.map(place).collect(),
+            tokens,
+            states,
+        })
+    }
+}
+
+fn lasting(error: &anyhow::Error) -> Failure {
+    Failure::Lasting {
+        reason: format!("{error:#}"),
+    }
+}

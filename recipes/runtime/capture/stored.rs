@@ -1,0 +1,63 @@
+//! Hidden states that were captured, in the form in which features are stored.
+
+use anyhow::{Result, bail};
+use burn::tensor::{DType as BurnDType, TensorData};
+use spectrain_checkpoints::DType;
+use spectrain_models::TargetParts;
+
+use super::proof::LastState;
+use super::server::Captured;
+
+/// Bits of bf16, as features are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bits {
+    /// `[tokens, layers * d_model]`
+    pub captured: Vec<u16>,
+    /// `[tokens, d_model]`, after the final norm.
+    pub last: Vec<u16>,
+}
+
+/// The states of a sample; `target` makes the last one what its head reads.
+///
+/// # Errors
+/// A number is infinite or none.
+pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) -> Result<Bits> {
+    let states = &captured.states.states;
+    let [tokens, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
+    let layers = (slots - 1) * d_model;
+    let rounded = states.clone().cast(DType::BF16)?;
+    let rounded: Vec<u16> = words(&rounded.bytes);
+    // All bits of the exponent set: infinite, or no number.
+    if let Some(at) = rounded.iter().position(|bits| bits & 0x7f80 == 0x7f80) {
+        bail!(
+            "hidden states: expected numbers, found one that is none at token {}",
+            at / (slots * d_model)
+        );
+    }
+    let rows = rounded.chunks(slots * d_model);
+    let (mut kept, mut last) = (
+        Vec::with_capacity(tokens * layers),
+        Vec::with_capacity(tokens * d_model),
+    );
+    for row in rows {
+        kept.extend_from_slice(&row[..layers]);
+        last.extend_from_slice(&row[layers..]);
+    }
+    if last_state == LastState::BeforeNorm {
+        // Normed in the server's own precision, and rounded once.
+        let device = target.norm.weight.val().device();
+        let states = super::proof::slot(captured, slots - 1, &device);
+        let normed = target.norm.forward(states).cast(BurnDType::BF16);
+        let data: TensorData = normed.into_data();
+        last = words(data.as_bytes());
+    }
+    Ok(Bits {
+        captured: kept,
+        last,
+    })
+}
+
+fn words(bytes: &[u8]) -> Vec<u16> {
+    let (pairs, _) = bytes.as_chunks::<2>();
+    pairs.iter().map(|pair| u16::from_ne_bytes(*pair)).collect()
+}

@@ -1,0 +1,58 @@
+//! A drafter judged by stored features of the target's own texts, without the target's layers.
+
+use std::path::Path;
+
+use anyhow::Result;
+use burn::prelude::Device;
+use spectrain_checkpoints::DType;
+use spectrain_eval::{SettingReport, TextSettings, Texts, TextsReport};
+use spectrain_models::{Proposer, TargetParts, load_parts};
+
+use crate::cli::progress::Output;
+use crate::families::registry::open_drafter;
+use crate::families::trained::Trained;
+use crate::runtime::interruption::check_interrupted;
+use crate::runtime::texts::StoredTexts;
+
+/// A drafter with what it needs of its target.
+pub struct Parts {
+    /// The pieces of the target that a drafter shares.
+    pub target: TargetParts,
+    /// The drafter, held in the target's type.
+    pub drafter: Box<dyn Trained>,
+}
+
+impl Parts {
+    /// Loads both.
+    pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
+        let target = load_parts(target, device, dtype)?;
+        let drafter = open_drafter(drafter, &target, device)?;
+        let compute = target.embed_tokens.weight.val().dtype();
+        Ok(Self {
+            drafter: drafter.held_in(compute),
+            target,
+        })
+    }
+}
+
+/// What the drafter `proposer` makes of the conversations in `chosen`, with answers cut after `longest` tokens.
+pub fn judge(
+    texts: &StoredTexts,
+    (chosen, longest): (&[usize], Option<usize>),
+    proposer: &dyn Proposer,
+    settings: &TextSettings,
+    (name, output): (&str, Output),
+) -> Result<(Vec<SettingReport>, TextsReport)> {
+    let mut judged = Texts::new(name, proposer, settings)?;
+    let mut progress = output.start("evaluate", chosen.len() as u64);
+    for (done, &conversation) in chosen.iter().enumerate() {
+        check_interrupted()?;
+        let answers = texts.answers(conversation, longest);
+        if !answers.is_empty() {
+            judged.add(&answers)?;
+        }
+        progress.set(1 + done as u64, "conversations");
+    }
+    progress.finish(format!("{} conversations", chosen.len()));
+    Ok(judged.finish()?)
+}

@@ -1,0 +1,344 @@
+//! A server that hands out the hidden states of a target as vLLM's connector does, and fails as planned.
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
+use rand::{SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_safetensors};
+use spectrain_eval::{DecodeSettings, Decoder};
+use spectrain_models::weights::host_f32;
+use spectrain_models::{
+    Capture, DraftShape, Layout, Sampling, Target as _, Transformer, argmax, load_target,
+};
+
+use crate::fault_server::{request, respond};
+
+/// What is wrong with the states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// They are all 0.
+    Zeros,
+    /// One of them is no number.
+    NoNumber,
+    /// The last one went through the final norm twice.
+    NormedTwice,
+    /// The last one is of the layer before the last.
+    OneLayerEarly,
+    /// The first and the last one stand in each other's place.
+    Permuted,
+    /// They are of other tokens.
+    OtherTokens,
+    /// There is one slot fewer.
+    OneSlotLess,
+    /// The file is said to be somewhere else.
+    Elsewhere,
+    /// There is no file.
+    NoFile,
+}
+
+/// How a server serves.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// Layers that have run, as vLLM counts them.
+    pub ids: Vec<usize>,
+    pub max_model_len: usize,
+    pub wrong: Option<Wrong>,
+    /// Whether the last state is normed already.
+    pub normed: bool,
+    /// The connection ends at every request of this number and its multiples.
+    pub hangs_up_at: Option<usize>,
+    /// No request is answered any more after so many.
+    pub dies_after: Option<usize>,
+    /// The pause before an answer.
+    pub pause: Duration,
+}
+
+impl Serving {
+    pub fn of(ids: &[usize]) -> Self {
+        Self {
+            ids: ids.to_vec(),
+            max_model_len: 512,
+            wrong: None,
+            normed: false,
+            hangs_up_at: None,
+            dies_after: None,
+            pause: Duration::ZERO,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Memory {
+    requests: usize,
+    /// How often states of each prompt were handed out.
+    handed: BTreeMap<Vec<u32>, usize>,
+    under_way: usize,
+    most_under_way: usize,
+    /// The most files that lay in the folder.
+    most_files: usize,
+}
+
+struct Shared {
+    target: Transformer,
+    folder: PathBuf,
+    serving: Serving,
+    memory: Mutex<Memory>,
+}
+
+pub struct StateServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl StateServer {
+    /// Of the target in a folder, whose states it writes into another.
+    pub fn start(target: &Path, folder: &Path, serving: Serving) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        let model = ModelFolder::open(target).unwrap();
+        let shared = Arc::new(Shared {
+            target: load_target(&model, &Device::flex(), DType::F32).unwrap(),
+            folder: folder.to_owned(),
+            serving,
+            memory: Mutex::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let of_thread = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = of_thread.clone();
+                std::thread::spawn(move || shared.serve(stream));
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How often states of each prompt were handed out.
+    pub fn handed(&self) -> BTreeMap<Vec<u32>, usize> {
+        self.shared.memory().handed.clone()
+    }
+
+    /// The most requests and the most files at a time.
+    pub fn most(&self) -> [usize; 2] {
+        let memory = self.shared.memory();
+        [memory.most_under_way, memory.most_files]
+    }
+}
+
+impl Shared {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap()
+    }
+
+    fn serve(&self, stream: TcpStream) -> Option<()> {
+        let mut reader = BufReader::new(stream.try_clone().ok()?);
+        let mut out = stream;
+        loop {
+            let (path, _, body) = request(&mut reader)?;
+            match path.as_str() {
+                "/v1/models" => {
+                    let model = json!({"id": "served", "owned_by": "vllm", "max_model_len": self.serving.max_model_len});
+                    respond(
+                        &mut out,
+                        "200 OK",
+                        "",
+                        &json!({"data": [model]}).to_string(),
+                    )?;
+                }
+                "/v1/completions" => {
+                    let number = {
+                        let mut memory = self.memory();
+                        memory.requests += 1;
+                        memory.under_way += 1;
+                        memory.most_under_way = memory.most_under_way.max(memory.under_way);
+                        memory.requests
+                    };
+                    std::thread::sleep(self.serving.pause);
+                    let dies = self.serving.dies_after.is_some_and(|last| number > last);
+                    let hangs_up = |every: usize| number.is_multiple_of(every);
+                    let fails = dies || self.serving.hangs_up_at.is_some_and(hangs_up);
+                    let answer = (!fails)
+                        .then(|| self.complete(number, &serde_json::from_slice(&body).unwrap()));
+                    self.memory().under_way -= 1;
+                    respond(&mut out, "200 OK", "", &answer?.to_string())?;
+                }
+                _ => respond(&mut out, "404 Not Found", "", "{}")?,
+            }
+        }
+    }
+
+    fn complete(&self, number: usize, body: &Value) -> Value {
+        let prompt: Vec<u32> = serde_json::from_value(body["prompt"].clone()).unwrap();
+        let answer = self.answer(&prompt, body);
+        let whole = body["kv_transfer_params"]["include_output_tokens"] == true;
+        let mut tokens = prompt.clone();
+        if whole {
+            tokens.extend(&answer[..answer.len() - 1]);
+        }
+        let name = format!("{number}.safetensors");
+        self.write(&self.folder.join(&name), &tokens);
+        *self.memory().handed.entry(prompt.clone()).or_default() += 1;
+        let path = match self.serving.wrong {
+            Some(Wrong::Elsewhere) => json!("/etc/passwd"),
+            Some(Wrong::NoFile) => Value::Null,
+            _ => json!(self.folder.join(&name)),
+        };
+        let mut choice =
+            json!({"index": 0, "text": "", "token_ids": answer, "finish_reason": "length"});
+        if body["prompt_logprobs"].is_u64() {
+            choice["prompt_logprobs"] = self.log_probabilities(&prompt);
+        }
+        json!({"choices": [choice], "kv_transfer_params": {"hidden_states_path": path}})
+    }
+
+    fn answer(&self, prompt: &[u32], body: &Value) -> Vec<u32> {
+        let temperature = body["temperature"].as_f64().unwrap();
+        let settings = DecodeSettings {
+            max_new_tokens: body["max_tokens"].as_u64().unwrap() as usize,
+            draft: DraftShape::Chain { length: 0 },
+            sampling: if temperature == 0.0 {
+                Sampling::GREEDY
+            } else {
+                Sampling::at(temperature)
+            },
+            stop: serde_json::from_value(body["stop_token_ids"].clone()).unwrap_or_default(),
+            shadow: None,
+        };
+        let seed = body["seed"].as_u64().unwrap_or_default();
+        let capture = Capture::default();
+        let mut rng = StdRng::seed_from_u64(seed);
+        let decoder = Decoder::new(&self.target, &capture);
+        decoder.plain(prompt, &settings, &mut rng).unwrap().tokens
+    }
+
+    /// The states of each slot: `[tokens, d_model]`.
+    fn states(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
+        let layers = self.target.spec().layers;
+        let mut ids = self.serving.ids.clone();
+        if let (Some(Wrong::OneLayerEarly), Some(last)) = (self.serving.wrong, ids.last_mut()) {
+            *last -= 1;
+        }
+        let layer = |id: &usize| Capture {
+            layers: vec![id - 1],
+        };
+        let device = Device::flex();
+        let positions =
+            Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape([1, tokens.len()]);
+        let layout = Layout {
+            documents: positions.ones_like(),
+            positions,
+        };
+        let ids_of: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
+        let input =
+            Tensor::<1, Int>::from_ints(ids_of.as_slice(), &device).reshape([1, tokens.len()]);
+        ids.iter()
+            .map(|id| {
+                let features = self.target.features(input.clone(), &layout, &layer(id));
+                let norm = self.target.parts().norm;
+                let state = match (id == &layers && self.serving.normed, self.serving.wrong) {
+                    (true, _) => features.last,
+                    (_, Some(Wrong::NormedTwice)) if id == &layers => norm.forward(features.last),
+                    _ => features.captured,
+                };
+                host_f32(state)
+            })
+            .collect()
+    }
+
+    /// Writes the file behind the answer's back, holding the lock.
+    fn write(&self, path: &Path, tokens: &[u32]) {
+        let mut slots = self.states(tokens);
+        match self.serving.wrong {
+            Some(Wrong::Zeros) => slots.iter_mut().flatten().for_each(|value| *value = 0.0),
+            Some(Wrong::Permuted) => {
+                let last = slots.len() - 1;
+                slots.swap(0, last);
+            }
+            Some(Wrong::OneSlotLess) => drop(slots.pop()),
+            _ => {}
+        }
+        let d_model = self.target.spec().d_model;
+        let row = |token: usize| {
+            slots
+                .iter()
+                .flat_map(move |slot| &slot[token * d_model..(token + 1) * d_model])
+        };
+        let values: Vec<f32> = (0..tokens.len()).flat_map(row).copied().collect();
+        let mut states = NamedTensor::from_f32(
+            "hidden_states",
+            [tokens.len(), slots.len(), d_model],
+            values,
+        );
+        if self.serving.wrong == Some(Wrong::NoNumber) {
+            states.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        }
+        let more = i64::from(self.serving.wrong == Some(Wrong::OtherTokens));
+        let ids = tokens
+            .iter()
+            .map(|&token| i64::from(token) + more)
+            .collect();
+        let tensors = [
+            states,
+            NamedTensor::from_i64("token_ids", [tokens.len()], ids),
+        ];
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = File::create(name).unwrap();
+        lock.lock().unwrap();
+        let path = path.to_owned();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(2));
+            write_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
+            drop(lock);
+        });
+        let files = std::fs::read_dir(&self.folder).unwrap().count() / 2;
+        let mut memory = self.memory();
+        memory.most_files = memory.most_files.max(files);
+        drop(memory);
+        drop(writer);
+    }
+
+    fn log_probabilities(&self, tokens: &[u32]) -> Value {
+        let parts = self.target.parts();
+        let device = Device::flex();
+        let positions =
+            Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape([1, tokens.len()]);
+        let layout = Layout {
+            documents: positions.ones_like(),
+            positions,
+        };
+        let ids: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
+        let input = Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape([1, tokens.len()]);
+        let last = self
+            .target
+            .features(input, &layout, &Capture::default())
+            .last;
+        let logits: Tensor<2> = parts.lm_head.forward(last).squeeze_dim(0);
+        let vocab = logits.dims()[1];
+        let found = host_f32(log_softmax(logits, 1));
+        let of_place = |(row, token): (&[f32], &u32)| {
+            let best = argmax(row);
+            let rank = row
+                .iter()
+                .filter(|other| **other > row[*token as usize])
+                .count()
+                + 1;
+            let mut place = json!({ (best.to_string()): {"logprob": row[best], "rank": 1} });
+            place[token.to_string()] = json!({"logprob": row[*token as usize], "rank": rank});
+            place
+        };
+        let places = found.chunks(vocab).zip(&tokens[1..]).map(of_place);
+        std::iter::once(Value::Null).chain(places).collect()
+    }
+}
