@@ -12,8 +12,8 @@ use spectrain_models::{
 };
 
 use crate::error::{Error, Result};
-use crate::verify::Verifier;
 use crate::verify::rows::choose;
+use crate::verify::{Verdict, Verifier};
 
 #[cfg(test)]
 mod tests;
@@ -119,6 +119,8 @@ pub struct Decoder<'a> {
     pub capture: &'a Capture,
     /// Whether to stop before the next pass.
     interrupted: &'a (dyn Fn() -> bool + Sync),
+    /// Is told every draft that is judged.
+    told: &'a (dyn Fn(&Draft) + Sync),
 }
 
 impl<'a> Decoder<'a> {
@@ -128,6 +130,7 @@ impl<'a> Decoder<'a> {
             target,
             capture,
             interrupted: &|| false,
+            told: &|_| (),
         }
     }
 
@@ -137,6 +140,16 @@ impl<'a> Decoder<'a> {
             interrupted,
             ..self
         }
+    }
+
+    /// One that tells `told` every draft that it judges.
+    pub(crate) fn telling(self, told: &'a (dyn Fn(&Draft) + Sync)) -> Self {
+        Self { told, ..self }
+    }
+
+    /// The same for a drafter that reads other hidden states.
+    pub(crate) fn reading(self, capture: &'a Capture) -> Self {
+        Self { capture, ..self }
     }
 
     /// Continues `prompt` with drafts of `proposer`.
@@ -173,12 +186,15 @@ impl<'a> Decoder<'a> {
             let mut drafted = |rng: &mut StdRng| propose(proposer, steps, settings, rng);
             let shadow = chance.as_mut().map(&mut drafted).transpose()?;
             let draft = clock.draft(|| drafted(rng))?;
+            (self.told)(&draft);
             let held = sequence.caches.len;
-            let (accepted, bonus, features) = clock.verify(|| {
+            let (Verdict { accepted, bonus }, output) = clock.verify(|| {
                 let output = self.judge(&mut sequence, &draft);
-                let verdict = verifier.verify(&draft, output.logits, &settings.sampling, rng);
-                verdict.map(|verdict| (verdict.accepted, verdict.bonus, output.features))
+                let logits = output.logits.clone();
+                let verdict = verifier.verify(&draft, logits, &settings.sampling, rng);
+                verdict.map(|verdict| (verdict, output))
             })?;
+            let last = sequence.text[sequence.text.len() - 1];
             let mut rows = vec![0];
             rows.extend(accepted.iter().map(|node| 1 + node));
             sequence.caches.keep(held, &rows);
@@ -191,8 +207,11 @@ impl<'a> Decoder<'a> {
                 tested(&draft, &accepted)
             };
             if sequence.room() > 0 {
-                let features = features.select(&rows);
-                clock.draft(|| proposer.observe(&emitted, &features));
+                let features = output.features.select(&rows);
+                clock.draft(|| {
+                    proposer.judged(&[&[last], &draft.tokens[..]].concat(), &output.logits);
+                    proposer.observe(&emitted, &features);
+                });
             }
             passes.push(PassRecord {
                 drafted: draft.len(),

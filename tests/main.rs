@@ -60,6 +60,7 @@ mod target_parity;
 mod tiny;
 mod train_decode;
 mod trainers;
+mod training_free;
 mod training_rows;
 mod training_stages;
 mod trees;

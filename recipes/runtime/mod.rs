@@ -2,6 +2,7 @@
 //! servers, and the Ctrl-C that stops them.
 
 pub mod bench;
+mod contenders;
 mod conversation;
 pub mod decoded;
 pub mod device;

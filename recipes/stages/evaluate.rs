@@ -26,7 +26,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let calibration = calibration(others, &sets, settings);
     let trial = Trial {
         targets: &targets(context)?,
-        drafter: &drafter,
+        drafter: Some(&drafter),
         device: &context.device,
         dtype: context.dtype,
         sets: &sets,
@@ -47,6 +47,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(json!({
         "settings": report.settings.iter().map(|setting| json!({
             "target": report.target_of(setting),
+            "drafter": setting.drafter,
             "temperature": setting.temperature,
             "verifier": setting.verifier,
             "lossy": setting.lossy,

@@ -25,10 +25,11 @@ pub fn write(report: &Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a report is called: its run's name, or the drafter's folder.
+/// What a report is called: its run's name, or the drafter's folder, where there is one.
 fn name_of(report: &Report) -> String {
-    let name = report.recipe["name"].as_str();
-    name.unwrap_or(&report.drafter.path).to_owned()
+    let path = Some(&*report.drafter.path).filter(|path| !path.is_empty());
+    let name = report.recipe["name"].as_str().or(path);
+    name.unwrap_or("drafters without training").to_owned()
 }
 
 /// The report as it is shown on a terminal.
@@ -59,7 +60,12 @@ pub fn figures(run: &Path) -> Option<Value> {
             "alpha": setting["overall"]["alpha"],
         })
     };
-    let settings: Vec<Value> = report["settings"].as_array()?.iter().map(of).collect();
+    // Those of drafters without training say nothing of this one.
+    let settings = report["settings"].as_array()?.iter();
+    let settings: Vec<Value> = settings
+        .filter(|setting| setting.get("drafter").is_none())
+        .map(of)
+        .collect();
     Some(json!({
         "drafter": {"sha256": report["drafter"]["sha256"]},
         "lossless": report["lossless"],

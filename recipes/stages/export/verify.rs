@@ -1,6 +1,7 @@
 //! Whether a drafter that was written and read back is the one that was trained.
 
 use anyhow::{Context as _, Result, bail};
+use burn::prelude::Tensor;
 use rand::rngs::StdRng;
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -98,6 +99,10 @@ impl Proposer for Recorder {
         self.inner.observe(tokens, features);
     }
 
+    fn judged(&mut self, tokens: &[u32], logits: &Tensor<2>) {
+        self.inner.judged(tokens, logits);
+    }
+
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         let draft = self.inner.propose(request, rng);
         if let (true, Proposal::Sampled(distributions)) = (self.is_first, &draft.proposal) {
@@ -118,6 +123,10 @@ impl Proposer for Recorder {
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         self.inner.along(text, take);
+    }
+
+    fn follows_text(&self) -> bool {
+        self.inner.follows_text()
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {
