@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 pub struct Curves {
     /// The stage.
     pub stage: String,
+    /// When the first line was logged, in seconds since 1970.
+    pub begun: f64,
     /// Mean loss of the steps up to each of these.
     pub loss: Vec<(u64, f64)>,
     /// The validations.
@@ -38,9 +40,12 @@ impl Curves {
             stage: stage.to_owned(),
             ..Self::default()
         };
-        for line in text.lines() {
+        for (at, line) in text.lines().enumerate() {
             let line: Map<String, Value> = serde_json::from_str(line)?;
             let number = |key: &str| line.get(key).and_then(Value::as_f64);
+            if at == 0 {
+                curves.begun = number("time").unwrap_or(0.0);
+            }
             let Some(step) = line.get("step").and_then(Value::as_u64) else {
                 return Err(Error::Setting {
                     key: "step",
@@ -78,7 +83,7 @@ mod tests {
 {\"step\":20,\"time\":3.5,\"validation/loss\":2.5,\"validation/tau\":2.0,\"validation/tau_low\":1.5,\"validation/tau_high\":2.25}
 ";
         let curves = Curves::read("train", text).unwrap();
-        assert_eq!(curves.loss, [(10, 3.5)]);
+        assert_eq!((curves.begun, &curves.loss[..]), (1.5, &[(10, 3.5)][..]));
         let point = ValidationPoint {
             step: 20,
             loss: Some(2.5),

@@ -156,7 +156,7 @@ fn about(reports: &[(String, Report)]) -> String {
             .collect();
         let path = escape(&drafter.path);
         let kind = match &*drafter.kind {
-            "" if path.is_empty() => "drafters without training".to_owned(),
+            "" if report.has_no_drafter() => "drafters without training".to_owned(),
             "" => format!("drafter <code>{path}</code>"),
             kind => format!(
                 "{} drafter, {} parameters, <code>{path}</code>",

@@ -350,6 +350,12 @@ impl Report {
         }
     }
 
+    /// Whether it is of drafters without training alone.
+    pub(crate) fn has_no_drafter(&self) -> bool {
+        let free = self.settings.iter().any(|one| one.drafter.is_some());
+        free && self.drafter.kind.is_empty() && self.drafter.path.is_empty()
+    }
+
     /// The name of the target that verified in `setting`.
     pub fn target_of<'a>(&'a self, setting: &'a SettingReport) -> &'a str {
         setting.target.as_ref().unwrap_or(&self.target.model)
@@ -393,15 +399,18 @@ impl Report {
             let served = served_to_markdown(&self.served);
             return format!("drafter at `{}` for {targets}\n{served}", self.drafter.path);
         }
-        let mut text = match &*self.drafter.kind {
-            "" => format!("drafters without training for {}\n\n", targets.join(", ")),
-            kind => format!(
-                "{kind} drafter `{}` ({} parameters) for {}\n\n",
-                self.drafter.path,
-                self.drafter.parameters,
-                targets.join(", ")
-            ),
+        let drafter = if self.has_no_drafter() {
+            "drafters without training".to_owned()
+        } else {
+            let DrafterReport {
+                kind,
+                path,
+                parameters,
+                ..
+            } = &self.drafter;
+            format!("{kind} drafter `{path}` ({parameters} parameters)")
         };
+        let mut text = format!("{drafter} for {}\n\n", targets.join(", "));
         if several {
             text.push_str("| target ");
         }

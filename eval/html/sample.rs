@@ -81,9 +81,13 @@ fn lines(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Text in one line.
+/// Text in one line, an indent as one space.
 fn in_line(text: &str) -> String {
-    escape(&visible(text))
+    let mut line = visible(text);
+    while line.contains("  ") {
+        line = line.replace("  ", " ");
+    }
+    escape(&line)
 }
 
 fn visible(text: &str) -> String {
@@ -103,16 +107,16 @@ mod tests {
             before: "def f(<x>):\n".into(),
             passes: vec![SamplePass {
                 accepted: "\treturn\n".into(),
-                rejected: "\nx".into(),
+                rejected: "\n    x".into(),
                 bonus: "y".into(),
                 tokens: [2, 2, 1],
             }],
         };
         let html = sample(None, &report);
-        let text = "<span class=\"quiet\">def f(&lt;x&gt;):\n</span><ins>    return\n</ins><del>⏎x</del><b class=\"bonus\">y</b></pre>";
+        let text = "<span class=\"quiet\">def f(&lt;x&gt;):\n</span><ins>    return\n</ins><del>⏎ x</del><b class=\"bonus\">y</b></pre>";
         assert!(html.contains(text), "{html}");
         assert!(
-            html.contains("<td>→return⏎</td><td>⏎x</td><td>y</td><td class=\"n\">2</td>"),
+            html.contains("<td>→return⏎</td><td>⏎    x</td><td>y</td><td class=\"n\">2</td>"),
             "{html}"
         );
         assert!(html.contains("eval, prompt 3; T=0"), "{html}");

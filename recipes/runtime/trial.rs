@@ -11,8 +11,8 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{
     CalibrationPrompts, Comparison, Contender, DrafterReport, EvaluateSettings, Evaluation,
-    LosslessReport, PassRecord, PromptSet, Report, SampleReport, SettingReport, TargetReport,
-    Thinking, evaluate_all, samples,
+    LosslessReport, PassRecord, PromptSet, Report, Sample, SampleReport, SettingReport,
+    TargetReport, Thinking, evaluate_all, samples,
 };
 
 use crate::cli::progress::Output;
@@ -71,6 +71,21 @@ struct Findings {
     samples: Vec<SampleReport>,
     /// Lines of the file of outputs.
     outputs: String,
+}
+
+impl Findings {
+    /// Adds the figures of one target.
+    fn add(&mut self, evaluation: Evaluation) {
+        let Comparison {
+            outputs,
+            tokens,
+            differences,
+        } = evaluation.greedy;
+        self.settings.extend(evaluation.settings);
+        self.greedy.outputs += outputs;
+        self.greedy.tokens += tokens;
+        self.greedy.differences.extend(differences);
+    }
 }
 
 impl Trial<'_> {
@@ -167,9 +182,7 @@ impl Trial<'_> {
         if found.samples.is_empty() {
             let asked = (self.sets, &settings);
             let kept = samples(&opened.decoder(), &mut contenders[0], &evaluation, asked)?;
-            let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep);
-            let told = kept.iter().map(|sample| sample.told(text));
-            found.samples = told.collect::<Result<_, _>>()?;
+            found.samples = told(&kept, &tokenizer)?;
         }
         if several {
             for setting in &mut evaluation.settings {
@@ -188,13 +201,7 @@ impl Trial<'_> {
         }
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
         progress.finish(format!("{} outputs", outputs.sum::<usize>()));
-        found.settings.extend(evaluation.settings);
-        found.greedy.outputs += evaluation.greedy.outputs;
-        found.greedy.tokens += evaluation.greedy.tokens;
-        found
-            .greedy
-            .differences
-            .extend(evaluation.greedy.differences);
+        found.add(evaluation);
         Ok(())
     }
 
@@ -245,6 +252,13 @@ impl Trial<'_> {
             seed: self.table.seed,
         }
     }
+}
+
+/// Samples as text.
+fn told(samples: &[Sample], tokenizer: &Tokenizer) -> Result<Vec<SampleReport>> {
+    let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep);
+    let told = samples.iter().map(|sample| sample.told(text));
+    Ok(told.collect::<Result<_, _>>()?)
 }
 
 /// The tokens around what a target thinks, where it has both.

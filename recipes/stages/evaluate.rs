@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use spectrain_data::sources::Sources;
 use spectrain_eval::{PromptSet, TargetReport};
 
+use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
 use crate::runtime::prompt_sets;
@@ -42,7 +43,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);
     report.seeds.insert("recipe".into(), context.recipe.seed);
-    write(&report, &context.folder("evaluate"))?;
+    let curves = curves_of(context.run.path())?;
+    write(&report, &context.folder("evaluate"), curves)?;
     record(context)?;
     Ok(json!({
         "settings": report.settings.iter().map(|setting| json!({

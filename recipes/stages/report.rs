@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::seal;
-use spectrain_eval::{Report, page, summary};
+use spectrain_eval::{Curves, Report, page_with_curves, summary};
 
 use crate::runs::places::EXPORTED;
 use crate::runs::run_folder::RunFolder;
@@ -14,13 +14,15 @@ use crate::runtime::model_files::read_json;
 use crate::stages::context::StageContext;
 use crate::stages::exported::written;
 
-/// Writes `report.json`, `report.md` and `report.html`.
-pub fn write(report: &Report, folder: &Path) -> Result<()> {
+/// Writes `report.json`, `report.md` and `report.html`, the latter with these curves of the training.
+pub fn write(report: &Report, folder: &Path, curves: Vec<Curves>) -> Result<()> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot create `{}`", folder.display()))?;
     write_file(&folder.join("report.json"), report.to_json()?.as_bytes())?;
     write_file(&folder.join("report.md"), report.to_markdown().as_bytes())?;
-    let html = page(&[(name_of(report), report.clone())], &[]);
+    let name = name_of(report);
+    let reports = [(name.clone(), report.clone())];
+    let html = page_with_curves(&reports, &[], &[(name, curves)]);
     write_file(&folder.join("report.html"), html.as_bytes())?;
     Ok(())
 }

@@ -160,7 +160,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         report.served = sweep.measure(&table, &report.settings, Output::detect())?;
     }
     if let Some(out) = &arguments.out {
-        write(&report, out)?;
+        write(&report, out, Vec::new())?;
     }
     print(shown(&report))?;
     failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
