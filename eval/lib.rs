@@ -54,7 +54,8 @@ pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,
 };
-pub use sample::{Sample, SamplePass, SampleReport, samples};
+pub use sample::report::{SamplePass, SampleReport};
+pub use sample::{Sample, samples};
 pub use sampling_test::{SamplingReport, TupleReport};
 pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use spread::SpreadReport;

@@ -14,7 +14,7 @@ use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::groups::{self, Groups};
 use crate::interval::with_interval;
-use crate::sample::SampleReport;
+use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
 use crate::spread::{self, SpreadReport};

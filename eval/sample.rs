@@ -2,7 +2,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use rand::{SeedableRng, rngs::StdRng};
-use serde::{Deserialize, Serialize};
 use spectrain_models::Draft;
 
 use crate::error::Result;
@@ -10,7 +9,10 @@ use crate::evaluate::Evaluation;
 use crate::evaluate::contender::Contender;
 use crate::evaluate::settings::EvaluateSettings;
 use crate::prompts::PromptSet;
+use crate::sample::report::{SamplePass, SampleReport};
 use crate::speculate::{DecodeSettings, Decoder};
+
+pub(crate) mod report;
 
 /// Outputs that are kept, and tokens of each.
 const OUTPUTS: usize = 2;
@@ -37,37 +39,6 @@ struct Traced {
     accepted: Vec<u32>,
     rejected: Vec<u32>,
     bonus: Option<u32>,
-}
-
-/// The same as text, in `report.json`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SampleReport {
-    /// The way of decoding.
-    pub setting: String,
-    /// The dataset.
-    pub dataset: String,
-    /// Number of the prompt in it.
-    pub prompt: u64,
-    /// The end of the prompt.
-    pub before: String,
-    /// The passes of the target; the first is that over the prompt, which judges no draft.
-    pub passes: Vec<SamplePass>,
-}
-
-/// What one pass of the target made of a draft.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SamplePass {
-    /// Drafted and kept.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub accepted: String,
-    /// Drafted and rejected; of a tree the likeliest path behind what was kept.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub rejected: String,
-    /// The target's own token.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub bonus: String,
-    /// Tokens of each of the three.
-    pub tokens: [usize; 3],
 }
 
 /// Decodes the beginning of the first outputs of an evaluation's first setting once more, which is one of `contender`, and

@@ -84,6 +84,20 @@ pub struct PassRecord {
     pub seconds: Seconds,
 }
 
+impl PassRecord {
+    /// Of a draft, whose steps up to `tested` were judged, in a pass that emitted `emitted` tokens.
+    fn of(draft: &Draft, tested: usize, emitted: usize) -> Self {
+        Self {
+            drafted: draft.len(),
+            depth: depth(draft),
+            tested,
+            accepted: emitted - 1,
+            emitted,
+            ..Self::default()
+        }
+    }
+}
+
 /// A continued prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Generation {
@@ -188,13 +202,12 @@ impl<'a> Decoder<'a> {
             let draft = clock.draft(|| drafted(rng))?;
             (self.told)(&draft);
             let held = sequence.caches.len;
-            let (Verdict { accepted, bonus }, output) = clock.verify(|| {
-                let output = self.judge(&mut sequence, &draft);
-                let logits = output.logits.clone();
+            let (Verdict { accepted, bonus }, judged) = clock.verify(|| {
+                let judged = self.judge(&mut sequence, &draft);
+                let logits = judged.output.logits.clone();
                 let verdict = verifier.verify(&draft, logits, &settings.sampling, rng);
-                verdict.map(|verdict| (verdict, output))
+                verdict.map(|verdict| (verdict, judged))
             })?;
-            let last = sequence.text[sequence.text.len() - 1];
             let mut rows = vec![0];
             rows.extend(accepted.iter().map(|node| 1 + node));
             sequence.caches.keep(held, &rows);
@@ -207,20 +220,12 @@ impl<'a> Decoder<'a> {
                 tested(&draft, &accepted)
             };
             if sequence.room() > 0 {
-                let features = output.features.select(&rows);
-                clock.draft(|| {
-                    proposer.judged(&[&[last], &draft.tokens[..]].concat(), &output.logits);
-                    proposer.observe(&emitted, &features);
-                });
+                clock.draft(|| judged.tell(proposer, &rows, &emitted));
             }
             passes.push(PassRecord {
-                drafted: draft.len(),
-                depth: depth(&draft),
                 draft_passes: proposer.passes(steps),
-                tested,
-                accepted: committed - 1,
-                emitted: committed,
                 seconds: clock.read(),
+                ..PassRecord::of(&draft, tested, committed)
             });
             if let Some(shadow) = shadow {
                 shadows.extend(shadow.along(&emitted[..committed]));
@@ -323,7 +328,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Runs the last committed token and after it the draft, whose nodes so become one higher.
-    fn judge(&self, sequence: &mut Sequence, draft: &Draft) -> TargetOutput {
+    fn judge(&self, sequence: &mut Sequence, draft: &Draft) -> Judged {
         let mut tokens = vec![sequence.text[sequence.text.len() - 1]];
         tokens.extend(&draft.tokens);
         let mut parents = vec![None];
@@ -334,7 +339,8 @@ impl<'a> Decoder<'a> {
             parents: &parents,
             logits: LogitRows::All,
         };
-        self.target.decode(pass, &mut sequence.caches, self.capture)
+        let output = (self.target).decode(pass, &mut sequence.caches, self.capture);
+        Judged { tokens, output }
     }
 
     /// Fails if it is to stop here.
@@ -350,6 +356,20 @@ impl<'a> Decoder<'a> {
     fn wait(&self) -> Result<()> {
         let done = self.target.device().sync();
         done.map_err(|error| Error::Device(error.to_string()))
+    }
+}
+
+/// What a pass over a draft has read, and what the target made of it.
+struct Judged {
+    tokens: Vec<u32>,
+    output: TargetOutput,
+}
+
+impl Judged {
+    /// Tells a drafter about it, and what of it was `emitted`, of which `rows` are the tokens before.
+    fn tell(&self, proposer: &mut dyn Proposer, rows: &[usize], emitted: &[u32]) {
+        proposer.judged(&self.tokens, &self.output.logits);
+        proposer.observe(emitted, &self.output.features.select(rows));
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use crate::draw::escape;
 use crate::html::markup::Table;
 use crate::report::Report;
-use crate::sample::{SamplePass, SampleReport};
+use crate::sample::report::{SamplePass, SampleReport};
 
 /// What the signs of a sample mean.
 const LEGEND: &str = "<p class=\"quiet\"><ins>underlined</ins>: drafted and kept; <b class=\"bonus\">bold</b>: the target's own \

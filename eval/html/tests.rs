@@ -3,7 +3,7 @@ use crate::curves::ValidationPoint;
 use crate::groups::GroupReport;
 use crate::report::SettingReport;
 use crate::report::examples;
-use crate::sample::{SamplePass, SampleReport};
+use crate::sample::report::{SamplePass, SampleReport};
 
 /// A name that would end whatever it stands in.
 const HOSTILE: &str = "\"'><script>alert(1)</script><!-- ]]> &amp; \u{202e}\u{0} </style>`|";

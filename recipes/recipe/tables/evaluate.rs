@@ -197,21 +197,7 @@ impl EvaluateTable {
                 ));
             }
         }
-        for (at, drafter) in self.training_free.iter().enumerate() {
-            if self.training_free[..at].contains(drafter) {
-                let message = format!("expected each drafter once, found `{drafter}` twice");
-                return Err(Problem::new("training_free", message));
-            }
-        }
-        if !self.training_free.is_empty() && self.verifier == VerifierName::Block {
-            let recycles = |drafter: &TrainingFree| drafter.tree().is_some();
-            if self.training_free.iter().any(recycles) && self.samples() {
-                return Err(Problem::new(
-                    "verifier",
-                    "`block` judges chains only, and `token-recycling` drafts a tree; use `auto`",
-                ));
-            }
-        }
+        self.check_training_free()?;
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(Problem::new(
                 "top_p",
@@ -228,6 +214,25 @@ impl EvaluateTable {
         self.temperatures
             .iter()
             .any(|&temperature| temperature > 0.0)
+    }
+
+    fn check_training_free(&self) -> Result<(), Problem> {
+        for (at, drafter) in self.training_free.iter().enumerate() {
+            if self.training_free[..at].contains(drafter) {
+                let message = format!("expected each drafter once, found `{drafter}` twice");
+                return Err(Problem::new("training_free", message));
+            }
+        }
+        if !self.training_free.is_empty() && self.verifier == VerifierName::Block {
+            let recycles = |drafter: &TrainingFree| drafter.tree().is_some();
+            if self.training_free.iter().any(recycles) && self.samples() {
+                return Err(Problem::new(
+                    "verifier",
+                    "`block` judges chains only, and `token-recycling` drafts a tree; use `auto`",
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_prompts(&self) -> Result<(), Problem> {
