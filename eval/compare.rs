@@ -198,6 +198,7 @@ mod tests {
         };
         let setting = |temperature| SettingReport {
             target: None,
+            drafter: None,
             temperature,
             top_k: None,
             top_p: None,

@@ -2,9 +2,10 @@
 use crate::report::{DatasetReport, Report, SettingReport};
 
 /// The names of the columns.
-const COLUMNS: [&str; 36] = [
+const COLUMNS: [&str; 37] = [
     "report",
     "target",
+    "drafter",
     "temperature",
     "top_k",
     "top_p",
@@ -42,7 +43,7 @@ const COLUMNS: [&str; 36] = [
 ];
 
 /// One row for each setting and dataset of each of `reports` under its name, and one for all prompts of a setting, whose dataset
-/// is `overall`. What is not known is empty. Lines end as RFC 4180 wants it.
+/// is `overall`. What is not known is empty, and so is the drafter where it is that of the report. Lines end as RFC 4180 wants it.
 pub fn csv(reports: &[(String, Report)]) -> String {
     let mut text = COLUMNS.join(",") + "\r\n";
     for (name, report) in reports {
@@ -66,6 +67,7 @@ fn row(
     let mut cells = vec![
         name.to_owned(),
         report.target_of(setting).to_owned(),
+        setting.drafter.clone().unwrap_or_default(),
         setting.temperature.to_string(),
         optional(setting.top_k),
         optional(setting.top_p),
@@ -136,7 +138,7 @@ mod tests {
         let lines: Vec<&str> = text.split_terminator("\r\n").collect();
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
-        let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
+        let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
                     0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {

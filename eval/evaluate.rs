@@ -11,6 +11,7 @@ use crate::counts::Counts;
 use crate::draft::{DraftChoice, DraftReport};
 use crate::error::{Error, Result};
 use crate::estimate::{Estimable, Estimate};
+use crate::evaluate::contender::{Contender, drafts_at};
 use crate::evaluate::rounds::Rounds;
 use crate::evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings, Warm};
 use crate::greedy_test::{Comparison, Place};
@@ -23,6 +24,7 @@ use crate::spread::{Decoded, spread};
 use crate::statistics::Acceptance;
 use crate::verify::Verifier;
 
+pub(crate) mod contender;
 pub(crate) mod rounds;
 pub(crate) mod settings;
 #[cfg(test)]
@@ -42,10 +44,10 @@ pub struct Evaluation {
     pub greedy: Comparison,
 }
 
-/// Continues all prompts in every setting.
+/// Continues all prompts in every setting with one drafter.
 ///
 /// # Errors
-/// Nothing to evaluate, a draft that the drafter cannot make, or what [`Decoder::generate`] fails with.
+/// Those of [`evaluate_all`].
 pub fn evaluate(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
@@ -53,11 +55,29 @@ pub fn evaluate(
     settings: &EvaluateSettings,
     progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation> {
-    check(sets, settings)?;
-    for choice in &settings.drafts {
-        choice.suits(proposer)?;
-    }
-    let mut rounds = Rounds::new(decoder, sets, settings, progress);
+    let contender = Contender {
+        name: None,
+        proposer,
+        capture: decoder.capture,
+        drafts: settings.drafts.clone(),
+    };
+    evaluate_all(decoder, &mut [contender], sets, settings, progress)
+}
+
+/// Continues all prompts in every setting with each of several drafters, whose own drafts take the place of those of
+/// `settings`; without a drafter only once.
+///
+/// # Errors
+/// Nothing to evaluate, a draft that a drafter cannot make, or what [`Decoder::generate`] fails with.
+pub fn evaluate_all(
+    decoder: &Decoder,
+    contenders: &mut [Contender],
+    sets: &[PromptSet],
+    settings: &EvaluateSettings,
+    progress: &mut dyn FnMut(EvaluateProgress),
+) -> Result<Evaluation> {
+    check(contenders, sets, settings)?;
+    let mut rounds = Rounds::new(decoder, contenders, sets, settings, progress);
     let mut evaluation = Evaluation {
         settings: Vec::new(),
         shapes: Vec::new(),
@@ -69,8 +89,9 @@ pub fn evaluate(
         let plain = plain.transpose()?;
         // At temperature 0 all drafters find the same answers, so they are asked the same turns.
         let mut same = plain.clone().filter(|_| sampling.is_greedy());
-        for choice in settings.drafts.iter().flat_map(|draft| draft.at(sampling)) {
-            let (shape, draft) = settle(decoder, proposer, &choice, settings, sampling)?;
+        for (at, choice) in drafts_at(contenders, sampling) {
+            let (decoder, proposer) = contenders[at].at_work(decoder);
+            let (shape, draft) = settle(&decoder, proposer, &choice, settings, sampling)?;
             let verifier = settings.verifier.at(sampling);
             let mut generate = |prompt: &[u32], rng: &mut StdRng, warm| {
                 let decode = settings.decode(sampling, &shape, warm);
@@ -86,21 +107,20 @@ pub fn evaluate(
                 let seed = mix(settings.seed, evaluation.settings.len() as u64);
                 let test = SamplingTest::new(*sampling, shape.length(), seed);
                 let decode = settings.decode(sampling, &shape, Warm::Already);
-                rounds.test(test, &outputs, (decoder, proposer, verifier), &decode)
+                rounds.test(test, &outputs, (&decoder, proposer, verifier), &decode)
             });
             let estimable = Estimable::of(&shape, sampling, verifier);
-            let estimated = estimable
-                .map(|draft| rounds.estimates(decoder, proposer, &outputs, &draft))
-                .transpose()?;
+            let estimated = rounds.estimates(&decoder, proposer, &outputs, estimable)?;
             let tested = tested.transpose()?;
             if let (Some(plain), true) = (&plain, sampling.is_greedy()) {
-                compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
+                compare(&mut evaluation.greedy, &decoder, sets, [&outputs, plain])?;
             }
             let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
             let measured = measure(sets, &outputs, plain.as_deref());
             evaluation.settings.push(SettingReport {
+                drafter: contenders[at].name.clone(),
                 sampling: tested,
-                estimate: estimated.flatten(),
+                estimate: estimated,
                 groups: groups(sets, &outputs, settings.thinking, settings.seed),
                 ..reported((sampling, verifier, draft), &measured, share, settings.seed)
             });
@@ -120,6 +140,7 @@ pub(crate) fn reported(
 ) -> SettingReport {
     SettingReport {
         target: None,
+        drafter: None,
         temperature: sampling.temperature,
         top_k: (sampling.top_k > 0).then_some(sampling.top_k),
         top_p: (sampling.top_p < 1.0).then_some(sampling.top_p),
@@ -202,11 +223,11 @@ fn settle(
     Ok((DraftShape::Static { tree, children }, report))
 }
 
-fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
+fn check(contenders: &[Contender], sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
     for (key, empty) in [
         ("prompts", sets.iter().all(|set| set.prompts.is_empty())),
         ("temperatures", settings.samplings.is_empty()),
-        ("drafts", settings.drafts.is_empty()),
+        ("drafts", contenders.iter().all(|of| of.drafts.is_empty())),
     ] {
         if empty {
             return Err(Error::Setting {
@@ -214,6 +235,11 @@ fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
                 mismatch: Mismatch::new("at least one", "none"),
             });
         }
+    }
+    let drafts =
+        (contenders.iter()).flat_map(|of| of.drafts.iter().map(|draft| (draft, &of.proposer)));
+    for (draft, proposer) in drafts {
+        draft.suits(&**proposer)?;
     }
     Ok(())
 }

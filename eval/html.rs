@@ -4,7 +4,8 @@
 //! light and dark, and carries its name, its description and its figures as a table.
 use std::fmt::Write;
 
-use crate::compare::differences;
+use crate::compare;
+use crate::curves::Curves;
 use crate::draw::escape;
 use crate::html::markup::{prose, section};
 use crate::html::panel::{Panel, panels};
@@ -13,6 +14,8 @@ use crate::report::{Report, legend};
 mod bars;
 mod by_group;
 mod chart;
+mod curves;
+mod differences;
 mod estimates;
 mod headline;
 mod histogram;
@@ -21,6 +24,7 @@ mod palette;
 mod panel;
 mod positions;
 mod provenance;
+mod sample;
 mod served;
 mod survival;
 mod tables;
@@ -33,6 +37,15 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// One page of `reports`, each under its name, with `remarks` at its top.
 pub fn page(reports: &[(String, Report)], remarks: &[String]) -> String {
+    page_with_curves(reports, remarks, &[])
+}
+
+/// The same with the curves of the trainings that made the drafters, as far as they are known.
+pub fn page_with_curves(
+    reports: &[(String, Report)],
+    remarks: &[String],
+    trainings: &[(String, Vec<Curves>)],
+) -> String {
     let panels = panels(reports);
     let title = title(reports);
     format!(
@@ -44,12 +57,16 @@ pub fn page(reports: &[(String, Report)], remarks: &[String]) -> String {
          </body>\n</html>\n",
         about(reports),
         notes(reports, remarks),
-        sections(reports, &panels)
+        sections(reports, &panels, trainings)
     )
 }
 
 /// What the page says, part by part.
-fn sections(reports: &[(String, Report)], panels: &[Panel]) -> String {
+fn sections(
+    reports: &[(String, Report)],
+    panels: &[Panel],
+    trainings: &[(String, Vec<Curves>)],
+) -> String {
     let charts = |figure: fn(&Panel) -> String| -> String {
         panels
             .iter()
@@ -73,12 +90,23 @@ fn sections(reports: &[(String, Report)], panels: &[Panel]) -> String {
             "Where they are accepted",
             &charts(|panel| by_group::figures(panel) + &positions::figure(panel)),
         ),
+        section("sample", "What it looks like", &sample::samples(reports)),
+        section(
+            "differences",
+            "Differences by pairs of prompts",
+            &differences::differences(reports),
+        ),
         section("settings", "All settings", &by_setting(reports, panels)),
         section("spread", "From prompt to prompt", &tables::spread(panels)),
         section(
             "estimates",
             "Without decoding",
             &estimates::estimates(panels),
+        ),
+        section(
+            "training",
+            "How it was trained",
+            &curves::figures(trainings),
         ),
         section("served", "In a serving engine", &served::served(reports)),
         section(
@@ -126,20 +154,17 @@ fn about(reports: &[(String, Report)]) -> String {
             .iter()
             .map(|target| format!("<code>{}</code>", escape(&target.model)))
             .collect();
+        let path = escape(&drafter.path);
         let kind = match &*drafter.kind {
-            "" => "drafter".to_owned(),
+            "" if report.has_no_drafter() => "drafters without training".to_owned(),
+            "" => format!("drafter <code>{path}</code>"),
             kind => format!(
-                "{} drafter, {} parameters,",
+                "{} drafter, {} parameters, <code>{path}</code>",
                 escape(kind),
                 drafter.parameters
             ),
         };
-        _ = writeln!(
-            html,
-            "<p>{name}{kind} <code>{}</code> for {}</p>",
-            escape(&drafter.path),
-            targets.join(", ")
-        );
+        _ = writeln!(html, "<p>{name}{kind} for {}</p>", targets.join(", "));
     }
     html
 }
@@ -154,7 +179,7 @@ fn notes(reports: &[(String, Report)], remarks: &[String]) -> String {
         .iter()
         .cloned()
         .chain(texts)
-        .chain(differences(reports));
+        .chain(compare::differences(reports));
     let items: String = all
         .map(|remark| format!("<li>{}</li>\n", prose(&remark)))
         .collect();

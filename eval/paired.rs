@@ -64,6 +64,11 @@ impl PairedReport {
         self.verdict() == PairedVerdict::Worse && self.difference < least
     }
 
+    /// The p-value of the sign test, however small.
+    pub(crate) fn p_value(&self) -> String {
+        shown(self.sign_test)
+    }
+
     /// Of pairs of tokens and passes, the compared report's first. `None` where either has no passes.
     fn of(setting: String, pairs: &[[Counts; 2]]) -> Option<Self> {
         let tau = |drawn: &[&[Counts; 2]], report: usize| {
@@ -143,6 +148,27 @@ pub fn paired(baseline: &Report, report: &Report) -> Result<Vec<PairedReport>> {
     Ok(found)
 }
 
+/// Each setting of the report's own drafter against each of those without training that decoded in the same way but for the
+/// draft. Every one has decoded the same prompts.
+pub(crate) fn against_free(report: &Report) -> Vec<PairedReport> {
+    let own = (report.settings.iter()).filter(|setting| setting.drafter.is_none());
+    let pair = |own: &SettingReport, free: &SettingReport| {
+        let pairs = pairs(report, (free, own)).ok()?;
+        let names = format!("{} against {}", own.heading(), free.heading());
+        PairedReport::of(names, &pairs)
+    };
+    let of = |own: &SettingReport| {
+        let free = report.settings.iter().filter(|free| {
+            free.drafter.is_some()
+                && free.target == own.target
+                && free.sampling() == own.sampling()
+                && free.lossy == own.lossy
+        });
+        free.filter_map(|free| pair(own, free)).collect::<Vec<_>>()
+    };
+    own.flat_map(of).collect()
+}
+
 /// Tokens and passes of each conversation in both settings.
 fn pairs(
     baseline: &Report,
@@ -212,6 +238,7 @@ mod tests {
         };
         let setting = SettingReport {
             target: None,
+            drafter: None,
             temperature: 0.0,
             top_k: None,
             top_p: None,

@@ -188,6 +188,7 @@ mod tests {
         };
         let setting = SettingReport {
             target: None,
+            drafter: None,
             temperature: 0.0,
             top_k: None,
             top_p: None,

@@ -15,6 +15,7 @@ use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::groups::{self, Groups};
 use crate::interval::with_interval;
+use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
 use crate::spread::{self, SpreadReport};
@@ -73,6 +74,9 @@ pub struct Report {
     /// What servers did with the same prompts: one for each server, temperature and number of requests under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served: Vec<ServedReport>,
+    /// The beginning of some outputs, with what was drafted and rejected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<SampleReport>,
     /// What to serve the drafter with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings_recommended: Option<Value>,
@@ -113,6 +117,9 @@ pub struct SettingReport {
     /// The target that verified, where there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// What drafted, where that is not the drafter of the report but one without training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drafter: Option<String>,
     /// Temperature; 0 is greedy.
     pub temperature: f64,
     /// Most likely tokens kept, where sampling was restricted to them.
@@ -300,8 +307,17 @@ impl SettingReport {
         self.datasets.iter().chain(overall)
     }
 
-    /// The setting in a few words.
+    /// The setting in a few words, behind the drafter's name where it is not that of the report.
     pub fn heading(&self) -> String {
+        let drafter = self.drafter.iter().map(|name| format!("{name}, "));
+        let lossy = if self.lossy { " (lossy)" } else { "" };
+        let (sampling, verifier, draft) = (self.sampled(), &self.verifier, &self.draft);
+        let drafter: String = drafter.collect();
+        format!("{drafter}{sampling}, {verifier}{lossy}, {draft}")
+    }
+
+    /// How tokens were chosen, in a few words.
+    pub(crate) fn sampled(&self) -> String {
         let mut text = format!("T={}", self.temperature);
         if let Some(top_k) = self.top_k {
             _ = write!(text, " top-k={top_k}");
@@ -309,8 +325,6 @@ impl SettingReport {
         if let Some(top_p) = self.top_p {
             _ = write!(text, " top-p={top_p}");
         }
-        let lossy = if self.lossy { " (lossy)" } else { "" };
-        _ = write!(text, ", {}{lossy}, {}", self.verifier, self.draft);
         text
     }
 }
@@ -330,6 +344,7 @@ impl Report {
             lossless: LosslessReport::default(),
             texts: Vec::new(),
             served: Vec::new(),
+            samples: Vec::new(),
             settings_recommended: None,
             seeds: BTreeMap::new(),
         }
@@ -342,6 +357,12 @@ impl Report {
         } else {
             &self.targets
         }
+    }
+
+    /// Whether it is of drafters without training alone.
+    pub(crate) fn has_no_drafter(&self) -> bool {
+        let free = self.settings.iter().any(|one| one.drafter.is_some());
+        free && self.drafter.kind.is_empty() && self.drafter.path.is_empty()
     }
 
     /// The name of the target that verified in `setting`.
@@ -387,13 +408,18 @@ impl Report {
             let served = served_to_markdown(&self.served);
             return format!("drafter at `{}` for {targets}\n{served}", self.drafter.path);
         }
-        let mut text = format!(
-            "{} drafter `{}` ({} parameters) for {}\n\n",
-            self.drafter.kind,
-            self.drafter.path,
-            self.drafter.parameters,
-            targets.join(", ")
-        );
+        let drafter = if self.has_no_drafter() {
+            "drafters without training".to_owned()
+        } else {
+            let DrafterReport {
+                kind,
+                path,
+                parameters,
+                ..
+            } = &self.drafter;
+            format!("{kind} drafter `{path}` ({parameters} parameters)")
+        };
+        let mut text = format!("{drafter} for {}\n\n", targets.join(", "));
         if several {
             text.push_str("| target ");
         }

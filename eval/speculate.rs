@@ -13,8 +13,8 @@ use spectrain_models::{
 
 use crate::counts::Counts;
 use crate::error::{Error, Result};
-use crate::verify::Verifier;
 use crate::verify::rows::choose;
+use crate::verify::{Verdict, Verifier};
 
 #[cfg(test)]
 mod tests;
@@ -85,6 +85,20 @@ pub struct PassRecord {
     pub seconds: Seconds,
 }
 
+impl PassRecord {
+    /// Of a draft, whose steps up to `tested` were judged, in a pass that emitted `emitted` tokens.
+    fn of(draft: &Draft, tested: usize, emitted: usize) -> Self {
+        Self {
+            drafted: draft.len(),
+            depth: depth(draft),
+            tested,
+            accepted: emitted - 1,
+            emitted,
+            ..Self::default()
+        }
+    }
+}
+
 /// A continued prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Generation {
@@ -122,6 +136,8 @@ pub struct Decoder<'a> {
     pub capture: &'a Capture,
     /// Whether to stop before the next pass.
     interrupted: &'a (dyn Fn() -> bool + Sync),
+    /// Is told every draft that is judged.
+    told: &'a (dyn Fn(&Draft) + Sync),
 }
 
 impl<'a> Decoder<'a> {
@@ -131,6 +147,7 @@ impl<'a> Decoder<'a> {
             target,
             capture,
             interrupted: &|| false,
+            told: &|_| (),
         }
     }
 
@@ -140,6 +157,16 @@ impl<'a> Decoder<'a> {
             interrupted,
             ..self
         }
+    }
+
+    /// One that tells `told` every draft that it judges.
+    pub(crate) fn telling(self, told: &'a (dyn Fn(&Draft) + Sync)) -> Self {
+        Self { told, ..self }
+    }
+
+    /// The same for a drafter that reads other hidden states.
+    pub(crate) fn reading(self, capture: &'a Capture) -> Self {
+        Self { capture, ..self }
     }
 
     /// Continues `prompt` with drafts of `proposer`.
@@ -176,11 +203,13 @@ impl<'a> Decoder<'a> {
             let mut drafted = |rng: &mut StdRng| propose(proposer, steps, settings, rng);
             let shadow = chance.as_mut().map(&mut drafted).transpose()?;
             let draft = clock.draft(|| drafted(rng))?;
+            (self.told)(&draft);
             let held = sequence.caches.len;
-            let (accepted, bonus, features) = clock.verify(|| {
-                let output = self.judge(&mut sequence, &draft);
-                let verdict = verifier.verify(&draft, output.logits, &settings.sampling, rng);
-                verdict.map(|verdict| (verdict.accepted, verdict.bonus, output.features))
+            let (Verdict { accepted, bonus }, judged) = clock.verify(|| {
+                let judged = self.judge(&mut sequence, &draft);
+                let logits = judged.output.logits.clone();
+                let verdict = verifier.verify(&draft, logits, &settings.sampling, rng);
+                verdict.map(|verdict| (verdict, judged))
             })?;
             let mut rows = vec![0];
             rows.extend(accepted.iter().map(|node| 1 + node));
@@ -194,17 +223,12 @@ impl<'a> Decoder<'a> {
                 tested(&draft, &accepted)
             };
             if sequence.room() > 0 {
-                let features = features.select(&rows);
-                clock.draft(|| proposer.observe(&emitted, &features));
+                clock.draft(|| judged.tell(proposer, &rows, &emitted));
             }
             passes.push(PassRecord {
-                drafted: draft.len(),
-                depth: depth(&draft),
                 draft_passes: proposer.passes(steps),
-                tested,
-                accepted: committed - 1,
-                emitted: committed,
                 seconds: clock.read(),
+                ..PassRecord::of(&draft, tested, committed)
             });
             if let Some(shadow) = shadow {
                 shadows.extend(shadow.along(&emitted[..committed]));
@@ -307,7 +331,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Runs the last committed token and after it the draft, whose nodes so become one higher.
-    fn judge(&self, sequence: &mut Sequence, draft: &Draft) -> TargetOutput {
+    fn judge(&self, sequence: &mut Sequence, draft: &Draft) -> Judged {
         let mut tokens = vec![sequence.text[sequence.text.len() - 1]];
         tokens.extend(&draft.tokens);
         let mut parents = vec![None];
@@ -318,7 +342,8 @@ impl<'a> Decoder<'a> {
             parents: &parents,
             logits: LogitRows::All,
         };
-        self.target.decode(pass, &mut sequence.caches, self.capture)
+        let output = (self.target).decode(pass, &mut sequence.caches, self.capture);
+        Judged { tokens, output }
     }
 
     /// Fails if it is to stop here.
@@ -334,6 +359,20 @@ impl<'a> Decoder<'a> {
     fn wait(&self) -> Result<()> {
         let done = self.target.device().sync();
         done.map_err(|error| Error::Device(error.to_string()))
+    }
+}
+
+/// What a pass over a draft has read, and what the target made of it.
+struct Judged {
+    tokens: Vec<u32>,
+    output: TargetOutput,
+}
+
+impl Judged {
+    /// Tells a drafter about it, and what of it was `emitted`, of which `rows` are the tokens before.
+    fn tell(&self, proposer: &mut dyn Proposer, rows: &[usize], emitted: &[u32]) {
+        proposer.judged(&self.tokens, &self.output.logits);
+        proposer.observe(emitted, &self.output.features.select(rows));
     }
 }
 

@@ -71,6 +71,7 @@ fn what(report: &Report) -> String {
         .collect();
     let targets = targets.join(", ");
     match &*drafter.kind {
+        "" if report.has_no_drafter() => format!("drafters without training for {targets}"),
         "" => format!("drafter at {} for {targets}", drafter.path),
         kind => format!(
             "{kind} drafter {} ({} parameters) for {targets}",

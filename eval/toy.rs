@@ -307,6 +307,10 @@ impl Proposer for ToyDrafter {
         }
     }
 
+    fn follows_text(&self) -> bool {
+        true
+    }
+
     fn vocabulary(&self) -> &DraftVocabulary {
         &self.vocabulary
     }
@@ -356,6 +360,15 @@ impl Proposer for ToyDrafter {
             self.text.push(token);
         }
         self.observed.push(rows);
+    }
+
+    fn judged(&mut self, tokens: &[u32], logits: &Tensor<2>) {
+        assert_eq!(logits.dims(), [tokens.len(), VOCAB]);
+        assert_eq!(
+            self.text.last(),
+            tokens.first(),
+            "judged behind another token"
+        );
     }
 
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {

@@ -41,6 +41,7 @@ mod start;
 pub mod steps;
 mod tangent;
 mod target;
+mod training_free;
 mod transformer;
 mod tree;
 pub mod unrolled;
@@ -73,6 +74,7 @@ pub use tangent::exp;
 pub use target::{
     Caches, Capture, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec,
 };
+pub use training_free::{EarlyLayers, Named, PromptLookup, TokenRecycling, TrainingFree};
 pub use transformer::{Transformer, TransformerConfig, embedding};
 pub use tree::{Tree, chain, depths};
 pub use weights::{FolderWeights, Init, RandomWeights, Scope, TensorWeights, Weights};

@@ -1,4 +1,5 @@
 //! A drafter at work, without its type.
+use burn::prelude::*;
 use rand::rngs::StdRng;
 use spectrain_data::vocabulary::DraftVocabulary;
 
@@ -14,6 +15,12 @@ pub trait Proposer {
     fn start(&mut self, capacity: usize, first: u32);
     /// See [`Drafter::observe`].
     fn observe(&mut self, tokens: &[u32], features: &Features);
+    /// Takes in the target's logits of all that a pass has read: the last committed token and the draft, kept or rejected.
+    /// Trained drafters learn what was committed from [`observe`](Self::observe), which comes after it, and need no more.
+    ///
+    /// # Shapes
+    /// - logits: `[tokens.len(), vocab]`
+    fn judged(&mut self, tokens: &[u32], logits: &Tensor<2>);
     /// Proposes tokens to follow what was observed.
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft;
     /// Rank of each of `tokens`, 0 for the likeliest, when those before it were drafted. Ends with the first that cannot
@@ -21,8 +28,10 @@ pub trait Proposer {
     fn ranks(&mut self, tokens: &[u32]) -> Vec<Option<usize>>;
     /// Logits of what follows the last observed token, and each of `tokens` when those before it were drafted.
     fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>>;
-    /// See [`Drafter::along`].
+    /// See [`Drafter::along`]. The caller has asked whether it [follows the text](Self::follows_text).
     fn along(&self, text: &KnownText, take: &mut TakeLogits);
+    /// Whether what it drafts behind a place depends on the text and on nothing else, such as the drafts before.
+    fn follows_text(&self) -> bool;
     /// The tokens that it can propose.
     fn vocabulary(&self) -> &DraftVocabulary;
     /// See [`Drafter::max_depth`].
@@ -62,6 +71,8 @@ impl<D: Drafter> Proposer for Session<D> {
         self.drafter.observe(&mut self.state, tokens, features);
     }
 
+    fn judged(&mut self, _: &[u32], _: &Tensor<2>) {}
+
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         draft_tree::draft(&self.drafter, &mut self.state, request, rng)
     }
@@ -76,6 +87,10 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         self.drafter.along(text, take);
+    }
+
+    fn follows_text(&self) -> bool {
+        true
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {

@@ -203,6 +203,14 @@ impl Transformer {
         Ok(self)
     }
 
+    /// The same model without the layers behind its first `count`.
+    pub(crate) fn first_layers(mut self, count: usize) -> Self {
+        self.layers.truncate(count);
+        self.config.windows.truncate(count);
+        self.config.spec.layers = self.layers.len();
+        self
+    }
+
     fn run(
         &self,
         mut x: Tensor<3>,

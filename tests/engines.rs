@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use burn::prelude::Device;
+use burn::prelude::{Device, Tensor};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
@@ -182,6 +182,10 @@ impl Proposer for WithoutFirst {
         self.drafter.observe(rest, features);
     }
 
+    fn judged(&mut self, tokens: &[u32], logits: &Tensor<2>) {
+        self.drafter.judged(tokens, logits);
+    }
+
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         self.drafter.propose(request, rng)
     }
@@ -196,6 +200,10 @@ impl Proposer for WithoutFirst {
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         self.drafter.along(text, take);
+    }
+
+    fn follows_text(&self) -> bool {
+        self.drafter.follows_text()
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {

@@ -64,6 +64,7 @@ mod texts;
 mod tiny;
 mod train_decode;
 mod trainers;
+mod training_free;
 mod training_rows;
 mod training_stages;
 mod trees;

@@ -100,6 +100,16 @@ fn the_same_figures_are_a_page_rows_and_json() {
     let page = workspace.text("page.html");
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     assert!(page.contains("role=\"img\"") && !page.contains("<script"));
+    assert!(page.contains("Differences by pairs of prompts"));
+    for page in [page, workspace.text("runs/run/evaluate/report.html")] {
+        for told in [
+            "id=\"loss-0-title\"",
+            "id=\"validated-0-title\"",
+            "class=\"sample\"",
+        ] {
+            assert!(page.contains(told), "{told}");
+        }
+    }
 
     let outcome = workspace.run(&["report", "run", "--json"]).succeeded();
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();

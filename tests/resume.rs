@@ -3,6 +3,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use burn::prelude::*;
+use serde_json::Value;
 use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
@@ -446,4 +447,48 @@ fn training_goes_on_where_no_events_can_be_written() {
     let (summary, got) = eagle3(folder.path(), &Session::whole());
     assert_eq!(figures(&summary), figures(&expected));
     assert_eq!(got, weights);
+}
+
+/// The lines of a training's metrics without what the clock says.
+fn logged(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("events/metrics.jsonl")).unwrap();
+    let line = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        assert!(line["time"].as_f64().unwrap() > 1e9);
+        let values = line.as_object_mut().unwrap();
+        values.retain(|key, _| !["time", "train/tokens_per_second"].contains(&key.as_str()));
+        line
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn metrics_have_every_line_once_however_often_the_training_is_cut() {
+    let whole = tempfile::tempdir().unwrap();
+    eagle3(whole.path(), &Session::whole());
+    let expected = logged(whole.path());
+    // Five intervals of two steps, and validations after steps 4, 8 and 10.
+    let steps: Vec<u64> = (expected.iter())
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [2, 4, 4, 6, 8, 8, 10, 10]);
+    assert!(expected[0]["train/loss"].is_f64() && expected[2]["validation/loss"].is_f64());
+
+    let cut = tempfile::tempdir().unwrap();
+    eagle3(cut.path(), &Session::until(5));
+    // Ends with an error behind the line of step 8, of which no state was saved.
+    let failing = Session {
+        in_validation: Box::new(|step| match step {
+            8 => Err(Error::Features("lost".into())),
+            _ => Ok(()),
+        }),
+        ..Session::whole()
+    };
+    try_eagle3(cut.path(), &failing).unwrap_err();
+    assert_eq!(logged(cut.path()).last().unwrap()["step"], 8);
+    eagle3(cut.path(), &Session::whole());
+    assert_eq!(logged(cut.path()), expected);
+    // Nothing is left to do, and nothing is logged.
+    eagle3(cut.path(), &Session::whole());
+    assert_eq!(logged(cut.path()), expected);
 }

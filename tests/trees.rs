@@ -170,6 +170,10 @@ impl Proposer for Forgetful {
         self.session.along(text, take);
     }
 
+    fn follows_text(&self) -> bool {
+        self.session.follows_text()
+    }
+
     fn vocabulary(&self) -> &DraftVocabulary {
         self.session.vocabulary()
     }
@@ -194,6 +198,10 @@ impl Proposer for Forgetful {
     fn observe(&mut self, tokens: &[u32], features: &Features) {
         self.tokens.extend(tokens);
         self.features.push(features.clone());
+    }
+
+    fn judged(&mut self, tokens: &[u32], logits: &Tensor<2>) {
+        self.session.judged(tokens, logits);
     }
 
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {

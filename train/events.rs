@@ -36,7 +36,7 @@ impl Events {
         };
         match create(folder) {
             Ok((path, file)) => events.begin(path, file),
-            Err(error) => events.warn(&error),
+            Err(error) => events.warn(&error, folder),
         }
         events
     }
@@ -76,14 +76,16 @@ impl Events {
                 // Half a record would hide all that comes behind it. If this fails too there is nothing left to do.
                 let _ = file.set_len(self.length);
                 let _ = file.seek(SeekFrom::Start(self.length));
-                self.warn(&error);
+                let path = self.path.clone();
+                self.warn(&error, &path);
             }
         }
     }
 
-    fn warn(&mut self, error: &io::Error) {
+    /// Tells what happened to the curves at `path`, the first time that something does.
+    pub(crate) fn warn(&mut self, error: &io::Error, path: &Path) {
         if !self.warned {
-            let path = self.path.display();
+            let path = path.display();
             tracing::warn!("cannot write `{path}`: {error}; training goes on without its curves");
         }
         self.warned = true;

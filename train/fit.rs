@@ -159,7 +159,7 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
                 }
             }
         });
-        let log = Log::new(config.steps, &folder);
+        let log = Log::new(config.steps, progress.step, &folder);
         let mut run = Run {
             config,
             folder,

@@ -16,6 +16,7 @@ mod feature_regression;
 mod fit;
 mod judge;
 mod log;
+mod metrics;
 mod next_token;
 mod noise;
 mod objective;

@@ -1,5 +1,5 @@
-//! What a run shows and writes while it trains: a progress bar on a terminal, a line per interval elsewhere, and
-//! TensorBoard events.
+//! What a run shows and writes while it trains: a progress bar on a terminal, a line per interval elsewhere,
+//! TensorBoard events, and the same figures for programs.
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
+use crate::metrics::Metrics;
 use crate::objective::{LossReport, StepReport};
 use crate::validation::{Gain, Validation};
 
@@ -61,14 +62,15 @@ fn mean(values: &[f64]) -> f64 {
 pub(crate) struct Log {
     bar: Option<ProgressBar>,
     events: Events,
+    metrics: Option<Metrics>,
     steps: usize,
     /// Seconds per step of the last interval, for the time left.
     pace: f64,
 }
 
 impl Log {
-    /// Of a training of so many steps; events go to `folder/events`.
-    pub(crate) fn new(steps: usize, folder: &Path) -> Self {
+    /// Of a training of `steps`, of which `done` are behind it; its figures go to `folder/events`.
+    pub(crate) fn new(steps: usize, done: usize, folder: &Path) -> Self {
         let wanted = tracing::enabled!(tracing::Level::INFO);
         let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
             let style = "{bar:30} step {pos}/{len} {msg} {eta} left";
@@ -78,9 +80,14 @@ impl Log {
             }
             bar
         });
+        let folder = folder.join("events");
+        let mut events = Events::start(&folder);
+        let metrics = Metrics::resume(&folder, done);
+        let metrics = metrics.inspect_err(|error| events.warn(error, &folder));
         Self {
             bar,
-            events: Events::start(&folder.join("events")),
+            events,
+            metrics: metrics.ok(),
             steps,
             pace: 0.0,
         }
@@ -129,7 +136,7 @@ impl Log {
         if let Some(bytes) = memory {
             self.scalar("device/memory_bytes", bytes as f64, step);
         }
-        self.events.flush();
+        self.flush(step);
     }
 
     pub(crate) fn validation(
@@ -169,7 +176,7 @@ impl Log {
         for (depth, alpha) in found.alpha.iter().enumerate() {
             self.scalar(&format!("validation/alpha_{}", depth + 1), *alpha, step);
         }
-        self.events.flush();
+        self.flush(step);
     }
 
     fn say(&self, line: String) {
@@ -188,6 +195,18 @@ impl Log {
 
     fn scalar(&mut self, tag: &str, value: f64, step: usize) {
         self.events.scalar(tag, value, step);
+        if let Some(metrics) = &mut self.metrics {
+            metrics.scalar(tag, value);
+        }
+    }
+
+    fn flush(&mut self, step: usize) {
+        self.events.flush();
+        if let Some(metrics) = &mut self.metrics
+            && let Err(error) = metrics.flush(step)
+        {
+            self.events.warn(&error, metrics.path());
+        }
     }
 }
 

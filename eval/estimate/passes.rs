@@ -84,8 +84,9 @@ pub(super) fn fixed(walk: &Walk, tree: &StaticTree) -> Estimate {
             }
             accepted += 1;
         }
-        let goes_on = drafted.steps > accepted && !tree.children(node).is_empty();
+        // None where nothing is drafted behind this place.
         let candidates = drafted.seen.first().map_or(0, |seen| seen.candidates);
+        let goes_on = candidates > 0 && drafted.steps > accepted && !tree.children(node).is_empty();
         let nodes = (tree.paths().iter()).filter(|path| {
             path.len() <= drafted.steps && path.iter().all(|&rank| rank < candidates)
         });

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::estimate::report::{Compared, EstimateReport};
 use crate::estimate::text::OwnText;
 use crate::estimate::{Estimable, estimate};
+use crate::evaluate::contender::{Contender, rounds};
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::sampling_test::{SamplingReport, SamplingTest};
@@ -40,17 +41,19 @@ impl<'a> Rounds<'a> {
     /// None yet, of a target that `decoder` decodes with.
     pub(super) fn new(
         decoder: &Decoder,
+        contenders: &[Contender],
         sets: &'a [PromptSet],
         settings: &'a EvaluateSettings,
         progress: &'a mut dyn FnMut(EvaluateProgress),
     ) -> Self {
         let prompts = sets.iter().flat_map(|set| &set.prompts);
+        let rounds = rounds(contenders, &settings.samplings, settings.baseline);
         Self {
             sets,
             settings,
             seeds: 0,
             done: 0,
-            total: settings.rounds() * prompts.map(Prompt::turns).sum::<usize>(),
+            total: rounds * prompts.map(Prompt::turns).sum::<usize>(),
             longest: decoder.target.spec().max_positions.saturating_sub(1),
             progress,
         }
@@ -142,14 +145,17 @@ impl<'a> Rounds<'a> {
         Ok(answers)
     }
 
-    /// What the same outputs say of the drafter without decoding.
+    /// What the same outputs say of the drafter without decoding; nothing where that cannot be said.
     pub(super) fn estimates(
         &mut self,
         decoder: &Decoder,
         proposer: &dyn Proposer,
         outputs: &[Vec<Answer>],
-        draft: &Estimable,
+        draft: Option<Estimable>,
     ) -> Result<Option<EstimateReport>> {
+        let Some(draft) = draft.filter(|_| proposer.follows_text()) else {
+            return Ok(None);
+        };
         let (sets, longest) = (self.sets, self.settings.max_new_tokens);
         let clock = Instant::now();
         let mut found = Vec::new();
@@ -162,7 +168,7 @@ impl<'a> Rounds<'a> {
                     let text =
                         OwnText::read(decoder.target, decoder.capture, prompt, tokens, longest);
                     let Some(text) = text else { continue };
-                    let estimate = estimate(proposer, &text, draft);
+                    let estimate = estimate(proposer, &text, &draft);
                     let estimate = estimate.map_err(|error| error.at(&set.name, turn.conversation));
                     compared.add(&turn.generation.passes, &estimate?);
                     self.total += 1;

@@ -63,15 +63,6 @@ pub(super) enum Warm {
 }
 
 impl EvaluateSettings {
-    /// How many times all prompts are continued.
-    pub(super) fn rounds(&self) -> usize {
-        let of = |sampling: &Sampling| {
-            let drafts = self.drafts.iter().map(|draft| draft.at(sampling).len());
-            drafts.sum::<usize>() + usize::from(self.baseline)
-        };
-        self.samplings.iter().map(of).sum()
-    }
-
     /// An answer without the token that ended it.
     pub(super) fn said(&self, tokens: &[u32]) -> Vec<u32> {
         match tokens.split_last() {

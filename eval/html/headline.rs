@@ -5,7 +5,7 @@ use crate::draw::escape;
 use crate::html::bars::{self, Bar, Group, Named};
 use crate::html::panel::{Panel, Series};
 use crate::interval::with_digits;
-use crate::report::Report;
+use crate::report::{Report, SettingReport};
 
 /// Cards that stand at the top; the tables have all settings.
 const CARDS: usize = 6;
@@ -32,16 +32,20 @@ pub(crate) fn headline(reports: &[(String, Report)], panels: &[Panel]) -> String
         return format!("<div class=\"charts\">\n{charts}</div>\n");
     }
     let all: Vec<&Series> = panels.iter().flat_map(|panel| &panel.series).collect();
+    // The report is of a drafter; those without training stand below, unless there is no other.
+    let mut shown: Vec<&Series> = all.clone();
+    if all.iter().any(|series| series.setting.drafter.is_none()) {
+        shown.retain(|series| series.setting.drafter.is_none());
+    }
+    shown.truncate(CARDS);
     let mut html = String::from("<ul class=\"cards\">\n");
-    all.iter()
-        .take(CARDS)
-        .for_each(|series| html.push_str(&card(series)));
+    html.extend(shown.iter().map(|series| card(series, &all)));
     html.push_str("</ul>\n");
-    if all.len() > CARDS {
+    if all.len() > shown.len() {
         _ = writeln!(
             html,
             "<p class=\"quiet\">The tables below have {} more settings.</p>",
-            all.len() - CARDS
+            all.len() - shown.len()
         );
     }
     if all.is_empty() {
@@ -54,7 +58,20 @@ pub(crate) fn headline(reports: &[(String, Report)], panels: &[Panel]) -> String
     html
 }
 
-fn card(series: &Series) -> String {
+/// The speed-up of a setting over that of the best drafter without training at the same temperature, and its name.
+fn over_free(series: &Series, all: &[&Series]) -> Option<(String, f64)> {
+    let wall = |setting: &SettingReport| Some(setting.overall.speedup?.wall);
+    let own = series.setting;
+    let free = all.iter().map(|other| other.setting).filter(|other| {
+        other.target == own.target && other.sampling() == own.sampling() && !other.lossy
+    });
+    let free = free.filter_map(|other| Some((other.drafter.clone()?, wall(other)?)));
+    let (name, best) = free.max_by(|one, other| one.1.total_cmp(&other.1))?;
+    let is_own = own.drafter.is_none() && !own.lossy;
+    is_own.then(|| Some((name, wall(own)? / best)))?
+}
+
+fn card(series: &Series, all: &[&Series]) -> String {
     let overall = &series.setting.overall;
     let tau = overall
         .tau
@@ -73,6 +90,13 @@ fn card(series: &Series) -> String {
                 "{} ×",
                 with_digits(Some(speedup.wall), speedup.wall_ci95, 2)
             ),
+        ));
+    }
+    if let Some((name, ratio)) = over_free(series, all) {
+        let name = escape(&name);
+        facts.push((
+            "over the best without training",
+            format!("{ratio:.2} × {name}"),
         ));
     }
     facts.push(("prompts", overall.prompts.to_string()));

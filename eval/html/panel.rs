@@ -26,16 +26,19 @@ pub(crate) struct Panel<'a> {
     pub(crate) series: Vec<Series<'a>>,
 }
 
-/// One report's settings stand side by side, for each target; of several reports those that were decoded in one way do.
+/// One report's settings stand side by side, for each target, and of several drafters for each temperature; of several reports those that were decoded in one way do.
 pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
     let compared = reports.len() > 1;
     let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
     let mut groups: Vec<(String, Vec<Series<'a>>)> = Vec::new();
     for (number, (name, report)) in reports.iter().enumerate() {
+        let several = report.settings.iter().any(|one| one.drafter.is_some());
         for setting in &report.settings {
             let target = targets.then(|| report.target_of(setting));
             let way = setting.heading();
-            let parts = [target, compared.then_some(&*way)];
+            // Beside others, a drafter stands with those at the same temperature.
+            let sampled = (!compared && several).then(|| setting.sampled());
+            let parts = [target, compared.then_some(&*way), sampled.as_deref()];
             let title = Vec::from_iter(parts.into_iter().flatten()).join(": ");
             let parts = [target, compared.then_some(&**name), Some(&*way)];
             let series = Series {

@@ -1,6 +1,9 @@
 use super::*;
+use crate::curves::ValidationPoint;
 use crate::groups::GroupReport;
+use crate::report::SettingReport;
 use crate::report::examples;
+use crate::sample::report::{SamplePass, SampleReport};
 
 /// A name that would end whatever it stands in.
 const HOSTILE: &str = "\"'><script>alert(1)</script><!-- ]]> &amp; \u{202e}\u{0} </style>`|";
@@ -20,6 +23,19 @@ fn hostile() -> Report {
     report.drafter.sha256 = text();
     report.device.insert(text(), HOSTILE.into());
     report.seeds.insert(text(), 1);
+    let pass = SamplePass {
+        accepted: text(),
+        rejected: text(),
+        bonus: text(),
+        tokens: [1, 1, 1],
+    };
+    report.samples = vec![SampleReport {
+        setting: text(),
+        dataset: text(),
+        prompt: 1,
+        before: text(),
+        passes: vec![pass],
+    }];
     report.settings_recommended = Some(serde_json::json!({HOSTILE: HOSTILE}));
     for setting in &mut report.settings {
         setting.verifier = text();
@@ -44,7 +60,29 @@ fn hostile() -> Report {
                 .insert(column.into(), vec![group(2.0), group(3.0)]);
         }
     }
+    let free = SettingReport {
+        drafter: Some(text()),
+        ..report.settings[0].clone()
+    };
+    report.settings.push(free);
     report
+}
+
+/// A training all of whose texts are hostile.
+fn trained() -> (String, Vec<Curves>) {
+    let point = |step: u64| ValidationPoint {
+        step,
+        loss: Some(2.0),
+        tau: Some(2.5),
+        tau_ci95: Some([2.0, 3.0]),
+    };
+    let curves = Curves {
+        stage: HOSTILE.to_owned(),
+        begun: 0.0,
+        loss: vec![(1, 3.0), (2, 2.5)],
+        validations: vec![point(1), point(2)],
+    };
+    (HOSTILE.to_owned(), vec![curves.clone(), curves])
 }
 
 /// The start tags of a page, and whether all elements are closed in order.
@@ -77,7 +115,8 @@ fn tags(page: &str) -> Vec<&str> {
 fn texts_of_a_report_are_never_markup() {
     let one = (HOSTILE.to_owned(), hostile());
     for reports in [vec![one.clone()], vec![one.clone(), one]] {
-        let page = page(&reports, &[HOSTILE.to_owned()]);
+        let trainings = vec![trained(); reports.len()];
+        let page = page_with_curves(&reports, &[HOSTILE.to_owned()], &trainings);
         for tag in tags(&page) {
             let name = tag.split(' ').next().unwrap();
             assert!(
@@ -93,7 +132,7 @@ fn texts_of_a_report_are_never_markup() {
 
 #[test]
 fn the_page_loads_nothing_and_names_every_chart() {
-    let page = page(&[("a".into(), hostile())], &[]);
+    let page = page_with_curves(&[("a".into(), hostile())], &[], &[trained()]);
     for what in [
         "src=", "href=", "url(", "@import", "http://", "https://", "<script",
     ] {
@@ -107,8 +146,8 @@ fn the_page_loads_nothing_and_names_every_chart() {
         .iter()
         .filter(|tag| tag.contains("role=\"img\""))
         .collect();
-    // How deep, how many, five columns of groups, and the place in the output.
-    assert_eq!(named.len(), 2 + 5 + 1);
+    // How deep, how many, five columns of groups, and the place in the output; of each of two stages two curves.
+    assert_eq!(named.len(), 2 + 5 + 1 + 2 * 2);
     let decoration = charts
         .iter()
         .filter(|tag| tag.contains("aria-hidden=\"true\""));

@@ -55,6 +55,7 @@ pub(crate) fn report() -> Report {
     };
     let setting = SettingReport {
         target: None,
+        drafter: None,
         temperature: 0.6,
         top_k: None,
         top_p: Some(0.95),

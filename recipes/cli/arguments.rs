@@ -9,6 +9,7 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::template::OWN_VARIABLES;
 use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
+use spectrain_models::TrainingFree;
 
 use crate::recipe::tables::PromptEntry;
 use crate::runtime::{device, target};
@@ -72,6 +73,20 @@ pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
     }
     let read = toml::from_str::<Draft>(&format!("draft = {given}"));
     read.map(|read| read.draft)
+        .map_err(|error| in_words(error.message()))
+}
+
+/// Reads a drafter without training: its short form, or a table as in a recipe.
+pub(crate) fn training_free(given: &str) -> Result<TrainingFree, String> {
+    if !given.trim_start().starts_with('{') {
+        return given.trim().parse();
+    }
+    #[derive(serde::Deserialize)]
+    struct Given {
+        drafter: TrainingFree,
+    }
+    let read = toml::from_str::<Given>(&format!("drafter = {given}"));
+    read.map(|read| read.drafter)
         .map_err(|error| in_words(error.message()))
 }
 

@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod capture;
+mod contenders;
 mod conversation;
 pub mod decoded;
 pub mod device;

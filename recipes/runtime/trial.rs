@@ -8,15 +8,16 @@ use burn::prelude::Device;
 use serde_json::json;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::atomic::write_file;
-use spectrain_data::tokenizer::Tokenizer;
+use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{
-    CalibrationPrompts, Comparison, DrafterReport, EvaluateSettings, Evaluation, LosslessReport,
-    PassRecord, PromptSet, Report, SettingReport, TargetReport, Thinking, evaluate,
+    CalibrationPrompts, Comparison, Contender, DrafterReport, EvaluateSettings, Evaluation,
+    LosslessReport, PassRecord, PromptSet, Report, Sample, SampleReport, SettingReport,
+    TargetReport, Thinking, evaluate_all, samples,
 };
 
 use crate::cli::progress::Output;
 use crate::recipe::tables::EvaluateTable;
-use crate::runtime::pair::Pair;
+use crate::runtime::contenders::{Opened, Session};
 use crate::runtime::target;
 
 /// A target that judges.
@@ -41,8 +42,8 @@ pub enum Ends {
 pub struct Trial<'a> {
     /// The targets. The prompts are the first one's tokens, which must stand for the same texts in all.
     pub targets: &'a [TrialTarget],
-    /// The drafter's folder.
-    pub drafter: &'a Path,
+    /// The drafter's folder; without one, only drafters without training are judged.
+    pub drafter: Option<&'a Path>,
     /// The device.
     pub device: &'a Device,
     /// Type of the targets' weights.
@@ -67,8 +68,24 @@ struct Findings {
     drafter: DrafterReport,
     settings: Vec<SettingReport>,
     greedy: Comparison,
+    samples: Vec<SampleReport>,
     /// Lines of the file of outputs.
     outputs: String,
+}
+
+impl Findings {
+    /// Adds the figures of one target.
+    fn add(&mut self, evaluation: Evaluation) {
+        let Comparison {
+            outputs,
+            tokens,
+            differences,
+        } = evaluation.greedy;
+        self.settings.extend(evaluation.settings);
+        self.greedy.outputs += outputs;
+        self.greedy.tokens += tokens;
+        self.greedy.differences.extend(differences);
+    }
 }
 
 impl Trial<'_> {
@@ -98,6 +115,7 @@ impl Trial<'_> {
         let lossless = LosslessReport::new(found.greedy, &found.settings);
         let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
         report.lossless = lossless;
+        report.samples = found.samples;
         if !others.is_empty() {
             let targets = self.targets.iter();
             report.targets = targets.map(|target| target.report.clone()).collect();
@@ -124,22 +142,21 @@ impl Trial<'_> {
                 first.report.model
             );
         }
-        self.open(other).map(drop)
+        self.open(other)?.sessions(self.table).map(drop)
     }
 
-    fn open(&self, target: &TrialTarget) -> Result<Pair> {
-        Pair::open(&target.folder, self.drafter, self.device, self.dtype)
+    fn open(&self, target: &TrialTarget) -> Result<Opened> {
+        Opened::new(&target.folder, self.drafter, self.device, self.dtype)
     }
 
     /// Adds what `target` finds.
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
-        let pair = self.open(target)?;
-        let mut session = pair.drafter.session();
+        let opened = self.open(target)?;
+        let tokenizer = Tokenizer::from_folder(&target.folder)?;
         let settings = EvaluateSettings {
-            thinking: thinking(&Tokenizer::from_folder(&target.folder)?),
-            ..self.settings(&pair, session.draft_length())
+            thinking: thinking(&tokenizer),
+            ..self.settings(&opened)
         };
-        let sets = self.sets;
         let several = self.targets.len() > 1;
         let what = if several {
             format!("evaluate {}", target.report.model)
@@ -147,10 +164,12 @@ impl Trial<'_> {
             "evaluate".to_owned()
         };
         let mut progress = self.output.start(&what, 1);
-        let mut evaluation = evaluate(
-            &pair.decoder(),
-            session.as_mut(),
-            sets,
+        let mut sessions = opened.sessions(self.table)?;
+        let mut contenders: Vec<Contender> = sessions.iter_mut().map(Session::contender).collect();
+        let mut evaluation = evaluate_all(
+            &opened.decoder(),
+            &mut contenders,
+            self.sets,
             &settings,
             &mut |step| {
                 progress.extend_to(step.total as u64);
@@ -160,6 +179,11 @@ impl Trial<'_> {
                 }
             },
         )?;
+        if found.samples.is_empty() {
+            let asked = (self.sets, &settings);
+            let kept = samples(&opened.decoder(), &mut contenders[0], &evaluation, asked)?;
+            found.samples = told(&kept, &tokenizer)?;
+        }
         if several {
             for setting in &mut evaluation.settings {
                 setting.target = Some(target.report.model.clone());
@@ -168,20 +192,16 @@ impl Trial<'_> {
         if self.outputs.is_some() {
             found.outputs += &self.lines(target, &evaluation);
         }
-        found.drafter = DrafterReport {
-            kind: pair.drafter.kind().into(),
-            parameters: pair.drafter.parameters(),
-            ..DrafterReport::default()
-        };
+        if let Some(drafter) = &opened.drafter {
+            found.drafter = DrafterReport {
+                kind: drafter.kind().into(),
+                parameters: drafter.parameters(),
+                ..DrafterReport::default()
+            };
+        }
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
         progress.finish(format!("{} outputs", outputs.sum::<usize>()));
-        found.settings.extend(evaluation.settings);
-        found.greedy.outputs += evaluation.greedy.outputs;
-        found.greedy.tokens += evaluation.greedy.tokens;
-        found
-            .greedy
-            .differences
-            .extend(evaluation.greedy.differences);
+        found.add(evaluation);
         Ok(())
     }
 
@@ -195,7 +215,7 @@ impl Trial<'_> {
                     let counts = |count: fn(&PassRecord) -> usize| {
                         output.passes.iter().map(count).collect::<Vec<_>>()
                     };
-                    let line = json!({
+                    let mut line = json!({
                         "target": target.report.model,
                         "dataset": set.name,
                         "prompt": answer.conversation,
@@ -206,6 +226,9 @@ impl Trial<'_> {
                         "drafted": counts(|pass| pass.drafted),
                         "accepted": counts(|pass| pass.accepted),
                     });
+                    if let Some(drafter) = &setting.drafter {
+                        line["drafter"] = json!(drafter);
+                    }
                     lines += &format!("{line}\n");
                 }
             }
@@ -213,15 +236,14 @@ impl Trial<'_> {
         lines
     }
 
-    /// `own` is the drafter's own length of a draft.
-    fn settings(&self, pair: &Pair, own: usize) -> EvaluateSettings {
+    fn settings(&self, opened: &Opened) -> EvaluateSettings {
         EvaluateSettings {
             samplings: self.table.samplings(),
-            drafts: self.table.choices(own),
+            drafts: Vec::new(),
             calibration: self.calibration.clone(),
             max_new_tokens: self.table.max_new_tokens,
             stop: match self.ends {
-                Ends::AtStopTokens => pair.stop.clone(),
+                Ends::AtStopTokens => opened.stop.clone(),
                 Ends::AtLength => Vec::new(),
             },
             thinking: None,
@@ -230,6 +252,13 @@ impl Trial<'_> {
             seed: self.table.seed,
         }
     }
+}
+
+/// Samples as text.
+fn told(samples: &[Sample], tokenizer: &Tokenizer) -> Result<Vec<SampleReport>> {
+    let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep);
+    let told = samples.iter().map(|sample| sample.told(text));
+    Ok(told.collect::<Result<_, _>>()?)
 }
 
 /// The tokens around what a target thinks, where it has both.

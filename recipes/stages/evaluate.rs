@@ -9,6 +9,7 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{DrafterReport, PromptSet, Report, TargetReport, TextSettings, TextsReport};
 
 use crate::recipe::tables::FeatureMode;
+use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
 use crate::runtime::prompt_sets;
@@ -36,11 +37,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);
     report.seeds.insert("recipe".into(), context.recipe.seed);
-    write(&report, &context.folder("evaluate"))?;
+    let curves = curves_of(context.run.path())?;
+    write(&report, &context.folder("evaluate"), curves)?;
     record(context)?;
     Ok(json!({
         "settings": report.settings.iter().map(|setting| json!({
             "target": report.target_of(setting),
+            "drafter": setting.drafter,
             "temperature": setting.temperature,
             "verifier": setting.verifier,
             "lossy": setting.lossy,
@@ -59,7 +62,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<Report> {
     let calibration = calibration(others, &sets, settings);
     let trial = Trial {
         targets: &targets(context)?,
-        drafter,
+        drafter: Some(drafter),
         device: &context.device,
         dtype: context.dtype,
         sets: &sets,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::seal;
-use spectrain_eval::{Report, page, summary};
+use spectrain_eval::{Curves, Report, page_with_curves, summary};
 
 use crate::runs::places::EXPORTED;
 use crate::runs::run_folder::RunFolder;
@@ -14,21 +14,24 @@ use crate::runtime::model_files::read_json;
 use crate::stages::context::StageContext;
 use crate::stages::exported::written;
 
-/// Writes `report.json`, `report.md` and `report.html`.
-pub fn write(report: &Report, folder: &Path) -> Result<()> {
+/// Writes `report.json`, `report.md` and `report.html`, the latter with these curves of the training.
+pub fn write(report: &Report, folder: &Path, curves: Vec<Curves>) -> Result<()> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot create `{}`", folder.display()))?;
     write_file(&folder.join("report.json"), report.to_json()?.as_bytes())?;
     write_file(&folder.join("report.md"), report.to_markdown().as_bytes())?;
-    let html = page(&[(name_of(report), report.clone())], &[]);
+    let name = name_of(report);
+    let reports = [(name.clone(), report.clone())];
+    let html = page_with_curves(&reports, &[], &[(name, curves)]);
     write_file(&folder.join("report.html"), html.as_bytes())?;
     Ok(())
 }
 
-/// What a report is called: its run's name, or the drafter's folder.
+/// What a report is called: its run's name, or the drafter's folder, where there is one.
 fn name_of(report: &Report) -> String {
-    let name = report.recipe["name"].as_str();
-    name.unwrap_or(&report.drafter.path).to_owned()
+    let path = Some(&*report.drafter.path).filter(|path| !path.is_empty());
+    let name = report.recipe["name"].as_str().or(path);
+    name.unwrap_or("drafters without training").to_owned()
 }
 
 /// The report as it is shown on a terminal.
@@ -59,7 +62,12 @@ pub fn figures(run: &Path) -> Option<Value> {
             "alpha": setting["overall"]["alpha"],
         })
     };
-    let settings: Vec<Value> = report["settings"].as_array()?.iter().map(of).collect();
+    // Those of drafters without training say nothing of this one.
+    let settings = report["settings"].as_array()?.iter();
+    let settings: Vec<Value> = settings
+        .filter(|setting| setting.get("drafter").is_none())
+        .map(of)
+        .collect();
     Some(json!({
         "drafter": {"sha256": report["drafter"]["sha256"]},
         "lossless": report["lossless"],

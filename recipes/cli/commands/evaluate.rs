@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{DraftChoice, DrafterReport, PromptSet, Report, TargetReport};
+use spectrain_models::TrainingFree;
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft, prompts};
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft, prompts, training_free};
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::recipe::tables::{
@@ -46,10 +47,14 @@ pub struct EvaluateArguments {
     /// The target: a hub id or a folder; may be repeated, for targets that share their tokens
     #[arg(long = "target", value_name = "TARGET", required = true)]
     targets: Vec<String>,
-    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`. With `--server`
-    /// it can be left out, and nothing is decoded here
-    #[arg(long, value_name = "DRAFTER", required_unless_present = "server")]
+    /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`. It can be left out
+    /// with `--training-free`, and with `--server`, where nothing is then decoded here
+    #[arg(long, value_name = "DRAFTER", required_unless_present_any = ["server", "training_free"])]
     drafter: Option<String>,
+    /// A drafter without training: `prompt-lookup`, `token-recycling`, `early-layers:N` for the target's first N layers; may be
+    /// repeated
+    #[arg(long = "training-free", value_name = "NAME", value_parser = training_free)]
+    training_free: Vec<TrainingFree>,
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
@@ -59,7 +64,7 @@ pub struct EvaluateArguments {
     prompts: Vec<PromptEntry>,
     /// Stored features of texts that the target wrote, as the stage `features` of a run has them: acceptance is computed from
     /// them and nothing is decoded. Of the target only its embedding, norm and head are read
-    #[arg(long, value_name = "DIR", requires = "drafter", conflicts_with_all = ["prompts", "server", "outputs", "max_length", "ignore_stop", "no_baseline"])]
+    #[arg(long, value_name = "DIR", requires = "drafter", conflicts_with_all = ["prompts", "server", "outputs", "max_length", "ignore_stop", "no_baseline", "training_free"])]
     features: Option<PathBuf>,
     /// Prompts of each of them [default: 64; of features all]
     #[arg(long, value_name = "N")]
@@ -147,21 +152,18 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));
     let sweep = sweep.transpose()?;
-    let mut report = match (&at, &folder) {
-        (Some(at), Some(folder)) => {
-            let mut report = arguments.decode(folder, &targets, (&sets, others), &table)?;
-            report.drafter.path = at.name(folder);
-            report
-        }
-        _ => {
-            let mut report = Report::new(
-                targets[0].report.clone(),
-                DrafterReport::default(),
-                Vec::new(),
-            );
-            report.drafter.path = arguments.served.server.clone().unwrap_or_default();
-            report
-        }
+    let mut report = if folder.is_some() || !table.training_free.is_empty() {
+        arguments.decode(folder.as_deref(), &targets, (&sets, others), &table)?
+    } else {
+        Report::new(
+            targets[0].report.clone(),
+            DrafterReport::default(),
+            Vec::new(),
+        )
+    };
+    report.drafter.path = match (&at, &folder) {
+        (Some(at), Some(folder)) => at.name(folder),
+        _ => arguments.served.server.clone().unwrap_or_default(),
     };
     report.recipe = json!({ "evaluate": table });
     if !data.template_variables.is_empty() {
@@ -171,17 +173,18 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         report.served = sweep.measure(&table, &report.settings, Output::detect())?;
     }
     if let Some(out) = &arguments.out {
-        write(&report, out)?;
+        write(&report, out, Vec::new())?;
     }
     print(shown(&report))?;
     failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
 }
 
 impl EvaluateArguments {
-    /// Decodes all prompts with the drafter in `folder`. Its path is still to be filled in.
+    /// Decodes all prompts with the drafter in `folder`, where there is one, and those without training. The drafter's path is
+    /// still to be filled in.
     fn decode(
         &self,
-        folder: &Path,
+        folder: Option<&Path>,
         targets: &[TrialTarget],
         (sets, others): (&[PromptSet], Vec<Vec<u32>>),
         table: &EvaluateTable,
@@ -204,7 +207,9 @@ impl EvaluateArguments {
             output: Output::detect(),
         };
         let mut report = trial.report()?;
-        report.drafter.sha256 = target::sha256_of_drafter(folder)?;
+        if let Some(folder) = folder {
+            report.drafter.sha256 = target::sha256_of_drafter(folder)?;
+        }
         report.device = device_report(name);
         Ok(report)
     }
@@ -262,6 +267,7 @@ impl EvaluateArguments {
                 (lengths, _) => lengths.to_vec(),
             },
             drafts: self.drafts.clone(),
+            training_free: self.training_free.clone(),
             max_new_tokens: self.longest(),
             verifier: self.verifier,
             baseline: !self.no_baseline,

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::printable;
-use spectrain_eval::{Report, compare, csv, page, paired, picture, summary};
+use spectrain_eval::{Curves, Report, compare, csv, page_with_curves, paired, picture, summary};
 
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
+use crate::runs::curves::curves_of;
 use crate::runs::run_folder::{RunFolder, stale};
 use crate::runtime::target;
 
@@ -80,7 +81,11 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     let found = reports.collect::<Result<Vec<_>>>()?;
     let mut named = Vec::new();
     let mut remarks = Vec::new();
+    let mut trainings = Vec::new();
     for (name, found) in names(&found).into_iter().zip(found) {
+        if let Some(run) = run_of(&found.file).filter(|_| arguments.html.is_some()) {
+            trainings.push((name.clone(), curves_of(run)?));
+        }
         if let Some(why) = found.stale {
             remarks.push(format!("Stale: {name}: {why}."));
         }
@@ -98,7 +103,7 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
             arguments.fail_below,
         );
     }
-    let written = write_files(arguments, out, &named, &remarks)?;
+    let written = write_files(arguments, out, &named, &remarks, &trainings)?;
     if arguments.json {
         return print(json(&named, &remarks)?);
     }
@@ -123,6 +128,7 @@ fn write_files(
     out: Option<(&Path, Form)>,
     named: &[(String, Report)],
     remarks: &[String],
+    trainings: &[(String, Vec<Curves>)],
 ) -> Result<bool> {
     let out = out.map(|(file, form)| match form {
         Form::Picture => (file, picture(named)),
@@ -131,7 +137,7 @@ fn write_files(
     let html = arguments
         .html
         .as_deref()
-        .map(|file| (file, page(named, remarks)));
+        .map(|file| (file, page_with_curves(named, remarks, trainings)));
     let csv = arguments.csv.as_deref().map(|file| (file, csv(named)));
     let files: Vec<(&Path, String)> = [out, html, csv].into_iter().flatten().collect();
     for (file, text) in &files {

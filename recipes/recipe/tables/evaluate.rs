@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_eval::{DraftChoice, VerifierChoice};
-use spectrain_models::Sampling;
+use spectrain_eval::{ChainTokens, DraftChoice, VerifierChoice};
 use spectrain_models::bounds;
+use spectrain_models::{Children, Sampling, TrainingFree};
 
 use crate::recipe::problem::{Problem, some_of, within};
 use crate::recipe::tables::prompts::{PromptEntry, Prompts};
@@ -35,6 +35,10 @@ pub struct EvaluateTable {
     pub draft_lengths: Vec<usize>,
     /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
+    /// Drafters without training to judge beside the drafter, with chains of the same lengths: `"prompt-lookup"`,
+    /// `"token-recycling"`, or the target's first layers, `{ name = "early-layers", layers = 4 }`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub training_free: Vec<TrainingFree>,
     /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,
     /// The test that decides over drafted tokens.
@@ -56,6 +60,7 @@ impl Default for EvaluateTable {
             top_p: 1.0,
             draft_lengths: vec![0],
             drafts: Vec::new(),
+            training_free: Vec::new(),
             max_new_tokens: 128,
             verifier: VerifierName::Auto,
             baseline: true,
@@ -115,6 +120,29 @@ impl EvaluateTable {
         choices
     }
 
+    /// The same chains for a drafter without training, of its likeliest tokens where it has no others. Token recycling has a
+    /// tree of its own besides.
+    pub fn choices_of(&self, drafter: &TrainingFree, own: usize) -> Vec<DraftChoice> {
+        let tokens = if drafter.draws() {
+            ChainTokens::Both
+        } else {
+            ChainTokens::Likeliest
+        };
+        let mut choices: Vec<DraftChoice> = Vec::new();
+        for &length in &self.draft_lengths {
+            let length = chain_length(length, own);
+            let choice = DraftChoice::Chain { length, tokens };
+            if !choices.contains(&choice) {
+                choices.push(choice);
+            }
+        }
+        choices.extend(drafter.tree().map(|tree| DraftChoice::Static {
+            tree,
+            children: Children::Top,
+        }));
+        choices
+    }
+
     /// The length of the first chain. `own` is the drafter's own.
     pub fn draft_length(&self, own: usize) -> usize {
         chain_length(self.draft_lengths.first().copied().unwrap_or(0), own)
@@ -145,12 +173,8 @@ impl EvaluateTable {
             if let Err(error) = draft.check() {
                 return Err(Problem::new("drafts", error.to_string()));
             }
-            let sampled = self
-                .temperatures
-                .iter()
-                .any(|&temperature| temperature > 0.0);
             let tree = !draft.is_chain();
-            if self.verifier == VerifierName::Block && tree && sampled {
+            if self.verifier == VerifierName::Block && tree && self.samples() {
                 return Err(Problem::new(
                     "verifier",
                     "`block` judges chains only, found a tree in `drafts`; use `auto`",
@@ -173,6 +197,7 @@ impl EvaluateTable {
                 ));
             }
         }
+        self.check_training_free()?;
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(Problem::new(
                 "top_p",
@@ -184,6 +209,32 @@ impl EvaluateTable {
 }
 
 impl EvaluateTable {
+    /// Whether a temperature is above 0.
+    fn samples(&self) -> bool {
+        self.temperatures
+            .iter()
+            .any(|&temperature| temperature > 0.0)
+    }
+
+    fn check_training_free(&self) -> Result<(), Problem> {
+        for (at, drafter) in self.training_free.iter().enumerate() {
+            if self.training_free[..at].contains(drafter) {
+                let message = format!("expected each drafter once, found `{drafter}` twice");
+                return Err(Problem::new("training_free", message));
+            }
+        }
+        if !self.training_free.is_empty() && self.verifier == VerifierName::Block {
+            let recycles = |drafter: &TrainingFree| drafter.tree().is_some();
+            if self.training_free.iter().any(recycles) && self.samples() {
+                return Err(Problem::new(
+                    "verifier",
+                    "`block` judges chains only, and `token-recycling` drafts a tree; use `auto`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_prompts(&self) -> Result<(), Problem> {
         match &self.prompts {
             Prompts::Count(_) if self.count.is_some() => Err(Problem::new(

@@ -38,7 +38,7 @@ fn original(name: &str) -> Option<&str> {
 }
 
 /// Whether something of this name was set aside.
-pub(super) fn is_aside(name: &str) -> bool {
+pub(crate) fn is_aside(name: &str) -> bool {
     original(name).is_some()
 }
 

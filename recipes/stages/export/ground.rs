@@ -1,6 +1,7 @@
 //! What two drafters are compared on: prompts that are decoded with the target, or answers that it gave where it is not here.
 
 use anyhow::Result;
+use burn::prelude::Tensor;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -118,6 +119,10 @@ impl Proposer for Recorder {
         self.inner.observe(tokens, features);
     }
 
+    fn judged(&mut self, tokens: &[u32], logits: &Tensor<2>) {
+        self.inner.judged(tokens, logits);
+    }
+
     fn propose(&mut self, request: &DraftRequest, rng: &mut StdRng) -> Draft {
         let draft = self.inner.propose(request, rng);
         if let (true, Proposal::Sampled(distributions)) = (self.is_first, &draft.proposal) {
@@ -138,6 +143,10 @@ impl Proposer for Recorder {
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         self.inner.along(text, take);
+    }
+
+    fn follows_text(&self) -> bool {
+        self.inner.follows_text()
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {

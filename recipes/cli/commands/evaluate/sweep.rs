@@ -207,7 +207,7 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
             }
             _ => false,
         };
-        is_chain && !setting.lossy && setting.sampling() == *sampling
+        is_chain && setting.drafter.is_none() && !setting.lossy && setting.sampling() == *sampling
     };
     match settings.iter().find(is_same) {
         Some(setting) => {

@@ -1,0 +1,72 @@
+//! Differences by pairs: between reports, and between a drafter and those without training.
+use crate::html::markup::{Table, prose};
+use crate::interval::with_digits;
+use crate::paired::{PairedReport, PairedVerdict, against_free, paired};
+use crate::report::Report;
+
+/// Each report against the first, and each against the drafters without training that it holds.
+pub(crate) fn differences(reports: &[(String, Report)]) -> String {
+    let mut html = String::new();
+    if let Some(((first_name, first), others)) = reports.split_first() {
+        for (name, report) in others {
+            let title = format!("{name} against {first_name}");
+            html += &match paired(first, report) {
+                Ok(found) => table(&title, "setting", &found),
+                Err(error) => {
+                    let told = format!("{title}: not compared by pairs, as {error}");
+                    format!("<p class=\"quiet\">{}</p>\n", prose(&told))
+                }
+            };
+        }
+    }
+    let several = reports.len() > 1;
+    for (name, report) in reports {
+        let title = match several {
+            true => format!("{name} against drafters without training"),
+            false => "Against drafters without training".to_owned(),
+        };
+        html += &table(&title, "settings", &against_free(report));
+    }
+    if html.contains("<table") {
+        html += "<p class=\"quiet\">Both τ of a difference come from the same prompts, and so do those of its interval, which draws \
+                 conversations anew; so it tells drafters apart that two intervals side by side do not.</p>\n";
+    }
+    html
+}
+
+fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
+    if found.is_empty() {
+        return String::new();
+    }
+    let head = [
+        first,
+        "verdict",
+        "difference of τ [95 % CI]",
+        "τ",
+        "τ of the other",
+        "larger in",
+        "smaller in",
+        "conversations",
+        "p of the sign test",
+    ];
+    let mut table = Table::new(title, 2, &head);
+    for pair in found {
+        let (sign, words) = match pair.verdict() {
+            PairedVerdict::Better => ("▲", "better"),
+            PairedVerdict::Worse => ("▼", "worse"),
+            PairedVerdict::NotToldApart => ("≈", "not told apart"),
+        };
+        table.rows.push(vec![
+            pair.setting.clone(),
+            format!("{sign} {words}"),
+            with_digits(Some(pair.difference), Some(pair.ci95), 2),
+            with_digits(Some(pair.tau), None, 2),
+            with_digits(Some(pair.baseline_tau), None, 2),
+            pair.better.to_string(),
+            pair.worse.to_string(),
+            pair.conversations.to_string(),
+            pair.p_value(),
+        ]);
+    }
+    table.html()
+}

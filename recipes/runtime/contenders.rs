@@ -1,0 +1,107 @@
+//! A target, and the drafters that are judged with it: the one of the report, and those without training.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use burn::prelude::Device;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_eval::{Contender, Decoder, DraftChoice};
+use spectrain_models::{Capture, Proposer, Transformer, USUAL_DRAFT, load_target};
+
+use crate::families::trained::Trained;
+use crate::recipe::tables::EvaluateTable;
+use crate::runtime::interruption::interrupted;
+use crate::runtime::pair::Pair;
+use crate::runtime::target;
+
+/// A target in memory, and the drafter of the report, where there is one.
+pub(super) struct Opened {
+    target: Transformer,
+    /// Tokens at which the target stops.
+    pub(super) stop: Vec<u32>,
+    /// The drafter, held in the target's type.
+    pub(super) drafter: Option<Box<dyn Trained>>,
+    /// What it reads.
+    capture: Capture,
+}
+
+/// A drafter with what it is asked for.
+pub(super) struct Session<'a> {
+    name: Option<String>,
+    proposer: Box<dyn Proposer>,
+    capture: &'a Capture,
+    drafts: Vec<DraftChoice>,
+}
+
+/// What drafters without training read.
+const NOTHING: &Capture = &Capture { layers: Vec::new() };
+
+impl Opened {
+    /// The target in a folder, and the drafter in another, where one is given.
+    pub(super) fn new(
+        target: &Path,
+        drafter: Option<&Path>,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<Self> {
+        if let Some(drafter) = drafter {
+            let pair = Pair::open(target, drafter, device, dtype)?;
+            return Ok(Self {
+                target: pair.target,
+                stop: pair.stop,
+                drafter: Some(pair.drafter),
+                capture: pair.capture,
+            });
+        }
+        let model = ModelFolder::open(target)?;
+        Ok(Self {
+            stop: target::stop_tokens(&model)?,
+            target: load_target(&model, device, dtype)?,
+            drafter: None,
+            capture: Capture::default(),
+        })
+    }
+
+    /// The decoder.
+    pub(super) fn decoder(&self) -> Decoder<'_> {
+        Decoder::new(&self.target, &self.capture).unless(&interrupted)
+    }
+
+    /// All drafters, that of the report first.
+    pub(super) fn sessions(&self, table: &EvaluateTable) -> Result<Vec<Session<'_>>> {
+        let mut sessions = Vec::new();
+        let mut own = USUAL_DRAFT;
+        if let Some(drafter) = &self.drafter {
+            let proposer = drafter.session();
+            own = proposer.draft_length();
+            sessions.push(Session {
+                name: None,
+                proposer,
+                capture: &self.capture,
+                drafts: table.choices(own),
+            });
+        }
+        for free in &table.training_free {
+            let proposer = free.proposer(&self.target);
+            sessions.push(Session {
+                name: Some(free.to_string()),
+                proposer: proposer.with_context(|| format!("the drafter `{free}`"))?,
+                capture: NOTHING,
+                drafts: table.choices_of(free, own),
+            });
+        }
+        Ok(sessions)
+    }
+}
+
+impl Session<'_> {
+    /// It as the evaluation takes it.
+    pub(super) fn contender(&mut self) -> Contender<'_> {
+        Contender {
+            name: self.name.clone(),
+            proposer: self.proposer.as_mut(),
+            capture: self.capture,
+            drafts: self.drafts.clone(),
+        }
+    }
+}

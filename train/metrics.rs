@@ -1,0 +1,161 @@
+//! The same figures as in the TensorBoard events, for programs: `events/metrics.jsonl`, one JSON object a line.
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+/// The file's name.
+const NAME: &str = "metrics.jsonl";
+
+/// The file of one training, all of its sessions together. A line is in it whole or not at all.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines in the file.
+    length: u64,
+    /// Values of the next line.
+    line: Map<String, Value>,
+}
+
+impl Metrics {
+    /// Goes on with the file in `folder` behind `step`, up to which the training is done: lines of later steps, which are
+    /// trained again, and the rest of one that was not finished are dropped.
+    pub(crate) fn resume(folder: &Path, step: usize) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let path = folder.join(NAME);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            text => text?,
+        };
+        let done = |line: &&[u8]| {
+            let line: Option<Value> = serde_json::from_slice(line).ok();
+            let of = line.and_then(|line| line["step"].as_u64());
+            of.is_some_and(|of| of <= step as u64)
+        };
+        let lines = text.split_inclusive(|&byte| byte == b'\n');
+        let kept = lines.take_while(|line| line.ends_with(b"\n") && done(line));
+        let length = kept.map(<[u8]>::len).sum::<usize>() as u64;
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        if length < text.len() as u64 {
+            file.set_len(length)?;
+        }
+        Ok(Self {
+            path,
+            file,
+            length,
+            line: Map::new(),
+        })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds a value to the next line. What is no finite number is `null`.
+    pub(crate) fn scalar(&mut self, tag: &str, value: f64) {
+        self.line.insert(tag.to_owned(), json!(value));
+    }
+
+    /// Writes the values that were added, of this step, as a line. What cannot be written is lost.
+    pub(crate) fn flush(&mut self, step: usize) -> io::Result<()> {
+        if self.line.is_empty() {
+            return Ok(());
+        }
+        let mut line = Map::new();
+        line.insert("step".into(), json!(step));
+        line.insert("time".into(), json!(seconds_since_1970()));
+        line.append(&mut self.line);
+        let text = format!("{}\n", Value::Object(line));
+        let written = self.file.write_all(text.as_bytes());
+        if written.is_ok() {
+            self.length += text.len() as u64;
+        } else {
+            // Half a line would spoil the next one. If this fails too there is nothing left to do.
+            let _ = self.file.set_len(self.length);
+        }
+        written
+    }
+}
+
+fn seconds_since_1970() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps and losses of the lines, each of which must be whole.
+    fn read(folder: &Path) -> Vec<(u64, Option<f64>)> {
+        let text = fs::read_to_string(folder.join(NAME)).unwrap();
+        assert!(text.is_empty() || text.ends_with('\n'), "{text}");
+        let of = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert!(line["time"].as_f64().unwrap() > 1e9);
+            (line["step"].as_u64().unwrap(), line["train/loss"].as_f64())
+        };
+        text.lines().map(of).collect()
+    }
+
+    fn log(metrics: &mut Metrics, step: usize, loss: f64) {
+        metrics.scalar("train/loss", loss);
+        metrics.flush(step).unwrap();
+    }
+
+    #[test]
+    fn a_session_goes_on_behind_its_state_and_repeats_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = &folder.path().join("events");
+        let mut metrics = Metrics::resume(folder, 0).unwrap();
+        log(&mut metrics, 10, 0.5);
+        log(&mut metrics, 20, f64::NAN);
+        log(&mut metrics, 30, 0.25);
+        metrics.flush(40).unwrap();
+        assert_eq!(
+            read(folder),
+            [(10, Some(0.5)), (20, None), (30, Some(0.25))]
+        );
+
+        // Saved at step 20, and killed within a line.
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(metrics.path())
+            .unwrap();
+        file.write_all(b"{\"step\": 4").unwrap();
+        let mut metrics = Metrics::resume(folder, 20).unwrap();
+        log(&mut metrics, 30, 0.125);
+        assert_eq!(
+            read(folder),
+            [(10, Some(0.5)), (20, None), (30, Some(0.125))]
+        );
+
+        let mut metrics = Metrics::resume(folder, 30).unwrap();
+        log(&mut metrics, 40, 1.0);
+        assert_eq!(read(folder).len(), 4);
+        // From the start again.
+        Metrics::resume(folder, 0).unwrap();
+        assert_eq!(read(folder), []);
+    }
+
+    /// Where every write fails as on a full disk.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_leaves_no_half_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let mut metrics = Metrics::resume(folder, 0).unwrap();
+        log(&mut metrics, 10, 0.5);
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let file = std::mem::replace(&mut metrics.file, full);
+        metrics.scalar("train/loss", 0.25);
+        assert!(metrics.flush(20).is_err());
+        metrics.file = file;
+        log(&mut metrics, 30, 0.125);
+        assert_eq!(read(folder), [(10, Some(0.5)), (30, Some(0.125))]);
+    }
+}
