@@ -1,5 +1,4 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
-use rand::rngs::StdRng;
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::seed::mix;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling};
@@ -7,6 +6,8 @@ use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 use crate::bootstrap::bootstrap;
 use crate::calibrate::measure as measure_ranks;
 use crate::cost::Cost;
+use crate::deploy::measure::{Deployment, Judged};
+use crate::deploy::report::Recommendation;
 use crate::draft::{DraftChoice, DraftReport};
 use crate::error::{Error, Result};
 use crate::estimate::Estimable;
@@ -17,6 +18,7 @@ use crate::groups::{Groups, groups};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::report::{DatasetReport, SecondsReport, SettingReport, Speedup};
 use crate::sampling_test::SamplingTest;
+use crate::speculate::queue::PromptQueue;
 use crate::speculate::{Decoder, Seconds};
 use crate::spread::{Decoded, spread};
 use crate::statistics::Acceptance;
@@ -24,6 +26,7 @@ use crate::verify::Verifier;
 
 pub(crate) mod rounds;
 pub(crate) mod settings;
+mod talks;
 #[cfg(test)]
 mod tests;
 
@@ -39,22 +42,25 @@ pub struct Evaluation {
     pub outputs: Vec<Vec<Vec<Answer>>>,
     /// Greedy outputs against plain decoding, over all settings at temperature 0; empty without a baseline.
     pub greedy: Comparison,
+    /// What to deploy, one for each sampling and batch size; empty without a baseline.
+    pub recommended: Vec<Recommendation>,
 }
 
-/// Continues all prompts in every setting.
+/// Continues all prompts in every setting. `sessions` puts the drafter to work on one more sequence.
 ///
 /// # Errors
 /// Nothing to evaluate, a draft that the drafter cannot make, or what [`Decoder::generate`] fails with.
-pub fn evaluate(
+pub fn evaluate<'p>(
     decoder: &Decoder,
-    proposer: &mut dyn Proposer,
+    sessions: &dyn Fn() -> Box<dyn Proposer + 'p>,
     sets: &[PromptSet],
     settings: &EvaluateSettings,
     progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation> {
     check(sets, settings)?;
+    let mut proposers: Vec<_> = (0..settings.batch_size).map(|_| sessions()).collect();
     for choice in &settings.drafts {
-        choice.suits(proposer)?;
+        choice.suits(proposers[0].as_ref())?;
     }
     let mut rounds = Rounds::new(decoder, sets, settings, progress);
     let mut evaluation = Evaluation {
@@ -62,20 +68,24 @@ pub fn evaluate(
         shapes: Vec::new(),
         outputs: Vec::new(),
         greedy: Comparison::default(),
+        recommended: Vec::new(),
     };
     for sampling in &settings.samplings {
         let plain = settings.baseline.then(|| rounds.plain(decoder, sampling));
         let plain = plain.transpose()?;
         // At temperature 0 all drafters find the same answers, so they are asked the same turns.
         let mut same = plain.clone().filter(|_| sampling.is_greedy());
+        let first = evaluation.settings.len();
         for choice in settings.drafts.iter().flat_map(|draft| draft.at(sampling)) {
-            let (shape, draft) = settle(decoder, proposer, &choice, settings, sampling)?;
+            let by = proposers[0].as_mut();
+            let (shape, draft) = settle(decoder, by, &choice, settings, sampling)?;
             let verifier = settings.verifier.at(sampling);
-            let mut generate = |prompt: &[u32], rng: &mut StdRng, warm| {
+            let mut decode = |queue: &mut dyn PromptQueue, warm| {
                 let decode = settings.decode(sampling, &shape, warm);
-                decoder.generate(proposer, verifier, prompt, &decode, rng)
+                decoder.generate_queued(&mut proposers, verifier, queue, &decode)
             };
-            let outputs = rounds.run(&mut generate, same.as_deref())?;
+            let outputs = rounds.run(&mut decode, same.as_deref())?;
+            let proposer = proposers[0].as_mut();
             if sampling.is_greedy() && same.is_none() {
                 same = Some(outputs.clone());
             }
@@ -106,8 +116,40 @@ pub fn evaluate(
             evaluation.shapes.push(shape);
             evaluation.outputs.push(outputs);
         }
+        if let Some(plain) = &plain {
+            predict(&mut evaluation, first, plain, |judged| {
+                judged.measure(decoder, sessions, settings, sampling)
+            })?;
+        }
     }
     Ok(evaluation)
+}
+
+/// Predicts the speed-up of the settings from `first` on, and what to deploy.
+fn predict(
+    evaluation: &mut Evaluation,
+    first: usize,
+    plain: &[Vec<Answer>],
+    measure: impl FnOnce(&Judged) -> Result<Deployment>,
+) -> Result<()> {
+    let drafts = evaluation.settings[first..].iter();
+    let drafts = drafts.map(|setting| setting.draft.clone());
+    let found = measure(&Judged {
+        drafts: drafts.zip(evaluation.shapes[first..].to_vec()).collect(),
+        outputs: &evaluation.outputs[first..],
+        plain,
+    })?;
+    let settings = evaluation.settings[first..].iter_mut();
+    for (setting, predicted) in settings.zip(found.predicted) {
+        if let (Some(speedup), Some((predicted, interval))) =
+            (&mut setting.overall.speedup, predicted)
+        {
+            speedup.predicted = Some(predicted);
+            speedup.predicted_ci95 = interval;
+        }
+    }
+    evaluation.recommended.extend(found.recommended);
+    Ok(())
 }
 
 /// What was measured of a setting. `share` is what a pass of the drafter reads of parameters, of those of the target.
@@ -206,6 +248,7 @@ fn check(sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
         ("prompts", sets.iter().all(|set| set.prompts.is_empty())),
         ("temperatures", settings.samplings.is_empty()),
         ("drafts", settings.drafts.is_empty()),
+        ("batch_size", settings.batch_size == 0),
     ] {
         if empty {
             return Err(Error::Setting {
@@ -326,6 +369,7 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
             }),
             model: cost.and_then(|cost| cost.by_time()),
             memory_bound: cost.and_then(|cost| cost.by_parameters(share)),
+            ..Speedup::default()
         }),
         seconds: SecondsReport {
             draft: seconds.draft,

@@ -13,6 +13,7 @@ use crate::report::{Report, legend};
 mod bars;
 mod by_group;
 mod chart;
+mod deploy;
 mod estimates;
 mod headline;
 mod histogram;
@@ -80,6 +81,7 @@ fn sections(reports: &[(String, Report)], panels: &[Panel]) -> String {
             "Without decoding",
             &estimates::estimates(panels),
         ),
+        section("deploy", "What to deploy", &deploy::deploy(reports)),
         section("served", "In a serving engine", &served::served(reports)),
         section(
             "provenance",
@@ -98,7 +100,9 @@ fn by_setting(reports: &[(String, Report)], panels: &[Panel]) -> String {
     }
     let below = legend(reports.iter().flat_map(|(_, report)| &report.settings));
     let below = below.lines().filter(|line| !line.is_empty());
-    let below = below.map(|line| format!("<p class=\"quiet\">{}</p>\n", prose(line)));
+    let batches = reports.iter().filter_map(|(_, report)| report.batch_note());
+    let below = below.map(str::to_owned).chain(batches);
+    let below = below.map(|line| format!("<p class=\"quiet\">{}</p>\n", prose(&line)));
     table + &below.collect::<String>()
 }
 

@@ -20,7 +20,13 @@ fn hostile() -> Report {
     report.drafter.sha256 = text();
     report.device.insert(text(), HOSTILE.into());
     report.seeds.insert(text(), 1);
-    report.settings_recommended = Some(serde_json::json!({HOSTILE: HOSTILE}));
+    report.settings_recommended = examples::recommended();
+    for one in &mut report.settings_recommended {
+        one.target = Some(text());
+        if let Some(best) = &mut one.best {
+            best.commands = vec![text()];
+        }
+    }
     for setting in &mut report.settings {
         setting.verifier = text();
         setting.overall.name = text();
@@ -107,8 +113,8 @@ fn the_page_loads_nothing_and_names_every_chart() {
         .iter()
         .filter(|tag| tag.contains("role=\"img\""))
         .collect();
-    // How deep, how many, five columns of groups, and the place in the output.
-    assert_eq!(named.len(), 2 + 5 + 1);
+    // How deep, how many, five columns of groups, the place in the output, and what to deploy.
+    assert_eq!(named.len(), 2 + 5 + 1 + 1);
     let decoration = charts
         .iter()
         .filter(|tag| tag.contains("aria-hidden=\"true\""));

@@ -5,19 +5,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use serde_json::json;
-use spectrain_checkpoints::DType;
+use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{
-    CalibrationPrompts, Comparison, DrafterReport, EvaluateSettings, Evaluation, LosslessReport,
-    PassRecord, PromptSet, Report, SettingReport, TargetReport, Thinking, evaluate,
+    CalibrationPrompts, Comparison, DraftReport, DrafterReport, EvaluateSettings, Evaluation,
+    LosslessReport, PassRecord, PromptSet, Recommendation, Report, SettingReport, TargetReport,
+    Thinking, evaluate,
 };
 
 use crate::cli::progress::Output;
-use crate::recipe::tables::EvaluateTable;
+use crate::families::family::Writing;
+use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
+use crate::stages::export::commands::commands;
 
 /// A target that judges.
 #[derive(Debug, Clone)]
@@ -67,6 +70,7 @@ struct Findings {
     drafter: DrafterReport,
     settings: Vec<SettingReport>,
     greedy: Comparison,
+    recommended: Vec<Recommendation>,
     /// Lines of the file of outputs.
     outputs: String,
 }
@@ -98,6 +102,8 @@ impl Trial<'_> {
         let lossless = LosslessReport::new(found.greedy, &found.settings);
         let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
         report.lossless = lossless;
+        report.batch_size = self.table.batch_size;
+        report.settings_recommended = found.recommended;
         if !others.is_empty() {
             let targets = self.targets.iter();
             report.targets = targets.map(|target| target.report.clone()).collect();
@@ -134,10 +140,11 @@ impl Trial<'_> {
     /// Adds what `target` finds.
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
         let pair = self.open(target)?;
-        let mut session = pair.drafter.session();
+        let session = pair.drafter.session();
+        let own = session.draft_length();
         let settings = EvaluateSettings {
             thinking: thinking(&Tokenizer::from_folder(&target.folder)?),
-            ..self.settings(&pair, session.draft_length())
+            ..self.settings(&pair, own)
         };
         let sets = self.sets;
         let several = self.targets.len() > 1;
@@ -149,7 +156,7 @@ impl Trial<'_> {
         let mut progress = self.output.start(&what, 1);
         let mut evaluation = evaluate(
             &pair.decoder(),
-            session.as_mut(),
+            &|| pair.drafter.session(),
             sets,
             &settings,
             &mut |step| {
@@ -165,12 +172,20 @@ impl Trial<'_> {
                 setting.target = Some(target.report.model.clone());
             }
         }
+        for mut one in evaluation.recommended.drain(..) {
+            one.target = several.then(|| target.report.model.clone());
+            if let Some(best) = &mut one.best {
+                best.commands = self.commands(&pair, target, &best.draft)?;
+            }
+            found.recommended.push(one);
+        }
         if self.outputs.is_some() {
             found.outputs += &self.lines(target, &evaluation);
         }
         found.drafter = DrafterReport {
             kind: pair.drafter.kind().into(),
             parameters: pair.drafter.parameters(),
+            one_pass: session.passes(2) == 1,
             ..DrafterReport::default()
         };
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
@@ -183,6 +198,31 @@ impl Trial<'_> {
             .differences
             .extend(evaluation.greedy.differences);
         Ok(())
+    }
+
+    /// What serves a draft; of chains alone, which all engines know.
+    fn commands(
+        &self,
+        pair: &Pair,
+        target: &TrialTarget,
+        draft: &DraftReport,
+    ) -> Result<Vec<String>> {
+        let DraftReport::Chain { length, .. } = *draft else {
+            return Ok(Vec::new());
+        };
+        let model = ModelFolder::open(self.drafter)?;
+        let writing = Writing {
+            folder: self.drafter,
+            dtype: self.dtype,
+            target: &target.report.model,
+            draft_length: length,
+            provenance: seal::provenance(model.config()).unwrap_or(&Value::Null),
+        };
+        commands(
+            pair.drafter.as_ref(),
+            &[Engine::Vllm, Engine::Sglang],
+            &writing,
+        )
     }
 
     /// Each output as a line: what was decoded, and what each pass drafted and accepted.
@@ -219,6 +259,7 @@ impl Trial<'_> {
             samplings: self.table.samplings(),
             drafts: self.table.choices(own),
             calibration: self.calibration.clone(),
+            batch_size: self.table.batch_size,
             max_new_tokens: self.table.max_new_tokens,
             stop: match self.ends {
                 Ends::AtStopTokens => pair.stop.clone(),

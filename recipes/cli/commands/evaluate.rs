@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_eval::{DraftChoice, DrafterReport, PromptSet, Report, TargetReport};
+use spectrain_eval::{
+    DraftChoice, DraftCost, DrafterReport, PromptSet, Report, TargetReport, of_servers,
+};
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft, prompts};
 use crate::cli::progress::{Output, print};
@@ -72,6 +74,9 @@ pub struct EvaluateArguments {
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
     drafts: Vec<DraftChoice>,
+    /// Sequences to decode at a time, with the drafter and without; outputs do not depend on it, speeds do
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch_size: usize,
     /// Tokens after each prompt, at most
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     max_new_tokens: usize,
@@ -156,6 +161,12 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     if let Some(sweep) = &sweep {
         report.served = sweep.measure(&table, &report.settings, Output::detect())?;
+        let cost = match report.drafter.one_pass {
+            true => DraftCost::AtOnce,
+            false => DraftCost::ByStep,
+        };
+        let recommended = of_servers(&report.served, cost);
+        report.settings_recommended.extend(recommended);
     }
     if let Some(out) = &arguments.out {
         write(&report, out)?;
@@ -241,6 +252,7 @@ impl EvaluateArguments {
                 (lengths, _) => lengths.to_vec(),
             },
             drafts: self.drafts.clone(),
+            batch_size: self.batch_size,
             max_new_tokens: self.max_new_tokens,
             verifier: self.verifier,
             baseline: !self.no_baseline,

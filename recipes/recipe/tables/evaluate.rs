@@ -35,6 +35,8 @@ pub struct EvaluateTable {
     pub draft_lengths: Vec<usize>,
     /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
+    /// Sequences to decode at a time, with the drafter and without. Outputs do not depend on it, speeds do.
+    pub batch_size: usize,
     /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,
     /// The test that decides over drafted tokens.
@@ -56,6 +58,7 @@ impl Default for EvaluateTable {
             top_p: 1.0,
             draft_lengths: vec![0],
             drafts: Vec::new(),
+            batch_size: 1,
             max_new_tokens: 128,
             verifier: VerifierName::Auto,
             baseline: true,
@@ -133,6 +136,7 @@ impl EvaluateTable {
         }
         within([
             bounds::up_to("count", self.of_each_set(), bounds::SAMPLES),
+            bounds::up_to("batch_size", self.batch_size, bounds::BATCH),
             bounds::up_to("max_new_tokens", self.max_new_tokens, bounds::REPLY),
         ])?;
         self.check_prompts()?;
