@@ -438,6 +438,7 @@ impl Report {
         text.push_str(&self.estimates());
         text.push_str(&self.breakdown());
         text.push_str(&deploy_to_markdown(&self.settings_recommended));
+        text.push_str(&self.predictions());
         text.push_str(&self.lossless.greedy_lines());
         if let Some(sampling) = &self.lossless.sampling {
             _ = write!(text, "\n{sampling}\n");
@@ -459,6 +460,22 @@ impl Report {
             return lines;
         }
         format!("\nWithout decoding, from the same outputs:\n\n{lines}")
+    }
+
+    /// The predicted speed-up of each setting beside the measured one.
+    fn predictions(&self) -> String {
+        let line = |setting: &SettingReport| {
+            let found = setting.overall.speedup?;
+            let predicted = with_interval(Some(found.predicted?), found.predicted_ci95);
+            let measured = with_interval(Some(found.wall), found.wall_ci95);
+            let heading = setting.heading();
+            Some(format!("- {heading}: {predicted}, measured {measured}\n"))
+        };
+        let lines: String = self.settings.iter().filter_map(line).collect();
+        if lines.is_empty() {
+            return lines;
+        }
+        format!("\nPredicted speed-up of what was decoded:\n\n{lines}")
     }
 
     /// How acceptance is spread over prompts, and by what it differs.

@@ -103,7 +103,8 @@ fn windowed() -> Transformer {
         ..tiny::config()
     };
     let mut random = RandomWeights::new(7);
-    let scope = &mut Scope::root(&mut random, &Device::flex(), DType::F32);
+    let device = Device::flex();
+    let scope = &mut Scope::root(&mut random, &device, DType::F32);
     Transformer::new(scope, config).unwrap()
 }
 

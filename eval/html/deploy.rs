@@ -48,6 +48,7 @@ pub(crate) fn deploy(reports: &[(String, Report)]) -> String {
         charts => format!("<div class=\"charts\">\n{charts}</div>\n"),
     };
     html += &table(&all).html();
+    html += &beside(reports);
     _ = writeln!(
         html,
         "<p class=\"quiet\">{}</p>",
@@ -226,6 +227,34 @@ fn figures(of: &Curves, longest: usize) -> (Table, String) {
     };
     let told: Vec<String> = of.curves.iter().map(told).collect();
     (table, told.join("; "))
+}
+
+/// The predicted speed-up of what was decoded, beside the measured one.
+fn beside(reports: &[(String, Report)]) -> String {
+    let several = reports.len() > 1;
+    let mut table = Table::new(
+        "What was decoded: speed-up predicted and measured",
+        1,
+        &["setting", "predicted", "measured"],
+    );
+    for (name, report) in reports {
+        for setting in &report.settings {
+            let Some(speedup) = setting.overall.speedup else {
+                continue;
+            };
+            let name = if several {
+                format!("{name}: ")
+            } else {
+                String::new()
+            };
+            table.rows.push(vec![
+                format!("{name}{}", setting.heading()),
+                with_digits(speedup.predicted, speedup.predicted_ci95, 2),
+                with_digits(Some(speedup.wall), speedup.wall_ci95, 2),
+            ]);
+        }
+    }
+    table.html()
 }
 
 fn table(all: &[(String, &Recommendation)]) -> Table {

@@ -1,6 +1,8 @@
 //! Prompts that are decoded side by side.
 use std::time::Instant;
 
+use rand::{SeedableRng as _, rngs::StdRng};
+
 use super::*;
 use crate::deploy::report::CostSource;
 use crate::speculate::PassRecord;
@@ -62,7 +64,7 @@ fn the_seconds_of_all_sequences_are_together_no_more_than_passed() {
     let shape = DraftShape::Chain { length: 3 };
     let decode = settings.decode(&Sampling::GREEDY, &shape, settings::Warm::Already);
     let mut proposers: Vec<_> = (0..3).map(|_| toy(Style::Own)).collect();
-    let prompts = (0..5).map(|first| (vec![first], SeedableRng::seed_from_u64(1)));
+    let prompts = (0..5).map(|first| (vec![first], StdRng::seed_from_u64(1)));
     let verifier = settings.verifier.at(&Sampling::GREEDY);
     let clock = Instant::now();
     let found = decoder

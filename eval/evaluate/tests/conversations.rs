@@ -1,13 +1,14 @@
 //! Conversations of several turns: what is asked, what is compared, and what the intervals are over.
 use std::sync::Arc;
 
-use rand::SeedableRng as _;
+use rand::{SeedableRng as _, rngs::StdRng};
 use spectrain_models::Capture;
 
 use super::super::*;
+use super::toy;
 use crate::prompts::Later;
 use crate::speculate::{Generation, PassRecord};
-use crate::toy::{Style, ToyDrafter, ToyTarget};
+use crate::toy::{Style, ToyTarget};
 use crate::verify::VerifierChoice;
 
 /// Turns of tokens: the conversation so far, a token between turns, and the turn.
