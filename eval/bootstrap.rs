@@ -2,7 +2,7 @@
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// Resamples of one interval.
-const RESAMPLES: usize = 1000;
+pub(crate) const RESAMPLES: usize = 1000;
 
 /// The 95 % percentile interval of `statistic` when `items` are drawn anew with replacement. The same seed gives the same
 /// interval. `None` when no resample has the statistic.
@@ -15,13 +15,18 @@ pub fn bootstrap<T>(
         return None;
     }
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut values: Vec<f64> = (0..RESAMPLES)
+    let values = (0..RESAMPLES)
         .filter_map(|_| {
             let draw = |_| &items[rng.random_range(0..items.len())];
             let drawn: Vec<&T> = (0..items.len()).map(draw).collect();
             statistic(&drawn)
         })
         .collect();
+    middle(values)
+}
+
+/// What 95 of 100 values lie between. `None` of no values.
+pub(crate) fn middle(mut values: Vec<f64>) -> Option<[f64; 2]> {
     values.sort_by(f64::total_cmp);
     Some([percentile(&values, 0.025)?, percentile(&values, 0.975)?])
 }

@@ -162,6 +162,12 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> Vec<String> {
                 prompts(first)
             ));
         }
+        if report.batch_size != first.batch_size {
+            found.push(format!(
+                "Not comparable: speeds of {name} are of {} sequences at a time, those of {first_name} of {}.",
+                report.batch_size, first.batch_size
+            ));
+        }
         for key in SHARED {
             let of = |report: &Report| report.recipe.pointer(key).cloned();
             if let (Some(theirs), Some(ours)) = (of(report), of(first))

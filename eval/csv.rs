@@ -2,7 +2,7 @@
 use crate::report::{DatasetReport, Report, SettingReport};
 
 /// The names of the columns.
-const COLUMNS: [&str; 37] = [
+const COLUMNS: [&str; 40] = [
     "report",
     "target",
     "drafter",
@@ -28,6 +28,9 @@ const COLUMNS: [&str; 37] = [
     "speedup_wall_high",
     "speedup_model",
     "speedup_memory_bound",
+    "speedup_predicted",
+    "speedup_predicted_low",
+    "speedup_predicted_high",
     "tau_mean",
     "tau_mean_low",
     "tau_mean_high",
@@ -90,6 +93,10 @@ fn row(
     cells.extend(measured(wall, interval));
     cells.push(optional(speedup.and_then(|found| found.model)));
     cells.push(optional(speedup.and_then(|found| found.memory_bound)));
+    cells.extend(measured(
+        speedup.and_then(|found| found.predicted),
+        speedup.and_then(|found| found.predicted_ci95),
+    ));
     cells.extend(measured(spread.tau_mean, spread.tau_mean_ci95));
     cells.extend(measured(
         spread.tau_worst_tenth,
@@ -139,7 +146,7 @@ mod tests {
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
         let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
-                    0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,";
+                    0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {
             assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");

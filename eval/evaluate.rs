@@ -1,5 +1,4 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
-use rand::rngs::StdRng;
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::seed::mix;
 use spectrain_models::{Children, DraftShape, Proposer, Sampling};
@@ -8,10 +7,12 @@ use crate::bootstrap::bootstrap;
 use crate::calibrate::measure as measure_ranks;
 use crate::cost::Cost;
 use crate::counts::Counts;
+use crate::deploy::measure::{Deployment, Judged};
+use crate::deploy::report::Recommendation;
 use crate::draft::{DraftChoice, DraftReport};
 use crate::error::{Error, Result};
 use crate::estimate::{Estimable, Estimate};
-use crate::evaluate::contender::{Contender, drafts_at};
+use crate::evaluate::contender::Contender;
 use crate::evaluate::rounds::Rounds;
 use crate::evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings, Warm};
 use crate::greedy_test::{Comparison, Place};
@@ -19,6 +20,7 @@ use crate::groups::{Groups, groups};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::report::{DatasetReport, SecondsReport, SettingReport, Speedup};
 use crate::sampling_test::SamplingTest;
+use crate::speculate::queue::PromptQueue;
 use crate::speculate::{Decoder, Seconds};
 use crate::spread::{Decoded, spread};
 use crate::statistics::Acceptance;
@@ -27,6 +29,7 @@ use crate::verify::Verifier;
 pub(crate) mod contender;
 pub(crate) mod rounds;
 pub(crate) mod settings;
+mod talks;
 #[cfg(test)]
 mod tests;
 
@@ -42,26 +45,28 @@ pub struct Evaluation {
     pub outputs: Vec<Vec<Vec<Answer>>>,
     /// Greedy outputs against plain decoding, over all settings at temperature 0; empty without a baseline.
     pub greedy: Comparison,
+    /// What to deploy, one for each sampling and batch size; empty without a baseline.
+    pub recommended: Vec<Recommendation>,
 }
 
-/// Continues all prompts in every setting with one drafter.
+/// Continues all prompts in every setting with one drafter, which `sessions` puts to work on one more sequence.
 ///
 /// # Errors
 /// Those of [`evaluate_all`].
-pub fn evaluate(
+pub fn evaluate<'p>(
     decoder: &Decoder,
-    proposer: &mut dyn Proposer,
+    sessions: &dyn Fn() -> Box<dyn Proposer + 'p>,
     sets: &[PromptSet],
     settings: &EvaluateSettings,
     progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation> {
     let contender = Contender {
         name: None,
-        proposer,
+        sessions,
         capture: decoder.capture,
         drafts: settings.drafts.clone(),
     };
-    evaluate_all(decoder, &mut [contender], sets, settings, progress)
+    evaluate_all(decoder, &[contender], sets, settings, progress)
 }
 
 /// Continues all prompts in every setting with each of several drafters, whose own drafts take the place of those of
@@ -69,9 +74,9 @@ pub fn evaluate(
 ///
 /// # Errors
 /// Nothing to evaluate, a draft that a drafter cannot make, or what [`Decoder::generate`] fails with.
-pub fn evaluate_all(
+pub fn evaluate_all<'p>(
     decoder: &Decoder,
-    contenders: &mut [Contender],
+    contenders: &[Contender<'_, 'p>],
     sets: &[PromptSet],
     settings: &EvaluateSettings,
     progress: &mut dyn FnMut(EvaluateProgress),
@@ -83,52 +88,141 @@ pub fn evaluate_all(
         shapes: Vec::new(),
         outputs: Vec::new(),
         greedy: Comparison::default(),
+        recommended: Vec::new(),
     };
     for sampling in &settings.samplings {
         let plain = settings.baseline.then(|| rounds.plain(decoder, sampling));
         let plain = plain.transpose()?;
         // At temperature 0 all drafters find the same answers, so they are asked the same turns.
         let mut same = plain.clone().filter(|_| sampling.is_greedy());
-        for (at, choice) in drafts_at(contenders, sampling) {
-            let (decoder, proposer) = contenders[at].at_work(decoder);
-            let (shape, draft) = settle(&decoder, proposer, &choice, settings, sampling)?;
-            let verifier = settings.verifier.at(sampling);
-            let mut generate = |prompt: &[u32], rng: &mut StdRng, warm| {
-                let decode = settings.decode(sampling, &shape, warm);
-                decoder.generate(proposer, verifier, prompt, &decode, rng)
+        for contender in contenders {
+            let decoder = &decoder.reading(contender.capture);
+            let first = evaluation.settings.len();
+            let at_work = AtWork {
+                decoder,
+                contender,
+                settings,
+                sampling,
+                plain: plain.as_deref(),
             };
-            let outputs = rounds.run(&mut generate, same.as_deref())?;
-            if sampling.is_greedy() && same.is_none() {
-                same = Some(outputs.clone());
+            let mut proposers = at_work.proposers();
+            for choice in contender.at(sampling) {
+                at_work.judge(
+                    &choice,
+                    &mut proposers,
+                    &mut rounds,
+                    &mut same,
+                    &mut evaluation,
+                )?;
             }
-            let tested = settings.baseline && !sampling.is_greedy() && !verifier.is_lossy();
-            let tested = tested.then(|| {
-                // Each setting draws for itself, so that their tests are independent.
-                let seed = mix(settings.seed, evaluation.settings.len() as u64);
-                let test = SamplingTest::new(*sampling, shape.length(), seed);
-                let decode = settings.decode(sampling, &shape, Warm::Already);
-                rounds.test(test, &outputs, (&decoder, proposer, verifier), &decode)
-            });
-            let estimable = Estimable::of(&shape, sampling, verifier);
-            let estimated = rounds.estimates(&decoder, proposer, &outputs, estimable)?;
-            let tested = tested.transpose()?;
-            if let (Some(plain), true) = (&plain, sampling.is_greedy()) {
-                compare(&mut evaluation.greedy, &decoder, sets, [&outputs, plain])?;
+            if let (Some(plain), true) = (&plain, first < evaluation.settings.len()) {
+                predict(&mut evaluation, first, plain, contender, |judged| {
+                    judged.measure(decoder, contender.sessions, settings, sampling)
+                })?;
             }
-            let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
-            let measured = measure(sets, &outputs, plain.as_deref());
-            evaluation.settings.push(SettingReport {
-                drafter: contenders[at].name.clone(),
-                sampling: tested,
-                estimate: estimated,
-                groups: groups(sets, &outputs, settings.thinking, settings.seed),
-                ..reported((sampling, verifier, draft), &measured, share, settings.seed)
-            });
-            evaluation.shapes.push(shape);
-            evaluation.outputs.push(outputs);
         }
     }
     Ok(evaluation)
+}
+
+/// A drafter at work, with one way of sampling.
+struct AtWork<'a, 'p> {
+    decoder: &'a Decoder<'a>,
+    contender: &'a Contender<'a, 'p>,
+    settings: &'a EvaluateSettings,
+    sampling: &'a Sampling,
+    /// The answers without a drafter, where there are some.
+    plain: Option<&'a [Vec<Answer>]>,
+}
+
+impl<'p> AtWork<'_, 'p> {
+    /// One for each sequence that is decoded at a time.
+    fn proposers(&self) -> Vec<Box<dyn Proposer + 'p>> {
+        let size = self.settings.batch_size;
+        (0..size).map(|_| (self.contender.sessions)()).collect()
+    }
+
+    /// Continues all prompts with one draft. At temperature 0 they are the turns of `same`, once these are known.
+    fn judge(
+        &self,
+        choice: &DraftChoice,
+        proposers: &mut [Box<dyn Proposer + 'p>],
+        rounds: &mut Rounds,
+        same: &mut Option<Vec<Vec<Answer>>>,
+        evaluation: &mut Evaluation,
+    ) -> Result<()> {
+        let (decoder, settings, sampling) = (self.decoder, self.settings, self.sampling);
+        let sets = rounds.sets();
+        let by = proposers[0].as_mut();
+        let (shape, draft) = settle(decoder, by, choice, settings, sampling)?;
+        let verifier = settings.verifier.at(sampling);
+        let mut decode = |queue: &mut dyn PromptQueue, warm| {
+            let decode = settings.decode(sampling, &shape, warm);
+            decoder.generate_queued(proposers, verifier, queue, &decode)
+        };
+        let outputs = rounds.run(&mut decode, same.as_deref())?;
+        let proposer = proposers[0].as_mut();
+        if sampling.is_greedy() && same.is_none() {
+            *same = Some(outputs.clone());
+        }
+        let tested = settings.baseline && !sampling.is_greedy() && !verifier.is_lossy();
+        let tested = tested.then(|| {
+            // Each setting draws for itself, so that their tests are independent.
+            let seed = mix(settings.seed, evaluation.settings.len() as u64);
+            let test = SamplingTest::new(*sampling, shape.length(), seed);
+            let decode = settings.decode(sampling, &shape, Warm::Already);
+            rounds.test(test, &outputs, (decoder, proposer, verifier), &decode)
+        });
+        let estimable = Estimable::of(&shape, sampling, verifier);
+        let estimated = rounds.estimates(decoder, proposer, &outputs, estimable)?;
+        let tested = tested.transpose()?;
+        if let (Some(plain), true) = (self.plain, sampling.is_greedy()) {
+            compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
+        }
+        let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
+        let measured = measure(sets, &outputs, self.plain);
+        evaluation.settings.push(SettingReport {
+            drafter: self.contender.name.clone(),
+            sampling: tested,
+            estimate: estimated,
+            groups: groups(sets, &outputs, settings.thinking, settings.seed),
+            ..reported((sampling, verifier, draft), &measured, share, settings.seed)
+        });
+        evaluation.shapes.push(shape);
+        evaluation.outputs.push(outputs);
+        Ok(())
+    }
+}
+
+/// Predicts the speed-up of the settings from `first` on, and what to deploy.
+fn predict(
+    evaluation: &mut Evaluation,
+    first: usize,
+    plain: &[Vec<Answer>],
+    contender: &Contender,
+    measure: impl FnOnce(&Judged) -> Result<Deployment>,
+) -> Result<()> {
+    let drafts = evaluation.settings[first..].iter();
+    let drafts = drafts.map(|setting| setting.draft.clone());
+    let found = measure(&Judged {
+        drafts: drafts.zip(evaluation.shapes[first..].to_vec()).collect(),
+        outputs: &evaluation.outputs[first..],
+        plain,
+    })?;
+    let settings = evaluation.settings[first..].iter_mut();
+    for (setting, predicted) in settings.zip(found.predicted) {
+        if let (Some(speedup), Some((predicted, interval))) =
+            (&mut setting.overall.speedup, predicted)
+        {
+            speedup.predicted = Some(predicted);
+            speedup.predicted_ci95 = interval;
+        }
+    }
+    // What is deployed is the drafter that the report is of.
+    if contender.name.is_none() {
+        evaluation.recommended.extend(found.recommended);
+    }
+    Ok(())
 }
 
 /// What was measured of a setting. `share` is what a pass of the drafter reads of parameters, of those of the target.
@@ -228,6 +322,7 @@ fn check(contenders: &[Contender], sets: &[PromptSet], settings: &EvaluateSettin
         ("prompts", sets.iter().all(|set| set.prompts.is_empty())),
         ("temperatures", settings.samplings.is_empty()),
         ("drafts", contenders.iter().all(|of| of.drafts.is_empty())),
+        ("batch_size", settings.batch_size == 0),
     ] {
         if empty {
             return Err(Error::Setting {
@@ -236,10 +331,11 @@ fn check(contenders: &[Contender], sets: &[PromptSet], settings: &EvaluateSettin
             });
         }
     }
-    let drafts =
-        (contenders.iter()).flat_map(|of| of.drafts.iter().map(|draft| (draft, &of.proposer)));
-    for (draft, proposer) in drafts {
-        draft.suits(&**proposer)?;
+    for contender in contenders {
+        let proposer = (contender.sessions)();
+        for draft in &contender.drafts {
+            draft.suits(proposer.as_ref())?;
+        }
     }
     Ok(())
 }
@@ -366,6 +462,7 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
             }),
             model: cost.and_then(|cost| cost.by_time()),
             memory_bound: cost.and_then(|cost| cost.by_parameters(share)),
+            ..Speedup::default()
         }),
         seconds: SecondsReport {
             draft: seconds.draft,

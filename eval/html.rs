@@ -15,6 +15,7 @@ mod bars;
 mod by_group;
 mod chart;
 mod curves;
+mod deploy;
 mod differences;
 mod estimates;
 mod headline;
@@ -103,6 +104,7 @@ fn sections(
             "Without decoding",
             &estimates::estimates(panels),
         ),
+        section("deploy", "What to deploy", &deploy::deploy(reports)),
         section(
             "training",
             "How it was trained",
@@ -126,7 +128,9 @@ fn by_setting(reports: &[(String, Report)], panels: &[Panel]) -> String {
     }
     let below = legend(reports.iter().flat_map(|(_, report)| &report.settings));
     let below = below.lines().filter(|line| !line.is_empty());
-    let below = below.map(|line| format!("<p class=\"quiet\">{}</p>\n", prose(line)));
+    let batches = reports.iter().filter_map(|(_, report)| report.batch_note());
+    let below = below.map(str::to_owned).chain(batches);
+    let below = below.map(|line| format!("<p class=\"quiet\">{}</p>\n", prose(&line)));
     table + &below.collect::<String>()
 }
 

@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 use spectrain_checkpoints::Mismatch;
 use spectrain_models::Sampling;
 
+use crate::chosen::chosen;
 use crate::counts::Counts;
+use crate::deploy::report::{Recommendation, to_markdown as deploy_to_markdown};
 use crate::draft::DraftReport;
 use crate::error::{Error, Result};
 use crate::estimate::report::EstimateReport;
@@ -64,6 +66,9 @@ pub struct Report {
     pub drafter: DrafterReport,
     /// What it ran on.
     pub device: Map<String, Value>,
+    /// Sequences decoded at a time, with the drafter and without; left out if one.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub batch_size: usize,
     /// One for each target, temperature and draft.
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
@@ -77,11 +82,19 @@ pub struct Report {
     /// The beginning of some outputs, with what was drafted and rejected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<SampleReport>,
-    /// What to serve the drafter with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings_recommended: Option<Value>,
+    /// What to deploy: one for each target, temperature and batch size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings_recommended: Vec<Recommendation>,
     /// Seeds by purpose.
     pub seeds: BTreeMap<String, u64>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 /// The target of a report.
@@ -109,6 +122,9 @@ pub struct DrafterReport {
     pub parameters: u64,
     /// Hash of its weights.
     pub sha256: String,
+    /// Whether it makes all steps of a draft in one pass; left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_pass: bool,
 }
 
 /// The results of one way of decoding.
@@ -216,6 +232,12 @@ pub struct Speedup {
     /// The same with `c` the parameters that a pass of the drafter reads, over those of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bound: Option<f64>,
+    /// What τ and the cost of passes, timed apart from these outputs, give; only of all prompts together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
+    /// Its 95 % interval, over prompts and timings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_ci95: Option<[f64; 2]>,
 }
 
 /// Seconds of decoding passes, prompts left out.
@@ -318,14 +340,7 @@ impl SettingReport {
 
     /// How tokens were chosen, in a few words.
     pub(crate) fn sampled(&self) -> String {
-        let mut text = format!("T={}", self.temperature);
-        if let Some(top_k) = self.top_k {
-            _ = write!(text, " top-k={top_k}");
-        }
-        if let Some(top_p) = self.top_p {
-            _ = write!(text, " top-p={top_p}");
-        }
-        text
+        chosen(self.temperature, self.top_k, self.top_p)
     }
 }
 
@@ -340,12 +355,13 @@ impl Report {
             targets: Vec::new(),
             drafter,
             device: Map::new(),
+            batch_size: 1,
             settings,
             lossless: LosslessReport::default(),
             texts: Vec::new(),
             served: Vec::new(),
             samples: Vec::new(),
-            settings_recommended: None,
+            settings_recommended: Vec::new(),
             seeds: BTreeMap::new(),
         }
     }
@@ -368,6 +384,16 @@ impl Report {
     /// The name of the target that verified in `setting`.
     pub fn target_of<'a>(&'a self, setting: &'a SettingReport) -> &'a str {
         setting.target.as_ref().unwrap_or(&self.target.model)
+    }
+
+    /// What the speeds are of, where several sequences were decoded at a time.
+    pub(crate) fn batch_note(&self) -> Option<String> {
+        (self.batch_size > 1).then(|| {
+            format!(
+                "Speeds are of {} sequences at a time, with the drafter and without.",
+                self.batch_size
+            )
+        })
     }
 
     /// The text of `report.json`.
@@ -406,7 +432,11 @@ impl Report {
         if self.settings.is_empty() && !self.served.is_empty() {
             let targets = targets.join(", ");
             let served = served_to_markdown(&self.served);
-            return format!("drafter at `{}` for {targets}\n{served}", self.drafter.path);
+            let deploy = deploy_to_markdown(&self.settings_recommended);
+            return format!(
+                "drafter at `{}` for {targets}\n{deploy}{served}",
+                self.drafter.path
+            );
         }
         let drafter = if self.has_no_drafter() {
             "drafters without training".to_owned()
@@ -440,8 +470,13 @@ impl Report {
         for texts in &self.texts {
             _ = write!(text, "\nAcceptance was {texts}.\n");
         }
+        if let Some(note) = self.batch_note() {
+            _ = write!(text, "\n{note}\n");
+        }
         text.push_str(&self.estimates());
         text.push_str(&self.breakdown());
+        text.push_str(&deploy_to_markdown(&self.settings_recommended));
+        text.push_str(&self.predictions());
         text.push_str(&self.lossless.greedy_lines());
         if let Some(sampling) = &self.lossless.sampling {
             _ = write!(text, "\n{sampling}\n");
@@ -463,6 +498,22 @@ impl Report {
             return lines;
         }
         format!("\nWithout decoding, from the same outputs:\n\n{lines}")
+    }
+
+    /// The predicted speed-up of each setting beside the measured one.
+    fn predictions(&self) -> String {
+        let line = |setting: &SettingReport| {
+            let found = setting.overall.speedup?;
+            let predicted = with_interval(Some(found.predicted?), found.predicted_ci95);
+            let measured = with_interval(Some(found.wall), found.wall_ci95);
+            let heading = setting.heading();
+            Some(format!("- {heading}: {predicted}, measured {measured}\n"))
+        };
+        let lines: String = self.settings.iter().filter_map(line).collect();
+        if lines.is_empty() {
+            return lines;
+        }
+        format!("\nPredicted speed-up of what was decoded:\n\n{lines}")
     }
 
     /// How acceptance is spread over prompts, and by what it differs.
@@ -541,6 +592,27 @@ mod tests {
         let text = report.to_json().unwrap();
         assert_eq!(Report::from_json(&text).unwrap(), report);
         assert_eq!(Report::from_json(&text).unwrap().to_json().unwrap(), text);
+    }
+
+    #[test]
+    fn what_to_deploy_survives_json_and_has_a_table() {
+        let mut report = report();
+        report.settings_recommended = examples::recommended();
+        report.batch_size = 4;
+        let text = report.to_json().unwrap();
+        assert_eq!(Report::from_json(&text).unwrap(), report);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["batch_size"], 4);
+        assert_eq!(json["settings_recommended"][0]["costs"], "decoder");
+        let table = report.to_markdown();
+        for line in [
+            "Speeds are of 4 sequences at a time, with the drafter and without.",
+            "| T=0, 1 at a time | chain 1 | 1.50 [1.25, 1.75] | 1.20 [1.10, 1.30] × chain 2 | – |",
+            "| T=0, 16 at a time | no drafter | 0.75 [0.50, 1.00] | – | – |",
+            "    serve 'it'",
+        ] {
+            assert!(table.lines().any(|found| found == line), "{line}: {table}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ struct Traced {
 /// Those of [`Decoder::generate`].
 pub fn samples(
     decoder: &Decoder,
-    contender: &mut Contender,
+    contender: &Contender,
     evaluation: &Evaluation,
     (sets, settings): (&[PromptSet], &EvaluateSettings),
 ) -> Result<Vec<Sample>> {
@@ -67,7 +67,7 @@ pub fn samples(
         stop: settings.stop.clone(),
         shadow: None,
     };
-    let (decoder, proposer) = contender.at_work(decoder);
+    let (decoder, mut proposer) = (decoder.reading(contender.capture), (contender.sessions)());
     let drafts = Mutex::new(Vec::new());
     let keep = |draft: &Draft| locked(&drafts).push(draft.clone());
     let decoder = decoder.telling(&keep);
@@ -82,7 +82,13 @@ pub fn samples(
     for (set, answer) in places.take(OUTPUTS) {
         let mut rng = StdRng::seed_from_u64(settings.seed);
         let verifier = settings.verifier.at(&sampling);
-        let output = decoder.generate(proposer, verifier, &answer.prompt, &decode, &mut rng);
+        let output = decoder.generate(
+            proposer.as_mut(),
+            verifier,
+            &answer.prompt,
+            &decode,
+            &mut rng,
+        );
         let output = output.map_err(|error| error.at(&set.name, answer.conversation))?;
         let drafts = std::mem::take(&mut *locked(&drafts));
         let mut passes = vec![Traced {
@@ -194,7 +200,7 @@ impl Sample {
 mod tests {
     use std::convert::Infallible;
 
-    use spectrain_models::{Capture, Proposal, Sampling};
+    use spectrain_models::{Capture, Proposal, Proposer, Sampling};
 
     use super::*;
     use crate::draft::DraftChoice;
@@ -238,6 +244,7 @@ mod tests {
             samplings: vec![Sampling::GREEDY],
             drafts: vec![DraftChoice::chain(3)],
             calibration: CalibrationPrompts::default(),
+            batch_size: 1,
             max_new_tokens: 24,
             stop: Vec::new(),
             thinking: None,
@@ -245,15 +252,15 @@ mod tests {
             baseline: false,
             seed: 3,
         };
-        let mut drafter = ToyDrafter::new(Style::Own);
-        let evaluation = evaluate(&decoder, &mut drafter, &sets, &settings, &mut |_| ()).unwrap();
-        let mut contender = Contender {
+        let sessions = || -> Box<dyn Proposer> { Box::new(ToyDrafter::new(Style::Own)) };
+        let evaluation = evaluate(&decoder, &sessions, &sets, &settings, &mut |_| ()).unwrap();
+        let contender = Contender {
             name: None,
-            proposer: &mut drafter,
+            sessions: &sessions,
             capture: &capture,
             drafts: settings.drafts.clone(),
         };
-        let found = samples(&decoder, &mut contender, &evaluation, (&sets, &settings)).unwrap();
+        let found = samples(&decoder, &contender, &evaluation, (&sets, &settings)).unwrap();
         assert_eq!(found.len(), OUTPUTS);
         for (number, sample) in found.iter().enumerate() {
             let text = |tokens: &[u32]| -> std::result::Result<String, Infallible> {

@@ -1,131 +1,30 @@
-//! The decoder: a drafter proposes, one target pass judges, and what is accepted is committed.
+//! The decoder: a drafter proposes, one target pass judges, and what is accepted is committed. One sequence is decoded like
+//! several: all of them draft, one pass of the target judges all drafts, and each sequence commits its own.
 //!
 //! A pass reads the last committed token, which has no feature and no cache entry yet, and after it the draft. So row 0
 //! of its logits judges the first drafted tokens, and row `1 + i` what follows node `i`.
 use std::time::Instant;
 
-use rand::{SeedableRng, rngs::StdRng};
+use rand::rngs::StdRng;
 use spectrain_checkpoints::Mismatch;
 use spectrain_models::{
-    Caches, Capture, Draft, DraftRequest, DraftShape, Features, LogitRows, Pass, Proposal,
-    Proposer, Sampling, Target, TargetOutput, chain, depths,
+    Caches, Capture, Draft, Features, LogitRows, Pass, Proposer, Target, chain,
 };
 
-use crate::counts::Counts;
+use self::lane::{Lane, Sequence};
+use self::queue::{Listed, PromptQueue, Queued};
 use crate::error::{Error, Result};
+use crate::verify::Verifier;
 use crate::verify::rows::choose;
-use crate::verify::{Verdict, Verifier};
 
+mod generation;
+mod lane;
+pub(crate) mod queue;
+pub(crate) mod rehearsal;
 #[cfg(test)]
 mod tests;
 
-/// How a prompt is continued.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DecodeSettings {
-    /// Tokens after which it ends, at least 1.
-    pub max_new_tokens: usize,
-    /// What is drafted before each target pass.
-    pub draft: DraftShape,
-    /// How the target's tokens, and those of a sampled draft, are chosen.
-    pub sampling: Sampling,
-    /// Tokens that end it; the one found is kept.
-    pub stop: Vec<u32>,
-    /// Seed of a second draft before each pass, which decides nothing and is only kept. It shows what the drafter prefers,
-    /// settled before the target's tokens are drawn.
-    pub shadow: Option<u64>,
-}
-
-/// Where the time went, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Seconds {
-    /// The drafter, taking in committed tokens included.
-    pub draft: f64,
-    /// The target's pass and the verdict.
-    pub verify: f64,
-    /// Everything else.
-    pub other: f64,
-}
-
-impl std::iter::Sum for Seconds {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, more| Self {
-            draft: sum.draft + more.draft,
-            verify: sum.verify + more.verify,
-            other: sum.other + more.other,
-        })
-    }
-}
-
-impl Seconds {
-    /// All of it.
-    pub fn total(&self) -> f64 {
-        self.draft + self.verify + self.other
-    }
-}
-
-/// One decoding pass of the target.
-///
-/// `emitted = accepted + 1` always: where a stop token cuts the pass short, what follows it counts nowhere, and the stop
-/// token takes the place of the bonus token.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PassRecord {
-    /// Tokens drafted.
-    pub drafted: usize,
-    /// Steps drafted: the longest path.
-    pub depth: usize,
-    /// Passes of the drafter, one after the other, that the draft took.
-    pub draft_passes: usize,
-    /// Steps that were judged: the accepted ones, and the one at which every candidate was rejected.
-    pub tested: usize,
-    /// Drafted tokens accepted.
-    pub accepted: usize,
-    /// Tokens emitted, the bonus token included.
-    pub emitted: usize,
-    /// Where the time went.
-    pub seconds: Seconds,
-}
-
-impl PassRecord {
-    /// Of a draft, whose steps up to `tested` were judged, in a pass that emitted `emitted` tokens.
-    fn of(draft: &Draft, tested: usize, emitted: usize) -> Self {
-        Self {
-            drafted: draft.len(),
-            depth: depth(draft),
-            tested,
-            accepted: emitted - 1,
-            emitted,
-            ..Self::default()
-        }
-    }
-}
-
-/// A continued prompt.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Generation {
-    /// The new tokens. The first comes from the prompt's pass, the others from `passes`.
-    pub tokens: Vec<u32>,
-    /// Decoding passes of the target; the prompt's is not among them.
-    pub passes: Vec<PassRecord>,
-    /// What a second draft, which decided nothing, had at the place of each token; shorter where there was none.
-    pub shadows: Vec<Vec<u32>>,
-    /// Seconds for the prompt, up to its first token and the drafter's taking it in.
-    pub prompt_seconds: f64,
-}
-
-impl Generation {
-    /// Seconds of all passes.
-    pub fn seconds(&self) -> Seconds {
-        self.passes.iter().map(|pass| pass.seconds).sum()
-    }
-
-    /// Tokens that the passes emitted, and how many passes that were.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts {
-            tokens: self.passes.iter().map(|pass| pass.emitted as f64).sum(),
-            passes: self.passes.len() as f64,
-        }
-    }
-}
+pub use self::generation::{DecodeSettings, Generation, PassRecord, Seconds};
 
 /// A target that decodes, with or without a drafter.
 #[derive(Clone, Copy)]
@@ -182,65 +81,8 @@ impl<'a> Decoder<'a> {
         settings: &DecodeSettings,
         rng: &mut StdRng,
     ) -> Result<Generation> {
-        let clock = Instant::now();
-        let (mut sequence, features) = self.start(prompt, settings, self.capture, rng)?;
-        let mut passes = Vec::new();
-        // The first token comes from the prompt's pass.
-        let mut shadows = vec![Vec::new()];
-        let mut chance = settings.shadow.map(StdRng::seed_from_u64);
-        if sequence.room() > 0 {
-            let capacity = sequence.limit + settings.draft.nodes();
-            proposer.start(capacity, sequence.text[0]);
-            // The features of the whole prompt, each with the token after it; the last of those is the bonus token.
-            proposer.observe(&sequence.text[1..], &features);
-            self.wait()?;
-        }
-        let prompt_seconds = clock.elapsed().as_secs_f64();
-        while sequence.room() > 0 {
-            self.check_interrupted()?;
-            let mut clock = Stopwatch::default();
-            let steps = settings.draft.length().min(sequence.room() - 1);
-            let mut drafted = |rng: &mut StdRng| propose(proposer, steps, settings, rng);
-            let shadow = chance.as_mut().map(&mut drafted).transpose()?;
-            let draft = clock.draft(|| drafted(rng))?;
-            (self.told)(&draft);
-            let held = sequence.caches.len;
-            let (Verdict { accepted, bonus }, judged) = clock.verify(|| {
-                let judged = self.judge(&mut sequence, &draft);
-                let logits = judged.output.logits.clone();
-                let verdict = verifier.verify(&draft, logits, &settings.sampling, rng);
-                verdict.map(|verdict| (verdict, judged))
-            })?;
-            let mut rows = vec![0];
-            rows.extend(accepted.iter().map(|node| 1 + node));
-            sequence.caches.keep(held, &rows);
-            let kept = accepted.iter().map(|&node| draft.tokens[node]);
-            let emitted: Vec<u32> = kept.chain([bonus]).collect();
-            let committed = sequence.commit(&emitted, &settings.stop);
-            let tested = if committed < emitted.len() {
-                committed - 1
-            } else {
-                tested(&draft, &accepted)
-            };
-            if sequence.room() > 0 {
-                clock.draft(|| judged.tell(proposer, &rows, &emitted));
-            }
-            passes.push(PassRecord {
-                draft_passes: proposer.passes(steps),
-                seconds: clock.read(),
-                ..PassRecord::of(&draft, tested, committed)
-            });
-            if let Some(shadow) = shadow {
-                shadows.extend(shadow.along(&emitted[..committed]));
-                shadows.resize(sequence.text.len() - prompt.len(), Vec::new());
-            }
-        }
-        Ok(Generation {
-            tokens: sequence.text.split_off(prompt.len()),
-            passes,
-            shadows,
-            prompt_seconds,
-        })
+        let way = Way::drafting(self.capture, verifier, settings);
+        self.alone(&way, Some(proposer), prompt, rng)
     }
 
     /// Continues `prompt` without drafting, one token for each pass: what speculation must equal, and is measured against.
@@ -253,47 +95,182 @@ impl<'a> Decoder<'a> {
         settings: &DecodeSettings,
         rng: &mut StdRng,
     ) -> Result<Generation> {
-        let clock = Instant::now();
         let capture = Capture::default();
-        let (mut sequence, _) = self.start(prompt, settings, &capture, rng)?;
-        let prompt_seconds = clock.elapsed().as_secs_f64();
-        let mut passes = Vec::new();
-        while sequence.room() > 0 {
-            self.check_interrupted()?;
-            let mut clock = Stopwatch::default();
-            let token = clock.verify(|| {
-                let pass = Pass {
-                    tokens: &sequence.text[sequence.text.len() - 1..],
-                    parents: &[None],
-                    logits: LogitRows::Last,
-                };
-                let output = self.target.decode(pass, &mut sequence.caches, &capture);
-                choose(output.logits, &settings.sampling, rng)
-            })?;
-            sequence.commit(&[token], &settings.stop);
-            passes.push(PassRecord {
-                emitted: 1,
-                seconds: clock.read(),
-                ..PassRecord::default()
+        self.alone(&Way::plain(&capture, settings), None, prompt, rng)
+    }
+
+    /// Continues prompts of any lengths, as many at a time as there are proposers, each with draws of its own: the outputs are
+    /// those of [`generate`](Self::generate), one after the other. Where a sequence ends, the next prompt takes its place. The
+    /// seconds of a pass are the sequence's own of its drafter, and an equal share of what is done for all together.
+    ///
+    /// # Errors
+    /// As for [`generate`](Self::generate), or there is no proposer.
+    pub fn generate_batch<'p>(
+        &self,
+        proposers: &mut [Box<dyn Proposer + 'p>],
+        verifier: &dyn Verifier,
+        prompts: Vec<(Vec<u32>, StdRng)>,
+        settings: &DecodeSettings,
+    ) -> Result<Vec<Generation>> {
+        let mut queue = Listed::new(prompts);
+        self.generate_queued(proposers, verifier, &mut queue, settings)?;
+        Ok(queue.generations())
+    }
+
+    /// The same with prompts that are asked for when there is room for them.
+    pub(crate) fn generate_queued<'p>(
+        &self,
+        proposers: &mut [Box<dyn Proposer + 'p>],
+        verifier: &dyn Verifier,
+        queue: &mut dyn PromptQueue,
+        settings: &DecodeSettings,
+    ) -> Result<()> {
+        let way = Way::drafting(self.capture, verifier, settings);
+        // Without `map` the compiler would have the proposers live as long as what they borrow.
+        let free = proposers.iter_mut().map(|proposer| {
+            let proposer: &mut dyn Proposer = proposer.as_mut();
+            Some(proposer)
+        });
+        self.side_by_side(&way, free.collect(), queue)
+    }
+
+    /// The same without drafts, `size` sequences at a time.
+    pub(crate) fn plain_queued(
+        &self,
+        size: usize,
+        queue: &mut dyn PromptQueue,
+        settings: &DecodeSettings,
+    ) -> Result<()> {
+        let capture = Capture::default();
+        let free = (0..size).map(|_| None).collect();
+        self.side_by_side(&Way::plain(&capture, settings), free, queue)
+    }
+
+    /// Continues one prompt.
+    fn alone(
+        &self,
+        way: &Way,
+        proposer: Option<&mut dyn Proposer>,
+        prompt: &[u32],
+        rng: &mut StdRng,
+    ) -> Result<Generation> {
+        let queued = Queued {
+            ticket: 0,
+            prompt: prompt.to_vec(),
+            rng: rng.clone(),
+        };
+        let mut lane = self.begin(way, proposer, queued)?;
+        while !lane.is_done() {
+            let one = std::slice::from_mut(&mut lane);
+            self.step(way, one).map_err(|failed| failed.error)?;
+        }
+        rng.clone_from(&lane.rng);
+        Ok(lane.finish().0)
+    }
+
+    /// Continues what the queue has, in as many places as are `free`.
+    fn side_by_side<'l>(
+        &self,
+        way: &Way,
+        mut free: Vec<Option<&'l mut dyn Proposer>>,
+        queue: &mut dyn PromptQueue,
+    ) -> Result<()> {
+        if free.is_empty() {
+            return Err(Error::Setting {
+                key: "batch_size",
+                mismatch: Mismatch::new("at least 1", "0"),
             });
         }
-        Ok(Generation {
-            tokens: sequence.text.split_off(prompt.len()),
-            passes,
-            shadows: Vec::new(),
-            prompt_seconds,
-        })
+        let mut lanes: Vec<Lane<'l>> = Vec::new();
+        loop {
+            while let Some(proposer) = free.pop() {
+                let Some(next) = queue.next()? else {
+                    free.push(proposer);
+                    break;
+                };
+                let ticket = next.ticket;
+                let lane = self.begin(way, proposer, next);
+                lanes.push(lane.map_err(|error| queue.blame(ticket, error))?);
+            }
+            let done: Vec<Lane<'l>> = lanes.extract_if(.., |lane| lane.is_done()).collect();
+            if done.is_empty() {
+                if lanes.is_empty() {
+                    return Ok(());
+                }
+                self.step(way, &mut lanes)
+                    .map_err(|failed| queue.blame(failed.ticket, failed.error))?;
+            }
+            for lane in done {
+                let ticket = lane.ticket;
+                let (generation, proposer) = lane.finish();
+                free.push(proposer);
+                queue.answered(ticket, generation)?;
+            }
+        }
+    }
+
+    /// Runs a prompt, commits the first bonus token and shows both to the proposer.
+    fn begin<'l>(
+        &self,
+        way: &Way,
+        proposer: Option<&'l mut dyn Proposer>,
+        queued: Queued,
+    ) -> Result<Lane<'l>> {
+        let clock = Instant::now();
+        let Queued {
+            ticket,
+            prompt,
+            mut rng,
+        } = queued;
+        let (sequence, features) = self.start(&prompt, way, &mut rng)?;
+        let drafts = proposer.is_some();
+        let started = (sequence, &features);
+        let mut lane = Lane::new(ticket, proposer, rng, started, way.settings);
+        if drafts && !lane.is_done() {
+            self.wait()?;
+        }
+        lane.begun_in(clock.elapsed().as_secs_f64());
+        Ok(lane)
+    }
+
+    /// One pass of the target for all sequences, none of which is done. Returns the seconds of all together.
+    fn step(&self, way: &Way, lanes: &mut [Lane]) -> std::result::Result<Seconds, Failed> {
+        let clock = Instant::now();
+        for lane in &mut *lanes {
+            self.check_interrupted().map_err(Failed::of(lane))?;
+            lane.draft(way.settings).map_err(Failed::of(lane))?;
+            (self.told)(lane.drafted());
+        }
+        let judging = Instant::now();
+        let passes = lanes.iter_mut().map(Lane::pass).collect();
+        let outputs = self.target.decode_batch(passes, way.capture);
+        let mut features = Vec::with_capacity(lanes.len());
+        for (lane, output) in lanes.iter_mut().zip(outputs) {
+            lane.judge(output.logits, way.settings, way.verifier)
+                .map_err(Failed::of(lane))?;
+            features.push(output.features);
+        }
+        // Of what is done for all together each has an equal share, so that the shares add up to the time that passed.
+        let judged = judging.elapsed().as_secs_f64();
+        for (lane, features) in lanes.iter_mut().zip(&features) {
+            lane.commit(features, way.settings);
+        }
+        let drafted: f64 = lanes.iter().map(Lane::draft_seconds).sum();
+        let all = Seconds {
+            draft: drafted,
+            verify: judged,
+            other: clock.elapsed().as_secs_f64() - judged - drafted,
+        };
+        let share = |seconds: f64| seconds / lanes.len() as f64;
+        let (verify, other) = (share(all.verify), share(all.other));
+        lanes.iter_mut().for_each(|lane| lane.record(verify, other));
+        Ok(all)
     }
 
     /// Runs the prompt and commits the first bonus token.
-    fn start(
-        &self,
-        prompt: &[u32],
-        settings: &DecodeSettings,
-        capture: &Capture,
-        rng: &mut StdRng,
-    ) -> Result<(Sequence, Features)> {
+    fn start(&self, prompt: &[u32], way: &Way, rng: &mut StdRng) -> Result<(Sequence, Features)> {
         self.check_interrupted()?;
+        let settings = way.settings;
         let spec = self.target.spec();
         let longest = spec.max_positions.saturating_sub(1);
         if prompt.is_empty() || prompt.len() > longest {
@@ -324,26 +301,10 @@ impl<'a> Decoder<'a> {
             parents: &chain(prompt.len()),
             logits: LogitRows::Last,
         };
-        let output = self.target.decode(pass, &mut sequence.caches, capture);
+        let output = self.target.decode(pass, &mut sequence.caches, way.capture);
         let bonus = choose(output.logits, &settings.sampling, rng)?;
         sequence.commit(&[bonus], &settings.stop);
         Ok((sequence, output.features))
-    }
-
-    /// Runs the last committed token and after it the draft, whose nodes so become one higher.
-    fn judge(&self, sequence: &mut Sequence, draft: &Draft) -> Judged {
-        let mut tokens = vec![sequence.text[sequence.text.len() - 1]];
-        tokens.extend(&draft.tokens);
-        let mut parents = vec![None];
-        let shifted = |parent: &Option<usize>| Some(parent.map_or(0, |parent| 1 + parent));
-        parents.extend(draft.parents.iter().map(shifted));
-        let pass = Pass {
-            tokens: &tokens,
-            parents: &parents,
-            logits: LogitRows::All,
-        };
-        let output = (self.target).decode(pass, &mut sequence.caches, self.capture);
-        Judged { tokens, output }
     }
 
     /// Fails if it is to stop here.
@@ -362,130 +323,47 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// What a pass over a draft has read, and what the target made of it.
-struct Judged {
-    tokens: Vec<u32>,
-    output: TargetOutput,
+/// How all sequences of a batch are decoded.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    /// The hidden states that proposers read.
+    capture: &'a Capture,
+    /// What decides over drafts; none where nothing is drafted.
+    verifier: Option<&'a dyn Verifier>,
+    settings: &'a DecodeSettings,
 }
 
-impl Judged {
-    /// Tells a drafter about it, and what of it was `emitted`, of which `rows` are the tokens before.
-    fn tell(&self, proposer: &mut dyn Proposer, rows: &[usize], emitted: &[u32]) {
-        proposer.judged(&self.tokens, &self.output.logits);
-        proposer.observe(emitted, &self.output.features.select(rows));
-    }
-}
-
-/// One sequence being decoded. All of its tokens but the last are in the caches.
-struct Sequence {
-    text: Vec<u32>,
-    /// Tokens it may grow to.
-    limit: usize,
-    stopped: bool,
-    caches: Caches,
-}
-
-impl Sequence {
-    /// Tokens that may still be committed.
-    fn room(&self) -> usize {
-        if self.stopped {
-            0
-        } else {
-            self.limit - self.text.len()
-        }
-    }
-
-    /// Adds tokens up to the first stop token and up to the limit, and says how many.
-    fn commit(&mut self, tokens: &[u32], stop: &[u32]) -> usize {
-        let before = self.text.len();
-        for token in tokens {
-            if self.room() == 0 {
-                break;
-            }
-            self.text.push(*token);
-            self.stopped = stop.contains(token);
-        }
-        self.text.len() - before
-    }
-}
-
-fn propose(
-    proposer: &mut dyn Proposer,
-    steps: usize,
-    settings: &DecodeSettings,
-    rng: &mut StdRng,
-) -> Result<Draft> {
-    if steps == 0 {
-        return Ok(Draft::default());
-    }
-    let request = DraftRequest {
-        shape: settings.draft.clone(),
-        length: steps,
-        sampling: settings.sampling,
-    };
-    let draft = proposer.propose(&request, rng);
-    if matches!(draft.proposal, Proposal::Broken) {
-        return Err(Error::DraftLogits);
-    }
-    match depth(&draft) {
-        found if found > steps => Err(Error::DraftLength {
-            requested: steps,
-            found,
-        }),
-        _ => Ok(draft),
-    }
-}
-
-fn depth(draft: &Draft) -> usize {
-    depths(&draft.parents)
-        .into_iter()
-        .max()
-        .map_or(0, |deepest| deepest + 1)
-}
-
-/// Steps judged: the accepted ones, and one more if the last of them had candidates after it.
-fn tested(draft: &Draft, accepted: &[usize]) -> usize {
-    let last = accepted.last().copied();
-    accepted.len() + usize::from(draft.parents.contains(&last))
-}
-
-/// Sorts the time of one pass by what it went into.
-struct Stopwatch {
-    since: Instant,
-    draft: f64,
-    verify: f64,
-}
-
-impl Default for Stopwatch {
-    fn default() -> Self {
+impl<'a> Way<'a> {
+    fn drafting(
+        capture: &'a Capture,
+        verifier: &'a dyn Verifier,
+        settings: &'a DecodeSettings,
+    ) -> Self {
         Self {
-            since: Instant::now(),
-            draft: 0.0,
-            verify: 0.0,
+            capture,
+            verifier: Some(verifier),
+            settings,
+        }
+    }
+
+    fn plain(capture: &'a Capture, settings: &'a DecodeSettings) -> Self {
+        Self {
+            capture,
+            verifier: None,
+            settings,
         }
     }
 }
 
-impl Stopwatch {
-    fn draft<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let clock = Instant::now();
-        let done = work();
-        self.draft += clock.elapsed().as_secs_f64();
-        done
-    }
+/// What went wrong, and with which sequence.
+struct Failed {
+    ticket: usize,
+    error: Error,
+}
 
-    fn verify<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let clock = Instant::now();
-        let done = work();
-        self.verify += clock.elapsed().as_secs_f64();
-        done
-    }
-
-    fn read(&self) -> Seconds {
-        Seconds {
-            draft: self.draft,
-            verify: self.verify,
-            other: self.since.elapsed().as_secs_f64() - self.draft - self.verify,
-        }
+impl Failed {
+    fn of(lane: &Lane) -> impl FnOnce(Error) -> Self + use<> {
+        let ticket = lane.ticket;
+        move |error| Self { ticket, error }
     }
 }

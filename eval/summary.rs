@@ -4,6 +4,7 @@ use std::fmt::Write;
 use spectrain_checkpoints::printable;
 
 use crate::compare::differences;
+use crate::deploy::report::Recommendation;
 use crate::interval::with_interval;
 use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend};
 use crate::served::report::ServedReport;
@@ -162,7 +163,7 @@ fn line(name: &str, [tau, alpha, speedup]: [&str; 3]) -> String {
 
 /// What else is notable of a report.
 fn notes_of(report: &Report, compared: bool) -> Vec<String> {
-    let mut notes: Vec<String> = Vec::new();
+    let mut notes: Vec<String> = Vec::from_iter(report.batch_note());
     // Where several are compared there would be too many.
     let settings = report.settings.iter().filter(|_| !compared);
     notes.extend(settings.filter_map(|setting| notes_of_setting(report, setting)));
@@ -171,6 +172,7 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     if report.texts.is_empty() {
         notes.extend(verdict(&report.lossless));
     }
+    notes.extend(report.settings_recommended.iter().map(recommended));
     notes.extend(report.served.iter().flat_map(served));
     notes
 }
@@ -209,6 +211,21 @@ fn verdict(lossless: &LosslessReport) -> Vec<String> {
     let mut notes: Vec<String> = lines.map(str::to_owned).collect();
     notes.extend(lossless.sampling.as_ref().map(ToString::to_string));
     notes
+}
+
+/// What to deploy.
+fn recommended(one: &Recommendation) -> String {
+    let [second, _] = one.over();
+    let over = match &one.best {
+        Some(best) if best.over_second.is_some() => format!("; {second}"),
+        _ => String::new(),
+    };
+    let (heading, draft, speedup) = (one.heading(), one.words(), one.speedup());
+    let predicted = match one.best {
+        Some(_) => "predicted speed-up",
+        None => "the fastest draft has a predicted speed-up of",
+    };
+    format!("deploy, {heading}: {draft}, {predicted} {speedup}{over}.")
 }
 
 /// What a server did, and what must be said of it.

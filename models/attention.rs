@@ -30,6 +30,16 @@ pub struct AttentionConfig {
     pub head_norm: Option<f64>,
 }
 
+/// Rows of one sequence among those of several.
+pub struct SequenceRows<'a> {
+    /// How many there are.
+    pub count: usize,
+    /// See [`attend`].
+    pub mask: Option<&'a Mask>,
+    /// What the sequence holds before them.
+    pub cache: &'a mut KvCache,
+}
+
 /// Grouped-query attention with rotary positions.
 #[derive(Module, Debug)]
 pub struct Attention {
@@ -161,6 +171,29 @@ impl Attention {
             None => (key, value),
         };
         self.output(attend(query, key, value, mask))
+    }
+
+    /// Attends from the rows of several sequences, one behind the other in `x`, to what each of them holds. Only this is done
+    /// sequence by sequence; what reads weights is done for all rows together.
+    ///
+    /// # Shapes
+    /// - x, output: `[1, rows of all, d_model]`
+    pub fn forward_sequences(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        sequences: Vec<SequenceRows>,
+    ) -> Tensor<3> {
+        let Projected { query, key, value } = self.project(x, rotation);
+        let mut start = 0;
+        let mut contexts = Vec::with_capacity(sequences.len());
+        for SequenceRows { count, mask, cache } in sequences {
+            let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
+            let (keys, values) = cache.append(own(&key), own(&value));
+            contexts.push(attend(own(&query), keys, values, mask));
+            start += count;
+        }
+        self.output(Tensor::cat(contexts, 2))
     }
 }
 

@@ -28,6 +28,8 @@ pub const DRAFT: usize = 1 << 10;
 pub const STEPS: usize = 1 << 30;
 /// Batches of a step.
 pub const BATCHES: usize = 1 << 16;
+/// Sequences that are decoded at a time.
+pub const BATCH: usize = 1 << 12;
 /// Conversations, prompts and samples.
 pub const SAMPLES: usize = 1 << 24;
 

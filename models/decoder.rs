@@ -1,7 +1,7 @@
 use burn::prelude::*;
 use burn::tensor::activation::silu;
 
-use crate::attention::{Attention, AttentionConfig};
+use crate::attention::{Attention, AttentionConfig, SequenceRows};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
@@ -116,8 +116,33 @@ impl DecoderLayer {
         mask: Option<&Mask>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
+        self.around(x, |attention, x| {
+            attention.forward(x, rotation, mask, cache)
+        })
+    }
+
+    /// The same of the rows of several sequences; see [`Attention::forward_sequences`].
+    ///
+    /// # Shapes
+    /// - x, output: `[1, rows of all, d_model]`
+    pub fn forward_sequences(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        sequences: Vec<SequenceRows>,
+    ) -> Tensor<3> {
+        self.around(x, |attention, x| {
+            attention.forward_sequences(x, rotation, sequences)
+        })
+    }
+
+    fn around(
+        &self,
+        x: Tensor<3>,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
         let normed = self.input_layernorm.forward(x.clone());
-        let x = x + self.self_attn.forward(normed, rotation, mask, cache);
+        let x = x + attend(&self.self_attn, normed);
         let normed = self.post_attention_layernorm.forward(x.clone());
         x + self.mlp.forward(normed)
     }

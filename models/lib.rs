@@ -22,6 +22,7 @@ mod error;
 mod frozen;
 pub mod generate;
 pub mod hydra;
+mod joined;
 mod known_text;
 pub mod language_model;
 mod linear;
@@ -49,7 +50,7 @@ mod untrained;
 pub mod weights;
 
 pub use attend::{Projected, attend, scores, weigh};
-pub use attention::{Attention, AttentionConfig};
+pub use attention::{Attention, AttentionConfig, SequenceRows};
 pub use cache::KvCache;
 pub use config::{ignored_tensors, load_target};
 pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
@@ -72,7 +73,8 @@ pub use sampling::{Distribution, Sampling, argmax, sample};
 pub use start::{FreshConfig, Start, StartConfig};
 pub use tangent::exp;
 pub use target::{
-    Caches, Capture, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec,
+    Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,
+    TargetSpec,
 };
 pub use training_free::{EarlyLayers, Named, PromptLookup, TokenRecycling, TrainingFree};
 pub use transformer::{Transformer, TransformerConfig, embedding};

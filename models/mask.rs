@@ -135,6 +135,34 @@ pub fn tree_mask(
     Some(Mask::of(mask.reshape([1, 1, nodes, total])))
 }
 
+/// The masks of a pass: one for each window among the layers.
+pub(crate) struct Masks {
+    masks: Vec<(Option<usize>, Option<Mask>)>,
+    of: Vec<usize>,
+}
+
+impl Masks {
+    pub(crate) fn new(
+        windows: &[Option<usize>],
+        make: &dyn Fn(Option<usize>) -> Option<Mask>,
+    ) -> Self {
+        let mut masks: Vec<(Option<usize>, Option<Mask>)> = Vec::new();
+        let mut of = Vec::with_capacity(windows.len());
+        for &window in windows {
+            let known = masks.iter().position(|(known, _)| *known == window);
+            of.push(known.unwrap_or_else(|| {
+                masks.push((window, make(window)));
+                masks.len() - 1
+            }));
+        }
+        Self { masks, of }
+    }
+
+    pub(crate) fn of(&self, layer: usize) -> Option<&Mask> {
+        self.masks[self.of[layer]].1.as_ref()
+    }
+}
+
 /// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
 /// what is committed, its ancestors, which are all in `before`, and itself, at most `window` positions back. `None` when
 /// nothing is hidden.

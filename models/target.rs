@@ -179,6 +179,15 @@ pub struct TargetOutput {
     pub features: Features,
 }
 
+/// The pass of one sequence among several.
+#[derive(Debug)]
+pub struct SequencePass<'a> {
+    /// What the sequence runs.
+    pub pass: Pass<'a>,
+    /// What it holds.
+    pub caches: &'a mut Caches,
+}
+
 /// A frozen language model that verifies drafts.
 pub trait Target {
     /// Its sizes.
@@ -195,6 +204,12 @@ pub trait Target {
 
     /// Runs `pass` after what `caches` holds, adds its keys and values to it, and keeps what `capture` asks for.
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput;
+
+    /// Runs passes of several sequences of any lengths, and returns what [`decode`](Self::decode) does for each.
+    fn decode_batch(&self, passes: Vec<SequencePass>, capture: &Capture) -> Vec<TargetOutput> {
+        let one = |of: SequencePass| self.decode(of.pass, of.caches, capture);
+        passes.into_iter().map(one).collect()
+    }
 }
 
 /// Keys and values of every layer for one sequence.

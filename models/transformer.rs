@@ -9,11 +9,13 @@ use burn::tensor::DType;
 use crate::attention::AttentionConfig;
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::error::Result;
+use crate::joined::{self, Joined};
 use crate::linear::{Bias, Linear};
-use crate::mask::{Layout, Mask, token_ids, tree_mask, tree_positions};
+use crate::mask::{Layout, Mask, Masks, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
 use crate::target::{
-    Caches, Capture, Features, LogitRows, Pass, Target, TargetOutput, TargetParts, TargetSpec,
+    Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,
+    TargetSpec,
 };
 use crate::weights::{Init, Scope};
 
@@ -269,30 +271,36 @@ impl Target for Transformer {
             features,
         }
     }
-}
 
-/// The masks of a pass: one for each window among the layers.
-struct Masks {
-    masks: Vec<(Option<usize>, Option<Mask>)>,
-    of: Vec<usize>,
-}
-
-impl Masks {
-    fn new(windows: &[Option<usize>], make: &dyn Fn(Option<usize>) -> Option<Mask>) -> Self {
-        let mut masks: Vec<(Option<usize>, Option<Mask>)> = Vec::new();
-        let mut of = Vec::with_capacity(windows.len());
-        for &window in windows {
-            let known = masks.iter().position(|(known, _)| *known == window);
-            of.push(known.unwrap_or_else(|| {
-                masks.push((window, make(window)));
-                masks.len() - 1
-            }));
+    /// What works row by row is done for the rows of all sequences together, attention for each with its own cache.
+    fn decode_batch(&self, passes: Vec<SequencePass>, capture: &Capture) -> Vec<TargetOutput> {
+        let passes = match <[SequencePass; 1]>::try_from(passes) {
+            Ok([one]) => return vec![self.decode(one.pass, one.caches, capture)],
+            Err(several) => several,
+        };
+        let device = self.device();
+        let of = |SequencePass { pass, caches }| {
+            Joined::new(pass, caches, &self.config.windows, &device)
+        };
+        let mut joined: Vec<Joined> = passes.into_iter().map(of).collect();
+        if joined.is_empty() {
+            return Vec::new();
         }
-        Self { masks, of }
-    }
-
-    fn of(&self, layer: usize) -> Option<&Mask> {
-        self.masks[self.of[layer]].1.as_ref()
+        let tokens: Vec<u32> = joined.iter().flat_map(|of| of.tokens).copied().collect();
+        let positions = joined.iter().map(|of| of.positions.clone()).collect();
+        let rotation = self
+            .config
+            .spec
+            .rotary(&device)
+            .at(Tensor::cat(positions, 1));
+        let inputs = self.embed(token_ids(&tokens, &device));
+        let features = self.run(inputs, capture, |index, layer, x| {
+            let rows = joined.iter_mut().map(|of| of.rows(index)).collect();
+            layer.forward_sequences(x, &rotation, rows)
+        });
+        let last = joined::wanted(&joined, features.last.clone());
+        let logits = self.head().forward(last).cast(DType::F32);
+        joined::apart(&joined, &features, &logits)
     }
 }
 

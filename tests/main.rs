@@ -3,6 +3,7 @@
 mod accumulation;
 mod allocation;
 mod bad_input;
+mod batches;
 mod broken_folders;
 mod checkpointing;
 mod circles;

@@ -11,9 +11,11 @@ use crate::estimate::text::OwnText;
 use crate::estimate::{Estimable, estimate};
 use crate::evaluate::contender::{Contender, rounds};
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
+use crate::evaluate::talks::{Talks, WarmUp};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
 use crate::sampling_test::{SamplingReport, SamplingTest};
-use crate::speculate::{DecodeSettings, Decoder, Generation};
+use crate::speculate::queue::PromptQueue;
+use crate::speculate::{DecodeSettings, Decoder};
 use crate::verify::Verifier;
 
 /// Tokens that the test of sampled output wants, and how often it continues each prompt for them at most. With so many it finds
@@ -21,8 +23,8 @@ use crate::verify::Verifier;
 const TESTED_TOKENS: usize = 2000;
 const MOST_ROUNDS: usize = 4;
 
-/// Continues one prompt.
-type Generate<'a> = dyn FnMut(&[u32], &mut StdRng, Warm) -> Result<Generation> + 'a;
+/// Continues the prompts of a queue.
+type Decode<'a> = dyn FnMut(&mut dyn PromptQueue, Warm) -> Result<()> + 'a;
 
 /// Continues all prompts, one round after the other, and tells the caller how far that is.
 pub(super) struct Rounds<'a> {
@@ -59,6 +61,11 @@ impl<'a> Rounds<'a> {
         }
     }
 
+    /// What is continued.
+    pub(super) fn sets(&self) -> &'a [PromptSet] {
+        self.sets
+    }
+
     /// Every prompt once, without drafts.
     pub(super) fn plain(
         &mut self,
@@ -66,83 +73,29 @@ impl<'a> Rounds<'a> {
         sampling: &Sampling,
     ) -> Result<Vec<Vec<Answer>>> {
         let settings = self.settings;
-        let mut generate = |prompt: &[u32], rng: &mut StdRng, warm| {
+        let mut decode = |queue: &mut dyn PromptQueue, warm| {
             let draft = &DraftShape::Chain { length: 0 };
-            decoder.plain(prompt, &settings.decode(sampling, draft, warm), rng)
+            let decode = settings.decode(sampling, draft, warm);
+            decoder.plain_queued(settings.batch_size, queue, &decode)
         };
-        self.run(&mut generate, None)
+        self.run(&mut decode, None)
     }
 
-    /// Every prompt once, after one that is not kept: the turns that `same` was asked, or each with the answers to those
+    /// Every prompt once, after some that are not kept: the turns that `same` was asked, or each with the answers to those
     /// before it.
     pub(super) fn run(
         &mut self,
-        generate: &mut Generate,
+        decode: &mut Decode,
         same: Option<&[Vec<Answer>]>,
     ) -> Result<Vec<Vec<Answer>>> {
-        if let Some((set, prompt)) =
-            (self.sets.iter()).find_map(|set| Some((set, set.prompts.first()?)))
-        {
-            let mut rng = StdRng::seed_from_u64(self.settings.seed);
-            generate(&prompt.tokens, &mut rng, Warm::Up).map_err(|error| error.at(&set.name, 0))?;
-        }
+        decode(&mut WarmUp::new(self.sets, self.settings), Warm::Up)?;
         let seed = mix(self.settings.seed, self.seeds);
         self.seeds += 1;
-        let sets = self.sets;
-        let mut outputs: Vec<Vec<Answer>> = Vec::with_capacity(sets.len());
-        let mut index = 0;
-        let mut next = |prompt: &[u32]| {
-            let mut rng = StdRng::seed_from_u64(mix(seed, index));
-            index += 1;
-            generate(prompt, &mut rng, Warm::Already)
-        };
-        for (number, set) in sets.iter().enumerate() {
-            let mut of_set = Vec::with_capacity(set.prompts.len());
-            let mut same = same.map(|same| conversations(&same[number]));
-            for place in 0..set.prompts.len() {
-                let same = same.as_mut().map(|same| same.next().unwrap_or_default());
-                let answers = self.converse(set, place, same, &mut next);
-                of_set.extend(answers.map_err(|error| error.at(&set.name, place))?);
-            }
-            outputs.push(of_set);
-        }
-        Ok(outputs)
-    }
-
-    /// The answers to the turns of one conversation: those that `same` was asked, or each with the answers to those before
-    /// it. A turn that the target's context has no room for is not asked.
-    fn converse(
-        &mut self,
-        set: &PromptSet,
-        conversation: usize,
-        same: Option<&[Answer]>,
-        next: &mut dyn FnMut(&[u32]) -> Result<Generation>,
-    ) -> Result<Vec<Answer>> {
-        let prompt = &set.prompts[conversation];
-        let (mut answers, mut said) = (Vec::new(), Vec::new());
-        for turn in 0..prompt.turns() {
-            let asked = match same {
-                Some(same) => same.get(turn).map(|answer| answer.prompt.clone()),
-                None => Some(prompt.ask(&said)?),
-            };
-            let fits = |tokens: &Vec<u32>| turn == 0 || tokens.len() <= self.longest;
-            if let Some(prompt) = asked.filter(fits) {
-                let generation = next(&prompt)?;
-                said.push(self.settings.said(&generation.tokens));
-                answers.push(Answer {
-                    conversation,
-                    turn,
-                    prompt,
-                    generation,
-                });
-                self.advance(&set.name, "");
-            } else {
-                // Nor is what follows it.
-                (turn..prompt.turns()).for_each(|_| self.advance(&set.name, ""));
-                break;
-            }
-        }
-        Ok(answers)
+        let (sets, settings, longest) = (self.sets, self.settings, self.longest);
+        let mut done = |dataset: &str| self.advance(dataset, "");
+        let mut talks = Talks::new(sets, same, (settings, longest, seed), &mut done);
+        decode(&mut talks, Warm::Already)?;
+        Ok(talks.answers())
     }
 
     /// What the same outputs say of the drafter without decoding; nothing where that cannot be said.

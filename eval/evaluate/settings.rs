@@ -18,6 +18,8 @@ pub struct EvaluateSettings {
     pub drafts: Vec<DraftChoice>,
     /// What calibrated trees are measured on.
     pub calibration: CalibrationPrompts,
+    /// Sequences decoded at a time, at least 1, with a drafter and without.
+    pub batch_size: usize,
     /// Tokens after which an output ends.
     pub max_new_tokens: usize,
     /// Tokens that end an output.
@@ -57,7 +59,7 @@ pub struct EvaluateProgress<'a> {
 
 /// Whether the device has seen this kind of work before.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Warm {
+pub(crate) enum Warm {
     Up,
     Already,
 }
@@ -71,7 +73,7 @@ impl EvaluateSettings {
         }
     }
 
-    pub(super) fn decode(
+    pub(crate) fn decode(
         &self,
         sampling: &Sampling,
         draft: &DraftShape,

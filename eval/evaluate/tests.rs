@@ -5,7 +5,12 @@ use crate::draft::{ChainTokens, MeasuredOn};
 use crate::toy::{Style, ToyDrafter, ToyTarget};
 use crate::verify::VerifierChoice;
 
+mod batches;
 mod conversations;
+
+fn toy(style: Style) -> Box<dyn Proposer> {
+    Box::new(ToyDrafter::new(style))
+}
 
 fn sets() -> Vec<PromptSet> {
     let set = |name: &str, prompts: &[&[u32]]| PromptSet {
@@ -26,6 +31,7 @@ fn settings() -> EvaluateSettings {
         samplings: vec![Sampling::GREEDY, Sampling::at(1.0)],
         drafts: vec![DraftChoice::chain(2), DraftChoice::chain(4)],
         calibration: CalibrationPrompts::default(),
+        batch_size: 1,
         max_new_tokens: 24,
         stop: Vec::new(),
         thinking: None,
@@ -40,8 +46,8 @@ fn evaluated(style: Style, settings: &EvaluateSettings) -> Result<Evaluation> {
     let capture = Capture::default();
     let decoder = Decoder::new(&target, &capture);
     let mut seen = Vec::new();
-    let mut drafter = ToyDrafter::new(style);
-    let evaluation = evaluate(&decoder, &mut drafter, &sets(), settings, &mut |progress| {
+    let sessions = || toy(style);
+    let evaluation = evaluate(&decoder, &sessions, &sets(), settings, &mut |progress| {
         seen.push((progress.done, progress.total));
     })?;
     // A test of sampled output that wants more of it makes the total grow; at the end all is done.
@@ -155,8 +161,8 @@ fn prompts_of_neighbouring_seeds_have_streams_of_their_own() {
             name: "same".into(),
             prompts: vec![vec![1, 2].into(); 4],
         }];
-        let mut drafter = ToyDrafter::new(Style::Own);
-        let found = evaluate(&decoder, &mut drafter, &same, &settings, &mut |_| {}).unwrap();
+        let sessions = || toy(Style::Own);
+        let found = evaluate(&decoder, &sessions, &same, &settings, &mut |_| {}).unwrap();
         let outputs = found.outputs.into_iter().flatten().flatten();
         outputs
             .map(|output| output.generation.tokens)
@@ -179,8 +185,8 @@ fn a_target_without_finite_logits_is_not_judged() {
             samplings: vec![Sampling::at(temperature)],
             ..settings()
         };
-        let mut drafter = ToyDrafter::new(Style::Own);
-        let error = evaluate(&decoder, &mut drafter, &sets(), &settings, &mut |_| {}).unwrap_err();
+        let sessions = || toy(Style::Own);
+        let error = evaluate(&decoder, &sessions, &sets(), &settings, &mut |_| {}).unwrap_err();
         let expected = "expected finite values, found not-a-number or infinity";
         assert!(error.to_string().contains(expected), "{error}");
     }

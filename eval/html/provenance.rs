@@ -58,21 +58,15 @@ fn facts(report: &Report) -> String {
         _ = writeln!(html, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(fact));
     }
     html.push_str("</dl>\n");
-    for (name, value) in [
-        ("Recipe", Some(&report.recipe)),
-        ("Recommended settings", report.settings_recommended.as_ref()),
-    ] {
-        if let Some(value) =
-            value.filter(|value| value.as_object().is_none_or(|held| !held.is_empty()))
-        {
-            let lines = format!("{value:#}");
-            let lines: Vec<String> = lines.lines().map(escape).collect();
-            _ = writeln!(
-                html,
-                "<details><summary>{name}</summary>\n<pre tabindex=\"0\">{}</pre></details>",
-                lines.join("\n")
-            );
-        }
+    let recipe = &report.recipe;
+    if recipe.as_object().is_none_or(|held| !held.is_empty()) {
+        let lines = format!("{recipe:#}");
+        let lines: Vec<String> = lines.lines().map(escape).collect();
+        _ = writeln!(
+            html,
+            "<details><summary>Recipe</summary>\n<pre tabindex=\"0\">{}</pre></details>",
+            lines.join("\n")
+        );
     }
     html
 }

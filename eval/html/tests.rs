@@ -36,7 +36,13 @@ fn hostile() -> Report {
         before: text(),
         passes: vec![pass],
     }];
-    report.settings_recommended = Some(serde_json::json!({HOSTILE: HOSTILE}));
+    report.settings_recommended = examples::recommended();
+    for one in &mut report.settings_recommended {
+        one.target = Some(text());
+        if let Some(best) = &mut one.best {
+            best.commands = vec![text()];
+        }
+    }
     for setting in &mut report.settings {
         setting.verifier = text();
         setting.overall.name = text();
@@ -146,8 +152,8 @@ fn the_page_loads_nothing_and_names_every_chart() {
         .iter()
         .filter(|tag| tag.contains("role=\"img\""))
         .collect();
-    // How deep, how many, five columns of groups, and the place in the output; of each of two stages two curves.
-    assert_eq!(named.len(), 2 + 5 + 1 + 2 * 2);
+    // How deep, how many, five columns of groups, the place in the output, and what to deploy; of each of two stages two curves.
+    assert_eq!(named.len(), 2 + 5 + 1 + 1 + 2 * 2);
     let decoration = charts
         .iter()
         .filter(|tag| tag.contains("aria-hidden=\"true\""));

@@ -1,5 +1,6 @@
 //! A report for tests.
 use crate::chi_square::ChiSquare;
+use crate::deploy::report::{BestDraft, CandidateReport, CostSource, Over, Recommendation};
 use crate::draft::{ChainTokens, DraftReport};
 use crate::groups::Groups;
 use crate::report::{
@@ -30,6 +31,7 @@ pub(crate) fn dataset() -> DatasetReport {
             wall_ci95: Some([1.25, 1.75]),
             model: Some(1.625),
             memory_bound: Some(2.0),
+            ..Speedup::default()
         }),
         seconds: SecondsReport {
             draft: 0.5,
@@ -100,4 +102,51 @@ pub(crate) fn report() -> Report {
     };
     report.seeds.insert("sampling".into(), 3);
     report
+}
+
+/// What to deploy at two batch sizes: a chain of one token, and no drafter.
+pub(crate) fn recommended() -> Vec<Recommendation> {
+    let chain = |length| DraftReport::Chain {
+        length,
+        tokens: None,
+    };
+    let candidate = |length, speedup| CandidateReport {
+        draft: chain(length),
+        tau: 1.5,
+        seconds: 0.5,
+        draft_seconds: Some(0.125),
+        timed: true,
+        speedup,
+        speedup_ci95: Some([speedup - 0.25, speedup + 0.25]),
+    };
+    let one = Recommendation {
+        target: None,
+        temperature: 0.0,
+        top_k: None,
+        top_p: None,
+        batch_size: 1,
+        costs: CostSource::Decoder,
+        rounds: Some(12),
+        plain_seconds: 0.5,
+        candidates: vec![candidate(1, 1.5), candidate(2, 1.25)],
+        best: Some(BestDraft {
+            draft: chain(1),
+            speedup: 1.5,
+            speedup_ci95: Some([1.25, 1.75]),
+            over_second: Some(Over {
+                draft: chain(2),
+                ratio: 1.2,
+                ratio_ci95: Some([1.1, 1.3]),
+            }),
+            over_default: None,
+            commands: vec!["serve 'it'".into()],
+        }),
+    };
+    let many = Recommendation {
+        batch_size: 16,
+        candidates: vec![candidate(1, 0.75), candidate(2, 0.5)],
+        best: None,
+        ..one.clone()
+    };
+    vec![one, many]
 }

@@ -1,4 +1,5 @@
 //! The part of a report that is of servers.
+use crate::chosen::chosen;
 use crate::interval::with_digits;
 use std::fmt::Write as _;
 
@@ -87,14 +88,7 @@ pub struct InTree {
 impl ServedReport {
     /// How tokens were chosen.
     fn setting(&self) -> String {
-        let mut text = format!("T={}", self.temperature);
-        if let Some(top_k) = self.top_k {
-            _ = write!(text, " top-k={top_k}");
-        }
-        if let Some(top_p) = self.top_p {
-            _ = write!(text, " top-p={top_p}");
-        }
-        text
+        chosen(self.temperature, self.top_k, self.top_p)
     }
 
     /// The run in a few words.

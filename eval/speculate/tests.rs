@@ -1,6 +1,6 @@
-use rand::SeedableRng;
+use rand::{SeedableRng, rngs::StdRng};
 
-use spectrain_models::{Children, StaticTree};
+use spectrain_models::{Children, DraftShape, Sampling, StaticTree};
 
 use super::*;
 use crate::statistics::Acceptance;

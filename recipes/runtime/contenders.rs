@@ -28,7 +28,8 @@ pub(super) struct Opened {
 /// A drafter with what it is asked for.
 pub(super) struct Session<'a> {
     name: Option<String>,
-    proposer: Box<dyn Proposer>,
+    /// Puts it to work on one more sequence.
+    sessions: Box<dyn Fn() -> Box<dyn Proposer> + 'a>,
     capture: &'a Capture,
     drafts: Vec<DraftChoice>,
 }
@@ -68,24 +69,27 @@ impl Opened {
     }
 
     /// All drafters, that of the report first.
-    pub(super) fn sessions(&self, table: &EvaluateTable) -> Result<Vec<Session<'_>>> {
+    pub(super) fn sessions<'a>(&'a self, table: &'a EvaluateTable) -> Result<Vec<Session<'a>>> {
         let mut sessions = Vec::new();
         let mut own = USUAL_DRAFT;
         if let Some(drafter) = &self.drafter {
-            let proposer = drafter.session();
-            own = proposer.draft_length();
+            own = drafter.session().draft_length();
             sessions.push(Session {
                 name: None,
-                proposer,
+                sessions: Box::new(|| drafter.session()),
                 capture: &self.capture,
                 drafts: table.choices(own),
             });
         }
         for free in &table.training_free {
-            let proposer = free.proposer(&self.target);
+            let at_work = || free.proposer(&self.target);
+            at_work().with_context(|| format!("the drafter `{free}`"))?;
             sessions.push(Session {
                 name: Some(free.to_string()),
-                proposer: proposer.with_context(|| format!("the drafter `{free}`"))?,
+                sessions: Box::new(move || match at_work() {
+                    Ok(proposer) => proposer,
+                    Err(error) => unreachable!("it was put to work before: {error}"),
+                }),
                 capture: NOTHING,
                 drafts: table.choices_of(free, own),
             });
@@ -96,10 +100,10 @@ impl Opened {
 
 impl Session<'_> {
     /// It as the evaluation takes it.
-    pub(super) fn contender(&mut self) -> Contender<'_> {
+    pub(super) fn contender(&self) -> Contender<'_, 'static> {
         Contender {
             name: self.name.clone(),
-            proposer: self.proposer.as_mut(),
+            sessions: &self.sessions,
             capture: self.capture,
             drafts: self.drafts.clone(),
         }

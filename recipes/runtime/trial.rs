@@ -5,20 +5,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use serde_json::json;
-use spectrain_checkpoints::DType;
+use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{
-    CalibrationPrompts, Comparison, Contender, DrafterReport, EvaluateSettings, Evaluation,
-    LosslessReport, PassRecord, PromptSet, Report, Sample, SampleReport, SettingReport,
-    TargetReport, Thinking, evaluate_all, samples,
+    CalibrationPrompts, Comparison, Contender, DraftReport, DrafterReport, EvaluateSettings,
+    Evaluation, LosslessReport, PassRecord, PromptSet, Recommendation, Report, Sample,
+    SampleReport, SettingReport, TargetReport, Thinking, evaluate_all, samples,
 };
 
 use crate::cli::progress::Output;
-use crate::recipe::tables::EvaluateTable;
+use crate::families::family::Writing;
+use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runtime::contenders::{Opened, Session};
 use crate::runtime::target;
+use crate::stages::export::commands::commands;
 
 /// A target that judges.
 #[derive(Debug, Clone)]
@@ -69,6 +71,7 @@ struct Findings {
     settings: Vec<SettingReport>,
     greedy: Comparison,
     samples: Vec<SampleReport>,
+    recommended: Vec<Recommendation>,
     /// Lines of the file of outputs.
     outputs: String,
 }
@@ -116,6 +119,8 @@ impl Trial<'_> {
         let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
         report.lossless = lossless;
         report.samples = found.samples;
+        report.batch_size = self.table.batch_size;
+        report.settings_recommended = found.recommended;
         if !others.is_empty() {
             let targets = self.targets.iter();
             report.targets = targets.map(|target| target.report.clone()).collect();
@@ -164,11 +169,11 @@ impl Trial<'_> {
             "evaluate".to_owned()
         };
         let mut progress = self.output.start(&what, 1);
-        let mut sessions = opened.sessions(self.table)?;
-        let mut contenders: Vec<Contender> = sessions.iter_mut().map(Session::contender).collect();
+        let sessions = opened.sessions(self.table)?;
+        let contenders: Vec<Contender> = sessions.iter().map(Session::contender).collect();
         let mut evaluation = evaluate_all(
             &opened.decoder(),
-            &mut contenders,
+            &contenders,
             self.sets,
             &settings,
             &mut |step| {
@@ -181,13 +186,20 @@ impl Trial<'_> {
         )?;
         if found.samples.is_empty() {
             let asked = (self.sets, &settings);
-            let kept = samples(&opened.decoder(), &mut contenders[0], &evaluation, asked)?;
+            let kept = samples(&opened.decoder(), &contenders[0], &evaluation, asked)?;
             found.samples = told(&kept, &tokenizer)?;
         }
         if several {
             for setting in &mut evaluation.settings {
                 setting.target = Some(target.report.model.clone());
             }
+        }
+        for mut one in evaluation.recommended.drain(..) {
+            one.target = several.then(|| target.report.model.clone());
+            if let Some(best) = &mut one.best {
+                best.commands = self.commands(&opened, target, &best.draft)?;
+            }
+            found.recommended.push(one);
         }
         if self.outputs.is_some() {
             found.outputs += &self.lines(target, &evaluation);
@@ -196,6 +208,7 @@ impl Trial<'_> {
             found.drafter = DrafterReport {
                 kind: drafter.kind().into(),
                 parameters: drafter.parameters(),
+                one_pass: drafter.session().passes(2) == 1,
                 ..DrafterReport::default()
             };
         }
@@ -203,6 +216,29 @@ impl Trial<'_> {
         progress.finish(format!("{} outputs", outputs.sum::<usize>()));
         found.add(evaluation);
         Ok(())
+    }
+
+    /// What serves a draft; of chains alone, which all engines know.
+    fn commands(
+        &self,
+        opened: &Opened,
+        target: &TrialTarget,
+        draft: &DraftReport,
+    ) -> Result<Vec<String>> {
+        let (DraftReport::Chain { length, .. }, Some(folder), Some(drafter)) =
+            (draft, self.drafter, &opened.drafter)
+        else {
+            return Ok(Vec::new());
+        };
+        let model = ModelFolder::open(folder)?;
+        let writing = Writing {
+            folder,
+            dtype: self.dtype,
+            target: &target.report.model,
+            draft_length: *length,
+            provenance: seal::provenance(model.config()).unwrap_or(&Value::Null),
+        };
+        commands(drafter.as_ref(), &[Engine::Vllm, Engine::Sglang], &writing)
     }
 
     /// Each output as a line: what was decoded, and what each pass drafted and accepted.
@@ -241,6 +277,7 @@ impl Trial<'_> {
             samplings: self.table.samplings(),
             drafts: Vec::new(),
             calibration: self.calibration.clone(),
+            batch_size: self.table.batch_size,
             max_new_tokens: self.table.max_new_tokens,
             stop: match self.ends {
                 Ends::AtStopTokens => opened.stop.clone(),

@@ -1,6 +1,6 @@
 //! The trained drafter as serving engines load it, checked after it was written.
 
-mod commands;
+pub(crate) mod commands;
 mod ground;
 mod verify;
 

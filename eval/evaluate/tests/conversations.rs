@@ -1,13 +1,14 @@
 //! Conversations of several turns: what is asked, what is compared, and what the intervals are over.
 use std::sync::Arc;
 
-use rand::SeedableRng as _;
+use rand::{SeedableRng as _, rngs::StdRng};
 use spectrain_models::Capture;
 
 use super::super::*;
+use super::toy;
 use crate::prompts::Later;
 use crate::speculate::{Generation, PassRecord};
-use crate::toy::{Style, ToyDrafter, ToyTarget};
+use crate::toy::{Style, ToyTarget};
 use crate::verify::VerifierChoice;
 
 /// Turns of tokens: the conversation so far, a token between turns, and the turn.
@@ -62,6 +63,7 @@ fn settings(temperature: f64) -> EvaluateSettings {
         samplings: vec![Sampling::at(temperature)],
         drafts: vec![DraftChoice::chain(2), DraftChoice::chain(4)],
         calibration: CalibrationPrompts::default(),
+        batch_size: 1,
         max_new_tokens: 9,
         stop: vec![3],
         thinking: None,
@@ -78,9 +80,9 @@ fn evaluated_by(
 ) -> Result<Evaluation> {
     let capture = Capture::default();
     let decoder = Decoder::new(target, &capture);
-    let mut drafter = ToyDrafter::new(Style::Own);
+    let sessions = || toy(Style::Own);
     let mut last = (0, 0);
-    let found = evaluate(&decoder, &mut drafter, sets, settings, &mut |progress| {
+    let found = evaluate(&decoder, &sessions, sets, settings, &mut |progress| {
         last = (progress.done, progress.total);
     })?;
     assert_eq!(last.0, last.1, "what was announced is done");
@@ -257,4 +259,33 @@ fn intervals_are_over_conversations_and_not_over_turns() {
     let measured = measure(&sets, &[alone.collect()], None);
     let [low, high] = super::super::overall(&measured, 0.1, 7).tau_ci95.unwrap();
     assert!(1.7 < low && high < 2.3, "{low} {high}");
+}
+
+#[test]
+fn conversations_are_the_same_side_by_side() {
+    let turns = |first: u32| conversation(&[&[first, 2], &[0], &[2, 2]]);
+    let sets = set(vec![turns(1), vec![1].into(), turns(3), turns(0)]);
+    for temperature in [0.0, 1.0] {
+        let alone = evaluated(&sets, &settings(temperature));
+        let settings = EvaluateSettings {
+            batch_size: 3,
+            ..settings(temperature)
+        };
+        let found = evaluated(&sets, &settings);
+        for (found, alone) in found
+            .outputs
+            .iter()
+            .flatten()
+            .zip(alone.outputs.iter().flatten())
+        {
+            let told = |answers: &[Answer]| -> Vec<_> {
+                let told = |of: &Answer| {
+                    let tokens = of.generation.tokens.clone();
+                    (of.conversation, of.turn, of.prompt.clone(), tokens)
+                };
+                answers.iter().map(told).collect()
+            };
+            assert_eq!(told(found), told(alone));
+        }
+    }
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_eval::{DraftChoice, DrafterReport, PromptSet, Report, TargetReport};
+use spectrain_eval::{
+    DraftChoice, DraftCost, DrafterReport, PromptSet, Report, TargetReport, of_servers,
+};
 use spectrain_models::TrainingFree;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft, prompts, training_free};
@@ -87,6 +89,9 @@ pub struct EvaluateArguments {
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
     drafts: Vec<DraftChoice>,
+    /// Sequences to decode at a time, with the drafter and without; outputs do not depend on it, speeds do
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch_size: usize,
     /// Tokens after each prompt, at most [default: 128; of features whole answers]
     #[arg(long, value_name = "TOKENS")]
     max_new_tokens: Option<usize>,
@@ -171,6 +176,12 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     if let Some(sweep) = &sweep {
         report.served = sweep.measure(&table, &report.settings, Output::detect())?;
+        let cost = match report.drafter.one_pass {
+            true => DraftCost::AtOnce,
+            false => DraftCost::ByStep,
+        };
+        let recommended = of_servers(&report.served, cost);
+        report.settings_recommended.extend(recommended);
     }
     if let Some(out) = &arguments.out {
         write(&report, out, Vec::new())?;
@@ -268,6 +279,7 @@ impl EvaluateArguments {
             },
             drafts: self.drafts.clone(),
             training_free: self.training_free.clone(),
+            batch_size: self.batch_size,
             max_new_tokens: self.longest(),
             verifier: self.verifier,
             baseline: !self.no_baseline,

@@ -39,6 +39,8 @@ pub struct EvaluateTable {
     /// `"token-recycling"`, or the target's first layers, `{ name = "early-layers", layers = 4 }`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub training_free: Vec<TrainingFree>,
+    /// Sequences to decode at a time, with the drafter and without. Outputs do not depend on it, speeds do.
+    pub batch_size: usize,
     /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,
     /// The test that decides over drafted tokens.
@@ -61,6 +63,7 @@ impl Default for EvaluateTable {
             draft_lengths: vec![0],
             drafts: Vec::new(),
             training_free: Vec::new(),
+            batch_size: 1,
             max_new_tokens: 128,
             verifier: VerifierName::Auto,
             baseline: true,
@@ -161,6 +164,7 @@ impl EvaluateTable {
         }
         within([
             bounds::up_to("count", self.of_each_set(), bounds::SAMPLES),
+            bounds::up_to("batch_size", self.batch_size, bounds::BATCH),
             bounds::up_to("max_new_tokens", self.max_new_tokens, bounds::REPLY),
         ])?;
         self.check_prompts()?;

@@ -39,7 +39,7 @@ pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writi
 }
 
 /// The commands for these engines, and what there is to remark on.
-pub(super) fn commands(
+pub(crate) fn commands(
     drafter: &dyn Trained,
     engines: &[Engine],
     writing: &Writing,

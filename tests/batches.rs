@@ -1,0 +1,170 @@
+//! Sequences that are decoded side by side are those that are decoded one after the other, for every recipe: the same tokens, in
+//! the same passes, whatever their lengths and whoever ends first.
+use burn::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_eval::{DecodeSettings, Decoder, Generation, PassRecord, Seconds, VerifierChoice};
+use spectrain_models::weights::host_f32;
+use spectrain_models::{
+    Caches, Capture, Children, DraftShape, LogitRows, Pass, Sampling, SequencePass, StaticTree,
+    Target, Transformer, TransformerConfig, chain,
+};
+
+use crate::samples::trials;
+use crate::tiny;
+
+/// Tokens of each prompt: one of them fills the context nearly, so that it ends before the others.
+const LENGTHS: [usize; 5] = [3, 331, 17, 307, 498];
+const NEW_TOKENS: usize = 20;
+
+fn prompts() -> Vec<Vec<u32>> {
+    let prompt = |(number, &length): (usize, &usize)| {
+        let token = |at: usize| (1 + (at * (13 + number) + at * at % 11) % 43) as u32;
+        (0..length).map(token).collect()
+    };
+    LENGTHS.iter().enumerate().map(prompt).collect()
+}
+
+fn rng(number: usize) -> StdRng {
+    StdRng::seed_from_u64(20 + number as u64)
+}
+
+fn untimed(generation: &Generation) -> (Vec<u32>, Vec<PassRecord>) {
+    let untimed = |pass: &PassRecord| PassRecord {
+        seconds: Seconds::default(),
+        ..*pass
+    };
+    let passes = generation.passes.iter().map(untimed).collect();
+    (generation.tokens.clone(), passes)
+}
+
+#[test]
+fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other() {
+    let target = tiny::target(&Device::flex());
+    let tree = StaticTree::named("eagle-25").unwrap();
+    let children = Children::Top;
+    for trial in &trials() {
+        let drafter = trial.drafter(&target.parts());
+        let capture = trial.method().capture(&target.parts().spec).unwrap();
+        let decoder = Decoder::new(&target, &capture);
+        for (draft, temperature, stop) in [
+            (DraftShape::Chain { length: 4 }, 0.0, vec![7, 9]),
+            (DraftShape::Chain { length: 4 }, 1.0, vec![2, 5]),
+            (
+                DraftShape::Static {
+                    tree: tree.clone(),
+                    children,
+                },
+                1.0,
+                vec![],
+            ),
+        ] {
+            let sampling = Sampling::at(temperature);
+            let verifier = VerifierChoice::Exact.at(&sampling);
+            let settings = DecodeSettings {
+                max_new_tokens: NEW_TOKENS,
+                draft: draft.clone(),
+                sampling,
+                stop,
+                shadow: None,
+            };
+            let mut session = drafter.session();
+            let alone: Vec<_> = (prompts().iter().enumerate())
+                .map(|(number, prompt)| {
+                    let rng = &mut rng(number);
+                    let found =
+                        decoder.generate(session.as_mut(), verifier, prompt, &settings, rng);
+                    untimed(&found.unwrap())
+                })
+                .collect();
+            for size in [2, 5, 7] {
+                let mut sessions: Vec<_> = (0..size).map(|_| drafter.session()).collect();
+                let asked = prompts().into_iter().enumerate();
+                let asked = asked
+                    .map(|(number, prompt)| (prompt, rng(number)))
+                    .collect();
+                let found = decoder
+                    .generate_batch(&mut sessions, verifier, asked, &settings)
+                    .unwrap();
+                let found: Vec<_> = found.iter().map(untimed).collect();
+                assert_eq!(found, alone, "{} {draft:?}, {size} at a time", trial.name);
+            }
+            let lengths: Vec<usize> = alone.iter().map(|(tokens, _)| tokens.len()).collect();
+            assert_eq!(lengths[4], 512 - LENGTHS[4], "{lengths:?}");
+        }
+    }
+}
+
+/// Windows on some layers, whose masks depend on how much a sequence holds.
+fn windowed() -> Transformer {
+    use spectrain_checkpoints::DType;
+    use spectrain_models::{RandomWeights, Scope};
+    let config = TransformerConfig {
+        windows: vec![None, Some(5), None, Some(300), None, Some(5)],
+        ..tiny::config()
+    };
+    let mut random = RandomWeights::new(7);
+    let device = Device::flex();
+    let scope = &mut Scope::root(&mut random, &device, DType::F32);
+    Transformer::new(scope, config).unwrap()
+}
+
+#[test]
+fn a_pass_of_several_sequences_gives_each_its_own_logits_features_and_cache() {
+    let target = windowed();
+    let capture = Capture { layers: vec![1, 4] };
+    let tree = [None, Some(0), Some(0), Some(2)];
+    let line = chain(3);
+    let second: [(&[u32], &[Option<usize>], LogitRows); 3] = [
+        (&[4, 5, 6, 7], &tree, LogitRows::All),
+        (&[8, 9, 10], &line, LogitRows::Last),
+        (&[11], &[None], LogitRows::All),
+    ];
+    let start = |length: usize| {
+        let mut caches = Caches::new(6, length + 4);
+        let tokens: Vec<u32> = (0..length).map(|at| (at * 7 % 43) as u32).collect();
+        let pass = Pass {
+            tokens: &tokens,
+            parents: &chain(length),
+            logits: LogitRows::Last,
+        };
+        target.decode(pass, &mut caches, &capture);
+        caches
+    };
+    let mut joined: Vec<Caches> = [2, 310, 40].map(start).into();
+    let mut alone = joined.clone();
+    let passes = joined.iter_mut().zip(second);
+    let passes = passes.map(|(caches, (tokens, parents, logits))| SequencePass {
+        pass: Pass {
+            tokens,
+            parents,
+            logits,
+        },
+        caches,
+    });
+    let found = target.decode_batch(passes.collect(), &capture);
+    for ((found, caches), (tokens, parents, logits)) in found.iter().zip(&mut alone).zip(second) {
+        let pass = Pass {
+            tokens,
+            parents,
+            logits,
+        };
+        let expected = target.decode(pass, caches, &capture);
+        let pairs = [
+            (
+                found.logits.clone().unsqueeze(),
+                expected.logits.unsqueeze(),
+            ),
+            (found.features.captured.clone(), expected.features.captured),
+            (found.features.last.clone(), expected.features.last),
+        ];
+        for (found, expected) in pairs {
+            let (found, expected): (Tensor<3>, Tensor<3>) = (found, expected);
+            assert_eq!(found.dims(), expected.dims());
+            let apart = host_f32((found - expected).abs().max().reshape([1, 1, 1]))[0];
+            assert!(apart < 1e-4, "{apart}");
+        }
+    }
+    let lengths = |all: &[Caches]| all.iter().map(|caches| caches.len).collect::<Vec<_>>();
+    assert_eq!(lengths(&joined), [6, 313, 41]);
+    assert_eq!(lengths(&joined), lengths(&alone));
+}
