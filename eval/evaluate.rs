@@ -20,6 +20,8 @@ use crate::sampling_test::SamplingTest;
 use crate::speculate::{Decoder, Seconds};
 use crate::spread::{Decoded, spread};
 use crate::statistics::Acceptance;
+use crate::token_class::by_class;
+use crate::tune::{Tuning, tune};
 use crate::verify::Verifier;
 
 pub(crate) mod rounds;
@@ -88,19 +90,25 @@ pub fn evaluate(
                 rounds.test(test, &outputs, (decoder, proposer, verifier), &decode)
             });
             let estimable = Estimable::of(&shape, sampling, verifier);
-            let estimated = estimable
+            let estimated = estimable.map(Estimable::with_confidence);
+            let estimated = estimated
                 .map(|draft| rounds.estimates(decoder, proposer, &outputs, &draft))
                 .transpose()?;
+            let (estimate, calibration) = estimated.unwrap_or_default();
             let tested = tested.transpose()?;
             if let (Some(plain), true) = (&plain, sampling.is_greedy()) {
                 compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
             }
             let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
             let measured = measure(sets, &outputs, plain.as_deref());
+            let classes = settings.classes.as_ref();
+            let classes = classes.map(|classes| by_class(&outputs, classes, settings.seed));
             evaluation.settings.push(SettingReport {
                 sampling: tested,
-                estimate: estimated.flatten(),
+                estimate,
+                calibration,
                 groups: groups(sets, &outputs, settings.thinking, settings.seed),
+                token_classes: classes.unwrap_or_default(),
                 ..reported((sampling, verifier, draft), &measured, share, settings.seed)
             });
             evaluation.shapes.push(shape);
@@ -129,7 +137,9 @@ fn reported(
         overall: overall(measured, share, seed),
         sampling: None,
         estimate: None,
+        calibration: None,
         groups: Groups::default(),
+        token_classes: Vec::new(),
     }
 }
 
@@ -165,21 +175,35 @@ fn settle(
     if let Some(found) = choice.shape().zip(choice.report(sampling)) {
         return Ok(found);
     }
-    let DraftChoice::Calibrated(calibration) = choice else {
-        unreachable!("only a calibrated tree has no shape");
-    };
     let CalibrationPrompts {
         prompts,
         measured_on,
     } = &settings.calibration;
-    let prompts = &prompts[..calibration.prompts.min(prompts.len())];
+    let prompts = &prompts[..choice.prompts().unwrap_or(0).min(prompts.len())];
     if prompts.is_empty() {
         return Err(Error::Setting {
             key: "drafts",
-            mismatch: Mismatch::new("prompts to calibrate a tree on", "none"),
+            mismatch: Mismatch::new("prompts to calibrate a tree or tune a threshold on", "none"),
         });
     }
     let decode = settings.decode(sampling, &DraftShape::Chain { length: 0 }, Warm::Already);
+    let calibration = match choice {
+        &DraftChoice::Confident { length, by, .. } => {
+            let tuning = Tuning {
+                length,
+                by,
+                prompts,
+                measured_on: *measured_on,
+                decode,
+                seed: settings.seed,
+            };
+            let (stop, tuned) = tune(decoder, proposer, &tuning)?;
+            let shape = DraftShape::Confident { length, stop };
+            return Ok((shape.clone(), DraftReport::tuned(&shape, tuned)));
+        }
+        DraftChoice::Calibrated(calibration) => calibration,
+        _ => unreachable!("all others have a shape"),
+    };
     let table = measure_ranks(
         decoder,
         proposer,

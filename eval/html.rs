@@ -11,6 +11,7 @@ use crate::html::panel::{Panel, panels};
 use crate::report::{Report, legend};
 
 mod bars;
+mod by_class;
 mod by_group;
 mod chart;
 mod estimates;
@@ -21,6 +22,7 @@ mod palette;
 mod panel;
 mod positions;
 mod provenance;
+mod reliability;
 mod served;
 mod survival;
 mod tables;
@@ -71,7 +73,14 @@ fn sections(reports: &[(String, Report)], panels: &[Panel]) -> String {
         section(
             "where",
             "Where they are accepted",
-            &charts(|panel| by_group::figures(panel) + &positions::figure(panel)),
+            &charts(|panel| {
+                by_group::figures(panel) + &positions::figure(panel) + &by_class::figure(panel)
+            }),
+        ),
+        section(
+            "confidence",
+            "Does the drafter know itself?",
+            &charts(reliability::figures),
         ),
         section("settings", "All settings", &by_setting(reports, panels)),
         section("spread", "From prompt to prompt", &tables::spread(panels)),

@@ -18,6 +18,7 @@ mod interval;
 mod paired;
 mod picture;
 mod prompts;
+mod reliability;
 mod report;
 mod sampling_test;
 pub mod served;
@@ -25,8 +26,10 @@ mod speculate;
 mod spread;
 mod statistics;
 mod summary;
+mod token_class;
 #[cfg(test)]
 mod toy;
+mod tune;
 mod verify;
 
 pub use bootstrap::bootstrap;
@@ -34,7 +37,9 @@ pub use calibrate::{RankTable, measure};
 pub use chi_square::ChiSquare;
 pub use compare::compare;
 pub use csv::csv;
-pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
+pub use draft::{
+    Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn, Threshold, TunedReport,
+};
 pub use error::{Error, Result};
 pub use estimate::report::EstimateReport;
 pub use estimate::{Estimable, Estimate, OwnText, estimate};
@@ -46,6 +51,7 @@ pub use html::page;
 pub use paired::{PairedReport, PairedVerdict, paired};
 pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet};
+pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,
@@ -55,4 +61,5 @@ pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use spread::SpreadReport;
 pub use statistics::Acceptance;
 pub use summary::summary;
+pub use token_class::{ClassReport, TokenClass, TokenClasses};
 pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

@@ -197,7 +197,7 @@ impl<'a> Decoder<'a> {
             passes.push(PassRecord {
                 drafted: draft.len(),
                 depth: depth(&draft),
-                draft_passes: proposer.passes(steps),
+                draft_passes: proposer.passes(settings.draft.asked(steps, depth(&draft))),
                 tested,
                 accepted: committed - 1,
                 emitted: committed,

@@ -5,7 +5,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::draft::{Draft, DraftRequest};
 use crate::draft_tree;
 use crate::drafter::Drafter;
-use crate::known_text::{KnownText, TakeLogits};
+use crate::known_text::{KnownText, TakeGuesses, TakeLogits};
 use crate::target::Features;
 
 /// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
@@ -23,6 +23,8 @@ pub trait Proposer {
     fn forced(&mut self, tokens: &[u32]) -> Vec<Vec<f32>>;
     /// See [`Drafter::along`].
     fn along(&self, text: &KnownText, take: &mut TakeLogits);
+    /// See [`Drafter::guesses_along`].
+    fn guesses_along(&self, _text: &KnownText, _take: &mut TakeGuesses) {}
     /// The tokens that it can propose.
     fn vocabulary(&self) -> &DraftVocabulary;
     /// See [`Drafter::max_depth`].
@@ -76,6 +78,10 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         self.drafter.along(text, take);
+    }
+
+    fn guesses_along(&self, text: &KnownText, take: &mut TakeGuesses) {
+        self.drafter.guesses_along(text, take);
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {

@@ -8,8 +8,8 @@ use spectrain_eval::{DecodeSettings, Decoder, VerifierChoice};
 use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{export, host_f32, import};
 use spectrain_models::{
-    DraftShape, Drafter, Features, RandomWeights, Sampling, Scope, Session, Target as _,
-    Transformer, forced,
+    DraftShape, Drafter, Features, RandomWeights, Sampling, Scope, Session, Stop, StopBy,
+    Target as _, Transformer, forced,
 };
 use spectrain_train::{
     Batch, BlockLoss, BlockLossConfig, Objective as _, Statistics, Train as _, TrainConfig, Trainee,
@@ -307,7 +307,10 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
     };
     let confident = DraftShape::Confident {
         length: 5,
-        min_confidence: 0.2,
+        stop: Stop {
+            by: StopBy::Head,
+            threshold: 0.2,
+        },
     };
     for config in [config(), dflash_2(), dspark(MarkovKind::Rnn)] {
         decodes_greedily(&config, chain.clone());

@@ -10,6 +10,7 @@ use crate::estimate::report::{Compared, EstimateReport};
 use crate::estimate::{Estimable, OwnText, estimate};
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
+use crate::reliability::CalibrationReport;
 use crate::sampling_test::{SamplingReport, SamplingTest};
 use crate::speculate::{DecodeSettings, Decoder, Generation};
 use crate::verify::Verifier;
@@ -141,14 +142,14 @@ impl<'a> Rounds<'a> {
         Ok(answers)
     }
 
-    /// What the same outputs say of the drafter without decoding.
+    /// What the same outputs say of the drafter without decoding: its acceptance, and how it knows itself.
     pub(super) fn estimates(
         &mut self,
         decoder: &Decoder,
         proposer: &dyn Proposer,
         outputs: &[Vec<Answer>],
         draft: &Estimable,
-    ) -> Result<Option<EstimateReport>> {
+    ) -> Result<(Option<EstimateReport>, Option<CalibrationReport>)> {
         let (sets, longest) = (self.sets, self.settings.max_new_tokens);
         let clock = Instant::now();
         let mut found = Vec::new();
@@ -171,7 +172,9 @@ impl<'a> Rounds<'a> {
             }
         }
         let seconds = clock.elapsed().as_secs_f64();
-        Ok(EstimateReport::of(&found, seconds, self.settings.seed))
+        let seed = self.settings.seed;
+        let calibration = Compared::calibration(&found, seed);
+        Ok((EstimateReport::of(&found, seconds, seed), calibration))
     }
 
     fn advance(&mut self, dataset: &str, what: &str) {

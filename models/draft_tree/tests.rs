@@ -372,7 +372,10 @@ fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound
         let request = DraftRequest {
             shape: DraftShape::Confident {
                 length: 5,
-                min_confidence: bound,
+                stop: Stop {
+                    by: StopBy::Head,
+                    threshold: bound,
+                },
             },
             length: 9,
             sampling: Sampling::at(1.0),
@@ -387,6 +390,43 @@ fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound
         let draft = build(&request, &vocabulary, &mut Table::new(6, 2));
         assert_eq!(draft.len(), 5);
     }
+}
+
+#[test]
+fn a_chain_ends_before_a_step_whose_entropy_bounds_acceptance_too_low() {
+    let vocabulary = DraftVocabulary::full(6);
+    let mut ended = 0;
+    for sampling in [Sampling::GREEDY, Sampling::at(1.0), Sampling::at(0.5)] {
+        let own = if sampling.is_greedy() {
+            Sampling::at(1.0)
+        } else {
+            sampling
+        };
+        for threshold in [0.0, 0.42, 0.44, 0.46, 0.5, 0.6, 1.0] {
+            let stop = Stop {
+                by: StopBy::Entropy,
+                threshold,
+            };
+            let request = DraftRequest {
+                shape: DraftShape::Confident { length: 5, stop },
+                length: 9,
+                sampling,
+            };
+            let mut table = Table::new(6, 3);
+            let draft = build(&request, &vocabulary, &mut table);
+            let bound = |step: usize| {
+                let row = table.row(&draft.tokens[..step]);
+                acceptance_bound(own.distribution(&row).entropy())
+            };
+            assert!((0..draft.len()).all(|step| bound(step) >= threshold));
+            assert!(draft.len() == 5 || bound(draft.len()) < threshold);
+            // The step that was not drafted has taken a pass.
+            let asked = request.shape.asked(5, draft.len());
+            assert_eq!(table.calls.len(), asked);
+            ended += usize::from((1..5).contains(&draft.len()));
+        }
+    }
+    assert!(ended > 2, "{ended}");
 }
 
 /// Logits of a drafter that breaks at some depth.

@@ -8,10 +8,11 @@ use burn::prelude::Device;
 use serde_json::json;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::atomic::write_file;
-use spectrain_data::tokenizer::Tokenizer;
+use spectrain_data::tokenizer::{Continuation, Tokenizer};
 use spectrain_eval::{
     CalibrationPrompts, Comparison, DrafterReport, EvaluateSettings, Evaluation, LosslessReport,
-    PassRecord, PromptSet, Report, SettingReport, TargetReport, Thinking, evaluate,
+    PassRecord, PromptSet, Report, SettingReport, TargetReport, Thinking, TokenClass, TokenClasses,
+    evaluate,
 };
 
 use crate::cli::progress::Output;
@@ -135,8 +136,10 @@ impl Trial<'_> {
     fn judge(&self, target: &TrialTarget, found: &mut Findings) -> Result<()> {
         let pair = self.open(target)?;
         let mut session = pair.drafter.session();
+        let tokenizer = Tokenizer::from_folder(&target.folder)?;
         let settings = EvaluateSettings {
-            thinking: thinking(&Tokenizer::from_folder(&target.folder)?),
+            thinking: thinking(&tokenizer),
+            classes: Some(classes(&tokenizer)),
             ..self.settings(&pair, session.draft_length())
         };
         let sets = self.sets;
@@ -225,11 +228,23 @@ impl Trial<'_> {
                 Ends::AtLength => Vec::new(),
             },
             thinking: None,
+            classes: None,
             verifier: self.table.verifier.into(),
             baseline: self.table.baseline,
             seed: self.table.seed,
         }
     }
+}
+
+/// What kind of token each is.
+fn classes(tokenizer: &Tokenizer) -> TokenClasses {
+    let tokens = tokenizer.continuations().into_iter();
+    tokens
+        .map(|token| match token {
+            Continuation::Text(text) => TokenClass::of(&text),
+            Continuation::Special => TokenClass::Special,
+        })
+        .collect()
 }
 
 /// The tokens around what a target thinks, where it has both.

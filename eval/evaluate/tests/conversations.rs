@@ -64,6 +64,7 @@ fn settings(temperature: f64) -> EvaluateSettings {
         calibration: CalibrationPrompts::default(),
         max_new_tokens: 9,
         stop: vec![3],
+        classes: None,
         thinking: None,
         verifier: VerifierChoice::Exact,
         baseline: true,
