@@ -63,9 +63,7 @@ pub enum DraftChoice {
         /// The most tokens in a draft.
         #[serde(default = "ten")]
         length: usize,
-        /// Whence the hope: `"head"`, the guess of the drafter's head that the target keeps the step and all before it, only for
-        /// drafters with such a head; or `"entropy"`, the bound `1 - √(0.2 H)` of SVIP on how likely the step is kept, with the
-        /// entropy `H` of the drafter's distribution in nats.
+        /// Whence the hope.
         #[serde(default)]
         by: StopBy,
         /// The least of it that is drafted, from 0 to 1, or `"tuned"`: the threshold with the greatest predicted speed on 8

@@ -32,7 +32,7 @@ fn target(device: &Device) -> Transformer {
 }
 
 /// Runs `what` on an untrained drafter of each recipe, all of which can propose every token.
-fn for_each_recipe(what: impl Fn(&Trial, &Transformer, &mut dyn Proposer)) {
+fn for_each_recipe(mut what: impl FnMut(&Trial, &Transformer, &mut dyn Proposer)) {
     let target = target(&Device::flex());
     for trial in &trials() {
         let drafter = trial.drafter(&target.parts());
@@ -149,24 +149,21 @@ fn every_recipe_is_estimated_pass_by_pass_as_it_is_decoded() {
     });
 }
 
-/// Rules to stop at which an untrained drafter's chains end: its entropies are close to that of no knowledge, and its head's
-/// guesses to a half.
-fn rules(session: &dyn Proposer) -> Vec<Stop> {
-    let by_entropy = [0.13, 0.14, 0.15, 0.2].map(|threshold| (StopBy::Entropy, threshold));
-    let by_head = [0.2, 0.3].map(|threshold| (StopBy::Head, threshold));
-    let by_head = by_head.into_iter().filter(|_| session.has_confidence());
-    let rule = |(by, threshold)| Stop { by, threshold };
-    by_entropy.into_iter().chain(by_head).map(rule).collect()
-}
+/// Thresholds at which chains of an untrained drafter end: its entropies are close to that of no knowledge.
+const THRESHOLDS: [f64; 4] = [0.13, 0.14, 0.15, 0.2];
 
 #[test]
 fn every_recipe_with_chains_that_end_early_gives_the_targets_own_tokens_as_estimated() {
-    let (mut ended, mut by_head) = (0, 0);
+    let mut ended = 0;
     for_each_recipe(|trial, target, session| {
         let capture = trial.method().capture(&target.parts().spec).unwrap();
         let decoder = Decoder::new(target, &capture);
         let verifier = VerifierChoice::Exact.at(&Sampling::GREEDY);
-        for stop in rules(session) {
+        for threshold in THRESHOLDS {
+            let stop = Stop {
+                by: StopBy::Entropy,
+                threshold,
+            };
             let shape = DraftShape::Confident {
                 length: DEPTH,
                 stop,
@@ -192,40 +189,9 @@ fn every_recipe_with_chains_that_end_early_gives_the_targets_own_tokens_as_estim
             assert!(found.is_as_decoded(&decoded), "{} {stop:?}", trial.name);
             let inner = |pass: &&PassRecord| (1..DEPTH).contains(&pass.drafted);
             ended += generation.passes.iter().filter(inner).count();
-            by_head += usize::from(stop.by == StopBy::Head);
         }
     });
-    assert!(ended > 100 && by_head > 0, "{ended} {by_head}");
-}
-
-#[test]
-fn a_head_guesses_of_every_step_along_a_text() {
-    let mut compared = 0;
-    for_each_recipe(|trial, target, session| {
-        if !session.has_confidence() {
-            return;
-        }
-        let capture = trial.method().capture(&target.parts().spec).unwrap();
-        let answer: Vec<u32> = (PROMPT..TEXT).map(|at| (at * at % 43) as u32).collect();
-        let own = OwnText::read(target, &capture, &prompt(), &answer, answer.len()).unwrap();
-        let text = KnownText {
-            tokens: &own.tokens,
-            features: &own.features,
-            first: own.first,
-            depth: DEPTH.min(session.draft_length()),
-            limit: TEXT,
-        };
-        let mut guesses: BTreeMap<DraftStep, f32> = BTreeMap::new();
-        session.guesses_along(&text, &mut |steps, found| {
-            assert_eq!(steps.len(), found.len());
-            guesses.extend(steps.iter().copied().zip(found));
-        });
-        let asked = (own.first..TEXT - 1).map(|place| text.known(place));
-        assert_eq!(guesses.len(), asked.sum::<usize>(), "{}", trial.name);
-        assert!(guesses.values().all(|guess| (0.0..=1.0).contains(guess)));
-        compared += guesses.len();
-    });
-    assert!(compared > 300, "{compared}");
+    assert!(ended > 100, "{ended}");
 }
 
 fn top(tree: StaticTree) -> DraftShape {

@@ -67,7 +67,7 @@ impl JsonSchema for Threshold {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "anyOf": [
-                { "type": "number", "minimum": 0, "maximum": 1 },
+                { "type": "number" },
                 { "enum": [TUNED] },
             ]
         })

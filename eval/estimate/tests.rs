@@ -159,7 +159,7 @@ fn chains_that_end_early_are_judged_and_kept_as_the_decoder_does() {
             }
         }
     }
-    assert!(ended > 30 && compared > 30, "{ended} {compared}");
+    assert!(ended > 30 && compared > 20, "{ended} {compared}");
 }
 
 /// The text's probability, and the passes expected for it, summed over all texts of `longest` tokens after the prompt.
@@ -375,7 +375,7 @@ fn confidence_is_compared_with_what_was_kept_of_the_steps_that_were_judged() {
         let case = Case {
             shape: DraftShape::Static { tree, children },
             sampling: Sampling::at(temperature),
-            stop: vec![0],
+            stop: Vec::new(),
             longest: 60,
         };
         let own = Sampling::at(if temperature == 0.0 { 1.0 } else { temperature });
