@@ -31,6 +31,15 @@ pub enum Special {
     Skip,
 }
 
+/// What a token adds to a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Continuation {
+    /// A text. Where the token is a part of a character, the text holds U+FFFD.
+    Text(String),
+    /// The mark of a special token.
+    Special,
+}
+
 /// Token ids and the bytes of the text that each stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoding {
@@ -112,6 +121,27 @@ impl Tokenizer {
     /// The text of a token by its id.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
+    }
+
+    /// What each token adds to a text that goes on with it, by its id.
+    pub fn continuations(&self) -> Vec<Continuation> {
+        // Behind nothing some decoders leave a token's first space out.
+        let before = self.inner.encode("a", false).ok();
+        let before: Vec<u32> = before.map_or(Vec::new(), |before| before.get_ids().to_vec());
+        let text = |ids: &[u32]| self.decode(ids, Special::Keep).unwrap_or_default();
+        let known = text(&before);
+        let of = |id: u32| {
+            let Some(token) = self.token(id) else {
+                return Continuation::Text(String::new());
+            };
+            if self.special.contains(&token) {
+                return Continuation::Special;
+            }
+            let behind = text(&[&before[..], &[id]].concat());
+            let added = behind.strip_prefix(&known).map(str::to_owned);
+            Continuation::Text(added.unwrap_or_else(|| text(&[id])))
+        };
+        (0..self.vocab_size() as u32).map(of).collect()
     }
 
     /// The texts of the special tokens, by which chat templates mark turns.
@@ -294,6 +324,21 @@ pub(crate) mod tests {
         let marked = tokenizer.encode("<|im_start|>cat<|im_end|>").unwrap();
         assert_eq!(tokenizer.decode(&marked.ids, Special::Skip).unwrap(), "cat");
         assert_eq!(marked.ids[0], tokenizer.token_id("<|im_start|>").unwrap());
+    }
+
+    #[test]
+    fn a_token_goes_on_with_its_space_and_parts_of_characters_show() {
+        let tokenizer = small();
+        let found = tokenizer.continuations();
+        assert_eq!(found.len(), tokenizer.vocab_size());
+        assert_eq!(found[0], Continuation::Special);
+        let of = |text: &str| {
+            let ids = tokenizer.encode(text).unwrap().ids;
+            found[ids[ids.len() - 1] as usize].clone()
+        };
+        assert_eq!(of("a the"), Continuation::Text(" the".into()));
+        assert_eq!(of("\n"), Continuation::Text("\n".into()));
+        assert_eq!(of("é"), Continuation::Text("\u{fffd}".into()));
     }
 
     #[test]

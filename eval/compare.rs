@@ -216,7 +216,9 @@ mod tests {
             },
             sampling: None,
             estimate: None,
+            calibration: None,
             groups: Default::default(),
+            token_classes: Vec::new(),
             datasets: vec![overall.clone()],
             overall: overall.clone(),
         };

@@ -24,10 +24,15 @@ pub(crate) struct Cost {
 impl Cost {
     /// With `c` from the clock. `None` without passes of each kind.
     pub(crate) fn by_time(&self) -> Option<f64> {
+        self.speedup(self.share_by_time()?)
+    }
+
+    /// `c` from the clock. `None` without passes of each kind.
+    pub(crate) fn share_by_time(&self) -> Option<f64> {
         let measured = self.draft_passes > 0 && self.plain_passes > 0 && self.plain_seconds > 0.0;
         let draft = self.draft_seconds / self.draft_passes as f64;
         let plain = self.plain_seconds / self.plain_passes as f64;
-        measured.then(|| self.speedup(draft / plain))?
+        measured.then(|| draft / plain)
     }
 
     /// With `c` the drafter's share of the target's parameters: what decoding that waits for nothing but the memory could

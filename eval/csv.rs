@@ -1,8 +1,9 @@
 //! Reports as rows of comma-separated values, for spreadsheets and programs.
 use crate::report::{DatasetReport, Report, SettingReport};
+use crate::token_class::TokenClass;
 
 /// The names of the columns.
-const COLUMNS: [&str; 40] = [
+const COLUMNS: [&str; 50] = [
     "report",
     "target",
     "drafter",
@@ -43,6 +44,19 @@ const COLUMNS: [&str; 40] = [
     "tau_estimated",
     "tau_estimated_low",
     "tau_estimated_high",
+    "ece",
+    "ece_low",
+    "ece_high",
+    "alpha_word_start",
+    "alpha_word_continuation",
+    "alpha_unspaced_script",
+    "alpha_number",
+    "alpha_punctuation",
+    "alpha_line_break",
+    "alpha_space",
+    "alpha_part_of_a_character",
+    "alpha_special",
+    "alpha_other",
 ];
 
 /// One row for each setting and dataset of each of `reports` under its name, and one for all prompts of a setting, whose dataset
@@ -111,6 +125,18 @@ fn row(
         estimate.and_then(|found| found.tau_ci95),
     );
     cells.extend(measured(tau, interval));
+    let calibration = setting.calibration.as_ref().filter(|_| is_all);
+    let likeliest = calibration.map(|found| &found.likeliest);
+    let (ece, interval) = (
+        likeliest.map(|found| found.ece),
+        likeliest.and_then(|found| found.ece_ci95),
+    );
+    cells.extend(measured(ece, interval));
+    cells.extend(TokenClass::ALL.map(|class| {
+        let classes = setting.token_classes.iter().filter(|_| is_all);
+        let found = classes.into_iter().find(|found| found.name == class.name());
+        optional(found.map(|found| found.alpha))
+    }));
     cells
 }
 
@@ -139,6 +165,13 @@ mod tests {
     use crate::report::examples;
 
     #[test]
+    fn classes_of_tokens_stand_in_the_columns_of_their_names() {
+        let names =
+            TokenClass::ALL.map(|class| format!("alpha_{}", class.name().replace(' ', "_")));
+        assert_eq!(COLUMNS[COLUMNS.len() - names.len()..], names);
+    }
+
+    #[test]
     fn every_row_has_every_column_and_names_may_hold_commas() {
         let report = examples::report();
         let text = csv(&[("a, \"b\"".into(), report.clone()), ("c".into(), report)]);
@@ -146,7 +179,7 @@ mod tests {
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
         let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
-                    0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,,,,";
+                    0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {
             assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");

@@ -5,11 +5,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_models::bounds;
-use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
+use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree, Stop, StopBy};
 
 use crate::error::{Error, Result};
 
 mod short;
+mod threshold;
+
+pub use threshold::Threshold;
+
+/// Prompts that a threshold is tuned on.
+const TUNING_PROMPTS: usize = 8;
 
 /// A draft as recipes ask for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,14 +58,18 @@ pub enum DraftChoice {
         /// Required. Tokens in a draft.
         nodes: usize,
     },
-    /// A chain that ends before a token which, with all before it, the target keeps less often than `min_confidence` by the
-    /// drafter's own guess; only for drafters with a head for that.
+    /// A chain that ends before a step that the drafter itself has little hope for.
     Confident {
-        /// Required. The most tokens in a draft.
+        /// The most tokens in a draft.
+        #[serde(default = "ten")]
         length: usize,
-        /// The bound, from 0 to 1.
+        /// Whence the hope.
+        #[serde(default)]
+        by: StopBy,
+        /// The least of it that is drafted, from 0 to 1, or `"tuned"`: the threshold with the greatest predicted speed on 8
+        /// prompts, other than the evaluated ones as far as there are others.
         #[serde(default = "half")]
-        min_confidence: f64,
+        threshold: Threshold,
     },
     /// A static tree made for this drafter: the best by how often each of its guesses was right on some prompts.
     Calibrated(Calibration),
@@ -105,8 +115,8 @@ pub struct Calibration {
     pub prompts: usize,
 }
 
-fn half() -> f64 {
-    0.5
+fn half() -> Threshold {
+    Threshold::At(0.5)
 }
 
 fn six() -> usize {
@@ -181,13 +191,26 @@ impl DraftChoice {
             &Self::BestFirst { depth, nodes } => DraftShape::BestFirst { depth, nodes },
             &Self::Confident {
                 length,
-                min_confidence,
+                by,
+                threshold: Threshold::At(threshold),
             } => DraftShape::Confident {
                 length,
-                min_confidence,
+                stop: Stop { by, threshold },
             },
-            Self::Calibrated(_) => return None,
+            Self::Confident { .. } | Self::Calibrated(_) => return None,
         })
+    }
+
+    /// How many prompts it is made on, if any.
+    pub fn prompts(&self) -> Option<usize> {
+        match self {
+            Self::Calibrated(calibration) => Some(calibration.prompts),
+            Self::Confident {
+                threshold: Threshold::Tuned,
+                ..
+            } => Some(TUNING_PROMPTS),
+            _ => None,
+        }
     }
 
     /// Whether its drafts are chains.
@@ -205,9 +228,11 @@ impl DraftChoice {
                 "a drafter that makes all steps in one pass for `best_first`",
                 "one that makes a pass for each step; use `dynamic`",
             ),
-            Self::Confident { .. } if !proposer.has_confidence() => (
-                "a drafter with a confidence head for `confident`",
-                "one without",
+            Self::Confident {
+                by: StopBy::Head, ..
+            } if !proposer.has_confidence() => (
+                "a drafter with a confidence head for `confident` by `head`",
+                "one without; use `by = \"entropy\"`",
             ),
             _ => return Ok(()),
         };
@@ -232,13 +257,14 @@ impl DraftChoice {
             } => vec![("depth", *depth), ("top_k", *top_k), ("nodes", *nodes)],
             Self::BestFirst { depth, nodes } => vec![("depth", *depth), ("nodes", *nodes)],
             Self::Confident {
-                length,
-                min_confidence,
+                length, threshold, ..
             } => {
-                if !(0.0..=1.0).contains(min_confidence) {
+                if let Threshold::At(threshold) = threshold
+                    && !(0.0..=1.0).contains(threshold)
+                {
                     return Err(Error::Setting {
-                        key: "min_confidence",
-                        mismatch: Mismatch::new("a number from 0 to 1", min_confidence),
+                        key: "threshold",
+                        mismatch: Mismatch::new("a number from 0 to 1", threshold),
                     });
                 }
                 vec![("length", *length)]
@@ -302,8 +328,15 @@ pub enum DraftReport {
     Confident {
         /// The most tokens in a draft.
         length: usize,
-        /// The bound on the drafter's guess.
-        min_confidence: f64,
+        /// Whence it knows.
+        #[serde(default)]
+        by: StopBy,
+        /// Where it ends. Earlier versions called it `min_confidence`.
+        #[serde(alias = "min_confidence")]
+        threshold: f64,
+        /// How that was found, where it was not given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tuned: Option<TunedReport>,
     },
     /// The best static tree by measured acceptance.
     Calibrated {
@@ -322,7 +355,22 @@ pub enum DraftReport {
     },
 }
 
-/// The prompts that a tree was calibrated on.
+/// How a threshold was found.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TunedReport {
+    /// Prompts that it was found on.
+    pub prompts: usize,
+    /// Which those were.
+    pub measured_on: MeasuredOn,
+    /// Time of a pass of the drafter over that of a pass of the target, as measured on them: `c`.
+    pub cost: f64,
+    /// Tokens for the time of a pass of the target that the formula predicts: tokens / (passes + c · passes of the drafter).
+    pub speed: f64,
+    /// The same of a chain that does not end early.
+    pub speed_to_the_end: f64,
+}
+
+/// The prompts that a tree or a threshold was found on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MeasuredOn {
@@ -334,6 +382,45 @@ pub enum MeasuredOn {
 }
 
 impl DraftReport {
+    /// How a tuned threshold was found, in words.
+    pub(crate) fn how_tuned(&self) -> Option<String> {
+        let Self::Confident {
+            threshold,
+            tuned: Some(tuned),
+            ..
+        } = self
+        else {
+            return None;
+        };
+        let which = match tuned.measured_on {
+            MeasuredOn::Others => "that are not evaluated",
+            MeasuredOn::Evaluated => "that are evaluated",
+        };
+        Some(format!(
+            "threshold {threshold}, tuned on {} prompts {which}, where a pass of the drafter took {:.3} of one of the target; \
+             by the formula {:.2} tokens for the time of a pass of the target, {:.2} without an early end",
+            tuned.prompts, tuned.cost, tuned.speed, tuned.speed_to_the_end
+        ))
+    }
+
+    /// Of a chain that ends early where that was found best.
+    pub(crate) fn tuned(shape: &DraftShape, how: TunedReport) -> Self {
+        match Self::of(shape) {
+            Self::Confident {
+                length,
+                by,
+                threshold,
+                ..
+            } => Self::Confident {
+                length,
+                by,
+                threshold,
+                tuned: Some(how),
+            },
+            other => other,
+        }
+    }
+
     /// Of a shape that was asked for as it is.
     pub(crate) fn of(shape: &DraftShape) -> Self {
         match shape {
@@ -356,12 +443,11 @@ impl DraftReport {
                 nodes,
             },
             &DraftShape::BestFirst { depth, nodes } => Self::BestFirst { depth, nodes },
-            &DraftShape::Confident {
+            &DraftShape::Confident { length, stop } => Self::Confident {
                 length,
-                min_confidence,
-            } => Self::Confident {
-                length,
-                min_confidence,
+                by: stop.by,
+                threshold: stop.threshold,
+                tuned: None,
             },
         }
     }
@@ -401,8 +487,20 @@ impl fmt::Display for DraftReport {
             Self::BestFirst { depth, nodes } => write!(f, "best first {depth}, {nodes} nodes"),
             Self::Confident {
                 length,
-                min_confidence,
-            } => write!(f, "chain {length} at {min_confidence}"),
+                by,
+                threshold,
+                tuned,
+            } => {
+                let by = match by {
+                    StopBy::Head => "",
+                    StopBy::Entropy => " by entropy",
+                };
+                // Of two drafters that are compared each may have a threshold of its own.
+                match tuned {
+                    None => write!(f, "chain {length}{by} at {threshold}"),
+                    Some(_) => write!(f, "chain {length}{by} at a tuned threshold"),
+                }
+            }
             Self::Calibrated { nodes, .. } => write!(f, "calibrated tree of {nodes}"),
         }
     }
@@ -452,7 +550,8 @@ mod tests {
         );
         let expected = DraftChoice::Confident {
             length: 7,
-            min_confidence: 0.5,
+            by: StopBy::Head,
+            threshold: Threshold::At(0.5),
         };
         assert_eq!(
             read(r#"{"shape": "confident", "length": 7}"#).unwrap(),
@@ -498,12 +597,27 @@ mod tests {
         choice.shape().unwrap();
         let choice = DraftChoice::Confident {
             length: 4,
-            min_confidence: 1.5,
+            by: StopBy::Entropy,
+            threshold: Threshold::At(1.5),
         };
         let error = choice.check().unwrap_err().to_string();
         assert_eq!(
             error,
-            "`min_confidence`: expected a number from 0 to 1, found 1.5"
+            "`threshold`: expected a number from 0 to 1, found 1.5"
         );
+    }
+
+    #[test]
+    fn reports_with_the_earlier_name_of_the_threshold_are_read() {
+        let text = r#"{"shape": "confident", "length": 7, "min_confidence": 0.25}"#;
+        let read: DraftReport = serde_json::from_str(text).unwrap();
+        let expected = DraftReport::Confident {
+            length: 7,
+            by: StopBy::Head,
+            threshold: 0.25,
+            tuned: None,
+        };
+        assert_eq!(read, expected);
+        assert_eq!(read.to_string(), "chain 7 at 0.25");
     }
 }

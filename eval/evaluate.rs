@@ -24,6 +24,8 @@ use crate::speculate::queue::PromptQueue;
 use crate::speculate::{Decoder, Seconds};
 use crate::spread::{Decoded, spread};
 use crate::statistics::Acceptance;
+use crate::token_class::by_class;
+use crate::tune::{Tuning, tune};
 use crate::verify::Verifier;
 
 pub(crate) mod contender;
@@ -174,18 +176,23 @@ impl<'p> AtWork<'_, 'p> {
             rounds.test(test, &outputs, (decoder, proposer, verifier), &decode)
         });
         let estimable = Estimable::of(&shape, sampling, verifier);
-        let estimated = rounds.estimates(decoder, proposer, &outputs, estimable)?;
+        let estimable = estimable.map(Estimable::with_confidence);
+        let (estimate, calibration) = rounds.estimates(decoder, proposer, &outputs, estimable)?;
         let tested = tested.transpose()?;
         if let (Some(plain), true) = (self.plain, sampling.is_greedy()) {
             compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
         }
         let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
         let measured = measure(sets, &outputs, self.plain);
+        let classes = settings.classes.as_ref();
+        let classes = classes.map(|classes| by_class(&outputs, classes, settings.seed));
         evaluation.settings.push(SettingReport {
             drafter: self.contender.name.clone(),
             sampling: tested,
-            estimate: estimated,
+            estimate,
+            calibration,
             groups: groups(sets, &outputs, settings.thinking, settings.seed),
+            token_classes: classes.unwrap_or_default(),
             ..reported((sampling, verifier, draft), &measured, share, settings.seed)
         });
         evaluation.shapes.push(shape);
@@ -245,7 +252,9 @@ pub(crate) fn reported(
         overall: overall(measured, share, seed),
         sampling: None,
         estimate: None,
+        calibration: None,
         groups: Groups::default(),
+        token_classes: Vec::new(),
     }
 }
 
@@ -281,21 +290,35 @@ fn settle(
     if let Some(found) = choice.shape().zip(choice.report(sampling)) {
         return Ok(found);
     }
-    let DraftChoice::Calibrated(calibration) = choice else {
-        unreachable!("only a calibrated tree has no shape");
-    };
     let CalibrationPrompts {
         prompts,
         measured_on,
     } = &settings.calibration;
-    let prompts = &prompts[..calibration.prompts.min(prompts.len())];
+    let prompts = &prompts[..choice.prompts().unwrap_or(0).min(prompts.len())];
     if prompts.is_empty() {
         return Err(Error::Setting {
             key: "drafts",
-            mismatch: Mismatch::new("prompts to calibrate a tree on", "none"),
+            mismatch: Mismatch::new("prompts to calibrate a tree or tune a threshold on", "none"),
         });
     }
     let decode = settings.decode(sampling, &DraftShape::Chain { length: 0 }, Warm::Already);
+    let calibration = match choice {
+        &DraftChoice::Confident { length, by, .. } => {
+            let tuning = Tuning {
+                length,
+                by,
+                prompts,
+                measured_on: *measured_on,
+                decode,
+                seed: settings.seed,
+            };
+            let (stop, tuned) = tune(decoder, proposer, &tuning)?;
+            let shape = DraftShape::Confident { length, stop };
+            return Ok((shape.clone(), DraftReport::tuned(&shape, tuned)));
+        }
+        DraftChoice::Calibrated(calibration) => calibration,
+        _ => unreachable!("all others have a shape"),
+    };
     let table = measure_ranks(
         decoder,
         proposer,

@@ -12,6 +12,7 @@ use crate::html::panel::{Panel, panels};
 use crate::report::{Report, legend};
 
 mod bars;
+mod by_class;
 mod by_group;
 mod chart;
 mod curves;
@@ -25,6 +26,7 @@ mod palette;
 mod panel;
 mod positions;
 mod provenance;
+mod reliability;
 mod sample;
 mod served;
 mod survival;
@@ -89,7 +91,14 @@ fn sections(
         section(
             "where",
             "Where they are accepted",
-            &charts(|panel| by_group::figures(panel) + &positions::figure(panel)),
+            &charts(|panel| {
+                by_group::figures(panel) + &positions::figure(panel) + &by_class::figure(panel)
+            }),
+        ),
+        section(
+            "confidence",
+            "Does the drafter know itself?",
+            &charts(reliability::figures),
         ),
         section("sample", "What it looks like", &sample::samples(reports)),
         section(

@@ -22,6 +22,7 @@ mod interval;
 mod paired;
 mod picture;
 mod prompts;
+mod reliability;
 mod report;
 mod sample;
 mod sampling_test;
@@ -31,8 +32,10 @@ mod spread;
 mod statistics;
 mod summary;
 mod texts;
+mod token_class;
 #[cfg(test)]
 mod toy;
+mod tune;
 mod verify;
 
 pub use bootstrap::bootstrap;
@@ -44,7 +47,9 @@ pub use csv::csv;
 pub use curves::{Curves, ValidationPoint};
 pub use deploy::report::{BestDraft, CandidateReport, CostSource, Over, Recommendation};
 pub use deploy::servers::{DraftCost, of_servers};
-pub use draft::{Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn};
+pub use draft::{
+    Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn, Threshold, TunedReport,
+};
 pub use error::{Error, Result};
 pub use estimate::report::EstimateReport;
 pub use estimate::text::{Judges, OwnText};
@@ -58,6 +63,7 @@ pub use html::{page, page_with_curves};
 pub use paired::{PairedReport, PairedVerdict, paired};
 pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet};
+pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
     TargetReport,
@@ -71,4 +77,5 @@ pub use statistics::Acceptance;
 pub use summary::summary;
 pub use texts::report::TextsReport;
 pub use texts::{TextSettings, Texts};
+pub use token_class::{ClassReport, TokenClass, TokenClasses};
 pub use verify::{Block, Greedy, Rejection, TypicalLossy, Verdict, Verifier, VerifierChoice};

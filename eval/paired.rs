@@ -252,7 +252,9 @@ mod tests {
             overall: DatasetReport::default(),
             sampling: None,
             estimate: None,
+            calibration: None,
             groups: Default::default(),
+            token_classes: Vec::new(),
         };
         let target = TargetReport {
             sha256: target.into(),

@@ -202,7 +202,9 @@ mod tests {
             overall,
             sampling: None,
             estimate: None,
+            calibration: None,
             groups: Default::default(),
+            token_classes: Vec::new(),
         };
         Report::new(
             TargetReport::default(),

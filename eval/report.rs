@@ -17,11 +17,13 @@ use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::groups::{self, Groups};
 use crate::interval::with_interval;
+use crate::reliability::{self, CalibrationReport};
 use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
 use crate::spread::{self, SpreadReport};
 use crate::texts::report::TextsReport;
+use crate::token_class::{self, ClassReport};
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
@@ -44,8 +46,15 @@ pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clo
         .any(|setting| setting.lossy)
         .then_some(LOSSY);
     let chosen = settings.clone().any(is_chosen).then_some(CHOSEN);
-    let parts = chosen.into_iter().chain(lossy);
-    parts.map(|part| format!("\n{part}\n")).collect()
+    let tuned = settings.filter_map(|setting| {
+        let how = setting.draft.how_tuned()?;
+        Some(format!("{}: {how}.", setting.heading()))
+    });
+    let parts = chosen.into_iter().chain(lossy).map(str::to_owned);
+    parts
+        .chain(tuned)
+        .map(|part| format!("\n{part}\n"))
+        .collect()
 }
 
 /// `report.json`.
@@ -161,9 +170,15 @@ pub struct SettingReport {
     /// The same acceptance without decoding, a second opinion, where it can be computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateReport>,
+    /// How the drafter's confidence goes with what is accepted, where it can be computed; of chains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<CalibrationReport>,
     /// Acceptance by the labels and lengths of prompts, and by places in the output.
     #[serde(default, skip_serializing_if = "Groups::is_empty")]
     pub groups: Groups,
+    /// Acceptance by what the target's token is, where that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub token_classes: Vec<ClassReport>,
 }
 
 /// Acceptance and speed over some prompts. What no event tells is left out.
@@ -474,6 +489,7 @@ impl Report {
             _ = write!(text, "\n{note}\n");
         }
         text.push_str(&self.estimates());
+        text.push_str(&self.calibration());
         text.push_str(&self.breakdown());
         text.push_str(&deploy_to_markdown(&self.settings_recommended));
         text.push_str(&self.predictions());
@@ -516,13 +532,28 @@ impl Report {
         format!("\nPredicted speed-up of what was decoded:\n\n{lines}")
     }
 
-    /// How acceptance is spread over prompts, and by what it differs.
-    fn breakdown(&self) -> String {
-        let headings = self.settings.iter().map(|setting| match &setting.target {
+    /// Each setting under its heading, with its target where there are several.
+    fn headed(&self) -> impl Iterator<Item = (String, &SettingReport)> {
+        let heading = |setting: &SettingReport| match &setting.target {
             Some(target) => format!("{target}, {}", setting.heading()),
             None => setting.heading(),
-        });
-        let headings: Vec<(String, &SettingReport)> = headings.zip(&self.settings).collect();
+        };
+        self.settings
+            .iter()
+            .map(move |setting| (heading(setting), setting))
+    }
+
+    /// How well the drafter knows itself.
+    fn calibration(&self) -> String {
+        let known = self
+            .headed()
+            .filter_map(|(heading, setting)| Some((heading, setting.calibration.as_ref()?)));
+        reliability::table(&known.collect::<Vec<_>>())
+    }
+
+    /// How acceptance is spread over prompts, and by what it differs.
+    fn breakdown(&self) -> String {
+        let headings: Vec<(String, &SettingReport)> = self.headed().collect();
         let rows = headings.iter().flat_map(|(heading, setting)| {
             let row = |dataset: &'_ DatasetReport| {
                 (
@@ -537,7 +568,13 @@ impl Report {
         let groups: Vec<(String, &Groups)> = groups
             .map(|(heading, setting)| (heading.clone(), &setting.groups))
             .collect();
-        spread::table(&rows.collect::<Vec<_>>()) + &groups::tables(&groups)
+        let classes = headings.iter();
+        let classes: Vec<(String, &[ClassReport])> = classes
+            .map(|(heading, setting)| (heading.clone(), &setting.token_classes[..]))
+            .collect();
+        spread::table(&rows.collect::<Vec<_>>())
+            + &groups::tables(&groups)
+            + &token_class::table(&classes)
     }
 }
 

@@ -94,6 +94,16 @@ impl Acceptance {
         ratio(self.drafted, self.passes)
     }
 
+    /// Whether the same tokens were judged and kept, whatever was drafted behind them.
+    pub fn keeps_as(&self, other: &Self) -> bool {
+        let kept = |counts: &Self| {
+            let last = counts.histogram.iter().rposition(|&count| count > 0.0);
+            counts.histogram[..last.map_or(0, |last| last + 1)].to_vec()
+        };
+        let counted = |counts: &Self| [counts.passes, counts.emitted];
+        counted(self) == counted(other) && self.tested == other.tested && kept(self) == kept(other)
+    }
+
     /// Passes that accepted at least `count` tokens.
     fn reaching(&self, count: usize) -> f64 {
         self.histogram.iter().skip(count).sum()

@@ -191,6 +191,11 @@ fn notes_of_setting(report: &Report, setting: &SettingReport) -> Option<String> 
     if let Some((name, tau)) = known.min_by(|one, other| one.1.total_cmp(&other.1)) {
         parts.push(format!("least in category {name}, τ {tau:.2}"));
     }
+    if let Some(calibration) = &setting.calibration {
+        parts.push(format!("ECE {:.3}", calibration.likeliest.ece));
+        let head = calibration.head.as_ref();
+        parts.extend(head.map(|head| format!("ECE of its head {:.3}", head.ece)));
+    }
     if let Some(estimate) = setting
         .estimate
         .as_ref()

@@ -5,8 +5,8 @@ use rand::{Rng, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
     Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, DraftStep, Features,
-    KnownText, LogitRows, Pass, Proposal, Proposer, RopeConfig, RopeScaling, Sampling, TakeLogits,
-    Target, TargetOutput, TargetSpec, Tree, USUAL_DRAFT, argmax, build, sample,
+    KnownText, LogitRows, Pass, Proposal, Proposer, RopeConfig, RopeScaling, Sampling, TakeGuesses,
+    TakeLogits, Target, TargetOutput, TargetSpec, Tree, USUAL_DRAFT, argmax, build, sample,
 };
 
 pub(crate) const VOCAB: usize = 5;
@@ -196,17 +196,20 @@ impl<F: FnMut(&[f32]) -> u32> DraftSource for TextSource<'_, F> {
         }
     }
 
-    /// By the tokens before, and by nothing else.
     fn confidence(&mut self, tree: &Tree, nodes: &[usize]) -> Option<Vec<f32>> {
-        let before = nodes.first().map(|&node| tree.tokens[node]);
-        Some(vec![match before {
-            None => 0.9,
-            Some(token) => [0.2, 0.9, 0.6, 0.4][token as usize % 4],
-        }])
+        Some(vec![guess(nodes.first().map(|&node| tree.tokens[node]))])
     }
 
     fn draw(&mut self, weights: &[f32]) -> u32 {
         (self.draw)(weights)
+    }
+}
+
+/// What a head would guess of a step: by the token drafted before it, and by nothing else.
+pub(crate) fn guess(before: Option<u32>) -> f32 {
+    match before {
+        None => 0.9,
+        Some(token) => [0.2, 0.9, 0.6, 0.4][token as usize % 4],
     }
 }
 
@@ -311,6 +314,15 @@ impl Proposer for ToyDrafter {
         true
     }
 
+    fn guesses_along(&self, text: &KnownText, take: &mut TakeGuesses) {
+        for place in text.first..text.tokens.len() - 1 {
+            for step in 0..text.known(place) {
+                let before = (step > 0).then(|| text.tokens[place + step]);
+                take(&[DraftStep { place, step }], vec![guess(before)]);
+            }
+        }
+    }
+
     fn vocabulary(&self) -> &DraftVocabulary {
         &self.vocabulary
     }
@@ -328,7 +340,7 @@ impl Proposer for ToyDrafter {
     }
 
     fn has_confidence(&self) -> bool {
-        false
+        true
     }
 
     fn start(&mut self, _: usize, _: u32) {

@@ -6,6 +6,8 @@ use std::ops::Range;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::stop::Stop;
+
 /// The tree of Medusa (<https://arxiv.org/abs/2401.10774>), also of Hydra: one path for each node, of one digit for
 /// each step, which is the rank of the child.
 const MEDUSA_63: &str = "0 1 2 3 4 5 6 7 8 9 \
@@ -53,14 +55,13 @@ pub enum DraftShape {
         /// Tokens in a draft.
         nodes: usize,
     },
-    /// A chain that ends where the drafter's own guess falls below a bound (DSpark, <https://arxiv.org/abs/2607.05147>):
-    /// before each token, that the target keeps it and all before it. Such a guess does not depend on the token it is
-    /// about, so the target's distribution stays as it is. A drafter without guesses never ends one early.
+    /// A chain that ends before a step that the drafter itself has little hope for. By its head, a drafter without one never
+    /// ends one early.
     Confident {
         /// The most tokens in a draft.
         length: usize,
-        /// The bound, from 0 to 1.
-        min_confidence: f64,
+        /// The rule.
+        stop: Stop,
     },
 }
 
@@ -105,6 +106,15 @@ impl DraftShape {
             Self::Static { tree, .. } => tree.len(),
             Self::Dynamic { nodes, .. } | Self::BestFirst { nodes, .. } => *nodes,
             Self::Confident { length, .. } => *length,
+        }
+    }
+
+    /// Of at most `most` steps those that the drafter was asked for when it drafted `drafted`: where a chain ended early,
+    /// also the one that was not drafted.
+    pub fn asked(&self, most: usize, drafted: usize) -> usize {
+        match self {
+            Self::Confident { .. } => most.min(drafted + 1),
+            _ => most,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::draft::{Draft, DraftRequest, Proposal};
 use crate::draft_shape::{Children, DraftShape, StaticTree};
 use crate::drafter::Drafter;
 use crate::sampling::{Distribution, Sampling, sample};
+use crate::stop::{Stop, StopBy, acceptance_bound};
 use crate::tree::Tree;
 use crate::weights::host_f32;
 
@@ -152,18 +153,18 @@ pub fn build(
         DraftShape::Chain { length: chain } => {
             let tree = StaticTree::chain(length.min(*chain));
             let rule = Rule::of(Children::WithoutReplacement, &request.sampling);
-            builder.fill(&tree, length, rule, 0.0)
+            builder.fill(&tree, length, rule, None)
         }
         DraftShape::Confident {
             length: chain,
-            min_confidence,
+            stop,
         } => {
             let tree = StaticTree::chain(length.min(*chain));
             let rule = Rule::of(Children::WithoutReplacement, &request.sampling);
-            builder.fill(&tree, length, rule, *min_confidence)
+            builder.fill(&tree, length, rule, Some(*stop))
         }
         DraftShape::Static { tree, children } => {
-            builder.fill(tree, length, Rule::of(*children, &request.sampling), 0.0)
+            builder.fill(tree, length, Rule::of(*children, &request.sampling), None)
         }
         &DraftShape::Dynamic {
             depth,
@@ -191,6 +192,16 @@ impl<'a> Rule<'a> {
             Children::WithReplacement => Self::WithReplacement(sampling),
         }
     }
+
+    /// What the drafter holds of each token: what a token is drawn from, else its distribution at temperature 1.
+    fn distribution(self, row: &[f32]) -> Distribution {
+        match self {
+            Self::Top => Sampling::at(1.0).distribution(row),
+            Self::WithoutReplacement(sampling) | Self::WithReplacement(sampling) => {
+                sampling.distribution(row)
+            }
+        }
+    }
 }
 
 struct Builder<'a> {
@@ -201,25 +212,24 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// A draft of the shape of `shape`, down to `depth`. Where a node has fewer candidates than the shape has children,
-    /// there are fewer, and no descendants of the missing ones. A chain ends before a token that, with all before it, is
-    /// kept less often than `min_confidence`, as the drafter guesses.
-    fn fill(mut self, shape: &StaticTree, depth: usize, rule: Rule, min_confidence: f64) -> Draft {
+    /// there are fewer, and no descendants of the missing ones. A chain ends before a step that `stop` leaves out.
+    fn fill(mut self, shape: &StaticTree, depth: usize, rule: Rule, stop: Option<Stop>) -> Draft {
         let mut distributions = Vec::new();
-        let mut confidence = 1.0;
+        let mut score = 1.0;
         // Nodes that get children, and their places in the shape.
         let mut inner: Vec<usize> = Vec::new();
         let mut places: Vec<Option<usize>> = vec![None];
         for _ in 0..depth.min(shape.depth()) {
-            if min_confidence > 0.0 {
-                let guesses = self.source.confidence(&self.tree, &inner);
-                confidence *= guesses.map_or(1.0, |guesses| guesses[0] as f64);
-                if confidence < min_confidence {
-                    break;
-                }
+            // Both are asked before the token is drawn, so that it decides nothing about itself.
+            if self.ends_by_head(stop, &inner, &mut score) {
+                break;
             }
             let Some(logits) = self.logits(&inner) else {
                 return broken();
             };
+            if ends_by_entropy(stop, rule, &logits[0]) {
+                break;
+            }
             let (mut next, mut next_places) = (Vec::new(), Vec::new());
             for (at, (row, &place)) in logits.iter().zip(&places).enumerate() {
                 let children = shape.children(place);
@@ -247,6 +257,18 @@ impl Builder<'_> {
                 _ => Proposal::Sampled(distributions),
             },
         }
+    }
+
+    /// Whether the head has too little hope for what follows `nodes`. `score` is that of the step before, and becomes that of
+    /// this one.
+    fn ends_by_head(&mut self, stop: Option<Stop>, nodes: &[usize], score: &mut f64) -> bool {
+        let by_head = |stop: &Stop| stop.by == StopBy::Head && stop.threshold > 0.0;
+        let Some(stop) = stop.filter(by_head) else {
+            return false;
+        };
+        let guesses = self.source.confidence(&self.tree, nodes);
+        *score = (stop.by).score(*score, guesses.map_or(1.0, |guesses| guesses[0] as f64));
+        stop.ends(*score)
     }
 
     /// The logits of what follows `nodes`; nothing where some are no numbers, and where none can be chosen. Minus infinity
@@ -386,6 +408,13 @@ impl Builder<'_> {
             proposal: Proposal::Deterministic,
         }
     }
+}
+
+/// Whether the drafter is too unsure of a step with these logits.
+fn ends_by_entropy(stop: Option<Stop>, rule: Rule, row: &[f32]) -> bool {
+    let by_entropy = |stop: &Stop| stop.by == StopBy::Entropy;
+    (stop.filter(by_entropy))
+        .is_some_and(|stop| stop.ends(acceptance_bound(rule.distribution(row).entropy())))
 }
 
 fn broken() -> Draft {

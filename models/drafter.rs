@@ -5,7 +5,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::error::Result;
 use crate::frozen::Frozen;
-use crate::known_text::{DraftStep, KnownText, TakeLogits};
+use crate::known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::weights::Weights;
@@ -127,6 +127,9 @@ pub trait Drafter: Module + Sized {
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         walk(self, text, take);
     }
+
+    /// Gives `take` what [`confidence`](Self::confidence) says of the same steps, where it knows anything.
+    fn guesses_along(&self, _text: &KnownText, _take: &mut TakeGuesses) {}
 
     /// Forgets all nodes; what was observed stays.
     fn rewind(&self, state: &mut Self::State);

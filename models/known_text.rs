@@ -34,6 +34,9 @@ pub struct DraftStep {
     pub step: usize,
 }
 
+/// Takes how likely the target keeps each of some steps, as a drafter guesses.
+pub type TakeGuesses<'a> = dyn FnMut(&[DraftStep], Vec<f32>) + 'a;
+
 /// Takes the logits of some steps, one row for each: `[steps, draft_vocab]`, f32, outside autodiff.
 pub type TakeLogits<'a> = dyn FnMut(&[DraftStep], Tensor<2>) + 'a;
 

@@ -40,6 +40,7 @@ mod rope;
 mod sampling;
 mod start;
 pub mod steps;
+mod stop;
 mod tangent;
 mod target;
 mod training_free;
@@ -61,7 +62,7 @@ pub use draft_tree::{DraftSource, build, forced};
 pub use drafter::{Drafter, USUAL_DRAFT};
 pub use error::{Error, Result};
 pub use frozen::Frozen;
-pub use known_text::{DraftStep, KnownText, TakeLogits};
+pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;
 pub use mask::{Layout, Mask};
@@ -71,6 +72,7 @@ pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use sampling::{Distribution, Sampling, argmax, sample};
 pub use start::{FreshConfig, Start, StartConfig};
+pub use stop::{Stop, StopBy, acceptance_bound};
 pub use tangent::exp;
 pub use target::{
     Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,

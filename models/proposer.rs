@@ -6,7 +6,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::draft::{Draft, DraftRequest};
 use crate::draft_tree;
 use crate::drafter::Drafter;
-use crate::known_text::{KnownText, TakeLogits};
+use crate::known_text::{KnownText, TakeGuesses, TakeLogits};
 use crate::target::Features;
 
 /// A [`Drafter`] at work on one sequence, without its type. What the decoder holds.
@@ -32,6 +32,8 @@ pub trait Proposer {
     fn along(&self, text: &KnownText, take: &mut TakeLogits);
     /// Whether what it drafts behind a place depends on the text and on nothing else, such as the drafts before.
     fn follows_text(&self) -> bool;
+    /// See [`Drafter::guesses_along`].
+    fn guesses_along(&self, _text: &KnownText, _take: &mut TakeGuesses) {}
     /// The tokens that it can propose.
     fn vocabulary(&self) -> &DraftVocabulary;
     /// See [`Drafter::max_depth`].
@@ -91,6 +93,10 @@ impl<D: Drafter> Proposer for Session<D> {
 
     fn follows_text(&self) -> bool {
         true
+    }
+
+    fn guesses_along(&self, text: &KnownText, take: &mut TakeGuesses) {
+        self.drafter.guesses_along(text, take);
     }
 
     fn vocabulary(&self) -> &DraftVocabulary {

@@ -96,6 +96,12 @@ impl Distribution {
     pub fn sample(&self, rng: &mut StdRng) -> u32 {
         sample(&self.probabilities, rng)
     }
+
+    /// `-Σ p ln p`, in nats.
+    pub fn entropy(&self) -> f64 {
+        let positive = self.probabilities.iter().filter(|&&p| p > 0.0);
+        -positive.map(|&p| p as f64 * (p as f64).ln()).sum::<f64>()
+    }
 }
 
 /// Draws an index with probability proportional to its weight. Some weight must be positive.

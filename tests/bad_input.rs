@@ -311,7 +311,7 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
         ("--draft=medusa-63", "invalid value 'medusa-63'"),
         (
             calibrated,
-            "a calibrated tree is measured by `spectrain evaluate`",
+            "a calibrated tree is measured by `spectrain evaluate`, and a threshold tuned",
         ),
     ] {
         let outcome = workspace.run(&[&generate[..], &[wrong]].concat());

@@ -4,12 +4,14 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_eval::{DecodeSettings, Decoder, VerifierChoice};
+use spectrain_eval::{
+    Acceptance, DecodeSettings, Decoder, Estimable, OwnText, VerifierChoice, estimate,
+};
 use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{export, host_f32, import};
 use spectrain_models::{
-    DraftShape, Drafter, Features, RandomWeights, Sampling, Scope, Session, Target as _,
-    Transformer, forced,
+    DraftShape, Drafter, Features, RandomWeights, Sampling, Scope, Session, Stop, StopBy,
+    Target as _, Transformer, forced,
 };
 use spectrain_train::{
     Batch, BlockLoss, BlockLossConfig, Objective as _, Statistics, Train as _, TrainConfig, Trainee,
@@ -307,13 +309,58 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
     };
     let confident = DraftShape::Confident {
         length: 5,
-        min_confidence: 0.2,
+        stop: Stop {
+            by: StopBy::Head,
+            threshold: 0.2,
+        },
     };
     for config in [config(), dflash_2(), dspark(MarkovKind::Rnn)] {
         decodes_greedily(&config, chain.clone());
         decodes_greedily(&config, best.clone());
     }
     decodes_greedily(&dspark(MarkovKind::Vanilla), confident);
+}
+
+#[test]
+fn chains_that_end_by_the_head_are_estimated_as_they_are_decoded() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let mut ended = 0;
+    for kind in [MarkovKind::Vanilla, MarkovKind::Rnn] {
+        let config = dspark(kind);
+        let capture = DFlash::capture(&config, target.spec()).unwrap();
+        let decoder = Decoder::new(&target, &capture);
+        let drafter: DFlash = shaken(tiny::fresh(&config, &target, &device));
+        let mut session = Session::new(drafter);
+        for threshold in [0.05, 0.1, 0.2, 0.3] {
+            let stop = Stop {
+                by: StopBy::Head,
+                threshold,
+            };
+            let settings = DecodeSettings {
+                max_new_tokens: 60,
+                draft: DraftShape::Confident { length: 5, stop },
+                sampling: Sampling::GREEDY,
+                stop: Vec::new(),
+                shadow: None,
+            };
+            let verifier = VerifierChoice::Exact.at(&settings.sampling);
+            let mut rng = StdRng::seed_from_u64(1);
+            for sample in tiny::random_samples(3) {
+                let prompt = &sample.tokens[..4];
+                let output = decoder.generate(&mut session, verifier, prompt, &settings, &mut rng);
+                let output = output.unwrap();
+                let text = OwnText::read(&target, &capture, prompt, &output.tokens, 60).unwrap();
+                let draft = Estimable::of(&settings.draft, &settings.sampling, verifier).unwrap();
+                let found = estimate(&session, &text, &draft).unwrap();
+                let decoded = Acceptance::of(&output.passes);
+                assert!(found.is_as_decoded(&decoded), "{kind:?} {threshold}");
+                let lengths = output.passes.iter().map(|pass| pass.drafted);
+                ended += lengths.filter(|drafted| (1..5).contains(drafted)).count();
+            }
+        }
+    }
+    assert!(ended > 50, "{ended}");
 }
 
 /// What differs between the logits of two batches: for each block whether any place does.

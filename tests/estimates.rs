@@ -6,11 +6,13 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_eval::{
-    DecodeSettings, Decoder, Estimable, OwnText, PassRecord, Seconds, VerifierChoice, estimate,
+    Acceptance, DecodeSettings, Decoder, Estimable, OwnText, PassRecord, Seconds, VerifierChoice,
+    estimate,
 };
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Children, DraftShape, DraftStep, KnownText, Proposer, Sampling, StaticTree, Transformer,
+    Children, DraftShape, DraftStep, KnownText, Proposer, Sampling, StaticTree, Stop, StopBy,
+    Transformer,
 };
 
 use crate::samples::{Trial, trials};
@@ -30,7 +32,7 @@ fn target(device: &Device) -> Transformer {
 }
 
 /// Runs `what` on an untrained drafter of each recipe, all of which can propose every token.
-fn for_each_recipe(what: impl Fn(&Trial, &Transformer, &mut dyn Proposer)) {
+fn for_each_recipe(mut what: impl FnMut(&Trial, &Transformer, &mut dyn Proposer)) {
     let target = target(&Device::flex());
     for trial in &trials() {
         let drafter = trial.drafter(&target.parts());
@@ -145,6 +147,51 @@ fn every_recipe_is_estimated_pass_by_pass_as_it_is_decoded() {
         }
         assert!(accepted > 10, "{}: {accepted}", trial.name);
     });
+}
+
+/// Thresholds at which chains of an untrained drafter end: its entropies are close to that of no knowledge.
+const THRESHOLDS: [f64; 4] = [0.13, 0.14, 0.15, 0.2];
+
+#[test]
+fn every_recipe_with_chains_that_end_early_gives_the_targets_own_tokens_as_estimated() {
+    let mut ended = 0;
+    for_each_recipe(|trial, target, session| {
+        let capture = trial.method().capture(&target.parts().spec).unwrap();
+        let decoder = Decoder::new(target, &capture);
+        let verifier = VerifierChoice::Exact.at(&Sampling::GREEDY);
+        for threshold in THRESHOLDS {
+            let stop = Stop {
+                by: StopBy::Entropy,
+                threshold,
+            };
+            let shape = DraftShape::Confident {
+                length: DEPTH,
+                stop,
+            };
+            let settings = DecodeSettings {
+                max_new_tokens: 40,
+                draft: shape.clone(),
+                sampling: Sampling::GREEDY,
+                stop: Vec::new(),
+                shadow: None,
+            };
+            let mut rng = StdRng::seed_from_u64(3);
+            let generation = decoder
+                .generate(session, verifier, &prompt(), &settings, &mut rng)
+                .unwrap();
+            let plain = decoder.plain(&prompt(), &settings, &mut rng).unwrap();
+            assert_eq!(generation.tokens, plain.tokens, "{} {stop:?}", trial.name);
+            let tokens = &generation.tokens;
+            let text = OwnText::read(target, &capture, &prompt(), tokens, 40).unwrap();
+            let draft = Estimable::of(&shape, &Sampling::GREEDY, verifier).unwrap();
+            let found = estimate(session, &text, &draft).unwrap();
+            let decoded = Acceptance::of(&generation.passes);
+            assert!(found.is_as_decoded(&decoded), "{} {stop:?}", trial.name);
+            let inner = |pass: &&PassRecord| (1..DEPTH).contains(&pass.drafted);
+            ended += generation.passes.iter().filter(inner).count();
+        }
+    });
+    assert!(ended > 100, "{ended}");
 }
 
 fn top(tree: StaticTree) -> DraftShape {

@@ -121,8 +121,8 @@ fn word(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::{Calibration, ChainTokens};
-    use spectrain_models::{Children, StaticTree};
+    use crate::draft::{Calibration, ChainTokens, Threshold};
+    use spectrain_models::{Children, StaticTree, StopBy};
 
     /// One of each shape, with the key that it cannot do without.
     fn samples() -> Vec<DraftChoice> {
@@ -139,7 +139,8 @@ mod tests {
             },
             DraftChoice::Confident {
                 length: 7,
-                min_confidence: 0.5,
+                by: StopBy::Head,
+                threshold: Threshold::At(0.5),
             },
             DraftChoice::Calibrated(Calibration {
                 nodes: 25,
@@ -216,10 +217,19 @@ mod tests {
                 },
             ),
             (
-                "confident:7,min_confidence=0.25",
+                "confident:7,threshold=0.25",
                 DraftChoice::Confident {
                     length: 7,
-                    min_confidence: 0.25,
+                    by: StopBy::Head,
+                    threshold: Threshold::At(0.25),
+                },
+            ),
+            (
+                "confident:7,by=entropy,threshold=tuned",
+                DraftChoice::Confident {
+                    length: 7,
+                    by: StopBy::Entropy,
+                    threshold: Threshold::Tuned,
                 },
             ),
             (

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::passes::Estimate;
 use crate::bootstrap::bootstrap;
+use crate::reliability::{CalibrationReport, Reliability};
 use crate::speculate::PassRecord;
 use crate::statistics::Acceptance;
 
@@ -51,18 +52,29 @@ pub(crate) struct Compared {
     overlap: Option<f64>,
     /// Outputs that are counted differently.
     differing: u64,
+    /// See [`Estimate::likeliest`] and [`Estimate::head`].
+    confidence: [Reliability; 2],
 }
 
 impl Compared {
     /// One more output.
     pub(crate) fn add(&mut self, passes: &[PassRecord], estimate: &Estimate) {
         let decoded = Acceptance::of(passes);
-        self.differing += u64::from(decoded != estimate.acceptance);
+        self.differing += u64::from(!estimate.is_as_decoded(&decoded));
         self.decoded.merge(&decoded);
         self.estimated.merge(&estimate.acceptance);
         if let Some(overlap) = estimate.overlap {
             *self.overlap.get_or_insert_default() += overlap;
         }
+        let [likeliest, head] = &mut self.confidence;
+        likeliest.merge(&estimate.likeliest);
+        head.merge(&estimate.head);
+    }
+
+    /// How the drafter's confidence went with what was right in these conversations.
+    pub(crate) fn calibration(conversations: &[Self], seed: u64) -> Option<CalibrationReport> {
+        let each = conversations.iter().map(|one| one.confidence.each_ref());
+        CalibrationReport::of(&each.collect::<Vec<_>>(), seed)
     }
 }
 

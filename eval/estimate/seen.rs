@@ -2,7 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::activation::{log_softmax, softmax};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{DraftStep, KnownText, Proposer, Sampling};
+use spectrain_models::{DraftStep, KnownText, Proposer, Sampling, StopBy, acceptance_bound};
 
 use crate::error::{Error, Result};
 use crate::estimate::text::Judges;
@@ -19,17 +19,55 @@ pub(super) struct Seen {
     pub(super) kept: f64,
     /// Where drafts are drawn, the probability that it is accepted whatever the token: `Σ min(p, q)`.
     pub(super) overlap: f64,
+    /// Where confidence is asked for, the drafter's probability of its likeliest token.
+    pub(super) confidence: f64,
+    /// Where confidence or a head is asked for, what the drafter's head guesses of the step, if it has one.
+    pub(super) guess: Option<f64>,
+    /// Where chains end early, what is compared with the threshold.
+    pub(super) score: f64,
+}
+
+/// What is asked of a text.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    /// How the text was drawn.
+    pub(super) sampling: &'a Sampling,
+    /// Whether drafts are drawn in the same way.
+    pub(super) drawn: bool,
+    /// Whether the drafter's confidence is wanted.
+    pub(super) confidence: bool,
+    /// By what chains end early.
+    pub(super) by: Option<StopBy>,
+}
+
+impl Asked<'_> {
+    /// By what distribution a drafter is sure of a step: that of drawn tokens, at temperature 0 its own.
+    fn own(&self) -> Sampling {
+        if self.sampling.is_greedy() {
+            Sampling::at(1.0)
+        } else {
+            *self.sampling
+        }
+    }
+
+    fn holds(&self) -> bool {
+        self.confidence || self.by == Some(StopBy::Entropy)
+    }
+
+    fn guesses(&self) -> bool {
+        self.confidence || self.by == Some(StopBy::Head)
+    }
 }
 
 /// What it makes of each place of a text from the first on, step by step.
 pub(super) type Table = Vec<Vec<Seen>>;
 
-/// Goes over `text`. `judges` has the target's logits from the first place on, which are read where `sampling` draws.
+/// Goes over `text`. `judges` has the target's logits from the first place on, which are read where drafts are drawn.
 pub(super) fn see(
     proposer: &dyn Proposer,
     text: &KnownText,
     judges: &Judges,
-    sampling: Option<&Sampling>,
+    asked: &Asked,
 ) -> Result<Table> {
     let places = text.tokens.len() - text.first;
     let mut table: Table = vec![Vec::new(); places];
@@ -38,7 +76,7 @@ pub(super) fn see(
         text,
         judges,
         vocabulary: proposer.vocabulary(),
-        sampling,
+        asked: *asked,
     };
     proposer.along(text, &mut |steps, logits| {
         let found = look.at(steps, logits);
@@ -55,10 +93,28 @@ pub(super) fn see(
             }
         }
     });
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(table),
+    if let Some(error) = failed {
+        return Err(error);
     }
+    if asked.guesses() {
+        proposer.guesses_along(text, &mut |steps, guesses| {
+            for (at, guess) in steps.iter().zip(guesses) {
+                let step = table[at.place - text.first].get_mut(at.step);
+                step.into_iter()
+                    .for_each(|step| step.guess = Some(f64::from(guess)));
+            }
+        });
+    }
+    if let Some(StopBy::Head) = asked.by {
+        for steps in &mut table {
+            let mut score = 1.0;
+            for step in steps {
+                score = StopBy::Head.score(score, step.guess.unwrap_or(1.0));
+                step.score = score;
+            }
+        }
+    }
+    Ok(table)
 }
 
 /// What is looked at.
@@ -66,7 +122,7 @@ struct Look<'a> {
     text: &'a KnownText<'a>,
     judges: &'a Judges,
     vocabulary: &'a DraftVocabulary,
-    sampling: Option<&'a Sampling>,
+    asked: Asked<'a>,
 }
 
 impl Look<'_> {
@@ -98,14 +154,42 @@ impl Look<'_> {
             // No number where an entry is none, and infinity where one is.
             logits.clone().sum_dim(1),
         ];
-        if let Some(sampling) = self.sampling {
-            columns.push(self.chances(sampling, steps, (&tokens, &known), logits)?);
+        if self.asked.holds() {
+            columns.push(self.held(&logits)?);
+        }
+        if self.asked.drawn {
+            columns.push(self.chances(steps, (&tokens, &known), logits)?);
         }
         let width = columns.iter().map(|column| column.dims()[1]).sum::<usize>();
         let host = host_rows(Tensor::cat(columns, 1))?;
         let rows = host.chunks(width).zip(known);
-        rows.map(|(row, known)| seen(row, known.is_some()))
+        rows.map(|(row, known)| self.seen(row, known.is_some()))
             .collect()
+    }
+
+    /// The probability of the likeliest token and the entropy in nats of each row, `[steps, 2]`; 0 what is not asked for.
+    fn held(&self, logits: &Tensor<2>) -> Result<Tensor<2>> {
+        let (own, [rows, width]) = (self.asked.own(), logits.dims());
+        if is_restricted(&own) {
+            let mut found = Vec::with_capacity(2 * rows);
+            for row in host_rows(logits.clone())?.chunks(width) {
+                let q = processed(row, 0, &own).map_err(|_| Error::DraftLogits)?;
+                let entropy = q.iter().filter(|&&q| q > 0.0).map(|q| -q * q.ln());
+                found.push(q.iter().copied().fold(0.0, f64::max) as f32);
+                found.push(entropy.sum::<f64>() as f32);
+            }
+            let found = Tensor::<1>::from_floats(found.as_slice(), &logits.device());
+            return Ok(found.reshape([rows, 2]));
+        }
+        let log_q = log_softmax(logits.clone() / own.temperature, 1);
+        let largest = log_q.clone().max_dim(1).exp();
+        let entropy = if self.asked.by == Some(StopBy::Entropy) {
+            // What is impossible adds nothing.
+            -(log_q.clone().exp() * log_q.clamp_min(-1e4)).sum_dim(1)
+        } else {
+            largest.zeros_like()
+        };
+        Ok(Tensor::cat(vec![largest, entropy], 1))
     }
 
     /// The token that a step would propose.
@@ -116,15 +200,14 @@ impl Look<'_> {
     /// `min(1, q(y) / p(y))` and `Σ min(p, q)` of each step, `[steps, 2]`.
     fn chances(
         &self,
-        sampling: &Sampling,
         steps: &[DraftStep],
         (tokens, known): (&[u32], &[Option<u32>]),
         logits: Tensor<2>,
     ) -> Result<Tensor<2>> {
-        let device = logits.device();
+        let (device, sampling) = (logits.device(), self.asked.sampling);
         let rows = steps.iter().map(|at| at.place + at.step - self.text.first);
         let judges = self.judges.logits(&rows.collect::<Vec<_>>());
-        if sampling.top_k > 0 || sampling.top_p < 1.0 {
+        if is_restricted(sampling) {
             return self.restricted(sampling, tokens, logits, judges);
         }
         let by = sampling.temperature;
@@ -175,28 +258,41 @@ impl Look<'_> {
         }
         Ok(Tensor::<1>::from_floats(found.as_slice(), &device).reshape([rows, 2]))
     }
+
+    /// Of a row of findings; `known` says whether the drafter knows the token.
+    fn seen(&self, row: &[f32], known: bool) -> Result<Seen> {
+        let &[own, before, candidates, sum, ref more @ ..] = row else {
+            unreachable!("a row has four columns");
+        };
+        if sum.is_nan() || sum == f32::INFINITY || candidates == 0.0 {
+            return Err(Error::DraftLogits);
+        }
+        let (held, chances) = more.split_at(if self.asked.holds() { 2 } else { 0 });
+        let (kept, overlap) = match chances {
+            &[kept, overlap] if kept.is_finite() && overlap.is_finite() => (kept, overlap),
+            [] => (0.0, 0.0),
+            _ => return Err(Error::Logits { row: 0 }),
+        };
+        let (confidence, entropy) = match held {
+            &[confidence, entropy] => (f64::from(confidence), f64::from(entropy)),
+            _ => (0.0, 0.0),
+        };
+        let is_candidate = known && own > f32::NEG_INFINITY;
+        Ok(Seen {
+            rank: is_candidate.then_some(before as usize),
+            candidates: candidates as usize,
+            kept: kept as f64,
+            overlap: overlap as f64,
+            confidence,
+            guess: None,
+            score: acceptance_bound(entropy),
+        })
+    }
 }
 
-/// Of a row of findings; `known` says whether the drafter knows the token.
-fn seen(row: &[f32], known: bool) -> Result<Seen> {
-    let &[own, before, candidates, sum, ref chances @ ..] = row else {
-        unreachable!("a row has four columns, and two more where drafts are drawn");
-    };
-    if sum.is_nan() || sum == f32::INFINITY || candidates == 0.0 {
-        return Err(Error::DraftLogits);
-    }
-    let is_candidate = known && own > f32::NEG_INFINITY;
-    let (kept, overlap) = match chances {
-        &[kept, overlap] if kept.is_finite() && overlap.is_finite() => (kept, overlap),
-        [] => (0.0, 0.0),
-        _ => return Err(Error::Logits { row: 0 }),
-    };
-    Ok(Seen {
-        rank: is_candidate.then_some(before as usize),
-        candidates: candidates as usize,
-        kept: kept as f64,
-        overlap: overlap as f64,
-    })
+/// Whether not every token can be drawn.
+fn is_restricted(sampling: &Sampling) -> bool {
+    sampling.top_k > 0 || sampling.top_p < 1.0
 }
 
 fn column(ids: impl Iterator<Item = u32>, device: &Device) -> Tensor<2, Int> {

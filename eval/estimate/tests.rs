@@ -1,12 +1,14 @@
 use rand::{SeedableRng, rngs::StdRng};
+use spectrain_models::{StopBy, acceptance_bound};
 
 use spectrain_models::Capture;
 
 use super::*;
+use crate::reliability::Reliability;
 use crate::speculate::PassRecord;
 use crate::speculate::{DecodeSettings, Decoder, Generation};
 use crate::statistics::Acceptance;
-use crate::toy::{OWN, Style, TARGET, ToyDrafter, ToyTarget, VOCAB, logits};
+use crate::toy::{OWN, Style, TARGET, ToyDrafter, ToyTarget, VOCAB, guess, logits};
 use crate::verify::VerifierChoice;
 
 const PROMPT: [u32; 3] = [1, 4, 2];
@@ -21,9 +23,13 @@ struct Case {
 
 impl Case {
     fn decode(&self, target: &ToyTarget, seed: u64) -> (Generation, Estimate) {
+        self.decode_with(Style::Own, target, seed)
+    }
+
+    fn decode_with(&self, style: Style, target: &ToyTarget, seed: u64) -> (Generation, Estimate) {
         let capture = Capture::default();
         let decoder = Decoder::new(target, &capture);
-        let mut drafter = ToyDrafter::new(Style::Own);
+        let mut drafter = ToyDrafter::new(style);
         let verifier = VerifierChoice::Exact.at(&self.sampling);
         let settings = DecodeSettings {
             max_new_tokens: self.longest,
@@ -36,6 +42,7 @@ impl Case {
         let generation = decoder.generate(&mut drafter, verifier, &PROMPT, &settings, &mut rng);
         let generation = generation.unwrap();
         let draft = Estimable::of(&self.shape, &self.sampling, verifier).unwrap();
+        let draft = draft.with_confidence();
         let tokens = &generation.tokens;
         let found = match OwnText::read(target, &capture, &PROMPT, tokens, self.longest) {
             Some(text) => estimate(&drafter, &text, &draft).unwrap(),
@@ -118,10 +125,52 @@ fn the_context_of_the_target_ends_a_text_as_in_the_decoder() {
     assert_eq!(found.passes, untimed(&generation.passes));
 }
 
+/// The rules to stop that end some of the toy's chains and not all.
+fn rules() -> Vec<Stop> {
+    let by_head = [0.2, 0.5, 0.8].map(|threshold| (StopBy::Head, threshold));
+    let by_entropy = [0.44, 0.46, 0.48, 0.5].map(|threshold| (StopBy::Entropy, threshold));
+    let rule = |(by, threshold)| Stop { by, threshold };
+    by_head.into_iter().chain(by_entropy).map(rule).collect()
+}
+
+#[test]
+fn chains_that_end_early_are_judged_and_kept_as_the_decoder_does() {
+    let (mut ended, mut compared) = (0, 0);
+    for stop in rules() {
+        for (end, longest) in [(vec![], 40), (vec![3], 40), (vec![0, 3], 7), (vec![], 2)] {
+            let case = Case {
+                shape: DraftShape::Confident { length: 4, stop },
+                sampling: Sampling::GREEDY,
+                stop: end,
+                longest,
+            };
+            let (generation, found) = case.decode(&ToyTarget::default(), 0);
+            let kept = |pass: &PassRecord| [pass.tested, pass.accepted, pass.emitted];
+            let expected: Vec<_> = generation.passes.iter().map(kept).collect();
+            let estimated: Vec<_> = found.passes.iter().map(kept).collect();
+            assert_eq!(estimated, expected, "{stop:?} {longest}");
+            assert!(found.is_as_decoded(&Acceptance::of(&generation.passes)));
+            // All that is drafted in vain is known where nothing was.
+            for (pass, found) in generation.passes.iter().zip(&found.passes) {
+                if pass.accepted == pass.drafted && pass.emitted > pass.accepted {
+                    assert_eq!(found.drafted, pass.drafted);
+                    assert_eq!(found.draft_passes, pass.draft_passes);
+                }
+                ended += usize::from(pass.drafted < 4 && pass.tested == pass.drafted);
+                compared += pass.accepted;
+            }
+        }
+    }
+    assert!(ended > 30 && compared > 20, "{ended} {compared}");
+}
+
 /// The text's probability, and the passes expected for it, summed over all texts of `longest` tokens after the prompt.
-fn by_estimator(longest: usize, length: usize, sampling: Sampling, stop: &[u32]) -> [f64; 2] {
+fn by_estimator(longest: usize, length: usize, (sampling, stop, rule): How) -> [f64; 2] {
     let (target, capture) = (ToyTarget::default(), Capture::default());
-    let shape = DraftShape::Chain { length };
+    let shape = match rule {
+        None => DraftShape::Chain { length },
+        Some(stop) => DraftShape::Confident { length, stop },
+    };
     let verifier = VerifierChoice::Exact.at(&sampling);
     let draft = Estimable::of(&shape, &sampling, verifier).unwrap();
     let mut sums = [0.0; 2];
@@ -148,9 +197,26 @@ fn by_estimator(longest: usize, length: usize, sampling: Sampling, stop: &[u32])
     sums
 }
 
+/// How tokens are drawn, the stop tokens, and where chains end early.
+type How<'a> = (Sampling, &'a [u32], Option<Stop>);
+
+/// The score of the step behind `text`, of which `drafted` tokens are the draft's.
+fn score(text: &[u32], drafted: usize, (sampling, _, rule): How) -> f64 {
+    match rule.map(|rule| rule.by) {
+        None => 1.0,
+        Some(StopBy::Entropy) => {
+            acceptance_bound(sampling.distribution(&logits(text, OWN)).entropy())
+        }
+        Some(StopBy::Head) => (0..=drafted)
+            .map(|step| text.len() - drafted + step)
+            .map(|at| guess((at > text.len() - drafted).then(|| text[at - 1])) as f64)
+            .product(),
+    }
+}
+
 /// Passes that a decoder is expected to take after `text`, by going through every draft, verdict and token.
-fn by_decoder(text: &[u32], limit: usize, length: usize, how: (Sampling, &[u32])) -> f64 {
-    let (sampling, stop) = how;
+fn by_decoder(text: &[u32], limit: usize, length: usize, how: How) -> f64 {
+    let (sampling, stop, rule) = how;
     let stopped = |text: &[u32]| text.last().is_some_and(|last| stop.contains(last));
     if text.len() == limit || stopped(text) {
         return 0.0;
@@ -168,7 +234,8 @@ fn by_decoder(text: &[u32], limit: usize, length: usize, how: (Sampling, &[u32])
             let of = |salt| sampling.distribution(&logits(&text, salt)).probabilities;
             let (p, q) = (of(TARGET), of(OWN));
             let and = |token: usize| [&text[..], &[token as u32]].concat();
-            if step == steps {
+            let ends = rule.is_some_and(|rule| rule.ends(score(&text, step, how)));
+            if step == steps || ends {
                 for (token, p) in p.iter().enumerate() {
                     let behind = by_decoder(&and(token), limit, length, how);
                     passes += chance * *p as f64 * behind;
@@ -205,10 +272,19 @@ fn expected_passes_over_all_texts_are_those_of_a_decoder_that_goes_through_every
         top_k: 3,
         top_p: 0.9,
     };
+    let half = |by, threshold| Some(Stop { by, threshold });
     for sampling in [Sampling::at(1.0), Sampling::at(0.6), restricted] {
-        for (length, stop) in [(1, &[][..]), (3, &[]), (3, &[2]), (6, &[0, 4])] {
+        for (length, stop, rule) in [
+            (1, &[][..], None),
+            (3, &[], None),
+            (3, &[2], None),
+            (6, &[0, 4], None),
+            (3, &[2], half(StopBy::Entropy, 0.5)),
+            (3, &[2], half(StopBy::Head, 0.5)),
+        ] {
             let longest = 5;
-            let [all, estimated] = by_estimator(longest, length, sampling, stop);
+            let how = (sampling, stop, rule);
+            let [all, estimated] = by_estimator(longest, length, how);
             assert!((all - 1.0).abs() < 1e-5, "{all}");
             // The first token comes from the prompt's pass.
             let limit = PROMPT.len() + longest;
@@ -218,7 +294,7 @@ fn expected_passes_over_all_texts_are_those_of_a_decoder_that_goes_through_every
             let decoded: f64 = (first.iter().enumerate())
                 .map(|(token, &p)| {
                     let text = [&PROMPT[..], &[token as u32]].concat();
-                    p as f64 * by_decoder(&text, limit, length, (sampling, stop))
+                    p as f64 * by_decoder(&text, limit, length, how)
                 })
                 .sum();
             assert!(
@@ -291,6 +367,74 @@ fn accepted_steps_are_those_that_the_analytic_rate_expects() {
     }
     let (alpha, analytic) = (kept / judged, expected / judged);
     assert!((alpha - analytic).abs() < 0.01, "{alpha} {analytic}");
+}
+
+#[test]
+fn confidence_is_compared_with_what_was_kept_of_the_steps_that_were_judged() {
+    for temperature in [0.0, 0.7] {
+        let tree = StaticTree::chain(3);
+        let children = Children::Top;
+        let case = Case {
+            shape: DraftShape::Static { tree, children },
+            sampling: Sampling::at(temperature),
+            stop: Vec::new(),
+            longest: 60,
+        };
+        let own = Sampling::at(if temperature == 0.0 { 1.0 } else { temperature });
+        let (mut expected, mut head) = (Reliability::default(), Reliability::default());
+        let (mut found, mut judged) = ([Reliability::default(), Reliability::default()], 0);
+        for seed in 0..20 {
+            let (generation, estimate) = case.decode(&ToyTarget::default(), seed);
+            let text = [&PROMPT[..], &generation.tokens].concat();
+            let mut place = PROMPT.len();
+            for pass in &generation.passes {
+                for step in 0..pass.tested {
+                    let q = own.distribution(&logits(&text[..=place + step], OWN));
+                    let largest = q.probabilities.iter().copied().fold(0.0, f32::max);
+                    let right = f64::from(u8::from(step < pass.accepted));
+                    expected.add(largest as f64, 1.0, right);
+                    let before = (step > 0).then(|| text[place + step]);
+                    head.add(guess(before) as f64, 1.0, right);
+                    judged += 1;
+                }
+                place += pass.emitted;
+            }
+            found[0].merge(&estimate.likeliest);
+            found[1].merge(&estimate.head);
+        }
+        assert!(judged > 100, "{judged}");
+        for (found, expected) in found.iter().zip([&expected, &head]) {
+            let (found, expected) = (found.ece().unwrap(), expected.ece().unwrap());
+            assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_drafter_that_is_the_target_knows_itself_and_a_flatter_one_does_not() {
+    let likeliest = DraftShape::Static {
+        tree: StaticTree::chain(4),
+        children: Children::Top,
+    };
+    for shape in [DraftShape::Chain { length: 4 }, likeliest] {
+        let case = Case {
+            shape,
+            sampling: Sampling::at(0.3),
+            stop: Vec::new(),
+            longest: 60,
+        };
+        let error = |style| {
+            let mut pooled = Reliability::default();
+            for seed in 0..150 {
+                let (_, found) = case.decode_with(style, &ToyTarget::default(), seed);
+                pooled.merge(&found.likeliest);
+            }
+            pooled.ece().unwrap()
+        };
+        let (same, other) = (error(Style::Oracle), error(Style::Own));
+        assert!(same < 0.02, "{same}");
+        assert!(other > 0.2, "{other}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::evaluate::contender::{Contender, rounds};
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
 use crate::evaluate::talks::{Talks, WarmUp};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
+use crate::reliability::CalibrationReport;
 use crate::sampling_test::{SamplingReport, SamplingTest};
 use crate::speculate::queue::PromptQueue;
 use crate::speculate::{DecodeSettings, Decoder};
@@ -98,16 +99,17 @@ impl<'a> Rounds<'a> {
         Ok(talks.answers())
     }
 
-    /// What the same outputs say of the drafter without decoding; nothing where that cannot be said.
+    /// What the same outputs say of the drafter without decoding: its acceptance, and how it knows itself; nothing where that
+    /// cannot be said.
     pub(super) fn estimates(
         &mut self,
         decoder: &Decoder,
         proposer: &dyn Proposer,
         outputs: &[Vec<Answer>],
         draft: Option<Estimable>,
-    ) -> Result<Option<EstimateReport>> {
+    ) -> Result<(Option<EstimateReport>, Option<CalibrationReport>)> {
         let Some(draft) = draft.filter(|_| proposer.follows_text()) else {
-            return Ok(None);
+            return Ok((None, None));
         };
         let (sets, longest) = (self.sets, self.settings.max_new_tokens);
         let clock = Instant::now();
@@ -131,7 +133,9 @@ impl<'a> Rounds<'a> {
             }
         }
         let seconds = clock.elapsed().as_secs_f64();
-        Ok(EstimateReport::of(&found, seconds, self.settings.seed))
+        let seed = self.settings.seed;
+        let calibration = Compared::calibration(&found, seed);
+        Ok((EstimateReport::of(&found, seconds, seed), calibration))
     }
 
     fn advance(&mut self, dataset: &str, what: &str) {

@@ -4,6 +4,7 @@ use spectrain_models::{DraftShape, Sampling};
 use crate::draft::{DraftChoice, MeasuredOn};
 use crate::groups::Thinking;
 use crate::speculate::DecodeSettings;
+use crate::token_class::TokenClasses;
 use crate::verify::VerifierChoice;
 
 /// Tokens decoded before anything is measured, in which a device compiles and tunes its kernels.
@@ -16,7 +17,7 @@ pub struct EvaluateSettings {
     pub samplings: Vec<Sampling>,
     /// What is drafted.
     pub drafts: Vec<DraftChoice>,
-    /// What calibrated trees are measured on.
+    /// What calibrated trees and tuned thresholds are found on.
     pub calibration: CalibrationPrompts,
     /// Sequences decoded at a time, at least 1, with a drafter and without.
     pub batch_size: usize,
@@ -26,6 +27,8 @@ pub struct EvaluateSettings {
     pub stop: Vec<u32>,
     /// The tokens around what the target thinks, where its tokenizer has them.
     pub thinking: Option<Thinking>,
+    /// What kind of token each is, where acceptance is wanted by it.
+    pub classes: Option<TokenClasses>,
     /// What decides.
     pub verifier: VerifierChoice,
     /// Whether the prompts are also continued without a drafter, for the speed-up and the greedy comparison, and sampled
@@ -35,10 +38,10 @@ pub struct EvaluateSettings {
     pub seed: u64,
 }
 
-/// Prompts to calibrate trees on.
+/// Prompts to calibrate trees and tune thresholds on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CalibrationPrompts {
-    /// Tokens of each prompt; as many are used as a tree asks for.
+    /// Tokens of each prompt; as many are used as a draft asks for.
     pub prompts: Vec<Vec<u32>>,
     /// Which prompts these are.
     pub measured_on: MeasuredOn,

@@ -1,7 +1,7 @@
-use spectrain_models::Capture;
+use spectrain_models::{Capture, StopBy};
 
 use super::*;
-use crate::draft::{ChainTokens, MeasuredOn};
+use crate::draft::{ChainTokens, MeasuredOn, Threshold};
 use crate::toy::{Style, ToyDrafter, ToyTarget};
 use crate::verify::VerifierChoice;
 
@@ -35,6 +35,7 @@ fn settings() -> EvaluateSettings {
         max_new_tokens: 24,
         stop: Vec::new(),
         thinking: None,
+        classes: None,
         verifier: VerifierChoice::Exact,
         baseline: true,
         seed: 11,
@@ -359,7 +360,52 @@ fn a_tree_is_not_calibrated_on_nothing() {
     let error = evaluated(Style::Own, &settings).unwrap_err().to_string();
     assert_eq!(
         error,
-        "`drafts`: expected prompts to calibrate a tree on, found none"
+        "`drafts`: expected prompts to calibrate a tree or tune a threshold on, found none"
+    );
+}
+
+#[test]
+fn a_threshold_is_tuned_and_the_report_says_how() {
+    let settings = EvaluateSettings {
+        drafts: vec![DraftChoice::Confident {
+            length: 4,
+            by: StopBy::Entropy,
+            threshold: Threshold::Tuned,
+        }],
+        calibration: CalibrationPrompts {
+            prompts: vec![vec![4, 4], vec![0, 3], vec![2]],
+            measured_on: MeasuredOn::Others,
+        },
+        max_new_tokens: 40,
+        ..settings()
+    };
+    let evaluation = evaluated(Style::Own, &settings).unwrap();
+    assert!(evaluation.greedy.differences.is_empty());
+    for setting in &evaluation.settings {
+        let DraftReport::Confident {
+            threshold,
+            tuned: Some(tuned),
+            ..
+        } = &setting.draft
+        else {
+            panic!("{:?}", setting.draft);
+        };
+        assert_eq!((tuned.prompts, tuned.measured_on), (3, MeasuredOn::Others));
+        assert!((0.0..1.0).contains(threshold) && tuned.cost > 0.0);
+        assert!(tuned.speed >= tuned.speed_to_the_end);
+        let estimate = setting.estimate.as_ref().unwrap();
+        assert!(!estimate.is_surprising(), "{estimate:?}");
+    }
+    let report =
+        crate::report::Report::new(Default::default(), Default::default(), evaluation.settings);
+    let text = report.to_markdown();
+    assert!(
+        text.contains("chain 4 by entropy at a tuned threshold |"),
+        "{text}"
+    );
+    assert!(
+        text.contains("tuned on 3 prompts that are not evaluated"),
+        "{text}"
     );
 }
 

@@ -1,9 +1,11 @@
 use super::*;
 use crate::curves::ValidationPoint;
 use crate::groups::GroupReport;
+use crate::reliability::{CalibrationReport, Reliability};
 use crate::report::SettingReport;
 use crate::report::examples;
 use crate::sample::report::{SamplePass, SampleReport};
+use crate::token_class::{ClassReport, TokenClass};
 
 /// A name that would end whatever it stands in.
 const HOSTILE: &str = "\"'><script>alert(1)</script><!-- ]]> &amp; \u{202e}\u{0} </style>`|";
@@ -47,6 +49,18 @@ fn hostile() -> Report {
         setting.verifier = text();
         setting.overall.name = text();
         setting.datasets[0].name = text();
+        let class = |class: TokenClass| ClassReport {
+            name: class.name().into(),
+            judged: 4,
+            accepted: 1,
+            alpha: 0.25,
+            alpha_ci95: Some([0.125, 0.5]),
+        };
+        setting.token_classes = TokenClass::ALL.map(class).to_vec();
+        let mut steps = Reliability::default();
+        steps.add(0.25, 8.0, 4.0);
+        steps.add(0.75, 8.0, 6.0);
+        setting.calibration = CalibrationReport::of(&[[&steps, &steps]], 1);
         for column in [
             "category",
             "language",
@@ -152,8 +166,9 @@ fn the_page_loads_nothing_and_names_every_chart() {
         .iter()
         .filter(|tag| tag.contains("role=\"img\""))
         .collect();
-    // How deep, how many, five columns of groups, the place in the output, and what to deploy; of each of two stages two curves.
-    assert_eq!(named.len(), 2 + 5 + 1 + 1 + 2 * 2);
+    // How deep, how many, five columns of groups, the place in the output, the token, the drafter's confidence and its head's,
+    // and what to deploy; of each of two stages two curves.
+    assert_eq!(named.len(), 2 + 5 + 1 + 1 + 2 + 1 + 2 * 2);
     let decoration = charts
         .iter()
         .filter(|tag| tag.contains("aria-hidden=\"true\""));
@@ -196,6 +211,36 @@ fn the_figures_are_those_of_the_report() {
         "points=\"60.0,12.0 243.0,12.0 426.0,122.0\"",
         // No pass without an accepted token, and half of them with one and two each.
         "<td class=\"n\">0</td><td class=\"n\">50</td><td class=\"n\">50</td>",
+    ] {
+        assert!(page.contains(told), "no {told}: {page}");
+    }
+}
+
+#[test]
+fn confidence_is_drawn_against_the_diagonal_with_its_counts() {
+    let page = page(&[("a".into(), hostile())], &[]);
+    for told in [
+        "class=\"diagonal\"",
+        // Confidence of a quarter is half right: above the diagonal. Three quarters are three quarters right: on it.
+        "points=\"143.0,152.0 325.0,82.0\"",
+        ">8</text>",
+        "expected calibration error 0.125, 16 steps",
+        "<td class=\"n\">25.0</td><td class=\"n\">50.0</td>",
+        "<h2 id=\"confidence\">Does the drafter know itself?</h2>",
+    ] {
+        assert!(page.contains(told), "no {told}: {page}");
+    }
+    let without = super::page(&[("a".into(), examples::report())], &[]);
+    assert!(!without.contains("id=\"confidence\""));
+}
+
+#[test]
+fn classes_of_tokens_have_a_bar_each() {
+    let page = page(&[("a".into(), hostile())], &[]);
+    for told in [
+        "α by what the target&#39;s token is",
+        ">part of a character</text>",
+        "<td class=\"n\">4</td><td class=\"n\">1</td><td class=\"n\">25 [12, 50]</td>",
     ] {
         assert!(page.contains(told), "no {told}: {page}");
     }

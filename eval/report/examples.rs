@@ -71,7 +71,9 @@ pub(crate) fn report() -> Report {
         overall,
         sampling: None,
         estimate: None,
+        calibration: None,
         groups: Groups::default(),
+        token_classes: Vec::new(),
     };
     let target = TargetReport {
         model: "Qwen/Qwen3-0.6B".into(),

@@ -214,7 +214,7 @@ impl<'a> Lane<'a> {
         };
         record.drafted = now.draft.len();
         record.depth = depth(&now.draft);
-        record.draft_passes = proposer.passes(now.steps);
+        record.draft_passes = proposer.passes(settings.draft.asked(now.steps, record.depth));
         record.tested = if committed < emitted.len() {
             committed - 1
         } else {

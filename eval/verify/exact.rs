@@ -2,7 +2,8 @@
 //! of their chances, each weighed by its probability.
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
-    Children, Distribution, Draft, DraftRequest, DraftShape, Proposal, Sampling, StaticTree, build,
+    Children, Distribution, Draft, DraftRequest, DraftShape, Proposal, Sampling, StaticTree, Stop,
+    StopBy, build,
 };
 
 use super::chance::Chance;
@@ -367,11 +368,12 @@ fn the_trees_of_every_deterministic_shape_leave_the_distribution_of_the_target()
 
 #[test]
 fn chains_that_end_by_what_was_drafted_before_leave_the_distribution_of_the_target() {
-    for min_confidence in [0.2, 0.5, 0.8] {
-        let shape = DraftShape::Confident {
-            length: 3,
-            min_confidence,
-        };
+    // The entropies of the toy are such that each of these ends some chains and not all.
+    let by_head = [0.2, 0.5, 0.8].map(|threshold| (StopBy::Head, threshold));
+    let by_entropy = [0.48, 0.5, 0.52, 0.6].map(|threshold| (StopBy::Entropy, threshold));
+    for (by, threshold) in by_head.into_iter().chain(by_entropy) {
+        let stop = Stop { by, threshold };
+        let shape = DraftShape::Confident { length: 3, stop };
         for sampling in samplings() {
             let make = shaped(shape.clone(), 3, sampling, 4);
             assert_lossless(make, REJECTION, 3, &sampling, 4);

@@ -13,7 +13,7 @@ use crate::draft_tree::largest;
 use crate::drafter::{Drafter, walk};
 use crate::error::Result;
 use crate::frozen::Frozen;
-use crate::known_text::{DraftStep, KnownText, TakeLogits};
+use crate::known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 use crate::language_model::logits;
 use crate::mask::token_ids;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
@@ -160,17 +160,30 @@ impl Drafter for DFlash {
         let context = self.context(&text.features(0, text.rows()), text.row(&device));
         let slots = text.depth.min(self.frozen.config.slots());
         for places in text.groups() {
-            let read = self.slots_behind(text, &places, &context, slots);
-            let steps = places.iter().enumerate().flat_map(|(block, &place)| {
-                let known = text.known(place).min(slots);
-                (0..known).map(move |step| (DraftStep { place, step }, block * slots + step))
-            });
-            let (steps, rows): (Vec<_>, Vec<_>) = steps.unzip();
-            let rows: Vec<i64> = rows.into_iter().map(|row| row as i64).collect();
-            let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &device);
+            let (hidden, previous) = self.slots_behind(text, &places, &context, slots);
+            let read: Tensor<2> = self.widened(hidden, previous).flatten(0, 1);
+            let (steps, rows) = known_slots(text, &places, slots, &device);
             let read = read.select(0, rows);
             let head = self.head().cast(read.dtype());
             take(&steps, read.matmul(head).cast(DType::F32));
+        }
+    }
+
+    fn guesses_along(&self, text: &KnownText, take: &mut TakeGuesses) {
+        if self.confidence_head.is_none() {
+            return;
+        }
+        let device = self.fc.weight.device();
+        let context = self.context(&text.features(0, text.rows()), text.row(&device));
+        let slots = text.depth.min(self.frozen.config.slots());
+        for places in text.groups() {
+            let (hidden, previous) = self.slots_behind(text, &places, &context, slots);
+            let Some(logits) = self.confidence_logits(hidden, previous) else {
+                return;
+            };
+            let (steps, rows) = known_slots(text, &places, slots, &device);
+            let guesses: Tensor<1> = sigmoid(logits).flatten(0, 1);
+            take(&steps, host_f32(guesses.select(0, rows)));
         }
     }
 
@@ -187,6 +200,21 @@ impl Drafter for DFlash {
     }
 }
 
+/// The steps behind `places` whose tokens are known, and the row of each among `slots` slots for each place.
+fn known_slots(
+    text: &KnownText,
+    places: &[usize],
+    slots: usize,
+    device: &Device,
+) -> (Vec<DraftStep>, Tensor<1, Int>) {
+    let steps = places.iter().enumerate().flat_map(|(block, &place)| {
+        let known = text.known(place).min(slots);
+        (0..known).map(move |step| (DraftStep { place, step }, (block * slots + step) as i64))
+    });
+    let (steps, rows): (Vec<_>, Vec<i64>) = steps.unzip();
+    (steps, Tensor::from_ints(rows.as_slice(), device))
+}
+
 /// What decides on the logits behind some nodes of one depth: the slots up to theirs, and the tokens before each.
 struct Behind {
     /// `[nodes, slots, d_model]`
@@ -196,18 +224,18 @@ struct Behind {
 }
 
 impl DFlash {
-    /// What the head reads of the slots of blocks behind `places` of a text, when the tokens before each slot are the text's.
+    /// The hidden states of the slots of blocks behind `places` of a text, and the token before each slot, which is the text's.
     ///
     /// # Shapes
     /// - context: `[1, seq, d_model]`
-    /// - output: `[places * slots, d_model or d_model + rank]`
+    /// - output: `[places, slots, d_model]` and `[places, slots]`
     fn slots_behind(
         &self,
         text: &KnownText,
         places: &[usize],
         context: &Tensor<3>,
         slots: usize,
-    ) -> Tensor<2> {
+    ) -> (Tensor<3>, Tensor<2, Int>) {
         let (device, config) = (context.device(), &self.frozen.config);
         let first = config.first_slot();
         let size = first + slots;
@@ -237,8 +265,7 @@ impl DFlash {
         let tokens = token_ids(&tokens, &device).reshape([places.len(), size]);
         let hidden = self.hidden(context.clone(), tokens, &layout);
         let previous = token_ids(&previous, &device).reshape([places.len(), slots]);
-        let read = self.widened(hidden.narrow(1, first, slots), previous);
-        read.flatten(0, 1)
+        (hidden.narrow(1, first, slots), previous)
     }
 
     /// What decides on the logits behind `nodes`, or behind the anchor if there are none.

@@ -372,7 +372,10 @@ fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound
         let request = DraftRequest {
             shape: DraftShape::Confident {
                 length: 5,
-                min_confidence: bound,
+                stop: Stop {
+                    by: StopBy::Head,
+                    threshold: bound,
+                },
             },
             length: 9,
             sampling: Sampling::at(1.0),
@@ -387,6 +390,41 @@ fn a_confident_chain_ends_where_the_product_of_its_guesses_falls_below_the_bound
         let draft = build(&request, &vocabulary, &mut Table::new(6, 2));
         assert_eq!(draft.len(), 5);
     }
+}
+
+#[test]
+fn a_chain_ends_before_a_step_whose_entropy_bounds_acceptance_too_low() {
+    let mut ended = 0;
+    for (temperature, vocab) in [0.0, 1.0, 0.5]
+        .into_iter()
+        .flat_map(|t| (3..9).map(move |v| (t, v)))
+    {
+        let sampling = Sampling::at(temperature);
+        let own = if sampling.is_greedy() {
+            Sampling::at(1.0)
+        } else {
+            sampling
+        };
+        for percent in [0, 100].into_iter().chain(30..70) {
+            let stop = Stop {
+                by: StopBy::Entropy,
+                threshold: f64::from(percent) / 100.0,
+            };
+            let shape = DraftShape::Confident { length: 5, stop };
+            let mut table = Table::new(vocab, 3);
+            let draft = built(shape.clone(), 9, sampling, &mut table);
+            let bound = |step: usize| {
+                let row = table.row(&draft.tokens[..step]);
+                acceptance_bound(own.distribution(&row).entropy())
+            };
+            assert!((0..draft.len()).all(|step| !stop.ends(bound(step))));
+            assert!(draft.len() == 5 || stop.ends(bound(draft.len())));
+            // The step that was not drafted has taken a pass.
+            assert_eq!(table.calls.len(), shape.asked(5, draft.len()));
+            ended += usize::from((1..5).contains(&draft.len()));
+        }
+    }
+    assert!(ended > 10, "{ended}");
 }
 
 /// Logits of a drafter that breaks at some depth.

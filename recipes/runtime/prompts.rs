@@ -22,16 +22,13 @@ pub fn split(prompts: Vec<Prompt>, count: usize) -> (Vec<Prompt>, Vec<Vec<u32>>)
     (judged, others)
 }
 
-/// As many prompts as `table` calibrates trees on, of `others` or, without any, of those evaluated.
+/// As many prompts as `table` calibrates trees and tunes thresholds on, of `others` or, without any, of those evaluated.
 pub fn calibration(
     others: Vec<Vec<u32>>,
     sets: &[PromptSet],
     table: &EvaluateTable,
 ) -> CalibrationPrompts {
-    let wanted = table.drafts.iter().filter_map(|draft| match draft {
-        DraftChoice::Calibrated(calibration) => Some(calibration.prompts),
-        _ => None,
-    });
+    let wanted = table.drafts.iter().filter_map(DraftChoice::prompts);
     let (from, measured_on) = if others.is_empty() {
         let evaluated = sets.iter().flat_map(|set| &set.prompts);
         let evaluated = evaluated.map(|prompt| prompt.tokens.clone());

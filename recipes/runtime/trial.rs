@@ -8,11 +8,12 @@ use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::{DType, ModelFolder, seal};
-use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_data::tokenizer::{Continuation, Special, Tokenizer};
 use spectrain_eval::{
     CalibrationPrompts, Comparison, Contender, DraftReport, DrafterReport, EvaluateSettings,
     Evaluation, LosslessReport, PassRecord, PromptSet, Recommendation, Report, Sample,
-    SampleReport, SettingReport, TargetReport, Thinking, evaluate_all, samples,
+    SampleReport, SettingReport, TargetReport, Thinking, TokenClass, TokenClasses, evaluate_all,
+    samples,
 };
 
 use crate::cli::progress::Output;
@@ -160,6 +161,7 @@ impl Trial<'_> {
         let tokenizer = Tokenizer::from_folder(&target.folder)?;
         let settings = EvaluateSettings {
             thinking: thinking(&tokenizer),
+            classes: Some(classes(&tokenizer)),
             ..self.settings(&opened)
         };
         let several = self.targets.len() > 1;
@@ -284,6 +286,7 @@ impl Trial<'_> {
                 Ends::AtLength => Vec::new(),
             },
             thinking: None,
+            classes: None,
             verifier: self.table.verifier.into(),
             baseline: self.table.baseline,
             seed: self.table.seed,
@@ -296,6 +299,17 @@ fn told(samples: &[Sample], tokenizer: &Tokenizer) -> Result<Vec<SampleReport>> 
     let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep);
     let told = samples.iter().map(|sample| sample.told(text));
     Ok(told.collect::<Result<_, _>>()?)
+}
+
+/// What kind of token each is.
+fn classes(tokenizer: &Tokenizer) -> TokenClasses {
+    let tokens = tokenizer.continuations().into_iter();
+    tokens
+        .map(|token| match token {
+            Continuation::Text(text) => TokenClass::of(&text),
+            Continuation::Special => TokenClass::Special,
+        })
+        .collect()
 }
 
 /// The tokens around what a target thinks, where it has both.

@@ -66,6 +66,7 @@ fn settings(temperature: f64) -> EvaluateSettings {
         batch_size: 1,
         max_new_tokens: 9,
         stop: vec![3],
+        classes: None,
         thinking: None,
         verifier: VerifierChoice::Exact,
         baseline: true,

@@ -144,7 +144,7 @@ fn shape(arguments: &GenerateArguments) -> Result<Option<DraftShape>> {
         (Some(choice), _) => match choice.shape() {
             Some(shape) => Ok(Some(shape)),
             None => {
-                let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, whose report has its paths";
+                let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, and a threshold tuned, whose report has them";
                 Err(Misuse(message.into()).into())
             }
         },

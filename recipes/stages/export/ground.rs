@@ -8,7 +8,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{Estimable, OwnText, estimate};
 use spectrain_models::{
     Distribution, Draft, DraftRequest, DraftShape, Features, KnownText, Proposal, Proposer,
-    Sampling, TakeLogits, TargetParts,
+    Sampling, TakeGuesses, TakeLogits, TargetParts,
 };
 
 use crate::families::trained::Trained;
@@ -143,6 +143,10 @@ impl Proposer for Recorder {
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         self.inner.along(text, take);
+    }
+
+    fn guesses_along(&self, text: &KnownText, take: &mut TakeGuesses) {
+        self.inner.guesses_along(text, take);
     }
 
     fn follows_text(&self) -> bool {
