@@ -5,8 +5,6 @@ use std::ops::Add;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use crate::statistics::Acceptance;
-
 /// Tokens that decoding passes emitted, and how many passes these were. Of passes that are only expected they are no whole
 /// numbers. In JSON `[tokens, passes]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -19,14 +17,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of some passes.
-    pub(crate) fn of(acceptance: &Acceptance) -> Self {
-        Self {
-            tokens: acceptance.emitted,
-            passes: acceptance.passes,
-        }
-    }
-
     /// τ. `None` without passes.
     pub(crate) fn tau(self) -> Option<f64> {
         (self.passes > 0.0).then(|| self.tokens / self.passes)

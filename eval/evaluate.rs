@@ -6,7 +6,6 @@ use spectrain_models::{Children, DraftShape, Proposer, Sampling};
 use crate::bootstrap::bootstrap;
 use crate::calibrate::measure as measure_ranks;
 use crate::cost::Cost;
-use crate::counts::Counts;
 use crate::deploy::measure::{Deployment, Judged};
 use crate::deploy::report::Recommendation;
 use crate::draft::{DraftChoice, DraftReport};
@@ -418,7 +417,7 @@ impl Measured {
     /// Adds a turn that was not decoded.
     pub(crate) fn add_expected(&mut self, turn: &Estimate) {
         self.acceptance.merge(&turn.acceptance);
-        self.decoded.turns.push(Counts::of(&turn.acceptance));
+        self.decoded.turns.push(turn.acceptance.counts());
     }
 
     /// Draft steps that were judged.

@@ -248,6 +248,7 @@ mod tests {
             max_new_tokens: 24,
             stop: Vec::new(),
             thinking: None,
+            classes: None,
             verifier: VerifierChoice::Exact,
             baseline: false,
             seed: 3,

@@ -1,4 +1,5 @@
 //! What the passes of the decoder say of a drafter.
+use crate::counts::Counts;
 use crate::speculate::PassRecord;
 
 /// Counts over decoding passes, from which the acceptance statistics follow. Of passes that were not decoded but are expected,
@@ -64,6 +65,14 @@ impl Acceptance {
         let mut pooled = Self::default();
         parts.into_iter().for_each(|part| pooled.merge(part));
         pooled
+    }
+
+    /// Tokens emitted, and passes.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            tokens: self.emitted,
+            passes: self.passes,
+        }
     }
 
     /// τ: tokens emitted per pass. `None` without passes.

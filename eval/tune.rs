@@ -10,7 +10,8 @@ use spectrain_models::{DraftShape, Proposer, Sampling, Stop, StopBy};
 use crate::cost::Cost;
 use crate::draft::{MeasuredOn, TunedReport};
 use crate::error::{Error, Result};
-use crate::estimate::{Estimable, Foreseen, OwnText, foresee};
+use crate::estimate::text::OwnText;
+use crate::estimate::{Estimable, Foreseen, foresee};
 use crate::speculate::{DecodeSettings, Decoder, Generation};
 use crate::verify::VerifierChoice;
 

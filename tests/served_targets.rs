@@ -77,7 +77,7 @@ fn states_that_are_not_what_they_should_be_are_refused_before_training() {
     let workspace = Workspace::new();
     for (wrong, words) in [
         (Wrong::Zeros, "all 0"),
-        (Wrong::NoNumber, "finite"),
+        (Wrong::NoNumber, "expected numbers"),
         (Wrong::NormedTwice, "not the target's"),
         (Wrong::OneLayerEarly, "not the target's"),
         (Wrong::Permuted, "not the target's"),

@@ -88,6 +88,19 @@ impl<'a> Asked<'a> {
                 bail!("`{key}` is missing, which `features.mode = \"served\"` needs");
             }
         }
+        let evaluate = &recipe.evaluate;
+        for (key, is_there) in [
+            ("evaluate.prompts", !evaluate.sets().is_empty()),
+            ("evaluate.targets", !evaluate.targets.is_empty()),
+            ("evaluate.training_free", !evaluate.training_free.is_empty()),
+        ] {
+            if is_there {
+                bail!(
+                    "`{key}`: expected none with `features.mode = \"served\"`, where the servers' answers to `data.eval` are what drafters are \
+                     judged by; `evaluate --server` measures more"
+                );
+            }
+        }
         if recipe.features.under_way == 0 {
             bail!("`features.under_way`: expected at least 1, found 0");
         }

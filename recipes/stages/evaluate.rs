@@ -93,6 +93,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
         DrafterReport {
             kind: parts.drafter.kind().into(),
             parameters: parts.drafter.parameters(),
+            one_pass: session.passes(2) == 1,
             ..DrafterReport::default()
         },
         Vec::new(),

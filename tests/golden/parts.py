@@ -35,9 +35,7 @@ LINEAR = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
-VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-
-# name -> (class of the model, of its configuration, its own settings)
+# name -> (class of the model, its settings)
 TARGETS = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**TEXT, **EXPERTS, "tie_word_embeddings": False}),
     "qwen3_next": (
@@ -50,7 +48,7 @@ TARGETS = {
         {**TEXT, "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False},
     ),
     "gemma3": ("Gemma3ForCausalLM", {**TEXT, "query_pre_attn_scalar": 8}),
-    "gemma4": ("Gemma4ForCausalLM", {**TEXT, "final_logit_softcapping": None}),
+    "gemma4": ("Gemma4ForCausalLM", {**TEXT, "final_logit_softcapping": None, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 4}),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",
         {
@@ -134,7 +132,7 @@ def write(name, model_class, settings):
 
     # Of the weights the three are kept in one shard; the other one is named and not there.
     tensors = load_file(folder / "model.safetensors")
-    parts = {key: value for key, value in tensors.items() if ".layers." not in key and "rotary" not in key}
+    parts = {key: value for key, value in tensors.items() if key.endswith(("embed_tokens.weight", "model.norm.weight", "lm_head.weight"))}
     (folder / "model.safetensors").unlink()
     (folder / "generation_config.json").unlink(missing_ok=True)
     save_file(parts, folder / "model-00001-of-00002.safetensors", metadata={"format": "pt"})

@@ -265,7 +265,10 @@ impl EvaluateArguments {
         }
         let table = EvaluateTable {
             targets: self.targets.iter().skip(1).cloned().collect(),
-            prompts: Prompts::Sets(self.prompts.clone()),
+            prompts: match &self.prompts[..] {
+                [] => EvaluateTable::default().prompts,
+                given => Prompts::Sets(given.to_vec()),
+            },
             count: Some(self.count.unwrap_or(COUNT)),
             temperatures: match &self.temperatures[..] {
                 [] => EvaluateTable::default().temperatures,

@@ -238,7 +238,7 @@ impl Collector<'_> {
                         bail!("the server `{url}`, sample {sample}, {tried} times: {reason}");
                     }
                     self.queue.lock().again.insert(sample, *tried);
-                    self.queue.changed.notify_one();
+                    self.queue.changed.notify_all();
                 }
             }
         }

@@ -78,6 +78,7 @@ impl EvaluateArguments {
             kind: parts.drafter.kind().into(),
             path: at.name(&drafter),
             parameters: parts.drafter.parameters(),
+            one_pass: session.passes(2) == 1,
             sha256: target::sha256_of_drafter(&drafter)?,
         };
         let mut report = Report::new(target, drafter, found);
@@ -88,7 +89,7 @@ impl EvaluateArguments {
         report.recipe = json!({ "evaluate": table });
         report.device = device_report(name);
         if let Some(out) = &self.out {
-            write(&report, out)?;
+            write(&report, out, Vec::new())?;
         }
         print(shown(&report))
     }
