@@ -31,7 +31,7 @@ mod talks;
 mod tests;
 
 /// What an evaluation found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evaluation {
     /// One for each sampling and draft, in that order.
     pub settings: Vec<SettingReport>,
@@ -63,13 +63,7 @@ pub fn evaluate<'p>(
         choice.suits(proposers[0].as_ref())?;
     }
     let mut rounds = Rounds::new(decoder, sets, settings, progress);
-    let mut evaluation = Evaluation {
-        settings: Vec::new(),
-        shapes: Vec::new(),
-        outputs: Vec::new(),
-        greedy: Comparison::default(),
-        recommended: Vec::new(),
-    };
+    let mut evaluation = Evaluation::default();
     for sampling in &settings.samplings {
         let plain = settings.baseline.then(|| rounds.plain(decoder, sampling));
         let plain = plain.transpose()?;
