@@ -35,7 +35,7 @@ mod talks;
 mod tests;
 
 /// What an evaluation found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evaluation {
     /// One for each sampling and draft, in that order.
     pub settings: Vec<SettingReport>,

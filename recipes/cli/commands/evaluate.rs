@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::{
-    DraftChoice, DraftCost, DrafterReport, PromptSet, Report, TargetReport, of_servers,
+    DraftChoice, DraftCost, DrafterReport, PromptSet, Recommendation, Report, TargetReport,
+    of_servers,
 };
 use spectrain_models::TrainingFree;
 
@@ -176,11 +177,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     if let Some(sweep) = &sweep {
         report.served = sweep.measure(&table, &report.settings, Output::detect())?;
-        let cost = match report.drafter.one_pass {
-            true => DraftCost::AtOnce,
-            false => DraftCost::ByStep,
-        };
-        let recommended = of_servers(&report.served, cost);
+        let recommended = recommended_by_servers(&report);
         report.settings_recommended.extend(recommended);
     }
     if let Some(out) = &arguments.out {
@@ -188,6 +185,15 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     }
     print(shown(&report))?;
     failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
+}
+
+/// What to deploy by the sweep of the servers.
+fn recommended_by_servers(report: &Report) -> Vec<Recommendation> {
+    let cost = match report.drafter.one_pass {
+        true => DraftCost::AtOnce,
+        false => DraftCost::ByStep,
+    };
+    of_servers(&report.served, cost)
 }
 
 impl EvaluateArguments {
