@@ -84,13 +84,7 @@ pub fn evaluate_all<'p>(
 ) -> Result<Evaluation> {
     check(contenders, sets, settings)?;
     let mut rounds = Rounds::new(decoder, contenders, sets, settings, progress);
-    let mut evaluation = Evaluation {
-        settings: Vec::new(),
-        shapes: Vec::new(),
-        outputs: Vec::new(),
-        greedy: Comparison::default(),
-        recommended: Vec::new(),
-    };
+    let mut evaluation = Evaluation::default();
     for sampling in &settings.samplings {
         let plain = settings.baseline.then(|| rounds.plain(decoder, sampling));
         let plain = plain.transpose()?;

@@ -177,7 +177,9 @@ fn rate(drawn: &[&Counts], class: usize) -> Option<f64> {
     (judged > 0).then(|| accepted as f64 / judged as f64)
 }
 
-/// A pass behind `at` tokens emits the accepted ones and one more, which stands where the step was rejected, if one was.
+/// A pass behind `at` tokens emits the accepted ones and one more, which stands where the step was rejected, if one was. The last
+/// token of an output is left out: kept, it counts as the bonus token and as no step, so that it would only count where it was
+/// rejected.
 fn count(turns: &[Answer], classes: &TokenClasses) -> Counts {
     let mut counts = Counts::default();
     for turn in turns {
@@ -185,7 +187,8 @@ fn count(turns: &[Answer], classes: &TokenClasses) -> Counts {
         // The first token comes from the prompt's pass.
         let mut at = 1;
         for pass in &output.passes {
-            for (step, &token) in output.tokens[at..].iter().take(pass.tested).enumerate() {
+            let judged = pass.tested.min(output.tokens.len() - 1 - at);
+            for (step, &token) in output.tokens[at..].iter().take(judged).enumerate() {
                 let [accepted, judged] = &mut counts[classes.of(token) as usize];
                 *accepted += u64::from(step < pass.accepted);
                 *judged += 1;
@@ -303,7 +306,8 @@ mod tests {
             &[1, 0, 1, 0, 1, 2, 0, 2],
             &[[3, 3, 2], [3, 1, 0], [0, 0, 0], [1, 1, 1]],
         );
-        let two = answer(1, &[0, 7, 0], &[[1, 1, 1]]);
+        // The end of an output is no step, kept or not.
+        let two = answer(1, &[0, 7, 0, 2], &[[1, 1, 1], [1, 1, 0]]);
         let found = by_class(&[vec![one], vec![two]], &classes, 1);
         let named: Vec<_> = found
             .iter()

@@ -135,7 +135,8 @@ impl Walk<'_> {
                 ..drafted.pass(accepted, goes_on)
             };
             if self.confidence {
-                for (step, seen) in drafted.seen.iter().enumerate().take(pass.tested) {
+                let judged = pass.tested.min(drafted.left - 1);
+                for (step, seen) in drafted.seen.iter().enumerate().take(judged) {
                     let kept = f64::from(u8::from(step < pass.accepted));
                     found.add_judged(seen, 1.0, kept);
                 }
@@ -175,9 +176,8 @@ impl Walk<'_> {
                 let is_last = step + 1 == drafted.left;
                 let judged = if is_last { 1.0 - seen.kept } else { 1.0 };
                 overlap += alive * judged * seen.overlap;
-                if self.confidence {
-                    let kept = if is_last { 0.0 } else { seen.kept };
-                    found.add_judged(seen, alive * judged, alive * kept);
+                if self.confidence && !is_last {
+                    found.add_judged(seen, alive, alive * seen.kept);
                 }
                 alive *= seen.kept;
             }
@@ -195,6 +195,9 @@ impl Estimate {
     /// A likeliest token is kept as often as the target says it, so a drafter that knows itself gives it that probability. A
     /// drawn one is kept with `min(1, p / q)`, always if the drafter is as good as the target, so its own probability is no
     /// forecast. There, too, the likeliest token is compared, with the text: the same question at the steps that are judged.
+    ///
+    /// The text's last token is left out: kept, it counts as the bonus token and as no step, so that it would only count where it
+    /// was rejected.
     fn add_judged(&mut self, seen: &Seen, judged: f64, kept: f64) {
         let is_likeliest = f64::from(u8::from(seen.rank == Some(0)));
         self.likeliest

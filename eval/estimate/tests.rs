@@ -388,7 +388,8 @@ fn confidence_is_compared_with_what_was_kept_of_the_steps_that_were_judged() {
             let text = [&PROMPT[..], &generation.tokens].concat();
             let mut place = PROMPT.len();
             for pass in &generation.passes {
-                for step in 0..pass.tested {
+                let last = text.len() - 1 - (place + 1);
+                for step in 0..pass.tested.min(last) {
                     let q = own.distribution(&logits(&text[..=place + step], OWN));
                     let largest = q.probabilities.iter().copied().fold(0.0, f32::max);
                     let right = f64::from(u8::from(step < pass.accepted));

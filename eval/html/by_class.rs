@@ -14,9 +14,14 @@ const BAR: f64 = 17.0;
 const NAME: f64 = 20.0;
 const GAP: f64 = 6.0;
 
+/// The colour, name and figures of a setting.
+type Bar<'a> = (usize, &'a str, &'a ClassReport);
+/// A class with the settings that have it.
+type Group<'a> = (&'static str, Vec<Bar<'a>>);
+
 /// A bar of α with its interval for each class and setting.
 pub(crate) fn figure(panel: &Panel) -> String {
-    let classes: Vec<(&str, Vec<(usize, &str, &ClassReport)>)> = TokenClass::ALL
+    let classes: Vec<Group> = TokenClass::ALL
         .iter()
         .map(|class| (class.name(), bars(panel, class.name())))
         .filter(|(_, bars)| !bars.is_empty())
@@ -66,8 +71,8 @@ pub(crate) fn figure(panel: &Panel) -> String {
     chart.figure(&panel.legend(), &table)
 }
 
-/// Of a class the settings that have it, each with its colour and name.
-fn bars<'a>(panel: &'a Panel, name: &str) -> Vec<(usize, &'a str, &'a ClassReport)> {
+/// Of a class the settings that have it.
+fn bars<'a>(panel: &'a Panel, name: &str) -> Vec<Bar<'a>> {
     let found = panel.series.iter().filter_map(|series| {
         let classes = &series.setting.token_classes;
         let class = classes.iter().find(|class| class.name == name)?;
@@ -99,7 +104,7 @@ fn draw(svg: &mut String, paint: usize, class: &ClassReport, x: &Axis, top: f64)
 }
 
 /// The same as a table and in words.
-fn figures(classes: &[(&str, Vec<(usize, &str, &ClassReport)>)]) -> (Table, String) {
+fn figures(classes: &[Group]) -> (Table, String) {
     let head = [
         "token of the target",
         "setting",
