@@ -38,6 +38,7 @@ Arguments:
 
 Options:
       --plan             Print the resolved recipe, what would run and what it would take, and stop
+      --json             With `--plan`, print it as JSON
       --stage <NAME>     Run only this stage; may be repeated
       --set <KEY=VALUE>  Set one key of the recipe, such as `train.steps=100`; may be repeated
       --device <DEVICE>  `cpu` or `cuda:N` [default: cpu]

@@ -313,7 +313,8 @@ fn learns(context: Context) {
                 ..batch.clone()
             };
             trainee.accumulate(&batch, Statistics::Loss);
-            trainee.update(5e-3, 1.0);
+            // To nothing at the end, so that what it has learnt does not hang on the last draws.
+            trainee.update(5e-3 * (1.0 - step as f64 / steps as f64), 1.0);
         }
         let weights = trainee.weights();
         let graph = tiny::fresh(&config(context), &target, &device.clone().autodiff());

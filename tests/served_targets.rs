@@ -2,12 +2,38 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use spectrain_checkpoints::{NamedTensor, write_folder};
 
 use crate::state_server::{Serving, StateServer, Wrong};
 use crate::workspace::{Outcome, Workspace};
 
 /// The layers that EAGLE-3 reads of the tests' target of six, as vLLM counts them, and the last.
 const IDS: [usize; 3] = [2, 3, 6];
+
+/// A workspace whose target has a final norm that changes what goes through it twice.
+fn with_a_norm() -> Workspace {
+    let workspace = Workspace::new();
+    let folder = workspace.path("target");
+    let (config, mut tensors) = workspace.contents("target");
+    for tensor in tensors
+        .iter_mut()
+        .filter(|tensor| tensor.name == "model.norm.weight")
+    {
+        let values = (0..tensor.shape[0]).map(|at| 0.25 + 0.5 * (at % 5) as f32);
+        *tensor = NamedTensor::from_f32(&tensor.name, tensor.shape.clone(), values.collect());
+    }
+    let files = workspace.files("target");
+    let texts = files.iter().filter(|(name, _)| {
+        !["config.json", "model.safetensors"]
+            .iter()
+            .any(|known| name.ends_with(known))
+    });
+    let texts: Vec<_> = texts
+        .map(|(name, bytes)| (name.to_str().unwrap(), &bytes[..]))
+        .collect();
+    write_folder(&folder, &config, &tensors, &texts).unwrap();
+    workspace
+}
 
 fn serve(workspace: &Workspace, serving: Serving) -> StateServer {
     StateServer::start(
@@ -43,7 +69,7 @@ fn layers_of(workspace: &Workspace) -> Vec<usize> {
 
 #[test]
 fn training_from_served_features_is_training_from_stored_ones() {
-    let workspace = Workspace::new();
+    let workspace = with_a_norm();
     let server = serve(&workspace, Serving::of(&IDS));
     workspace
         .run_recipe(&["features.mode=stored", "name=here"])
@@ -74,7 +100,7 @@ fn training_from_served_features_is_training_from_stored_ones() {
 
 #[test]
 fn states_that_are_not_what_they_should_be_are_refused_before_training() {
-    let workspace = Workspace::new();
+    let workspace = with_a_norm();
     for (wrong, words) in [
         (Wrong::Zeros, "all 0"),
         (Wrong::NoNumber, "expected numbers"),
@@ -120,7 +146,7 @@ fn states_that_are_not_what_they_should_be_are_refused_before_training() {
 
 #[test]
 fn a_state_that_went_through_the_norm_is_found_out() {
-    let workspace = Workspace::new();
+    let workspace = with_a_norm();
     let server = serve(
         &workspace,
         Serving {
@@ -135,7 +161,7 @@ fn a_state_that_went_through_the_norm_is_found_out() {
 
 #[test]
 fn servers_that_fail_cost_no_sample_and_none_comes_twice() {
-    let workspace = Workspace::new();
+    let workspace = with_a_norm();
     let steady = serve(
         &workspace,
         Serving {
@@ -166,8 +192,9 @@ fn servers_that_fail_cost_no_sample_and_none_comes_twice() {
             .as_u64()
             .unwrap()
     );
-    let [requests, _] = steady.most();
+    let [requests, files] = steady.most();
     assert!(requests <= 2, "{requests} requests at once");
+    assert!(files <= 4 * 2 * 2 + 4, "{files} files at once");
     // A run whose servers are gone goes on once they are back, without asking for what it has.
     let before = workspace.manifest("features")["summary"]["servers"].clone();
     assert!(
@@ -178,7 +205,7 @@ fn servers_that_fail_cost_no_sample_and_none_comes_twice() {
 
 #[test]
 fn a_run_whose_servers_die_goes_on_where_it_was() {
-    let workspace = Workspace::new();
+    let workspace = with_a_norm();
     let few = ["features.samples_per_shard=4", "features.under_way=1"];
     let dying = serve(
         &workspace,
@@ -192,7 +219,7 @@ fn a_run_whose_servers_die_goes_on_where_it_was() {
     run(&workspace, &[&server], &few).succeeded();
     let summary = workspace.manifest("features")["summary"].clone();
     assert!(summary["resumed_at"].as_u64().unwrap() >= 4, "{summary}");
-    let whole = Workspace::new();
+    let whole = with_a_norm();
     let server = serve(&whole, Serving::of(&IDS));
     run(&whole, &[&server], &few).succeeded();
     let digest =
@@ -214,7 +241,7 @@ fn a_run_whose_servers_die_goes_on_where_it_was() {
 
 #[test]
 fn what_is_missing_for_servers_is_said_by_the_plan() {
-    let workspace = Workspace::new();
+    let workspace = with_a_norm();
     let plan = |settings: &[&str]| {
         let settings = settings.iter().flat_map(|setting| ["--set", *setting]);
         let words = ["recipe", "recipe.toml", "--plan"]

@@ -77,8 +77,6 @@ impl Serving {
 #[derive(Default)]
 struct Memory {
     requests: usize,
-    /// How often states of each prompt were handed out.
-    handed: BTreeMap<Vec<u32>, usize>,
     under_way: usize,
     most_under_way: usize,
     /// The most files that lay in the folder.
@@ -89,6 +87,8 @@ struct Shared {
     target: Transformer,
     folder: PathBuf,
     serving: Serving,
+    /// Its port.
+    tag: u16,
     memory: Mutex<Memory>,
 }
 
@@ -102,14 +102,15 @@ impl StateServer {
     pub fn start(target: &Path, folder: &Path, serving: Serving) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let model = ModelFolder::open(target).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
+            tag: address.port(),
             target: load_target(&model, &Device::flex(), DType::F32).unwrap(),
             folder: folder.to_owned(),
             serving,
             memory: Mutex::default(),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let of_thread = shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -122,11 +123,6 @@ impl StateServer {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
-    }
-
-    /// How often states of each prompt were handed out.
-    pub fn handed(&self) -> BTreeMap<Vec<u32>, usize> {
-        self.shared.memory().handed.clone()
     }
 
     /// The most requests and the most files at a time.
@@ -186,9 +182,9 @@ impl Shared {
         if whole {
             tokens.extend(&answer[..answer.len() - 1]);
         }
-        let name = format!("{number}.safetensors");
+        // As with engines no two files of a folder have one name, whoever writes it.
+        let name = format!("{}-{number}.safetensors", self.tag);
         self.write(&self.folder.join(&name), &tokens);
-        *self.memory().handed.entry(prompt.clone()).or_default() += 1;
         let path = match self.serving.wrong {
             Some(Wrong::Elsewhere) => json!("/etc/passwd"),
             Some(Wrong::NoFile) => Value::Null,

@@ -101,9 +101,6 @@ impl<'a> Asked<'a> {
                 );
             }
         }
-        if recipe.features.under_way == 0 {
-            bail!("`features.under_way`: expected at least 1, found 0");
-        }
         Ok(())
     }
 

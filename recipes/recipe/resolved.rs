@@ -187,7 +187,9 @@ impl ResolvedRecipe {
         }
         let samples = self.features.samples_per_shard;
         let samples = bounds::up_to("samples_per_shard", samples, bounds::SAMPLES);
-        problem::within([samples]).map_err(within("features"))?;
+        let under_way = bounds::up_to("under_way", self.features.under_way, 1 << 10);
+        let timeout = bounds::up_to("timeout", self.features.timeout as usize, 1 << 20);
+        problem::within([samples, under_way, timeout]).map_err(within("features"))?;
         some_of("to", &self.export.to).map_err(within("export"))
     }
 }

@@ -87,7 +87,7 @@ fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
         (
             "[features]\nmode = \"alive\"\n",
             "line 9, column 8",
-            "`live` or `stored`",
+            "`live`, `stored`, `served`",
         ),
         (
             "[drafter]\ndraft_vocab = \"all\"\n",

@@ -275,7 +275,7 @@ impl EvaluateArguments {
                 [] => EvaluateTable::default().prompts,
                 given => Prompts::Sets(given.to_vec()),
             },
-            count: Some(self.count.unwrap_or(COUNT)),
+            count: (!self.prompts.is_empty()).then(|| self.count.unwrap_or(COUNT)),
             temperatures: match &self.temperatures[..] {
                 [] => EvaluateTable::default().temperatures,
                 given => given.to_vec(),
