@@ -404,7 +404,7 @@ impl Report {
             let served = served_to_markdown(&self.served);
             let deploy = deploy_to_markdown(&self.settings_recommended);
             return format!(
-                "drafter at `{}` for {targets}\n{deploy}{served}",
+                "drafter at `{}` for {targets}\n{served}{deploy}",
                 self.drafter.path
             );
         }
