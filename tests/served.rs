@@ -147,6 +147,16 @@ fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
             assert!(outcome.stdout.contains(&part), "no `{part}`: {outcome:#?}");
         }
         assert!(workspace.text("out/report.html").contains("As served"));
+        let report: Value = serde_json::from_str(&workspace.text("out/report.json")).unwrap();
+        let recommended = report["settings_recommended"].as_array().unwrap();
+        for (one, concurrency) in recommended.iter().zip([1, 3]) {
+            assert_eq!(
+                (&one["costs"], &one["batch_size"]),
+                (&json!("server"), &json!(concurrency))
+            );
+            assert_eq!(one["candidates"].as_array().unwrap().len(), reaching.len());
+        }
+        assert_eq!(recommended.len(), 2);
     }
 }
 
