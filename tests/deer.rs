@@ -303,7 +303,7 @@ fn learns(context: Context) {
     for (stage, steps) in [
         (DeerStage::Adapt, 40),
         (DeerStage::Align, 60),
-        (DeerStage::Refine, 160),
+        (DeerStage::Refine, 400),
     ] {
         let objective = objective(stage, LENGTH);
         let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
@@ -313,8 +313,7 @@ fn learns(context: Context) {
                 ..batch.clone()
             };
             trainee.accumulate(&batch, Statistics::Loss);
-            // To nothing at the end, so that what it has learnt does not hang on the last draws.
-            trainee.update(5e-3 * (1.0 - step as f64 / steps as f64), 1.0);
+            trainee.update(5e-3, 1.0);
         }
         let weights = trainee.weights();
         let graph = tiny::fresh(&config(context), &target, &device.clone().autodiff());

@@ -223,7 +223,7 @@ fn confidence_is_drawn_against_the_diagonal_with_its_counts() {
         "class=\"diagonal\"",
         // Confidence of a quarter is half right: above the diagonal. Three quarters are three quarters right: on it.
         "points=\"143.0,152.0 325.0,82.0\"",
-        ">8</text>",
+        "<td class=\"n\">8</td>",
         "expected calibration error 0.125, 16 steps",
         "<td class=\"n\">25.0</td><td class=\"n\">50.0</td>",
         "<h2 id=\"confidence\">Does the drafter know itself?</h2>",

@@ -128,7 +128,7 @@ impl Own {
         );
         if self.sampling.is_greedy() {
             let share = self.share(self.likeliest);
-            if share < LEAST_LIKELIEST {
+            if self.is_too_few(self.likeliest) {
                 let found = format!(
                     "{:.1} % of their tokens are its likeliest, of {} tokens",
                     100.0 * share,
@@ -139,7 +139,7 @@ impl Own {
             return Ok(());
         }
         let impossible = self.share(self.impossible);
-        if impossible > 1.0 - LEAST_LIKELIEST {
+        if self.is_too_few(self.tokens - self.impossible) {
             let found = format!(
                 "{:.1} % of their tokens cannot be drawn",
                 100.0 * impossible
@@ -157,6 +157,13 @@ impl Own {
             return refused(wrote, found);
         }
         Ok(())
+    }
+
+    /// Whether surely less than [`LEAST_LIKELIEST`] of the tokens are as they should be: of few tokens a single one says little.
+    fn is_too_few(&self, good: u64) -> bool {
+        let (tokens, bad) = (self.tokens as f64, 1.0 - LEAST_LIKELIEST);
+        let by_chance = BY_CHANCE * (tokens * bad * LEAST_LIKELIEST).sqrt();
+        self.tokens as f64 - good as f64 > tokens * bad + by_chance
     }
 
     fn share(&self, count: u64) -> f64 {
