@@ -90,6 +90,18 @@ fn expect_figures(found: &Value, drafts: usize, reaching: &[usize]) {
     }
 }
 
+/// What to deploy for each number of requests, with chains up to a length.
+fn expect_recommended(workspace: &Workspace, requests: &[usize], longest: usize) {
+    let report: Value = serde_json::from_str(&workspace.text("out/report.json")).unwrap();
+    let recommended = report["settings_recommended"].as_array().unwrap();
+    assert_eq!(recommended.len(), requests.len());
+    for (one, requests) in recommended.iter().zip(requests) {
+        let of = (&one["costs"], &one["batch_size"]);
+        assert_eq!(of, (&json!("server"), &json!(requests)));
+        assert_eq!(one["candidates"].as_array().unwrap().len(), longest);
+    }
+}
+
 #[test]
 fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
     // However the stream is cut into pieces.
@@ -147,16 +159,7 @@ fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
             assert!(outcome.stdout.contains(&part), "no `{part}`: {outcome:#?}");
         }
         assert!(workspace.text("out/report.html").contains("As served"));
-        let report: Value = serde_json::from_str(&workspace.text("out/report.json")).unwrap();
-        let recommended = report["settings_recommended"].as_array().unwrap();
-        for (one, concurrency) in recommended.iter().zip([1, 3]) {
-            assert_eq!(
-                (&one["costs"], &one["batch_size"]),
-                (&json!("server"), &json!(concurrency))
-            );
-            assert_eq!(one["candidates"].as_array().unwrap().len(), reaching.len());
-        }
-        assert_eq!(recommended.len(), 2);
+        expect_recommended(&workspace, &[1, 3], reaching.len());
     }
 }
 
