@@ -156,7 +156,7 @@ fn head_width(keys: &Keys, d_model: usize, heads: usize) -> Result<usize> {
         return keys.head_dim(d_model, heads);
     }
     Ok(match d_model / heads {
-        width if d_model % heads == 0 && width % 2 == 0 => width,
+        width if d_model.is_multiple_of(heads) && width.is_multiple_of(2) => width,
         _ => 128,
     })
 }

@@ -45,47 +45,50 @@ fn hostile() -> Report {
             best.commands = vec![text()];
         }
     }
-    for setting in &mut report.settings {
-        setting.verifier = text();
-        setting.overall.name = text();
-        setting.datasets[0].name = text();
-        let class = |class: TokenClass| ClassReport {
-            name: class.name().into(),
-            judged: 4,
-            accepted: 1,
-            alpha: 0.25,
-            alpha_ci95: Some([0.125, 0.5]),
-        };
-        setting.token_classes = TokenClass::ALL.map(class).to_vec();
-        let mut steps = Reliability::default();
-        steps.add(0.25, 8.0, 4.0);
-        steps.add(0.75, 8.0, 6.0);
-        setting.calibration = CalibrationReport::of(&[[&steps, &steps]], 1);
-        for column in [
-            "category",
-            "language",
-            "prompt_length",
-            "turn",
-            "part",
-            "position",
-        ] {
-            let group = |tau| GroupReport {
-                name: text(),
-                tau: Some(tau),
-                tau_ci95: Some([tau - 0.5, tau + 0.5]),
-                ..GroupReport::default()
-            };
-            setting
-                .groups
-                .insert(column.into(), vec![group(2.0), group(3.0)]);
-        }
-    }
+    report.settings.iter_mut().for_each(make_hostile);
     let free = SettingReport {
         drafter: Some(text()),
         ..report.settings[0].clone()
     };
     report.settings.push(free);
     report
+}
+
+fn make_hostile(setting: &mut SettingReport) {
+    let text = || HOSTILE.to_owned();
+    setting.verifier = text();
+    setting.overall.name = text();
+    setting.datasets[0].name = text();
+    let class = |class: TokenClass| ClassReport {
+        name: class.name().into(),
+        judged: 4,
+        accepted: 1,
+        alpha: 0.25,
+        alpha_ci95: Some([0.125, 0.5]),
+    };
+    setting.token_classes = TokenClass::ALL.map(class).to_vec();
+    let mut steps = Reliability::default();
+    steps.add(0.25, 8.0, 4.0);
+    steps.add(0.75, 8.0, 6.0);
+    setting.calibration = CalibrationReport::of(&[[&steps, &steps]], 1);
+    for column in [
+        "category",
+        "language",
+        "prompt_length",
+        "turn",
+        "part",
+        "position",
+    ] {
+        let group = |tau| GroupReport {
+            name: text(),
+            tau: Some(tau),
+            tau_ci95: Some([tau - 0.5, tau + 0.5]),
+            ..GroupReport::default()
+        };
+        setting
+            .groups
+            .insert(column.into(), vec![group(2.0), group(3.0)]);
+    }
 }
 
 /// A training all of whose texts are hostile.

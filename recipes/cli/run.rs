@@ -41,7 +41,7 @@ enum Command {
     /// Print the JSON schema of recipe files, by which editors complete and check keys
     Schema(SchemaArguments),
     /// Judge any drafter's folder, ours or a published one
-    Evaluate(EvaluateArguments),
+    Evaluate(Box<EvaluateArguments>),
     /// Answer one prompt and show which tokens were drafted
     Generate(GenerateArguments),
     /// Write the drafter of a run or a folder for a serving engine

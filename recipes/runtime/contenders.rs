@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_eval::{Contender, Decoder, DraftChoice};
+use spectrain_eval::{Contender, Decoder, DraftChoice, DrafterReport};
 use spectrain_models::{Capture, Proposer, Transformer, USUAL_DRAFT, load_target};
 
 use crate::families::trained::Trained;
@@ -61,6 +61,19 @@ impl Opened {
             drafter: None,
             capture: Capture::default(),
         })
+    }
+
+    /// What a report says of the drafter, where there is one.
+    pub(super) fn report(&self) -> DrafterReport {
+        let Some(drafter) = &self.drafter else {
+            return DrafterReport::default();
+        };
+        DrafterReport {
+            kind: drafter.kind().into(),
+            parameters: drafter.parameters(),
+            one_pass: drafter.session().passes(2) == 1,
+            ..DrafterReport::default()
+        }
     }
 
     /// The decoder.

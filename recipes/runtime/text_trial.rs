@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use burn::prelude::Device;
 use spectrain_checkpoints::DType;
-use spectrain_eval::{SettingReport, TextSettings, Texts, TextsReport};
+use spectrain_eval::{DrafterReport, SettingReport, TextSettings, Texts, TextsReport};
 use spectrain_models::{Proposer, TargetParts, load_parts};
 
 use crate::cli::progress::Output;
@@ -32,6 +32,18 @@ impl Parts {
             drafter: drafter.held_in(compute),
             target,
         })
+    }
+}
+
+impl Parts {
+    /// What a report says of the drafter; its path and hash are still to be filled in.
+    pub fn drafter_report(&self) -> DrafterReport {
+        DrafterReport {
+            kind: self.drafter.kind().into(),
+            parameters: self.drafter.parameters(),
+            one_pass: self.drafter.session().passes(2) == 1,
+            ..DrafterReport::default()
+        }
     }
 }
 

@@ -69,6 +69,11 @@ impl<'a> StoredTexts<'a> {
         self.shards.header()
     }
 
+    /// Whether there is no conversation.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// How many conversations there are.
     pub fn len(&self) -> usize {
         self.shards.len()

@@ -206,14 +206,7 @@ impl Trial<'_> {
         if self.outputs.is_some() {
             found.outputs += &self.lines(target, &evaluation);
         }
-        if let Some(drafter) = &opened.drafter {
-            found.drafter = DrafterReport {
-                kind: drafter.kind().into(),
-                parameters: drafter.parameters(),
-                one_pass: drafter.session().passes(2) == 1,
-                ..DrafterReport::default()
-            };
-        }
+        found.drafter = opened.report();
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
         progress.finish(format!("{} outputs", outputs.sum::<usize>()));
         found.add(evaluation);

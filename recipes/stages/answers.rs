@@ -31,7 +31,7 @@ impl Answers<'_> {
         match self {
             Self::None => true,
             Self::Written(written) => written.prompts.is_empty(),
-            Self::Stored(stored) => stored.len() == 0,
+            Self::Stored(stored) => stored.is_empty(),
         }
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_data::sources::Sources;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{DrafterReport, PromptSet, Report, TargetReport, TextSettings, TextsReport};
+use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
 
 use crate::recipe::tables::FeatureMode;
 use crate::runs::curves::curves_of;
@@ -90,12 +90,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
             sha256: context.target_sha256()?,
             dtype: context.dtype.name().to_lowercase(),
         },
-        DrafterReport {
-            kind: parts.drafter.kind().into(),
-            parameters: parts.drafter.parameters(),
-            one_pass: session.passes(2) == 1,
-            ..DrafterReport::default()
-        },
+        parts.drafter_report(),
         Vec::new(),
     );
     for sampling in table.samplings() {

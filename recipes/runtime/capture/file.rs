@@ -188,8 +188,8 @@ mod tests {
         let values = vec![0.5; shape.iter().product()];
         let ids: Vec<i64> = (0..tokens as i64).collect();
         vec![
-            NamedTensor::from_f32("hidden_states", &shape, values),
-            NamedTensor::from_i64("token_ids", &[tokens], ids),
+            NamedTensor::from_f32("hidden_states", shape, values),
+            NamedTensor::from_i64("token_ids", [tokens], ids),
         ]
     }
 

@@ -32,10 +32,8 @@ impl EvaluateArguments {
             return Err(Misuse("`--features` are of one `--target`".into()).into());
         };
         let name = &self.device.device;
-        let (device, dtype) = (
-            device::device(name)?,
-            device::target_dtype(TargetType::Auto, name),
-        );
+        let device = device::device(name)?;
+        let dtype = device::target_dtype(TargetType::Auto, name);
         let at = DrafterAt::find(self.drafter.as_deref().unwrap_or_default(), &self.runs)?;
         let (target, drafter) = (target::resolve(model, None)?, at.folder()?);
         let parts = Parts::open(&target, &drafter, &device, dtype)?;
@@ -60,13 +58,8 @@ impl EvaluateArguments {
             seed: table.seed,
         };
         let chosen = (&chosen[..], self.max_new_tokens);
-        let judged = judge(
-            &texts,
-            chosen,
-            session.as_ref(),
-            &settings,
-            (&name_of(folder), Output::detect()),
-        );
+        let named = (&*name_of(folder), Output::detect());
+        let judged = judge(&texts, chosen, session.as_ref(), &settings, named);
         let (found, own) = judged.with_context(|| format!("`{}`", folder.display()))?;
         let target = TargetReport {
             model: model.clone(),
@@ -75,11 +68,9 @@ impl EvaluateArguments {
             dtype: dtype.name().to_lowercase(),
         };
         let drafter = DrafterReport {
-            kind: parts.drafter.kind().into(),
             path: at.name(&drafter),
-            parameters: parts.drafter.parameters(),
-            one_pass: session.passes(2) == 1,
             sha256: target::sha256_of_drafter(&drafter)?,
+            ..parts.drafter_report()
         };
         let mut report = Report::new(target, drafter, found);
         report.texts = vec![TextsReport {
