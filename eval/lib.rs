@@ -75,6 +75,7 @@ pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use spread::SpreadReport;
 pub use statistics::Acceptance;
 pub use summary::summary;
+pub use texts::own::{ENOUGH, LEAST_LIKELIEST};
 pub use texts::report::TextsReport;
 pub use texts::{TextSettings, Texts};
 pub use token_class::{ClassReport, TokenClass, TokenClasses};

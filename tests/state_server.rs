@@ -15,7 +15,7 @@ use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_safetensors};
 use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Capture, DraftShape, Layout, Sampling, Target as _, Transformer, argmax, load_target,
+    Capture, DraftShape, Features, Layout, Sampling, Target as _, Transformer, argmax, load_target,
 };
 
 use crate::fault_server::{request, respond};
@@ -218,6 +218,20 @@ impl Shared {
         decoder.plain(prompt, &settings, &mut rng).unwrap().tokens
     }
 
+    /// What the target makes of a text.
+    fn features(&self, tokens: &[u32], capture: &Capture) -> Features {
+        let device = Device::flex();
+        let shape = [1, tokens.len()];
+        let positions = Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape(shape);
+        let layout = Layout {
+            documents: positions.ones_like(),
+            positions,
+        };
+        let ids: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
+        let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape(shape);
+        self.target.features(ids, &layout, capture)
+    }
+
     /// The states of each slot: `[tokens, d_model]`.
     fn states(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
         let layers = self.target.spec().layers;
@@ -228,19 +242,9 @@ impl Shared {
         let layer = |id: &usize| Capture {
             layers: vec![id - 1],
         };
-        let device = Device::flex();
-        let positions =
-            Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape([1, tokens.len()]);
-        let layout = Layout {
-            documents: positions.ones_like(),
-            positions,
-        };
-        let ids_of: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
-        let input =
-            Tensor::<1, Int>::from_ints(ids_of.as_slice(), &device).reshape([1, tokens.len()]);
         ids.iter()
             .map(|id| {
-                let features = self.target.features(input.clone(), &layout, &layer(id));
+                let features = self.features(tokens, &layer(id));
                 let norm = self.target.parts().norm;
                 let state = match (id == &layers && self.serving.normed, self.serving.wrong) {
                     (true, _) => features.last,
@@ -307,19 +311,7 @@ impl Shared {
 
     fn log_probabilities(&self, tokens: &[u32]) -> Value {
         let parts = self.target.parts();
-        let device = Device::flex();
-        let positions =
-            Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape([1, tokens.len()]);
-        let layout = Layout {
-            documents: positions.ones_like(),
-            positions,
-        };
-        let ids: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
-        let input = Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape([1, tokens.len()]);
-        let last = self
-            .target
-            .features(input, &layout, &Capture::default())
-            .last;
+        let last = self.features(tokens, &Capture::default()).last;
         let logits: Tensor<2> = parts.lm_head.forward(last).squeeze_dim(0);
         let vocab = logits.dims()[1];
         let found = host_f32(log_softmax(logits, 1));

@@ -10,9 +10,9 @@ use crate::texts::report::TextsReport;
 use crate::verify::rows::{host_rows, processed};
 
 /// Tokens from which it is told.
-const ENOUGH: u64 = 2000;
+pub const ENOUGH: u64 = 2000;
 /// The least share of likeliest tokens in texts of temperature 0. Features in 16 bits turn a few close calls.
-const LEAST_LIKELIEST: f64 = 0.95;
+pub const LEAST_LIKELIEST: f64 = 0.95;
 /// The most that a token of texts above temperature 0 may surprise more than it should, in nats, where chance does not
 /// explain it. Weights and features in few bits add hundredths.
 const MOST_EXCESS: f64 = 0.05;

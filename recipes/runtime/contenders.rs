@@ -34,6 +34,16 @@ pub(super) struct Session<'a> {
     drafts: Vec<DraftChoice>,
 }
 
+/// What a report says of a drafter; its path and hash are still to be filled in.
+pub(super) fn drafter_report(drafter: &dyn Trained) -> DrafterReport {
+    DrafterReport {
+        kind: drafter.kind().into(),
+        parameters: drafter.parameters(),
+        one_pass: drafter.session().passes(2) == 1,
+        ..DrafterReport::default()
+    }
+}
+
 /// What drafters without training read.
 const NOTHING: &Capture = &Capture { layers: Vec::new() };
 
@@ -65,15 +75,8 @@ impl Opened {
 
     /// What a report says of the drafter, where there is one.
     pub(super) fn report(&self) -> DrafterReport {
-        let Some(drafter) = &self.drafter else {
-            return DrafterReport::default();
-        };
-        DrafterReport {
-            kind: drafter.kind().into(),
-            parameters: drafter.parameters(),
-            one_pass: drafter.session().passes(2) == 1,
-            ..DrafterReport::default()
-        }
+        let drafter = self.drafter.as_deref();
+        drafter.map(drafter_report).unwrap_or_default()
     }
 
     /// The decoder.

@@ -2,6 +2,7 @@
 //! servers, and the Ctrl-C that stops them.
 
 pub mod bench;
+pub(crate) mod bf16;
 pub mod capture;
 mod contenders;
 mod conversation;

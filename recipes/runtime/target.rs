@@ -43,6 +43,11 @@ pub fn sha256_of_drafter(folder: &Path) -> Result<String> {
     HashMemory::default().of_drafter(folder)
 }
 
+/// The tokens at which the target in a folder stops, of whose weights none need be there.
+pub fn stop_tokens_in(folder: &Path) -> Result<Vec<u32>> {
+    stop_tokens(&ModelFolder::open_some(folder, &|_| false)?)
+}
+
 /// The target that a drafter's folder says it was trained for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainedFor {

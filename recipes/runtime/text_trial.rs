@@ -11,6 +11,7 @@ use spectrain_models::{Proposer, TargetParts, load_parts};
 use crate::cli::progress::Output;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
+use crate::runtime::contenders::drafter_report;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::texts::StoredTexts;
 
@@ -38,12 +39,7 @@ impl Parts {
 impl Parts {
     /// What a report says of the drafter; its path and hash are still to be filled in.
     pub fn drafter_report(&self) -> DrafterReport {
-        DrafterReport {
-            kind: self.drafter.kind().into(),
-            parameters: self.drafter.parameters(),
-            one_pass: self.drafter.session().passes(2) == 1,
-            ..DrafterReport::default()
-        }
+        drafter_report(self.drafter.as_ref())
     }
 }
 

@@ -3,8 +3,6 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use burn::prelude::*;
-use burn::tensor::{DType, TensorData};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::features::{FeatureWriter, StoredSample};
@@ -15,6 +13,7 @@ use spectrain_train::{Batch, Rows};
 
 use self::header::header;
 use crate::recipe::tables::FeatureMode;
+use crate::runtime::bf16::bits_of;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
@@ -32,7 +31,12 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let folder = context.target_folder()?;
     let capture = recipe.method.capture(&target::spec(&folder)?)?;
     let target = load_target(&ModelFolder::open(&folder)?, &context.device, context.dtype)?;
-    let header = header(context, &capture, &tokens, target.spec().d_model)?;
+    let header = header(
+        context,
+        &capture,
+        tokens.fingerprint(),
+        target.spec().d_model,
+    )?;
     let per_shard = recipe.features.samples_per_shard as u64;
     let mut writer = FeatureWriter::open(context.folder("features"), header, per_shard)?;
 
@@ -100,8 +104,8 @@ fn write(
     let batch = Batch::new(rows, device);
     let features = target.features(batch.tokens.clone(), &batch.layout, capture);
     let widths = [features.captured.dims()[2], features.last.dims()[2]];
-    let captured = bf16_bits(features.captured);
-    let last = bf16_bits(features.last);
+    let captured = bits_of(features.captured);
+    let last = bits_of(features.last);
     let rows = &batch.rows;
     for row in 0..rows.layout.rows {
         let mut start = row * rows.layout.row_length;
@@ -121,14 +125,4 @@ fn write(
         }
     }
     Ok(())
-}
-
-fn bf16_bits(x: Tensor<3>) -> Vec<u16> {
-    let data: TensorData = x.cast(DType::BF16).into_data();
-    data.as_bytes()
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .map(|bytes| u16::from_ne_bytes(*bytes))
-        .collect()
 }

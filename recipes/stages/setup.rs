@@ -63,9 +63,8 @@ impl<'a> Setup<'a> {
         let folder = context.target_folder()?;
         let (device, dtype) = (&context.device, context.dtype);
         let (parts, target, stop) = if context.recipe.features.mode == FeatureMode::Served {
-            let model = ModelFolder::open_some(&folder, &|_| false)?;
             let parts = load_parts(&folder, device, dtype)?;
-            (parts, None, target::stop_tokens(&model)?)
+            (parts, None, target::stop_tokens_in(&folder)?)
         } else {
             let model = ModelFolder::open(&folder)?;
             let target = Arc::new(load_target(&model, device, dtype)?);
@@ -155,7 +154,7 @@ impl<'a> Setup<'a> {
         shards.require(&header(
             context,
             &self.capture,
-            tokens,
+            tokens.fingerprint(),
             self.parts.spec.d_model,
         )?)?;
         Ok(Box::new(StoredFeatures {

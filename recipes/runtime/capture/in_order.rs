@@ -59,7 +59,7 @@ pub fn capture(
         state: Mutex::new(State {
             next: samples.start,
             end: samples.end,
-            again: BTreeMap::new(),
+            again: BTreeSet::new(),
             window: samples.start + pace.ahead.max(1),
             is_over: false,
         }),
@@ -99,8 +99,8 @@ struct Queue {
 struct State {
     next: usize,
     end: usize,
-    /// Samples that failed, with how often.
-    again: BTreeMap<usize, u32>,
+    /// Samples that failed.
+    again: BTreeSet<usize>,
     /// No sample from here on is asked for yet.
     window: usize,
     is_over: bool,
@@ -113,8 +113,8 @@ impl Queue {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The next sample and how often it failed, once there is one; none when it is over.
-    fn take(&self) -> Option<(usize, u32)> {
+    /// The next sample, once there is one; none when it is over.
+    fn take(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
             if state.is_over {
@@ -125,7 +125,7 @@ impl Queue {
             }
             if state.next < state.end.min(state.window) {
                 state.next += 1;
-                return Some((state.next - 1, 0));
+                return Some(state.next - 1);
             }
             state = self
                 .changed
@@ -160,7 +160,7 @@ fn work(
     let mut rng = StdRng::seed_from_u64(seed);
     // Failures of this server since its last success: a server that is down is left alone for longer and longer.
     let mut failed = 0;
-    while let Some((sample, _)) = queue.take() {
+    while let Some(sample) = queue.take() {
         let since = Instant::now();
         let found = server.capture(&ask(sample));
         let wait = match &found {
@@ -237,7 +237,7 @@ impl Collector<'_> {
                     if *tried > self.pace.retry.retries && failing.len() == self.servers.len() {
                         bail!("the server `{url}`, sample {sample}, {tried} times: {reason}");
                     }
-                    self.queue.lock().again.insert(sample, *tried);
+                    self.queue.lock().again.insert(sample);
                     self.queue.changed.notify_all();
                 }
             }

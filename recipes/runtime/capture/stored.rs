@@ -1,12 +1,12 @@
 //! Hidden states that were captured, in the form in which features are stored.
 
 use anyhow::{Result, bail};
-use burn::tensor::{DType as BurnDType, TensorData};
 use spectrain_checkpoints::DType;
 use spectrain_models::TargetParts;
 
 use super::proof::LastState;
 use super::server::Captured;
+use crate::runtime::bf16::{bits_of, words};
 
 /// Bits of bf16, as features are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,17 +47,10 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
         // Normed in the server's own precision, and rounded once.
         let device = target.norm.weight.val().device();
         let states = super::proof::slot(captured, slots - 1, &device);
-        let normed = target.norm.forward(states).cast(BurnDType::BF16);
-        let data: TensorData = normed.into_data();
-        last = words(data.as_bytes());
+        last = bits_of(target.norm.forward(states));
     }
     Ok(Bits {
         captured: kept,
         last,
     })
-}
-
-fn words(bytes: &[u8]) -> Vec<u16> {
-    let (pairs, _) = bytes.as_chunks::<2>();
-    pairs.iter().map(|pair| u16::from_ne_bytes(*pair)).collect()
 }

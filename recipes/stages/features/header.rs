@@ -2,22 +2,21 @@
 
 use anyhow::Result;
 use spectrain_data::features::FeatureHeader;
-use spectrain_data::tokens::TokenShards;
 use spectrain_models::Capture;
 
 use crate::stages::context::StageContext;
 
-/// What stored features must be of.
+/// What stored features must be of; the fingerprint is that of their texts.
 pub fn header(
     context: &StageContext,
     capture: &Capture,
-    tokens: &TokenShards,
+    tokens_fingerprint: String,
     d_model: usize,
 ) -> Result<FeatureHeader> {
     Ok(FeatureHeader {
         target_sha256: context.target_sha256()?,
         captured_layers: capture.layers.clone(),
         d_model,
-        tokens_fingerprint: tokens.fingerprint(),
+        tokens_fingerprint,
     })
 }

@@ -44,6 +44,8 @@ struct Servers<'a> {
     context: &'a StageContext<'a>,
     servers: Vec<Arc<CaptureServer>>,
     proofs: Vec<Proof>,
+    /// What the drafter reads of the target.
+    layers: Capture,
     target: TargetParts,
     pace: Pace,
     shares: Vec<Share>,
@@ -56,18 +58,16 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
     let folder = context.target_folder()?;
     let layers = context.recipe.method.capture(&target::spec(&folder)?)?;
     let target = load_parts(&folder, &context.device, context.dtype)?;
-    let mut servers = Servers::connect(context, &layers, target)?;
+    let mut servers = Servers::connect(context, layers, target)?;
     servers.check_lengths([&tokens, &held_out])?;
     servers.prove(&tokens)?;
     let started = Instant::now();
     let stage = context.folder("features");
-    let of = |tokens: &TokenShards| header(context, &layers, tokens, servers.target.spec.d_model);
-    let headers = [of(&tokens)?, of(&held_out)?];
-    let [trained, judged] = headers;
-    let resumed = servers.write(&stage, trained, "features", &tokens)?;
-    servers.write(&stage.join(HELD_OUT), judged, "held out", &held_out)?;
+    let resumed = servers.write(&stage, "features", &tokens)?;
+    servers.write(&stage.join(HELD_OUT), "held out", &held_out)?;
+    let stop = target::stop_tokens_in(&folder)?;
     for sampling in context.recipe.evaluate.samplings() {
-        servers.write_answers(&stage, &layers, sampling)?;
+        servers.write_answers(&stage, &stop, sampling)?;
     }
     let seconds = started.elapsed().as_secs_f64();
     Ok(json!({
@@ -79,7 +79,7 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
 }
 
 impl<'a> Servers<'a> {
-    fn connect(context: &'a StageContext, layers: &Capture, target: TargetParts) -> Result<Self> {
+    fn connect(context: &'a StageContext, layers: Capture, target: TargetParts) -> Result<Self> {
         let table = &context.recipe.target;
         let Some(on_server) = table.server_folder.clone() else {
             return Err(Misuse("`target.server_folder` is missing: the folder into which the servers write hidden states".into()).into());
@@ -131,6 +131,7 @@ impl<'a> Servers<'a> {
             },
             servers,
             context,
+            layers,
             target,
         })
     }
@@ -191,23 +192,18 @@ impl<'a> Servers<'a> {
     }
 
     /// Writes the features of all samples. Says where it went on.
-    fn write(
-        &mut self,
-        folder: &Path,
-        header: FeatureHeader,
-        what: &str,
-        tokens: &TokenShards,
-    ) -> Result<usize> {
+    fn write(&mut self, folder: &Path, what: &str, tokens: &TokenShards) -> Result<usize> {
         let ask = |sample: usize| Asked {
             tokens: tokens.get(sample).tokens.to_vec(),
             ..Asked::default()
         };
         let mask = |sample: usize, _: &Captured| tokens.get(sample).loss_mask.to_vec();
+        let header = self.header(tokens.fingerprint())?;
         self.fill(folder, header, (what, tokens.len()), &ask, &mask)
     }
 
     /// Writes the target's answers to held-out prompts and their features.
-    fn write_answers(&mut self, stage: &Path, layers: &Capture, sampling: Sampling) -> Result<()> {
+    fn write_answers(&mut self, stage: &Path, stop: &[u32], sampling: Sampling) -> Result<()> {
         let (context, recipe) = (self.context, self.context.recipe);
         let prompts = spread(
             prepare::prompts(context.run)?,
@@ -216,24 +212,16 @@ impl<'a> Servers<'a> {
         if prompts.is_empty() {
             return Ok(());
         }
-        let model =
-            spectrain_checkpoints::ModelFolder::open_some(context.target_folder()?, &|_| false)?;
-        let stop = target::stop_tokens(&model)?;
         let longest = recipe.evaluate.max_new_tokens;
         let of = json!([prompts, sampling, longest, stop, recipe.evaluate.seed]);
-        let header = FeatureHeader {
-            target_sha256: context.target_sha256()?,
-            captured_layers: layers.layers.clone(),
-            d_model: self.target.spec.d_model,
-            tokens_fingerprint: sha256_bytes(of.to_string().as_bytes()),
-        };
+        let header = self.header(sha256_bytes(of.to_string().as_bytes()))?;
         let ask = |sample: usize| Asked {
             tokens: prompts[sample].clone(),
             answer: Some(Answering {
                 max_new_tokens: longest,
                 sampling,
                 seed: mix(recipe.evaluate.seed, sample as u64),
-                stop: stop.clone(),
+                stop: stop.to_vec(),
             }),
             log_probabilities: false,
         };
@@ -246,6 +234,12 @@ impl<'a> Servers<'a> {
         let what = format!("answers at T={}", sampling.temperature);
         self.fill(&folder, header, (&what, prompts.len()), &ask, &mask)
             .map(drop)
+    }
+
+    /// What features of texts with this fingerprint are of.
+    fn header(&self, tokens_fingerprint: String) -> Result<FeatureHeader> {
+        let d_model = self.target.spec.d_model;
+        header(self.context, &self.layers, tokens_fingerprint, d_model)
     }
 
     /// Writes what is asked for, from where an earlier run stopped.

@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{DrafterReport, Report, TargetReport, TextSettings, TextsReport};
+use spectrain_eval::{
+    DrafterReport, ENOUGH, LEAST_LIKELIEST, Report, TargetReport, TextSettings, TextsReport,
+};
 
 use super::EvaluateArguments;
 use crate::cli::progress::{Output, print};
@@ -19,11 +21,6 @@ use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::thinking;
 use crate::stages::report::{shown, write};
-
-/// Tokens that tell at which temperature texts were written.
-const ENOUGH: usize = 2000;
-/// The share of likeliest tokens from which this was 0.
-const LIKELIEST: f64 = 0.95;
 
 impl EvaluateArguments {
     /// Judges the drafter by the features in a folder, and writes and prints the report.
@@ -126,10 +123,10 @@ fn written_at(texts: &StoredTexts, chosen: &[usize]) -> Result<f64> {
             likeliest += found.iter().filter(|same| **same).count();
             tokens += found.len();
         }
-        if tokens >= ENOUGH {
+        if tokens as u64 >= ENOUGH {
             break;
         }
     }
-    let is_greedy = likeliest as f64 >= LIKELIEST * tokens as f64;
+    let is_greedy = likeliest as f64 >= LEAST_LIKELIEST * tokens as f64;
     Ok(if is_greedy { 0.0 } else { 1.0 })
 }
