@@ -21,6 +21,7 @@ use crate::regular;
 use crate::tensors::NamedTensor;
 
 pub(crate) use index::shard_files;
+pub use index::weight_map;
 pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
 use weights::WeightFile;
 pub use write::write_folder;
