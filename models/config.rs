@@ -33,6 +33,34 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
     Ok(target.from_folder(folder.path()))
 }
 
+/// Loads the first `layers` decoder layers of the target in `folder`, frozen, with its embedding, norm and head. Of weights in shards
+/// those of the other layers need not be there.
+///
+/// # Errors
+/// The architecture is not supported, or a tensor is missing or mis-shaped.
+pub fn load_first_layers(
+    folder: &Path,
+    layers: usize,
+    device: &Device,
+    dtype: DType,
+) -> Result<Transformer> {
+    let is_read = |name: &str| match name.strip_prefix("model.layers.") {
+        Some(rest) => {
+            let number = rest
+                .split('.')
+                .next()
+                .and_then(|number| number.parse::<usize>().ok());
+            number.is_some_and(|number| number < layers)
+        }
+        None => true,
+    };
+    let folder = ModelFolder::open_some(folder, &is_read)?;
+    let mut config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
+    config.spec.layers = config.spec.layers.min(layers);
+    let mut weights = FolderWeights::new(&folder, "model.");
+    Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)
+}
+
 /// Tensors some checkpoints carry that hold nothing of their own.
 pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
     let mut ignored: Vec<String> = (0..config.spec.layers)

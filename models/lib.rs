@@ -53,7 +53,7 @@ pub mod weights;
 pub use attend::{Projected, attend, scores, weigh};
 pub use attention::{Attention, AttentionConfig, SequenceRows};
 pub use cache::KvCache;
-pub use config::{ignored_tensors, load_target};
+pub use config::{ignored_tensors, load_first_layers, load_target};
 pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
 pub use draft::{Draft, DraftRequest, Proposal};
 pub use draft_shape::{Children, DraftShape, StaticTree};
@@ -67,7 +67,7 @@ pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;
 pub use mask::{Layout, Mask};
 pub use norm::RmsNorm;
-pub use parts::{PartsConfig, load_parts};
+pub use parts::{PartsConfig, is_part, load_parts};
 pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use sampling::{Distribution, Sampling, argmax, sample};
@@ -75,8 +75,8 @@ pub use start::{FreshConfig, Start, StartConfig};
 pub use stop::{Stop, StopBy, acceptance_bound};
 pub use tangent::exp;
 pub use target::{
-    Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,
-    TargetSpec,
+    Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
+    TargetParts, TargetSpec,
 };
 pub use training_free::{EarlyLayers, Named, PromptLookup, TokenRecycling, TrainingFree};
 pub use transformer::{Transformer, TransformerConfig, embedding};

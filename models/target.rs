@@ -70,6 +70,21 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
     greatest_common_divisor(b, a % b)
 }
 
+/// The bound that some targets put on their logits: `cap · tanh(logits / cap)` (Gemma 2, <https://arxiv.org/abs/2408.00118>, §2).
+/// Their order stays; their distribution does not.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SoftCap(pub Option<f64>);
+
+impl SoftCap {
+    /// The logits of the head, bounded if they are.
+    pub fn of<const D: usize>(self, logits: Tensor<D>) -> Tensor<D> {
+        match self.0 {
+            Some(cap) => logits.div_scalar(cap).tanh().mul_scalar(cap),
+            None => logits,
+        }
+    }
+}
+
 /// The frozen pieces of a target that a drafter may share; never saved with the drafter.
 #[derive(Debug, Clone)]
 pub struct TargetParts {
@@ -81,6 +96,8 @@ pub struct TargetParts {
     pub norm: RmsNorm,
     /// `[d_model, vocab]` in memory.
     pub lm_head: Linear,
+    /// What becomes of the target's logits; a drafter's own have no bound, in engines as here.
+    pub soft_cap: SoftCap,
     /// The folder it was loaded from, if it was.
     pub folder: Option<PathBuf>,
 }
@@ -93,6 +110,16 @@ impl TargetParts {
     /// - output: `[batch, seq, d_model]`
     pub fn embed(&self, tokens: Tensor<2, Int>, device: &Device) -> Tensor<3> {
         lift(self.embed_tokens.forward(tokens.without_autodiff()), device)
+    }
+
+    /// The target's logits at last hidden states, f32.
+    ///
+    /// # Shapes
+    /// - states: `[.., d_model]`, after the final norm
+    /// - output: `[.., vocab]`
+    pub fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
+        let logits = self.lm_head.forward(states);
+        self.soft_cap.of(logits.cast(burn::tensor::DType::F32))
     }
 
     /// The head over the draft vocabulary, `[d_model, draft_vocab]`; of a hollow target, rows without values.

@@ -14,8 +14,8 @@ use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, Mask, Masks, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
 use crate::target::{
-    Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,
-    TargetSpec,
+    Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
+    TargetParts, TargetSpec,
 };
 use crate::weights::{Init, Scope};
 
@@ -121,6 +121,7 @@ impl Transformer {
             embed_tokens: self.embed_tokens.clone(),
             norm: self.norm.clone(),
             lm_head: self.head(),
+            soft_cap: SoftCap::default(),
             folder: self.folder.clone(),
         }
     }
