@@ -18,7 +18,7 @@ use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
-use crate::runtime::sizes::{Sizes, target_parameters};
+use crate::runtime::sizes::{Sizes, part_parameters, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,10 +47,14 @@ impl Estimate {
     pub(crate) fn of(asked: &Asked, sizes: &Sizes) -> Result<Self> {
         let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
         let footprint = recipe.footprint(spec)?;
-        let target_parameters = target_parameters(spec, sizes.tied_head);
+        let mode = recipe.features.mode;
+        let target_parameters = match mode.is_by_servers() {
+            true => part_parameters(spec, sizes.tied_head),
+            false => target_parameters(spec, sizes.tied_head),
+        };
         let dtype = device::target_dtype(recipe.target.dtype, device);
         let target_bytes = dtype.size() as u64 * target_parameters;
-        let live = recipe.features.mode == FeatureMode::Live;
+        let live = mode == FeatureMode::Live;
         let stages = recipe.training_stages();
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
@@ -99,7 +103,7 @@ impl Estimate {
             memory,
             peaks,
             unroll,
-            feature_bytes: data_tokens.filter(|_| !live).map(of_features),
+            feature_bytes: data_tokens.filter(|_| mode.is_stored()).map(of_features),
             checkpoint_bytes: checkpoints(recipe, &footprint),
             data_tokens,
             train_tokens: tokens,
@@ -214,7 +218,7 @@ impl Estimate {
     fn disk(&self, recipe: &ResolvedRecipe) -> Vec<(&'static str, String)> {
         let later = || "known once `data.train` is there".into();
         let mut lines = vec![("disk, checkpoints", bytes(self.checkpoint_bytes))];
-        if recipe.features.mode == FeatureMode::Stored {
+        if recipe.features.mode.is_stored() {
             lines.push((
                 "disk, features",
                 self.feature_bytes.map_or_else(later, bytes),

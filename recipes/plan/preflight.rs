@@ -6,7 +6,6 @@ use anyhow::{Context as _, Error, Result, bail};
 
 use crate::plan::target_sizes;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
 use crate::runtime::device;
 use crate::runtime::{prompt_sets, target};
@@ -66,10 +65,16 @@ impl<'a> Asked<'a> {
     /// Whether what the target computes can be had: here, or from servers that are named.
     fn check_target(&self) -> Result<()> {
         let (recipe, table) = (self.recipe, &self.recipe.target);
-        if recipe.features.mode != FeatureMode::Served {
+        if !recipe.features.from.is_empty() && !recipe.features.mode.is_stored() {
+            bail!(
+                "`features.from`: expected `features.mode = \"stored\"` or `\"served\"` beside it, found {:?}",
+                recipe.features.mode
+            );
+        }
+        if !recipe.features.mode.is_by_servers() {
             if !table.server.is_empty() {
                 bail!(
-                    "`target.server`: expected `features.mode = \"served\"` beside it, found {:?}",
+                    "`target.server`: expected `features.mode = \"served\"` or `\"streamed\"` beside it, found {:?}",
                     recipe.features.mode
                 );
             }
@@ -85,7 +90,7 @@ impl<'a> Asked<'a> {
             ("target.server_folder", table.server_folder.is_none()),
         ] {
             if is_missing {
-                bail!("`{key}` is missing, which `features.mode = \"served\"` needs");
+                bail!("`{key}` is missing, which features of servers need");
             }
         }
         let evaluate = &recipe.evaluate;
@@ -96,7 +101,7 @@ impl<'a> Asked<'a> {
         ] {
             if is_there {
                 bail!(
-                    "`{key}`: expected none with `features.mode = \"served\"`, where the servers' answers to `data.eval` are what drafters are \
+                    "`{key}`: expected none with features of servers, whose answers to `data.eval` are what drafters are \
                      judged by; `evaluate --server` measures more"
                 );
             }

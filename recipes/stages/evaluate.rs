@@ -8,7 +8,6 @@ use spectrain_data::sources::Sources;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
 
-use crate::recipe::tables::FeatureMode;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
@@ -20,14 +19,14 @@ use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
-use crate::stages::features::served::answers_at;
+use crate::stages::features::answers::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let drafter = context.run.path().join(EXPORTED);
-    let mut report = if context.recipe.features.mode == FeatureMode::Served {
+    let mut report = if context.recipe.features.mode.is_by_servers() {
         judged_by_answers(context, &drafter)?
     } else {
         decoded(context, &drafter)?
@@ -94,9 +93,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
         Vec::new(),
     );
     for sampling in table.samplings() {
-        let answers = context
-            .folder("features")
-            .join(answers_at(sampling.temperature));
+        let answers = answers_at(context, sampling.temperature);
         let texts = StoredTexts::open(&answers, &capture, &parts.target)?;
         let settings = TextSettings {
             sampling,

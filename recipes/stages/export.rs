@@ -14,13 +14,13 @@ use spectrain_models::load_parts;
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
-use crate::recipe::tables::{Engine, FeatureMode};
+use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::context::StageContext;
-use crate::stages::features::served::answers_at;
+use crate::stages::features::answers::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
 use crate::stages::train::EXPORTED_STEP;
@@ -88,7 +88,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 /// The trained drafter, and what it is compared on with what was written of it.
 fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Box<dyn Trained>)> {
     let (target, device) = (context.target_folder()?, &context.device);
-    if context.recipe.features.mode != FeatureMode::Served {
+    if !context.recipe.features.mode.is_by_servers() {
         let (pair, trained) = Pair::open_with_drafter(&target, trained, device, context.dtype)?;
         let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));
@@ -102,7 +102,7 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
         .first()
         .copied()
         .unwrap_or_default();
-    let answers = context.folder("features").join(answers_at(first));
+    let answers = answers_at(context, first);
     let stored = StoredTexts::open(&answers, &trained.capture()?, &target)?;
     let texts = (0..stored.len()).flat_map(|prompt| stored.answers(prompt, None));
     let texts = texts.take(COMPARED_PROMPTS).collect();

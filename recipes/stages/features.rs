@@ -12,18 +12,23 @@ use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{Batch, Rows};
 
 use self::header::header;
-use crate::recipe::tables::FeatureMode;
+use self::known::Known;
 use crate::runtime::bf16::bits_of;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 
+pub mod answers;
+pub mod capturing;
 pub mod header;
+mod known;
 pub mod served;
+pub mod servers;
+pub mod streamed;
 
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {
-    if context.recipe.features.mode == FeatureMode::Served {
+    if context.recipe.features.mode.is_by_servers() {
         return served::run(context);
     }
     let recipe = context.recipe;
@@ -38,6 +43,12 @@ pub fn run(context: &StageContext) -> Result<Value> {
         target.spec().d_model,
     )?;
     let per_shard = recipe.features.samples_per_shard as u64;
+    let known = Known::open(
+        &recipe.features.from,
+        &header,
+        &folder,
+        recipe.data.max_length,
+    )?;
     let mut writer = FeatureWriter::open(context.folder("features"), header, per_shard)?;
 
     let lengths = tokens.lengths();
@@ -46,13 +57,31 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let resumed = writer.next_sample() as usize;
     let started = Instant::now();
     let mut progress = context.progress("features", lengths.len() as u64);
-    let mut next = resumed;
+    let (mut next, mut taken) = (resumed, 0);
     while next < lengths.len() {
         if let Err(interrupted) = check_interrupted() {
             writer.pause()?;
             return Err(interrupted);
         }
-        let packed = in_order(&lengths, next, row_length, rows);
+        if let Some(found) = known.of(tokens.get(next).tokens) {
+            let sample = tokens.get(next);
+            writer.push(&StoredSample {
+                tokens: sample.tokens,
+                loss_mask: sample.loss_mask,
+                captured: &found.captured,
+                last: &found.last,
+            })?;
+            next += 1;
+            taken += 1;
+            continue;
+        }
+        let end = (next..lengths.len()).find(|&sample| known.has(tokens.get(sample).tokens));
+        let packed = in_order(
+            &lengths[..end.unwrap_or(lengths.len())],
+            next,
+            row_length,
+            rows,
+        );
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
         let rows = Rows::new(packed, &tokens, &lengths, row_length);
         write(&mut writer, &target, &capture, rows, &lengths)?;
@@ -69,6 +98,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(json!({
         "samples": lengths.len(),
         "resumed_at": resumed,
+        "known": taken,
         "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),
     }))
 }

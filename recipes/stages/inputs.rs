@@ -57,6 +57,13 @@ impl StageContext<'_> {
                     Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
                     None => continue,
                 },
+                Input::KnownFeatures => {
+                    for folder in &self.recipe.features.from {
+                        let hash = self.run.sha256(&folder.join("features.json"))?;
+                        inputs.insert(format!("the features `{}`", folder.display()), hash);
+                    }
+                    continue;
+                }
                 Input::Start => match &self.recipe.start {
                     Some(folder) => ("`start`".into(), self.run.sha256_of_drafter(folder)?),
                     None => continue,

@@ -26,8 +26,11 @@ use crate::runtime::target;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::answers::{Answers, WrittenAnswers};
 use crate::stages::context::StageContext;
+use crate::stages::features::answers::answers_at;
 use crate::stages::features::header::header;
-use crate::stages::features::served::{HELD_OUT, answers_at};
+use crate::stages::features::served::HELD_OUT;
+use crate::stages::features::servers;
+use crate::stages::features::streamed::StreamedFeatures;
 use crate::stages::prepare;
 use crate::stages::validation::{Validator, validation_prompts};
 
@@ -62,7 +65,7 @@ impl<'a> Setup<'a> {
     ) -> Result<Self> {
         let folder = context.target_folder()?;
         let (device, dtype) = (&context.device, context.dtype);
-        let (parts, target, stop) = if context.recipe.features.mode == FeatureMode::Served {
+        let (parts, target, stop) = if context.recipe.features.mode.is_by_servers() {
             let parts = load_parts(&folder, device, dtype)?;
             (parts, None, target::stop_tokens_in(&folder)?)
         } else {
@@ -134,6 +137,18 @@ impl<'a> Setup<'a> {
 
     /// Features of what is trained on.
     fn source(&self, context: &StageContext) -> Result<Box<dyn BatchSource>> {
+        if context.recipe.features.mode == FeatureMode::Streamed {
+            let (layers, target) = (self.capture.clone(), self.parts.clone());
+            let sets = [self.tokens.as_ref(), &self.held_out];
+            return Ok(Box::new(StreamedFeatures {
+                samples: self.samples.clone(),
+                servers: servers::open(context, layers, target, sets)?,
+                compute: compute_type(context.dtype),
+                device: context.device.clone(),
+                output: context.output,
+                stream: None,
+            }));
+        }
         let folder = context.folder("features");
         self.features(context, (&self.tokens, self.samples.clone()), &folder)
     }
@@ -187,7 +202,7 @@ impl<'a> Setup<'a> {
             return Ok(Answers::None);
         }
         let Some(target) = &self.target else {
-            let folder = context.folder("features").join(answers_at(0.0));
+            let folder = answers_at(context, 0.0);
             if !folder.exists() {
                 context
                     .output
@@ -247,8 +262,8 @@ impl<'a> Setup<'a> {
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
         if judge.is_none() && trainee.on_policy_fraction() > 0.0 {
             bail!(
-                "`objective.on_policy.fraction`: expected 0 with `features.mode = \"served\"`, as nothing here judges what the drafter writes, \
-                 found {}",
+                "`objective.on_policy.fraction`: expected 0 where only servers have the target, as nothing here judges what the drafter \
+                 writes, found {}",
                 trainee.on_policy_fraction()
             );
         }

@@ -1,5 +1,7 @@
 //! The `[features]` table.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,10 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// Where the hidden states come from. The target stays in memory, but for `"served"`.
+    /// Where the hidden states come from. The target stays in memory, but for `"served"` and `"streamed"`.
     pub mode: FeatureMode,
     /// Samples of one file of stored features.
     pub samples_per_shard: usize,
+    /// Folders of features that are there already, as `data regenerate --capture` and `features import` write them: samples with
+    /// the same tokens are taken from them, and only the others are computed.
+    pub from: Vec<PathBuf>,
     /// Requests that are under way at each server at a time.
     pub under_way: usize,
     /// Seconds that a request to a server may take.
@@ -22,6 +27,7 @@ impl Default for FeaturesTable {
         Self {
             mode: FeatureMode::Live,
             samples_per_shard: 256,
+            from: Vec::new(),
             under_way: 8,
             timeout: 600,
         }
@@ -40,4 +46,18 @@ pub enum FeatureMode {
     /// Once, by servers of the target, in a stage of its own that writes them to the disk. Of the target only its embedding, norm and
     /// head are in memory.
     Served,
+    /// By servers of the target while the drafter trains, again in every epoch. Only those of held-out texts are written to the disk.
+    Streamed,
+}
+
+impl FeatureMode {
+    /// Whether servers have the target, and this program only parts of it.
+    pub fn is_by_servers(self) -> bool {
+        matches!(self, Self::Served | Self::Streamed)
+    }
+
+    /// Whether those of the samples to train on are written to the disk.
+    pub fn is_stored(self) -> bool {
+        matches!(self, Self::Stored | Self::Served)
+    }
 }
