@@ -18,13 +18,15 @@ use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
-use crate::runtime::sizes::{Sizes, target_parameters};
+use crate::runtime::sizes::{Sizes, idle_parameters, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     footprint: Footprint,
     target_parameters: u64,
+    /// Those that a token goes through: fewer where there are experts.
+    target_parameters_per_token: u64,
     /// Bytes of the target in memory: whole, whatever mode features have, as validation decodes with it.
     pub target_bytes: u64,
     memory: Memory,
@@ -95,6 +97,7 @@ impl Estimate {
         Ok(Self {
             footprint,
             target_parameters,
+            target_parameters_per_token: target_parameters - idle_parameters(spec),
             target_bytes,
             memory,
             peaks,
@@ -133,7 +136,11 @@ impl Estimate {
             .train_tokens
             .map(|tokens| tokens as f64 * self.flops_per_token / speed);
         json!({
-            "target": {"parameters": self.target_parameters, "source": sizes.source},
+            "target": {
+                "parameters": self.target_parameters,
+                "parameters_per_token": self.target_parameters_per_token,
+                "source": sizes.source,
+            },
             "drafter": {
                 "trained_parameters": self.footprint.parameters,
                 "frozen_parameters": self.footprint.frozen,
@@ -159,6 +166,14 @@ impl Estimate {
 
     fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {
         let parameters = count(self.target_parameters);
+        let active = if self.target_parameters_per_token < self.target_parameters {
+            format!(
+                ", {} for each token",
+                count(self.target_parameters_per_token)
+            )
+        } else {
+            String::new()
+        };
         let frozen = match self.footprint.frozen {
             0 => String::new(),
             frozen => format!(" beside {} frozen ones", count(frozen)),
@@ -168,7 +183,7 @@ impl Estimate {
         [
             (
                 "target",
-                format!("{parameters} parameters; {}", sizes.source),
+                format!("{parameters} parameters{active}; {}", sizes.source),
             ),
             (
                 "drafter",
