@@ -228,12 +228,11 @@ fn a_drafter_is_planned_trained_exported_and_judged_without_loss() {
         "{}",
         plan.stdout
     );
-    let found = workspace.run(&["recipe", "recipe.toml"]).succeeded();
-    assert!(found.stderr.contains("qwen3_moe") || !found.stdout.is_empty());
+    workspace.run(&["recipe", "recipe.toml"]).succeeded();
     let report = workspace.json("runs/run/evaluate/report.json");
-    let greedy = &report["greedy"];
-    assert!(greedy["prompts"].as_u64().unwrap() > 0, "{greedy}");
-    assert_eq!(greedy["identical"], greedy["prompts"], "{greedy}");
+    let lossless = &report["lossless"];
+    assert_eq!(lossless["greedy_outputs"], 2, "{lossless}");
+    assert_eq!(lossless["greedy_mismatches"], 0, "{lossless}");
 }
 
 #[test]
@@ -246,10 +245,9 @@ fn a_mixture_of_experts_drafts_and_its_passes_cost_what_a_token_reads() {
     let setting = &report["settings"][0];
     let all = &setting["overall"];
     assert_eq!(all["alpha"], 1.0, "{all}");
-    // It is the target: a draft of two costs two of its passes.
-    let expected = all["tau"].as_f64().unwrap() / 3.0;
+    // It is the target, and all of a draft is accepted: it pays for what it drafts with as much.
     let found = all["speedup"]["memory_bound"].as_f64().unwrap();
-    assert!((found - expected).abs() < 0.2, "{found}, {expected}");
+    assert!((found - 1.0).abs() < 1e-9, "{found}");
 }
 
 #[test]
