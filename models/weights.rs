@@ -343,7 +343,7 @@ impl ModuleVisitor for Exporter {
             let each = values.chunks(values.len() / count).enumerate();
             self.tensors.extend(each.map(|(index, values)| {
                 let name = format!("{modules}.{index}.{name}.weight");
-                let mut one = NamedTensor::from_f32(name, &[d_out, d_in], values.to_vec());
+                let mut one = NamedTensor::from_f32(name, [d_out, d_in], values.to_vec());
                 one.bytes = transpose(&one.bytes, d_in, d_out);
                 one
             }));

@@ -25,8 +25,6 @@ use crate::runtime::sizes::{Sizes, idle_parameters, target_parameters};
 pub struct Estimate {
     footprint: Footprint,
     target_parameters: u64,
-    /// Those that a token goes through: fewer where there are experts.
-    target_parameters_per_token: u64,
     /// Bytes of the target in memory: whole, whatever mode features have, as validation decodes with it.
     pub target_bytes: u64,
     memory: Memory,
@@ -97,7 +95,6 @@ impl Estimate {
         Ok(Self {
             footprint,
             target_parameters,
-            target_parameters_per_token: target_parameters - idle_parameters(spec),
             target_bytes,
             memory,
             peaks,
@@ -138,7 +135,7 @@ impl Estimate {
         json!({
             "target": {
                 "parameters": self.target_parameters,
-                "parameters_per_token": self.target_parameters_per_token,
+                "parameters_per_token": self.target_parameters_per_token(sizes),
                 "source": sizes.source,
             },
             "drafter": {
@@ -164,15 +161,16 @@ impl Estimate {
         })
     }
 
+    /// Parameters of the target that a token goes through: fewer than all where there are experts.
+    fn target_parameters_per_token(&self, sizes: &Sizes) -> u64 {
+        self.target_parameters - idle_parameters(&sizes.spec)
+    }
+
     fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {
         let parameters = count(self.target_parameters);
-        let active = if self.target_parameters_per_token < self.target_parameters {
-            format!(
-                ", {} for each token",
-                count(self.target_parameters_per_token)
-            )
-        } else {
-            String::new()
+        let active = match self.target_parameters_per_token(sizes) {
+            all if all == self.target_parameters => String::new(),
+            some => format!(", {} for each token", count(some)),
         };
         let frozen = match self.footprint.frozen {
             0 => String::new(),
