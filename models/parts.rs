@@ -6,8 +6,8 @@ use burn::prelude::*;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, printable};
 
-use crate::config::Keys;
 use crate::error::{Error, Result};
+use crate::keys::Keys;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::rope::{RopeConfig, RopeScaling};
@@ -86,6 +86,7 @@ impl PartsConfig {
                 norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
                 rope,
                 max_positions,
+                routing: None,
             },
             norm_less_one: LESS_ONE
                 .iter()

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
 use crate::rope::{Rope, RopeConfig};
+use crate::routing::{ExpertsConfig, Routing};
 use crate::weights::lift;
 
 /// Sizes of the target a drafter is trained for.
@@ -20,7 +21,7 @@ pub struct TargetSpec {
     pub layers: usize,
     /// Residual width.
     pub d_model: usize,
-    /// Feed-forward width.
+    /// Feed-forward width, where a layer has no experts.
     pub d_ff: usize,
     /// Query heads.
     pub heads: usize,
@@ -36,12 +37,19 @@ pub struct TargetSpec {
     pub rope: RopeConfig,
     /// Longest context, in tokens.
     pub max_positions: usize,
+    /// Which layers have experts, where any has.
+    pub routing: Option<Routing>,
 }
 
 impl TargetSpec {
     /// The rotary positions of its attention.
     pub fn rotary(&self, device: &Device) -> Rope {
         Rope::new(&self.rope, self.d_head, device)
+    }
+
+    /// The experts of a layer, if it has any.
+    pub fn experts_of(&self, layer: usize) -> Option<ExpertsConfig> {
+        self.routing.as_ref()?.of(layer)
     }
 
     /// Feed-forward width, query heads and key and value heads of a drafter's layer: each as given, or the target's
@@ -223,8 +231,8 @@ pub trait Target {
     /// The device it runs on.
     fn device(&self) -> Device;
 
-    /// Its parameters, all of which one pass reads.
-    fn parameters(&self) -> u64;
+    /// Parameters that the pass of one token reads: of experts those that a token goes through.
+    fn parameters_per_pass(&self) -> u64;
 
     /// The type of its weights and activations.
     fn dtype(&self) -> DType;

@@ -196,6 +196,7 @@ fn spec(golden: &Tensors) -> TargetSpec {
             scaling: RopeScaling::Default,
         },
         max_positions: 64,
+        routing: None,
     }
 }
 

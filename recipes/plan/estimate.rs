@@ -18,14 +18,17 @@ use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
-use crate::runtime::sizes::{Sizes, part_parameters, target_parameters};
+use crate::runtime::sizes::{Sizes, idle_parameters, part_parameters, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     footprint: Footprint,
+    /// Of the target, as far as it is in memory.
     target_parameters: u64,
-    /// Bytes of the target in memory: whole, whatever mode features have, as validation decodes with it.
+    /// Those that a token goes through: fewer than all where there are experts.
+    active_parameters: u64,
+    /// Bytes of the target in memory: whole, unless servers have it, as validation decodes with it.
     pub target_bytes: u64,
     memory: Memory,
     /// Bytes of the most memory that the process has at a time in each stage that trains.
@@ -98,6 +101,10 @@ impl Estimate {
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
             footprint,
+            active_parameters: match mode.is_by_servers() {
+                true => target_parameters,
+                false => target_parameters - idle_parameters(spec),
+            },
             target_parameters,
             target_bytes,
             memory,
@@ -137,7 +144,11 @@ impl Estimate {
             .train_tokens
             .map(|tokens| tokens as f64 * self.flops_per_token / speed);
         json!({
-            "target": {"parameters": self.target_parameters, "source": sizes.source},
+            "target": {
+                "parameters": self.target_parameters,
+                "parameters_per_token": self.active_parameters,
+                "source": sizes.source,
+            },
             "drafter": {
                 "trained_parameters": self.footprint.parameters,
                 "frozen_parameters": self.footprint.frozen,
@@ -163,6 +174,10 @@ impl Estimate {
 
     fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {
         let parameters = count(self.target_parameters);
+        let active = match self.active_parameters {
+            all if all == self.target_parameters => String::new(),
+            some => format!(", {} for each token", count(some)),
+        };
         let frozen = match self.footprint.frozen {
             0 => String::new(),
             frozen => format!(" beside {} frozen ones", count(frozen)),
@@ -172,7 +187,7 @@ impl Estimate {
         [
             (
                 "target",
-                format!("{parameters} parameters; {}", sizes.source),
+                format!("{parameters} parameters{active}; {}", sizes.source),
             ),
             (
                 "drafter",

@@ -56,9 +56,16 @@ impl<'a> Asked<'a> {
 
     /// Whether the drafter's settings fit a target whose sizes need no download.
     fn check_drafter(&self) -> Result<()> {
-        match target_sizes::of(self.recipe) {
-            None => Ok(()),
-            Some(sizes) => self.recipe.method.capture(&sizes.spec).map(drop),
+        let Some(sizes) = target_sizes::of(self.recipe) else {
+            return Ok(());
+        };
+        let method = &self.recipe.method;
+        method.capture(&sizes.spec)?;
+        match method.footprint(&sizes.spec) {
+            // What it starts from is no model to start from.
+            Err(refused) if refused.is::<spectrain_models::Error>() => Err(refused),
+            // Its sizes may be unknown yet.
+            _ => Ok(()),
         }
     }
 

@@ -8,7 +8,7 @@ use spectrain_models::weights::host_f32;
 use spectrain_models::{Capture, Layout, Target as _, TargetParts, Transformer, load_first_layers};
 
 use super::server::Captured;
-use crate::runtime::sizes::body_parameters;
+use crate::runtime::sizes::{body_parameters, idle_parameters};
 
 /// Bytes of layers that are loaded for this, at most.
 const MOST_BYTES: u64 = 4 << 30;
@@ -41,7 +41,8 @@ pub fn check_layers(
         burn::tensor::DType::BF16 => DType::BF16,
         _ => DType::F32,
     };
-    let of_layer = body_parameters(spec) / spec.layers.max(1) as u64 * dtype.size() as u64;
+    let all = body_parameters(spec) + idle_parameters(spec);
+    let of_layer = all / spec.layers.max(1) as u64 * dtype.size() as u64;
     // One layer more than the last that is compared tells a slot that is a layer late.
     let fits = |layer: &&usize| of_layer * (**layer as u64 + 2) <= MOST_BYTES;
     let compared: Vec<usize> = layers.layers.iter().take_while(fits).copied().collect();
