@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use spectrain_checkpoints::{DType, hash};
+use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
 use spectrain_data::rows;
 use spectrain_data::sources::{Source, Sources};
 
@@ -13,6 +14,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::model_files::weight_files;
 use crate::runtime::target;
+use crate::stages::array::ArrayJob;
 
 /// What a stage runs with.
 pub struct StageContext<'a> {
@@ -28,12 +30,36 @@ pub struct StageContext<'a> {
     pub dtype: DType,
     /// Where progress goes.
     pub output: Output,
+    /// What of the stage `features` is captured here.
+    pub array: ArrayJob,
 }
 
 impl StageContext<'_> {
     /// The folder of a stage.
     pub fn folder(&self, stage: &str) -> PathBuf {
         self.run.stage(stage)
+    }
+
+    /// Where the stage `features` writes: its folder, or that of the part that it captures.
+    pub fn features_folder(&self) -> PathBuf {
+        match &self.array.part {
+            Some(part) => part.folder.clone(),
+            None => self.folder("features"),
+        }
+    }
+
+    /// Starts or goes on with features in a folder, of these samples.
+    pub fn feature_writer(
+        &self,
+        folder: &Path,
+        header: FeatureHeader,
+        share: SampleRange,
+    ) -> Result<FeatureWriter> {
+        let per_shard = self.recipe.features.samples_per_shard as u64;
+        Ok(match self.array.part {
+            Some(_) => FeatureWriter::open_part(folder, header, per_shard, share)?,
+            None => FeatureWriter::open(folder, header, per_shard)?,
+        })
     }
 
     /// The target's folder: made by `synthetic`, given, or downloaded now.

@@ -8,7 +8,6 @@ use spectrain_data::sources::Sources;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
 
-use crate::recipe::tables::FeatureMode;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::device_report;
@@ -27,10 +26,10 @@ use crate::stages::report::{record, write};
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let drafter = context.run.path().join(EXPORTED);
-    let mut report = if context.recipe.features.mode == FeatureMode::Served {
-        judged_by_answers(context, &drafter)?
-    } else {
+    let mut report = if context.recipe.features.mode.computes_target() {
         decoded(context, &drafter)?
+    } else {
+        judged_by_answers(context, &drafter)?
     };
     report.recipe = context.recipe.json.clone();
     report.drafter.path = drafter.display().to_string();

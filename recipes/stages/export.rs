@@ -14,7 +14,7 @@ use spectrain_models::load_parts;
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
-use crate::recipe::tables::{Engine, FeatureMode};
+use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
@@ -88,7 +88,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 /// The trained drafter, and what it is compared on with what was written of it.
 fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Box<dyn Trained>)> {
     let (target, device) = (context.target_folder()?, &context.device);
-    if context.recipe.features.mode != FeatureMode::Served {
+    if context.recipe.features.mode.computes_target() {
         let (pair, trained) = Pair::open_with_drafter(&target, trained, device, context.dtype)?;
         let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));

@@ -19,12 +19,15 @@ use crate::runtime::target;
 use crate::stages::context::StageContext;
 
 pub mod header;
+pub mod imported;
 pub mod served;
 
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {
-    if context.recipe.features.mode == FeatureMode::Served {
-        return served::run(context);
+    match context.recipe.features.mode {
+        FeatureMode::Served => return served::run(context),
+        FeatureMode::Imported => return imported::run(context),
+        FeatureMode::Live | FeatureMode::Stored => {}
     }
     let recipe = context.recipe;
     let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
@@ -37,10 +40,14 @@ pub fn run(context: &StageContext) -> Result<Value> {
         tokens.fingerprint(),
         target.spec().d_model,
     )?;
-    let per_shard = recipe.features.samples_per_shard as u64;
-    let mut writer = FeatureWriter::open(context.folder("features"), header, per_shard)?;
-
+    let folder = context.features_folder();
     let lengths = tokens.lengths();
+    let share = context.array.share(lengths.len());
+    if share.is_empty() {
+        return Ok(json!({"samples": 0}));
+    }
+    let lengths = &lengths[..share.end as usize];
+    let mut writer = context.feature_writer(&folder, header, share)?;
     let row_length = recipe.data.max_length;
     let rows = (recipe.train.batch_tokens / row_length).max(1);
     let resumed = writer.next_sample() as usize;
@@ -52,22 +59,21 @@ pub fn run(context: &StageContext) -> Result<Value> {
             writer.pause()?;
             return Err(interrupted);
         }
-        let packed = in_order(&lengths, next, row_length, rows);
+        let packed = in_order(lengths, next, row_length, rows);
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
-        let rows = Rows::new(packed, &tokens, &lengths, row_length);
-        write(&mut writer, &target, &capture, rows, &lengths)?;
+        let rows = Rows::new(packed, &tokens, lengths, row_length);
+        write(&mut writer, &target, &capture, rows, lengths)?;
         progress.set(next as u64, "samples");
     }
-    let folder = context.folder("features");
     let written = writer.finish()?;
     let shards = written.into_iter();
     context
         .run
         .remember(shards.map(|(file, sha256)| (folder.join(file), sha256)))?;
-    progress.finish(format!("{} samples", lengths.len()));
+    progress.finish(format!("{} samples", share.end - share.first));
     let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({
-        "samples": lengths.len(),
+        "samples": share.end - share.first,
         "resumed_at": resumed,
         "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),
     }))

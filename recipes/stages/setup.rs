@@ -62,13 +62,13 @@ impl<'a> Setup<'a> {
     ) -> Result<Self> {
         let folder = context.target_folder()?;
         let (device, dtype) = (&context.device, context.dtype);
-        let (parts, target, stop) = if context.recipe.features.mode == FeatureMode::Served {
-            let parts = load_parts(&folder, device, dtype)?;
-            (parts, None, target::stop_tokens_in(&folder)?)
-        } else {
+        let (parts, target, stop) = if context.recipe.features.mode.computes_target() {
             let model = ModelFolder::open(&folder)?;
             let target = Arc::new(load_target(&model, device, dtype)?);
             (target.parts(), Some(target), target::stop_tokens(&model)?)
+        } else {
+            let parts = load_parts(&folder, device, dtype)?;
+            (parts, None, target::stop_tokens_in(&folder)?)
         };
         let prepared = context.folder("prepare");
         let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
@@ -247,8 +247,9 @@ impl<'a> Setup<'a> {
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
         if judge.is_none() && trainee.on_policy_fraction() > 0.0 {
             bail!(
-                "`objective.on_policy.fraction`: expected 0 with `features.mode = \"served\"`, as nothing here judges what the drafter writes, \
+                "`objective.on_policy.fraction`: expected 0 with `features.mode = {}`, as nothing here judges what the drafter writes, \
                  found {}",
+                context.recipe.json["features"]["mode"],
                 trainee.on_policy_fraction()
             );
         }

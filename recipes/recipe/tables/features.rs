@@ -1,5 +1,7 @@
 //! The `[features]` table.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// Where the hidden states come from. The target stays in memory, but for `"served"`.
+    /// Where the hidden states come from. The target stays in memory, but for `"served"` and `"imported"`.
     pub mode: FeatureMode,
+    /// The folder that `spectrain features import` wrote; with `mode = "imported"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imported: Option<PathBuf>,
     /// Samples of one file of stored features.
     pub samples_per_shard: usize,
     /// Requests that are under way at each server at a time.
@@ -21,6 +26,7 @@ impl Default for FeaturesTable {
     fn default() -> Self {
         Self {
             mode: FeatureMode::Live,
+            imported: None,
             samples_per_shard: 256,
             under_way: 8,
             timeout: 600,
@@ -40,4 +46,13 @@ pub enum FeatureMode {
     /// Once, by servers of the target, in a stage of its own that writes them to the disk. Of the target only its embedding, norm and
     /// head are in memory.
     Served,
+    /// By others, from a folder that `spectrain features import` wrote. Of the target only its embedding, norm and head are in memory.
+    Imported,
+}
+
+impl FeatureMode {
+    /// Whether this program computes what the target does, and so can decode with it.
+    pub fn computes_target(self) -> bool {
+        matches!(self, Self::Live | Self::Stored)
+    }
 }

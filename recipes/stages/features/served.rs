@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_bytes;
-use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::features::{FeatureHeader, StoredSample};
 use spectrain_data::regenerate::Retry;
 use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
@@ -62,7 +62,7 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
     servers.check_lengths([&tokens, &held_out])?;
     servers.prove(&tokens)?;
     let started = Instant::now();
-    let stage = context.folder("features");
+    let stage = context.features_folder();
     let resumed = servers.write(&stage, "features", &tokens)?;
     servers.write(&stage.join(HELD_OUT), "held out", &held_out)?;
     let stop = target::stop_tokens_in(&folder)?;
@@ -251,8 +251,12 @@ impl<'a> Servers<'a> {
         ask: &(dyn Fn(usize) -> Asked + Sync),
         mask: &dyn Fn(usize, &Captured) -> Vec<u8>,
     ) -> Result<usize> {
-        let per_shard = self.context.recipe.features.samples_per_shard as u64;
-        let mut writer = FeatureWriter::open(folder, header, per_shard)?;
+        let share = self.context.array.share(end);
+        if share.is_empty() {
+            return Ok(end);
+        }
+        let end = share.end as usize;
+        let mut writer = self.context.feature_writer(folder, header, share)?;
         let first = writer.next_sample() as usize;
         let mut progress = self.context.progress(what, end as u64);
         let last_state = self.proofs[0].last_state;
