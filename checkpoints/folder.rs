@@ -3,6 +3,7 @@
 mod generation;
 mod index;
 mod parts;
+mod single;
 mod weights;
 mod write;
 
@@ -23,6 +24,7 @@ use crate::tensors::NamedTensor;
 pub(crate) use index::shard_files;
 pub use index::weight_map;
 pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
+pub use single::TensorFile;
 use weights::WeightFile;
 pub use write::write_folder;
 

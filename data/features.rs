@@ -18,11 +18,14 @@ use crate::durable::{self, PendingFile, TEMPORARY, Written};
 use crate::error::{Error, Result};
 
 mod index;
+mod parts;
 mod shards;
 
-pub use index::{FeatureHeader, StoredSample, disk_bytes};
+pub use index::{FeatureHeader, SampleRange, StoredSample, disk_bytes};
 use index::{FeatureIndex, FeatureShard, INDEX, VERSION};
+pub use parts::join;
 pub use shards::FeatureShards;
+pub(crate) use shards::map_file;
 
 impl fmt::Debug for FeatureWriter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,11 +64,37 @@ impl FeatureWriter {
         header: FeatureHeader,
         samples_per_shard: u64,
     ) -> Result<Self> {
-        let folder = folder.as_ref().to_owned();
+        Self::open_range(folder.as_ref(), header, samples_per_shard, None)
+    }
+
+    /// The same for some of the samples, which keep their numbers; [`join`] makes one folder of all of them.
+    pub fn open_part(
+        folder: impl AsRef<Path>,
+        header: FeatureHeader,
+        samples_per_shard: u64,
+        part: SampleRange,
+    ) -> Result<Self> {
+        Self::open_range(folder.as_ref(), header, samples_per_shard, Some(part))
+    }
+
+    fn open_range(
+        folder: &Path,
+        header: FeatureHeader,
+        samples_per_shard: u64,
+        part: Option<SampleRange>,
+    ) -> Result<Self> {
+        let folder = folder.to_owned();
         fs::create_dir_all(&folder).map_err(|source| Error::write(&folder, source))?;
         let index = if folder.join(INDEX).exists() {
             let mut index = FeatureIndex::read(&folder)?;
             header.require(&index.header, &folder.join(INDEX))?;
+            if index.part != part {
+                let named = |part: Option<SampleRange>| {
+                    part.map_or("all samples".to_owned(), |part| part.to_string())
+                };
+                let (expected, found) = (named(part), named(index.part));
+                return Err(Error::altered(&folder.join(INDEX), "part", expected, found));
+            }
             let there = |shard: &FeatureShard| folder.join(&shard.file).exists();
             let kept = index.shards.iter().take_while(|shard| there(shard)).count();
             if kept < index.shards.len() {
@@ -78,6 +107,7 @@ impl FeatureWriter {
                 version: VERSION,
                 complete: false,
                 header,
+                part,
                 shards: Vec::new(),
             }
         };

@@ -7,6 +7,7 @@ mod durable;
 pub mod error;
 mod expand;
 pub mod features;
+pub mod foreign;
 #[cfg(test)]
 mod forged;
 pub mod held_out;

@@ -18,6 +18,7 @@ Commands:
   import    Turn a published drafter into a run
   check     Check that a drafter's folder is unchanged and made for this target
   data      Prepare, check or regenerate a dataset by itself
+  features  Bring in features that others captured, or write stored ones for others
   clean     Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
   report    Show or compare reports: on the terminal, as a page, a table, a picture or data
   bench     Measure the speed of feature capture, training and decoding
@@ -41,6 +42,8 @@ Options:
       --json             With `--plan`, print it as JSON
       --stage <NAME>     Run only this stage; may be repeated
       --set <KEY=VALUE>  Set one key of the recipe, such as `train.steps=100`; may be repeated
+      --part <N/PARTS>   With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
+      --parts <DIR>      The folder of parts; without it `features-parts` in the run
       --device <DEVICE>  `cpu` or `cuda:N` [default: cpu]
       --fresh            Move an older run of this name aside and start anew
       --runs <DIR>       The folder of runs [default: runs]

@@ -43,6 +43,7 @@ fn with_stages<T>(
         device_name: "cpu".into(),
         dtype: DType::F32,
         output: Output::Quiet,
+        array: Default::default(),
     };
     let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
     stages::run(&context, &names).unwrap();

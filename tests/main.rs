@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 mod accumulation;
 mod allocation;
+mod array_jobs;
 mod bad_input;
 mod batches;
 mod broken_folders;
@@ -26,6 +27,7 @@ mod experts;
 mod exports;
 mod fault_server;
 mod features;
+mod foreign_features;
 mod golden;
 mod heads_decode;
 mod heads_parity;
@@ -40,6 +42,7 @@ mod links;
 mod memory;
 mod numbers;
 mod outputs;
+mod own_texts;
 mod pages;
 mod parity;
 mod parts;

@@ -119,6 +119,7 @@ fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
         device_name: "cpu".into(),
         dtype: DType::F32,
         output: Output::Quiet,
+        array: Default::default(),
     };
     let only = |stage: &str| stages::run(&context, &[stage.to_owned()]).unwrap();
     only("prepare");

@@ -326,6 +326,15 @@ impl Outcome {
         self.ended(2, expected)
     }
 
+    /// It ended with 2 at the command line, which says this.
+    pub fn misused_by_usage(self, expected: &[&str]) -> Self {
+        assert_eq!(self.code, Some(2), "{self:#?}");
+        for expected in expected {
+            assert!(self.stderr.contains(expected), "no `{expected}`: {self:#?}");
+        }
+        self
+    }
+
     /// It ended with 130: it was interrupted.
     pub fn interrupted(self, expected: &[&str]) -> Self {
         self.ended(130, expected)

@@ -1,6 +1,7 @@
 //! What a folder of features holds and was computed from.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -162,7 +163,50 @@ pub(super) struct FeatureIndex {
     pub(super) version: u32,
     pub(super) complete: bool,
     pub(super) header: FeatureHeader,
+    /// Which samples these are, where they are not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) part: Option<SampleRange>,
     pub(super) shards: Vec<FeatureShard>,
+}
+
+/// A run of samples, of so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SampleRange {
+    /// The first one.
+    pub first: u64,
+    /// The one behind the last.
+    pub end: u64,
+    /// How many there are in all.
+    pub all: u64,
+}
+
+impl SampleRange {
+    /// The range of the part numbered `part`, from 1, of `parts`: as even as whole samples allow, in their order.
+    pub fn of_part(part: u64, parts: u64, all: u64) -> Self {
+        let place =
+            |part: u64| (u128::from(all) * u128::from(part) / u128::from(parts.max(1))) as u64;
+        Self {
+            first: place(part.saturating_sub(1)),
+            end: place(part),
+            all,
+        }
+    }
+
+    /// Whether no sample is in it.
+    pub fn is_empty(&self) -> bool {
+        self.first >= self.end
+    }
+}
+
+impl fmt::Display for SampleRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "samples {} to {} of {}",
+            self.first, self.end, self.all
+        )
+    }
 }
 
 impl FeatureIndex {
@@ -174,7 +218,7 @@ impl FeatureIndex {
         if index.version != VERSION {
             return Err(Error::altered(&path, "version", VERSION, index.version));
         }
-        let mut first: u64 = 0;
+        let mut first: u64 = index.part.map_or(0, |part| part.first);
         for shard in &index.shards {
             if shard.first != first {
                 return Err(Error::altered(
@@ -200,8 +244,9 @@ impl FeatureIndex {
     }
 
     pub(super) fn samples(&self) -> u64 {
+        let none = self.part.map_or(0, |part| part.first);
         self.shards
             .last()
-            .map_or(0, |shard| shard.first + shard.samples)
+            .map_or(none, |shard| shard.first + shard.samples)
     }
 }

@@ -51,6 +51,15 @@ impl FeatureShards {
                 samples: index.samples(),
             });
         }
+        if let Some(part) = index.part {
+            let path = folder.join(INDEX);
+            return Err(Error::altered(
+                &path,
+                "part",
+                "features of all samples",
+                part,
+            ));
+        }
         if index.shards.is_empty() {
             return Err(Error::altered(
                 &folder.join(INDEX),
@@ -268,7 +277,7 @@ fn list_values<T: ArrowPrimitiveType>(column: &ArrayRef, row: usize) -> ScalarBu
     unsafe_code,
     reason = "a memory map cannot be made without; this is the only one"
 )]
-fn map_file(file: &File) -> std::io::Result<Buffer> {
+pub(crate) fn map_file(file: &File) -> std::io::Result<Buffer> {
     // SAFETY: shards are renamed into place whole and never written again by this program. Whoever truncates one
     // while it is mapped takes the process down, as with any memory map.
     let map = Arc::new(unsafe { Mmap::map(file)? });

@@ -296,6 +296,7 @@ fn features_without_shards_are_an_error_to_write_and_to_read() {
     let error = write(folder.path(), 0..0).finish().unwrap_err();
     assert!(matches!(error, Error::NoSamples { .. }), "{error}");
     let index = FeatureIndex {
+        part: None,
         version: VERSION,
         complete: true,
         header: header(),

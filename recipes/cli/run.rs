@@ -14,6 +14,7 @@ use crate::cli::commands::clean::CleanArguments;
 use crate::cli::commands::data::DataCommand;
 use crate::cli::commands::evaluate::EvaluateArguments;
 use crate::cli::commands::export::ExportArguments;
+use crate::cli::commands::features::FeaturesCommand;
 use crate::cli::commands::generate::GenerateArguments;
 use crate::cli::commands::import::ImportArguments;
 use crate::cli::commands::recipe::RecipeArguments;
@@ -53,6 +54,9 @@ enum Command {
     /// Prepare, check or regenerate a dataset by itself
     #[command(subcommand)]
     Data(DataCommand),
+    /// Bring in features that others captured, or write stored ones for others
+    #[command(subcommand)]
+    Features(FeaturesCommand),
     /// Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
     Clean(CleanArguments),
     /// Show or compare reports: on the terminal, as a page, a table, a picture or data
@@ -160,6 +164,7 @@ impl Arguments {
             Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
             Command::Check(arguments) => commands::check::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
+            Command::Features(command) => stoppable(commands::features::run(&command)),
             Command::Clean(arguments) => commands::clean::run(&arguments),
             Command::Report(arguments) => commands::report::run(&arguments),
             Command::Bench(arguments) => commands::bench::run(&arguments),

@@ -51,9 +51,9 @@ impl Estimate {
         let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
         let footprint = recipe.footprint(spec)?;
         let mode = recipe.features.mode;
-        let target_parameters = match mode.is_by_servers() {
-            true => part_parameters(spec, sizes.tied_head),
-            false => target_parameters(spec, sizes.tied_head),
+        let target_parameters = match mode.computes_target() {
+            true => target_parameters(spec, sizes.tied_head),
+            false => part_parameters(spec, sizes.tied_head),
         };
         let dtype = device::target_dtype(recipe.target.dtype, device);
         let target_bytes = dtype.size() as u64 * target_parameters;
@@ -101,9 +101,9 @@ impl Estimate {
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
             footprint,
-            active_parameters: match mode.is_by_servers() {
-                true => target_parameters,
-                false => target_parameters - idle_parameters(spec),
+            active_parameters: match mode.computes_target() {
+                true => target_parameters - idle_parameters(spec),
+                false => target_parameters,
             },
             target_parameters,
             target_bytes,

@@ -1,4 +1,4 @@
-//! What is read of a target that servers have.
+//! What is read of a target that is not computed here.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +23,9 @@ pub(super) struct Read {
     remarks: Vec<String>,
 }
 
-/// What is read of a target that servers have, where its configuration and its list of shards are on this machine.
+/// What is read of a target that is not computed here, where its configuration and its list of shards are on this machine.
 pub(super) fn read_of(recipe: &ResolvedRecipe) -> Option<Read> {
-    if !recipe.features.mode.is_by_servers() {
+    if recipe.features.mode.computes_target() {
         return None;
     }
     let folder = folder_of(recipe.model()?, recipe.target.revision.as_deref())?;

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Error, Result, bail};
 
 use crate::plan::target_sizes;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
 use crate::runtime::device;
 use crate::runtime::{prompt_sets, target};
@@ -69,36 +70,65 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Whether what the target computes can be had: here, or from servers that are named.
+    /// Whether what the target computes can be had: here, from servers that are named, or from what was imported.
     fn check_target(&self) -> Result<()> {
-        let (recipe, table) = (self.recipe, &self.recipe.target);
-        if !recipe.features.from.is_empty() && !recipe.features.mode.is_stored() {
+        let (recipe, mode) = (self.recipe, self.recipe.features.mode);
+        if !recipe.features.from.is_empty()
+            && !matches!(mode, FeatureMode::Stored | FeatureMode::Served)
+        {
             bail!(
-                "`features.from`: expected `features.mode = \"stored\"` or `\"served\"` beside it, found {:?}",
-                recipe.features.mode
+                "`features.from`: expected `features.mode = \"stored\"` or `\"served\"` beside it, found {}",
+                recipe.json["features"]["mode"]
             );
         }
-        if !recipe.features.mode.is_by_servers() {
-            if !table.server.is_empty() {
-                bail!(
-                    "`target.server`: expected `features.mode = \"served\"` or `\"streamed\"` beside it, found {:?}",
-                    recipe.features.mode
-                );
-            }
-            return match recipe.model().map(Path::new) {
+        let is_named = recipe.model().map(Path::new);
+        if mode.computes_target() {
+            self.check_keys(&[], "")?;
+            return match is_named {
                 Some(folder) if folder.join("config.json").exists() => {
                     target::check_computed(folder)
                 }
                 _ => Ok(()),
             };
         }
-        for (key, is_missing) in [
-            ("target.server", table.server.is_empty()),
-            ("target.server_folder", table.server_folder.is_none()),
+        let (needed, judged_by) = match mode {
+            FeatureMode::Imported => (&["features.imported"][..], "the imported texts"),
+            _ => (
+                &["target.server", "target.server_folder"][..],
+                "the servers' answers to `data.eval`",
+            ),
+        };
+        self.check_keys(needed, judged_by)
+    }
+
+    /// Fails where keys about where features come from are missing or go with another mode, or where prompts are named that
+    /// nothing here decodes.
+    fn check_keys(&self, needed: &[&str], judged_by: &str) -> Result<()> {
+        let recipe = self.recipe;
+        let mode = &recipe.json["features"]["mode"];
+        for (key, is_there, of) in [
+            ("target.server", !recipe.target.server.is_empty(), "served"),
+            (
+                "target.server_folder",
+                recipe.target.server_folder.is_some(),
+                "served",
+            ),
+            (
+                "features.imported",
+                recipe.features.imported.is_some(),
+                "imported",
+            ),
         ] {
-            if is_missing {
-                bail!("`{key}` is missing, which features of servers need");
+            if needed.contains(&key) && !is_there {
+                bail!("`{key}` is missing, which `features.mode = {mode}` needs");
             }
+            let is_idle = is_there && !needed.contains(&key) && key != "target.server_folder";
+            if is_idle {
+                bail!("`{key}`: expected `features.mode = \"{of}\"` beside it, found {mode}");
+            }
+        }
+        if needed.is_empty() {
+            return Ok(());
         }
         let evaluate = &recipe.evaluate;
         for (key, is_there) in [
@@ -108,8 +138,8 @@ impl<'a> Asked<'a> {
         ] {
             if is_there {
                 bail!(
-                    "`{key}`: expected none with features of servers, whose answers to `data.eval` are what drafters are \
-                     judged by; `evaluate --server` measures more"
+                    "`{key}`: expected none with `features.mode = {mode}`, where {judged_by} are what drafters are judged by; `evaluate \
+                     --server` measures more"
                 );
             }
         }

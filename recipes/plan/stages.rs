@@ -26,6 +26,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
         device_name: asked.device.into(),
         dtype: device::target_dtype(recipe.target.dtype, asked.device),
         output: Output::Quiet,
+        array: Default::default(),
     };
     let mut after: Option<&str> = None;
     let mut states = Vec::new();

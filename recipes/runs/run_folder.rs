@@ -26,6 +26,7 @@ pub(crate) use identity::check;
 pub use identity::{Existing, RunName, check_name};
 use identity::{RUN, Run, check_lockable, check_ours};
 use lock::lock;
+pub(crate) use lock::lock as lock_folder;
 pub use manifest::{
     Damage, Earlier, Inputs, Manifest, StageState, Status, Wanted, manifest_in, stage_state,
 };
@@ -113,6 +114,11 @@ impl RunFolder {
             is_new: false,
             lock: Some(lock),
         })
+    }
+
+    /// A run that is there, of whose files nothing is written, so that other processes may use it, too.
+    pub fn shared(root: &Path, name: &str) -> Result<Self> {
+        Self::look(root, name).map(Self::unlocked)
     }
 
     /// A run that another process may use, or that may not be there: nothing is written to it.

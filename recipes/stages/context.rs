@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use spectrain_checkpoints::{DType, hash};
+use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
 use spectrain_data::rows;
 use spectrain_data::sources::{Source, Sources};
 
@@ -13,6 +14,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::model_files::{part_files, weight_files};
 use crate::runtime::target;
+use crate::stages::array::ArrayJob;
 
 /// What a stage runs with.
 pub struct StageContext<'a> {
@@ -28,6 +30,8 @@ pub struct StageContext<'a> {
     pub dtype: DType,
     /// Where progress goes.
     pub output: Output,
+    /// What of the stage `features` is captured here.
+    pub array: ArrayJob,
 }
 
 impl StageContext<'_> {
@@ -36,11 +40,33 @@ impl StageContext<'_> {
         self.run.stage(stage)
     }
 
+    /// Where the stage `features` writes: its folder, or that of the part that it captures.
+    pub fn features_folder(&self) -> PathBuf {
+        match &self.array.part {
+            Some(part) => part.folder.clone(),
+            None => self.folder("features"),
+        }
+    }
+
+    /// Starts or goes on with features in a folder, of these samples.
+    pub fn feature_writer(
+        &self,
+        folder: &Path,
+        header: FeatureHeader,
+        share: SampleRange,
+    ) -> Result<FeatureWriter> {
+        let per_shard = self.recipe.features.samples_per_shard as u64;
+        Ok(match self.array.part {
+            Some(_) => FeatureWriter::open_part(folder, header, per_shard, share)?,
+            None => FeatureWriter::open(folder, header, per_shard)?,
+        })
+    }
+
     /// The target's folder: made by `synthetic`, given, or downloaded now.
     pub fn target_folder(&self) -> Result<PathBuf> {
         match self.recipe.model() {
             None => Ok(self.folder("synthetic").join("target")),
-            Some(model) if self.recipe.features.mode.is_by_servers() => {
+            Some(model) if !self.recipe.features.mode.computes_target() => {
                 target::resolve_parts(model, self.recipe.target.revision.as_deref())
             }
             Some(model) => target::resolve(model, self.recipe.target.revision.as_deref()),
@@ -103,7 +129,7 @@ impl StageContext<'_> {
 
     /// SHA-256 of the target's configuration and weights, as far as they are read.
     pub fn target_sha256(&self) -> Result<String> {
-        if self.recipe.features.mode.is_by_servers() {
+        if !self.recipe.features.mode.computes_target() {
             return self.run.sha256_of(&part_files(&self.target_folder()?)?);
         }
         self.sha256_of_model(&self.target_folder()?)

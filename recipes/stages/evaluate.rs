@@ -19,17 +19,17 @@ use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
-use crate::stages::features::answers::answers_at;
+use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let drafter = context.run.path().join(EXPORTED);
-    let mut report = if context.recipe.features.mode.is_by_servers() {
-        judged_by_answers(context, &drafter)?
-    } else {
+    let mut report = if context.recipe.features.mode.computes_target() {
         decoded(context, &drafter)?
+    } else {
+        judged_by_answers(context, &drafter)?
     };
     report.recipe = context.recipe.json.clone();
     report.drafter.path = drafter.display().to_string();

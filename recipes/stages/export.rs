@@ -20,7 +20,7 @@ use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::context::StageContext;
-use crate::stages::features::answers::answers_at;
+use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
 use crate::stages::train::EXPORTED_STEP;
@@ -88,7 +88,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 /// The trained drafter, and what it is compared on with what was written of it.
 fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Box<dyn Trained>)> {
     let (target, device) = (context.target_folder()?, &context.device);
-    if !context.recipe.features.mode.is_by_servers() {
+    if context.recipe.features.mode.computes_target() {
         let (pair, trained) = Pair::open_with_drafter(&target, trained, device, context.dtype)?;
         let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::features::{FeatureWriter, StoredSample};
@@ -13,6 +13,7 @@ use spectrain_train::{Batch, Rows};
 
 use self::header::header;
 use self::known::Known;
+use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
@@ -21,15 +22,19 @@ use crate::stages::context::StageContext;
 pub mod answers;
 pub mod capturing;
 pub mod header;
+pub mod imported;
 mod known;
+pub mod places;
 pub mod served;
 pub mod servers;
 pub mod streamed;
 
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {
-    if context.recipe.features.mode.is_by_servers() {
-        return served::run(context);
+    match context.recipe.features.mode {
+        FeatureMode::Served | FeatureMode::Streamed => return served::run(context),
+        FeatureMode::Imported => return imported::run(context),
+        FeatureMode::Live | FeatureMode::Stored => {}
     }
     let recipe = context.recipe;
     let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
@@ -42,16 +47,17 @@ pub fn run(context: &StageContext) -> Result<Value> {
         tokens.fingerprint(),
         target.spec().d_model,
     )?;
-    let per_shard = recipe.features.samples_per_shard as u64;
-    let known = Known::open(
-        &recipe.features.from,
-        &header,
-        &folder,
-        recipe.data.max_length,
-    )?;
-    let mut writer = FeatureWriter::open(context.folder("features"), header, per_shard)?;
-
+    let longest = recipe.data.max_length;
+    let known =
+        Known::open(&recipe.features.from, &header, &folder, longest).context("`features.from`")?;
+    let folder = context.features_folder();
     let lengths = tokens.lengths();
+    let share = context.array.share(lengths.len());
+    if share.is_empty() {
+        return Ok(json!({"samples": 0}));
+    }
+    let lengths = &lengths[..share.end as usize];
+    let mut writer = context.feature_writer(&folder, header, share)?;
     let row_length = recipe.data.max_length;
     let rows = (recipe.train.batch_tokens / row_length).max(1);
     let resumed = writer.next_sample() as usize;
@@ -83,20 +89,19 @@ pub fn run(context: &StageContext) -> Result<Value> {
             rows,
         );
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
-        let rows = Rows::new(packed, &tokens, &lengths, row_length);
-        write(&mut writer, &target, &capture, rows, &lengths)?;
+        let rows = Rows::new(packed, &tokens, lengths, row_length);
+        write(&mut writer, &target, &capture, rows, lengths)?;
         progress.set(next as u64, "samples");
     }
-    let folder = context.folder("features");
     let written = writer.finish()?;
     let shards = written.into_iter();
     context
         .run
         .remember(shards.map(|(file, sha256)| (folder.join(file), sha256)))?;
-    progress.finish(format!("{} samples", lengths.len()));
+    progress.finish(format!("{} samples", share.end - share.first));
     let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({
-        "samples": lengths.len(),
+        "samples": share.end - share.first,
         "resumed_at": resumed,
         "known": taken,
         "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),

@@ -16,6 +16,7 @@ use crate::stages::context::StageContext;
 use crate::stages::exported::commands_again;
 use crate::stages::inputs::settings;
 use crate::stages::order::selected;
+use crate::stages::parts;
 use crate::stages::stage::Stage;
 
 /// Runs the stages of a recipe that are not done, or of these only the ones named.
@@ -41,7 +42,8 @@ pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
+/// Fails unless a stage is done.
+pub(crate) fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
     let name = stage.name;
     let advice = format!("run it with `--stage {name}` too");
     // What an unfinished stage reads may not be there either; that it is unfinished says more.
@@ -95,7 +97,14 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
         history: history(context, name, longer)?,
     };
     let manifest = context.run.start(name, start)?;
-    let summary = (stage.run)(context, name)?;
+    let joined = match name {
+        parts::STAGE => parts::joined(context, stage)?,
+        _ => None,
+    };
+    let summary = match joined {
+        Some(summary) => summary,
+        None => (stage.run)(context, name)?,
+    };
     context
         .run
         .finish(manifest, started.elapsed().as_secs_f64(), summary)

@@ -58,7 +58,8 @@ impl StageContext<'_> {
                     None => continue,
                 },
                 Input::KnownFeatures => {
-                    for folder in &self.recipe.features.from {
+                    let features = &self.recipe.features;
+                    for folder in features.from.iter().chain(&features.imported) {
                         let hash = self.run.sha256(&folder.join("features.json"))?;
                         inputs.insert(format!("the features `{}`", folder.display()), hash);
                     }

@@ -1,6 +1,7 @@
 //! The stages of a run: each reads the recipe and the folders of earlier ones, and fills one folder.
 
 mod answers;
+pub mod array;
 pub mod context;
 pub mod evaluate;
 pub mod export;
@@ -9,6 +10,8 @@ pub mod features;
 pub mod in_order;
 pub mod inputs;
 pub mod order;
+pub mod part;
+mod parts;
 pub mod prepare;
 pub mod report;
 mod setup;

@@ -63,9 +63,10 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "answers",
-        wanted: |recipe| recipe.features.mode.is_by_servers(),
+        wanted: |recipe| !recipe.features.mode.computes_target(),
         reads: &[
             "recipe",
+            "features.mode",
             "drafter",
             "target.dtype",
             "train.decode_prompts",
@@ -76,7 +77,12 @@ pub const STAGES: &[Stage] = &[
             "evaluate.max_new_tokens",
             "evaluate.seed",
         ],
-        inputs: &[Input::Target, Input::Output("prepare/prompts.json")],
+        inputs: &[
+            Input::Target,
+            Input::KnownFeatures,
+            Input::Output("prepare/eval/tokens.json"),
+            Input::Output("prepare/prompts.json"),
+        ],
         resumes: true,
         run: |context, _| features::answers::run(context),
     },

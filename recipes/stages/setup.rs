@@ -26,9 +26,8 @@ use crate::runtime::target;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::answers::{Answers, WrittenAnswers};
 use crate::stages::context::StageContext;
-use crate::stages::features::answers::answers_at;
 use crate::stages::features::header::header;
-use crate::stages::features::served::HELD_OUT;
+use crate::stages::features::places::{HELD_OUT, answers_at};
 use crate::stages::features::servers;
 use crate::stages::features::streamed::StreamedFeatures;
 use crate::stages::prepare;
@@ -65,13 +64,13 @@ impl<'a> Setup<'a> {
     ) -> Result<Self> {
         let folder = context.target_folder()?;
         let (device, dtype) = (&context.device, context.dtype);
-        let (parts, target, stop) = if context.recipe.features.mode.is_by_servers() {
-            let parts = load_parts(&folder, device, dtype)?;
-            (parts, None, target::stop_tokens_in(&folder)?)
-        } else {
+        let (parts, target, stop) = if context.recipe.features.mode.computes_target() {
             let model = ModelFolder::open(&folder)?;
             let target = Arc::new(load_target(&model, device, dtype)?);
             (target.parts(), Some(target), target::stop_tokens(&model)?)
+        } else {
+            let parts = load_parts(&folder, device, dtype)?;
+            (parts, None, target::stop_tokens_in(&folder)?)
         };
         let prepared = context.folder("prepare");
         let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
@@ -262,8 +261,9 @@ impl<'a> Setup<'a> {
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
         if judge.is_none() && trainee.on_policy_fraction() > 0.0 {
             bail!(
-                "`objective.on_policy.fraction`: expected 0 where only servers have the target, as nothing here judges what the drafter \
-                 writes, found {}",
+                "`objective.on_policy.fraction`: expected 0 with `features.mode = {}`, as nothing here judges what the drafter writes, \
+                 found {}",
+                context.recipe.json["features"]["mode"],
                 trainee.on_policy_fraction()
             );
         }

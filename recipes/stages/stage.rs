@@ -40,7 +40,7 @@ pub enum Input {
     PromptSets,
     /// The recipe's chat template, where it has one.
     Template,
-    /// The folders in `features.from`.
+    /// The folders in `features.from` and `features.imported`.
     KnownFeatures,
     /// The drafter that training starts from, where the recipe names one.
     Start,

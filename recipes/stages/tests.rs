@@ -97,6 +97,7 @@ pub(super) fn with_recipe<T>(
         device_name: "cpu".into(),
         dtype: DType::F32,
         output: Output::Quiet,
+        array: Default::default(),
     })
 }
 

@@ -6,6 +6,7 @@ pub mod clean;
 pub mod data;
 pub mod evaluate;
 pub mod export;
+pub mod features;
 pub mod generate;
 pub mod import;
 mod prompts;

@@ -13,8 +13,11 @@ use crate::plan::preflight::Asked;
 use crate::recipe::read::read_file;
 use crate::runs::run_folder::{Existing, RunFolder};
 use crate::runtime::device;
+use crate::runtime::interruption::{Interrupted, or_interrupted};
+use crate::stages::array::{ArrayJob, Part};
 use crate::stages::context::StageContext;
-use crate::stages::{in_order, order, report};
+use crate::stages::part::check_stages;
+use crate::stages::{in_order, order, part, report};
 
 /// Arguments of `spectrain recipe`.
 #[derive(Debug, Args)]
@@ -33,6 +36,12 @@ pub struct RecipeArguments {
     /// Set one key of the recipe, such as `train.steps=100`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     overrides: Vec<String>,
+    /// With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
+    #[arg(long, value_name = "N/PARTS", conflicts_with_all = ["plan", "fresh"])]
+    part: Option<Part>,
+    /// The folder of parts; without it `features-parts` in the run
+    #[arg(long, value_name = "DIR")]
+    parts: Option<String>,
     #[command(flatten)]
     device: DeviceArgument,
     /// Move an older run of this name aside and start anew
@@ -58,6 +67,9 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     let recipe = read_file(&arguments.file, &arguments.overrides)?;
     let name = &arguments.device.device;
     order::selected(&recipe, &arguments.stages)?;
+    if arguments.part.is_some() {
+        check_stages(&arguments.stages)?;
+    }
     let existing = if arguments.fresh {
         Existing::SetAside
     } else {
@@ -83,8 +95,12 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     }
     asked.check()?;
     let device = device::device(name)?;
-    let run = RunFolder::open(asked.run(), &recipe.toml, existing)?;
-    let context = StageContext {
+    let run = match arguments.part {
+        None => RunFolder::open(asked.run(), &recipe.toml, existing)?,
+        // Other parts may be captured in the same run.
+        Some(_) => RunFolder::shared(&arguments.runs, &recipe.name)?,
+    };
+    let mut context = StageContext {
         recipe: &recipe,
         run: &run,
         dtype: device::target_dtype(recipe.target.dtype, name),
@@ -95,7 +111,15 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         } else {
             Output::detect()
         },
+        array: ArrayJob {
+            part: None,
+            parts: arguments.parts.clone(),
+        },
     };
+    if let Some(part) = arguments.part {
+        return part::capture(&mut context, part)
+            .map_err(|error| or_interrupted(error, Interrupted::Run));
+    }
     let started = Instant::now();
     in_order::run(&context, &arguments.stages)?;
     context.output.say(format!(

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// Where the hidden states come from. The target stays in memory, but for `"served"` and `"streamed"`.
+    /// Where the hidden states come from. The target stays in memory, but for `"served"`, `"streamed"` and `"imported"`.
     pub mode: FeatureMode,
+    /// The folder that `spectrain features import` wrote; with `mode = "imported"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imported: Option<PathBuf>,
     /// Samples of one file of stored features.
     pub samples_per_shard: usize,
     /// Folders of features that are there already, as `data regenerate --capture` and `features import` write them: samples with
@@ -26,6 +29,7 @@ impl Default for FeaturesTable {
     fn default() -> Self {
         Self {
             mode: FeatureMode::Live,
+            imported: None,
             samples_per_shard: 256,
             from: Vec::new(),
             under_way: 8,
@@ -48,16 +52,18 @@ pub enum FeatureMode {
     Served,
     /// By servers of the target while the drafter trains, again in every epoch. Only those of held-out texts are written to the disk.
     Streamed,
+    /// By others, from a folder that `spectrain features import` wrote. Of the target only its embedding, norm and head are in memory.
+    Imported,
 }
 
 impl FeatureMode {
-    /// Whether servers have the target, and this program only parts of it.
-    pub fn is_by_servers(self) -> bool {
-        matches!(self, Self::Served | Self::Streamed)
+    /// Whether this program computes what the target does, and so can decode with it.
+    pub fn computes_target(self) -> bool {
+        matches!(self, Self::Live | Self::Stored)
     }
 
     /// Whether those of the samples to train on are written to the disk.
     pub fn is_stored(self) -> bool {
-        matches!(self, Self::Stored | Self::Served)
+        matches!(self, Self::Stored | Self::Served | Self::Imported)
     }
 }

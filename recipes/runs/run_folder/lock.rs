@@ -16,7 +16,7 @@ const TRIES: usize = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Locks the folder, which is made if it is not there.
-pub(super) fn lock(folder: &Path) -> Result<File> {
+pub(crate) fn lock(folder: &Path) -> Result<File> {
     // A program that this process or an ended run has just started holds the lock until it has replaced its own image.
     for _ in 0..TRIES {
         match try_lock(folder)? {

@@ -121,13 +121,13 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
 }
 
 /// The norm of each row.
-fn norms(states: &Tensor<2>) -> Vec<f64> {
+pub(crate) fn norms(states: &Tensor<2>) -> Vec<f64> {
     let norms = host_f32(states.clone().square().sum_dim(1).sqrt());
     norms.into_iter().map(f64::from).collect()
 }
 
 /// The median of the norms of a slot's states, which must be those of hidden states.
-fn check_norms(slot: usize, mut norms: Vec<f64>) -> Result<f64> {
+pub(crate) fn check_norms(slot: usize, mut norms: Vec<f64>) -> Result<f64> {
     if let Some(found) = norms.iter().find(|norm| !norm.is_finite()) {
         bail!("hidden states of slot {slot}: expected numbers, found one whose norm is {found}");
     }

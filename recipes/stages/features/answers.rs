@@ -1,8 +1,6 @@
 //! The target's answers to held-out prompts with their features, of servers: what drafters are judged by where the target itself is
 //! not here.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_bytes;
@@ -10,19 +8,20 @@ use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::Sampling;
 
+use crate::recipe::tables::FeatureMode;
 use crate::runtime::capture::server::{Answering, Asked};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::features::capturing::{Capturing, Texts};
+use crate::stages::features::imported;
+use crate::stages::features::places::answers_at;
 use crate::stages::features::servers::held_out_prompts;
-
-/// The folder of the answers that were written at a temperature.
-pub fn answers_at(context: &StageContext, temperature: f64) -> PathBuf {
-    context.folder("answers").join(format!("T={temperature}"))
-}
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
+    if context.recipe.features.mode == FeatureMode::Imported {
+        return imported::answers(context);
+    }
     let prepared = context.folder("prepare");
     let sets = ["train", "eval"].map(|set| TokenShards::open(prepared.join(set)));
     let [tokens, held_out] = sets;

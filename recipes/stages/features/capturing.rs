@@ -104,14 +104,18 @@ impl<'a> Capturing<'a> {
             &header,
             &context.target_folder()?,
             context.recipe.data.max_length,
-        )?;
-        let per_shard = context.recipe.features.samples_per_shard as u64;
-        let writer = FeatureWriter::open(folder, header, per_shard)?;
+        )
+        .context("`features.from`")?;
+        let share = context.array.share(texts.count);
+        let end = share.end as usize;
+        if share.is_empty() {
+            return Ok([end, 0]);
+        }
+        let writer = context.feature_writer(folder, header, share)?;
         let first = writer.next_sample() as usize;
-        let missing =
-            (first..texts.count).filter(|&sample| !known.has(&(texts.ask)(sample).tokens));
+        let missing = (first..end).filter(|&sample| !known.has(&(texts.ask)(sample).tokens));
         let missing: Vec<usize> = missing.collect();
-        let mut progress = context.progress(&texts.what, texts.count as u64);
+        let mut progress = context.progress(&texts.what, share.end);
         let mut sink = Sink {
             writer,
             texts: &texts,
@@ -139,7 +143,7 @@ impl<'a> Capturing<'a> {
             &ask,
             &mut take,
         );
-        let shares = shares.and_then(|shares| sink.known_until(texts.count).map(|()| shares));
+        let shares = shares.and_then(|shares| sink.known_until(end).map(|()| shares));
         let shares = match shares {
             Ok(shares) => shares,
             Err(error) => {
@@ -150,11 +154,11 @@ impl<'a> Capturing<'a> {
         let written = sink.writer.finish()?.into_iter();
         let files = written.map(|(file, sha256)| (folder.join(file), sha256));
         context.run.remember(files.collect::<Vec<_>>())?;
-        progress.finish(format!("{} samples", texts.count));
+        progress.finish(format!("{} samples", share.end - share.first));
         for (sum, share) in self.shares.iter_mut().zip(shares) {
             sum.add(&share);
         }
-        Ok([first, texts.count - first - missing.len()])
+        Ok([first, end - first - missing.len()])
     }
 
     /// What features of texts with this fingerprint are of.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
 
@@ -41,7 +41,7 @@ impl Known {
             places: HashMap::new(),
         };
         for (number, path) in folders.iter().enumerate() {
-            let folder = Folder::open(path, wanted, target).context("`features.from`")?;
+            let folder = Folder::open(path, wanted, target)?;
             for sample in 0..folder.shards.len() {
                 let tokens = folder.shards.get(sample).tokens;
                 let first = &tokens[..tokens.len().min(longest)];

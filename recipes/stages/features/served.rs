@@ -10,9 +10,7 @@ use crate::runtime::capture::server::Asked;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::features::capturing::{Capturing, Texts};
-
-/// Where the features of held-out samples are in the stage's folder.
-pub const HELD_OUT: &str = "held_out";
+use crate::stages::features::places::HELD_OUT;
 
 /// Runs the stage.
 pub(super) fn run(context: &StageContext) -> Result<Value> {
@@ -23,7 +21,7 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
     let tokens = TokenShards::open(prepared.join("train"))?;
     let held_out = TokenShards::open(prepared.join("eval"))?;
     let mut capturing = Capturing::open(context, [&tokens, &held_out])?;
-    let folder = context.folder("features");
+    let folder = context.features_folder();
     let mut summary = json!({});
     if context.recipe.features.mode == FeatureMode::Served {
         let [resumed, known] = capturing.write(&folder, samples("features", &tokens))?;

@@ -1,0 +1,216 @@
+//! `spectrain features`: stored features that come from others, or go to them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::cli::arguments::{DeviceArgument, TemplateArgument};
+use crate::cli::progress::{Output, print};
+use crate::recipe::tables::TargetType;
+use crate::runs::run_folder::RunFolder;
+use crate::runtime::capture::proof::LastState;
+use crate::runtime::imported::convert::{IMPORT, Import, ImportReport, TOKENS, import};
+use crate::runtime::imported::export::{Export, Exported, export};
+use crate::runtime::imported::masks::Unmasked;
+use crate::runtime::{device, target};
+
+/// Commands of `spectrain features`.
+#[derive(Debug, Subcommand)]
+pub enum FeaturesCommand {
+    /// Write features of vLLM's connector, speculators or DeepSpec as stored features, once they are proven
+    Import(Box<FeaturesImport>),
+    /// Write stored features as speculators reads them
+    Export(FeaturesExport),
+}
+
+/// Arguments of `spectrain features import`.
+#[derive(Debug, Args)]
+pub struct FeaturesImport {
+    /// The folder: `hs_*.safetensors`, alone or beside a dataset's rows, or DeepSpec's `manifest.json` and `samples.idx`
+    #[arg(value_name = "DIR")]
+    from: PathBuf,
+    /// The target, a hub id or a folder, of which only embedding, norm and head are read
+    #[arg(long)]
+    target: String,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The dataset with `input_ids` and `loss_mask`, where it is in another folder
+    #[arg(long, value_name = "DIR")]
+    rows: Option<PathBuf>,
+    /// The ids of layers that the server was started with, such as `2,18,33,36`
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    layer_ids: Option<Vec<u32>>,
+    /// What texts without a loss mask are trained on
+    #[arg(long, value_name = "PART")]
+    mask: Option<Mask>,
+    /// Compare the captured layers with what the target computes, which loads all of it
+    #[arg(long)]
+    check_layers: bool,
+    /// Samples of one file
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    samples_per_shard: u64,
+    #[command(flatten)]
+    template: TemplateArgument,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// What texts without a loss mask are trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mask {
+    /// Every token
+    All,
+    /// The assistant's turns, as the chat template opens them
+    Assistant,
+}
+
+/// Arguments of `spectrain features export`.
+#[derive(Debug, Args)]
+pub struct FeaturesExport {
+    /// A run with stored features, or their folder
+    #[arg(value_name = "RUN|DIR")]
+    from: String,
+    /// The target, a hub id or a folder, of which only embedding, norm and head are read
+    #[arg(long)]
+    target: String,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgument,
+}
+
+/// Runs the command.
+pub fn run(command: &FeaturesCommand) -> Result<()> {
+    match command {
+        FeaturesCommand::Import(arguments) => arguments.run(),
+        FeaturesCommand::Export(arguments) => arguments.run(),
+    }
+}
+
+impl FeaturesImport {
+    fn run(&self) -> Result<()> {
+        let name = &self.device.device;
+        let target = target::resolve(&self.target, None)?;
+        let report = import(&Import {
+            from: &self.from,
+            rows: self.rows.as_deref(),
+            out: &self.out,
+            target: &target,
+            model: &self.target,
+            layer_ids: self.layer_ids.as_deref(),
+            unmasked: self.unmasked(&target)?,
+            check_layers: self.check_layers,
+            samples_per_shard: self.samples_per_shard,
+            device: device::device(name)?,
+            dtype: device::target_dtype(TargetType::Auto, name),
+            output: Output::detect(),
+        })?;
+        print(imported(&report, &self.out))
+    }
+
+    fn unmasked(&self, target: &Path) -> Result<Option<Unmasked>> {
+        let mask = match self.mask {
+            None => return Ok(None),
+            Some(Mask::All) => Unmasked::All,
+            Some(Mask::Assistant) => {
+                let (tokenizer, template) = target::text(target, None, &self.template.given())?;
+                let Some(template) = template else {
+                    bail!("`--mask assistant`: the target has no chat template");
+                };
+                let closing = target::stop_tokens_in(target)?;
+                Unmasked::assistant(&template, &tokenizer, closing)?
+            }
+        };
+        Ok(Some(mask))
+    }
+}
+
+/// What was imported, and how to go on.
+fn imported(report: &ImportReport, out: &Path) -> String {
+    let proof = &report.proof;
+    let last_state = match proof.last_state {
+        LastState::BeforeNorm => "before the final norm, which was applied",
+        LastState::AfterNorm => "after the final norm",
+    };
+    let mut text = format!(
+        "{}: {} samples, {} tokens, {} of them trained on\n",
+        report.layout, report.samples, report.tokens, report.trained_tokens
+    );
+    if let Some(best) = proof.readings.first() {
+        text.push_str(&format!(
+            "last state: {last_state}; its next tokens cost {:.2} nats, others {:.2}; {:.0} % are the likeliest, of {} places\n",
+            best.surprise,
+            best.surprise_by_chance,
+            100.0 * best.likeliest,
+            proof.places
+        ));
+    }
+    text.push_str(&format!("captured layers: {:?}, ", report.captured_layers));
+    text.push_str(match report.layers {
+        Some(_) => "which the target computes\n",
+        None => "as was said; `--check-layers` compares them with the target's own\n",
+    });
+    if report.without_mask > 0 {
+        let count = report.without_mask;
+        text.push_str(&format!("without a loss mask: {count} samples\n"));
+    }
+    if report.without_states > 0 {
+        let count = report.without_states;
+        text.push_str(&format!("rows without states, left out: {count}\n"));
+    }
+    if !report.embedding_slots.is_empty() {
+        let slots = &report.embedding_slots;
+        text.push_str(&format!("slots with the embedding, left out: {slots:?}\n"));
+    }
+    let out = out.display();
+    text.push_str(&format!(
+        "written to {out}: `evaluate --features {out}`; `{out}/{TOKENS}` has the texts, `{out}/{IMPORT}` all that was found\n"
+    ));
+    text
+}
+
+impl FeaturesExport {
+    fn run(&self) -> Result<()> {
+        let run = self.runs.join(&self.from);
+        let from = if RunFolder::is_run(&run) {
+            run.join("features")
+        } else {
+            PathBuf::from(&self.from)
+        };
+        if !from.join("features.json").exists() {
+            bail!(
+                "`{}`: expected a run with stored features, or their folder, found no `features.json`",
+                from.display()
+            );
+        }
+        let Exported {
+            samples,
+            cut,
+            layer_ids,
+        } = export(&Export {
+            from: &from,
+            out: &self.out,
+            target: &target::resolve(&self.target, None)?,
+            device: device::device(&self.device.device)?,
+            output: Output::detect(),
+        })?;
+        let captured = layer_ids.split_last().map_or(&[][..], |(_, ids)| ids);
+        let ids: Vec<String> = captured.iter().map(usize::to_string).collect();
+        let out = self.out.display();
+        let mut text = format!("{samples} samples, ids of layers {layer_ids:?}\n");
+        if cut > 0 {
+            text.push_str(&format!("last tokens without a state, left out: {cut}\n"));
+        }
+        text.push_str(&format!(
+            "written to {out}; speculators trains with `--data-path {out} --on-missing raise --target-layer-ids {}`\n",
+            ids.join(" ")
+        ));
+        print(text)
+    }
+}

@@ -1,0 +1,377 @@
+//! Features that others captured, proven and written in this program's own layout.
+
+use std::fs;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::prelude::Device;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use spectrain_checkpoints::atomic::write_with;
+use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::foreign::{ForeignFeatures, ForeignStates, SaidLayers, open};
+use spectrain_models::{TargetParts, load_parts, load_target};
+
+use super::evidence::{Sample, check_states};
+use super::layers::{FoundLayer, Slots, check};
+use super::masks::{Unmasked, loss_mask};
+use super::proof::{TextProof, prove};
+use crate::cli::progress::Output;
+use crate::runs::files::write_json;
+use crate::runtime::capture::file::HiddenStates;
+use crate::runtime::capture::proof::LastState;
+use crate::runtime::capture::server::Captured;
+use crate::runtime::capture::stored::{Bits, bits};
+use crate::runtime::interruption::check_interrupted;
+use crate::runtime::target;
+
+/// What says how features were imported, in their folder.
+pub const IMPORT: &str = "import.json";
+/// The imported texts as rows of tokens, to train on.
+pub const TOKENS: &str = "tokens.jsonl";
+/// Samples by which features are proven.
+const PROVEN: usize = 8;
+/// How far a last state that was normed here may be from the one that the file has, relative to itself.
+const MOST_APART: f32 = 0.02;
+
+/// What is imported, and how.
+pub struct Import<'a> {
+    /// The folder of features.
+    pub from: &'a Path,
+    /// The folder of their rows, where it is another one.
+    pub rows: Option<&'a Path>,
+    /// The folder to write.
+    pub out: &'a Path,
+    /// The target's folder.
+    pub target: &'a Path,
+    /// What the target is called.
+    pub model: &'a str,
+    /// Layers that have run, of each slot.
+    pub layer_ids: Option<&'a [u32]>,
+    /// What texts without a loss mask are trained on.
+    pub unmasked: Option<Unmasked>,
+    /// Whether the target computes its layers, to compare them.
+    pub check_layers: bool,
+    /// Samples of one file.
+    pub samples_per_shard: u64,
+    /// Where the target computes.
+    pub device: Device,
+    /// In which type.
+    pub dtype: DType,
+    /// Where progress goes.
+    pub output: Output,
+}
+
+/// How features were imported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImportReport {
+    /// Version of this program.
+    pub spectrain: String,
+    /// The folder that they came from.
+    pub from: String,
+    /// Its layout.
+    pub layout: String,
+    /// The target.
+    pub target: String,
+    /// See [`FeatureHeader::target_sha256`].
+    pub target_sha256: String,
+    /// Samples.
+    pub samples: usize,
+    /// Samples that the folder names and has no states of.
+    pub without_states: usize,
+    /// Tokens.
+    pub tokens: u64,
+    /// Tokens that are trained on.
+    pub trained_tokens: u64,
+    /// Samples that had no loss mask.
+    pub without_mask: usize,
+    /// Captured layers, 0-based.
+    pub captured_layers: Vec<usize>,
+    /// Slots with the embedding, which were left out.
+    pub embedding_slots: Vec<usize>,
+    /// What was found of the states.
+    pub proof: TextProof,
+    /// The slots beside the target's own layers, where they were compared.
+    pub layers: Option<Vec<FoundLayer>>,
+}
+
+/// Texts of all samples, in short.
+struct Texts {
+    fingerprint: String,
+    tokens: u64,
+    trained: u64,
+    without_mask: usize,
+}
+
+/// Imports features.
+///
+/// # Errors
+/// They cannot be read, or are not the target's; the message says what is so in place of that.
+pub fn import(wanted: &Import) -> Result<ImportReport> {
+    let found = open(wanted.from, wanted.rows)?;
+    let target = load_parts(wanted.target, &wanted.device, wanted.dtype)?;
+    check_out(wanted.out)?;
+    let slots = slots(wanted, found.as_ref(), &target)?;
+    let texts = read_texts(wanted, found.as_ref(), target.spec.vocab)?;
+    let samples = to_prove(wanted, found.as_ref())?;
+    let proof = prove(&samples, &target)?;
+    let layers = match wanted.check_layers {
+        false => None,
+        true => {
+            let model = ModelFolder::open(wanted.target)?;
+            let whole = load_target(&model, &wanted.device, wanted.dtype)?;
+            let longest = samples.iter().max_by_key(|sample| sample.tokens.len());
+            let longest = longest.context("there is no sample")?;
+            let found = check(longest, &slots, &whole);
+            Some(found.with_context(|| format!("sample {}", longest.number))?)
+        }
+    };
+    let report = ImportReport {
+        spectrain: env!("CARGO_PKG_VERSION").into(),
+        from: wanted.from.display().to_string(),
+        layout: found.layout().into(),
+        target: wanted.model.into(),
+        target_sha256: target::sha256(wanted.target)?,
+        samples: found.samples(),
+        without_states: found.without_states(),
+        tokens: texts.tokens,
+        trained_tokens: texts.trained,
+        without_mask: texts.without_mask,
+        captured_layers: slots.layers.clone(),
+        embedding_slots: slots.embedding.clone(),
+        proof,
+        layers,
+    };
+    let header = FeatureHeader {
+        target_sha256: report.target_sha256.clone(),
+        captured_layers: slots.layers.clone(),
+        d_model: target.spec.d_model,
+        tokens_fingerprint: texts.fingerprint,
+    };
+    let last_state = report.proof.last_state;
+    write(
+        wanted,
+        found.as_ref(),
+        header,
+        (&target, &slots, last_state),
+    )?;
+    write_tokens(wanted, found.as_ref())?;
+    write_json(&wanted.out.join(IMPORT), &report)?;
+    Ok(report)
+}
+
+/// Fails where a folder holds something else than features.
+fn check_out(out: &Path) -> Result<()> {
+    let is_ours = out.join("features.json").exists();
+    let is_empty = || fs::read_dir(out).map_or(true, |mut entries| entries.next().is_none());
+    if !is_ours && !is_empty() {
+        bail!(
+            "`{}` is there already, and holds no features",
+            out.display()
+        );
+    }
+    Ok(())
+}
+
+/// The slots to keep, by what the folder or the user says.
+fn slots(wanted: &Import, found: &dyn ForeignFeatures, target: &TargetParts) -> Result<Slots> {
+    let (slots, layers, named) = (found.slots(), target.spec.layers, wanted.from.display());
+    if found.d_model() != target.spec.d_model {
+        bail!(
+            "`{named}`: the width of hidden states: expected {} as the target has, found {}",
+            target.spec.d_model,
+            found.d_model()
+        );
+    }
+    let given = wanted.layer_ids.and_then(SaidLayers::of_layers_run);
+    let said = match (given, found.layers()) {
+        (Some(given), Some(said)) if given.captured != said.captured => bail!(
+            "`{named}`: `--layer-ids`: expected those of the folder, {:?}, found {:?}",
+            ids(said),
+            ids(&given)
+        ),
+        (_, Some(said)) => said.clone(),
+        (Some(given), None) => given,
+        (None, None) => bail!(
+            "`{named}`: expected `--layer-ids` with the ids that the server was started with, of {slots} slots, the last of which is {layers}; \
+             found nothing that says them (speculators' own are `2,{},{},{layers}`)",
+            layers / 2,
+            layers.saturating_sub(3)
+        ),
+    };
+    Slots::of(&said, slots, layers).with_context(|| format!("`{named}`"))
+}
+
+/// Ids as vLLM has them.
+fn ids(said: &SaidLayers) -> Vec<i64> {
+    said.captured.iter().map(|layer| layer + 1).collect()
+}
+
+/// Reads the tokens of every sample, which must be the target's.
+fn read_texts(wanted: &Import, found: &dyn ForeignFeatures, vocab: usize) -> Result<Texts> {
+    let mut digests = String::new();
+    let mut texts = Texts {
+        fingerprint: String::new(),
+        tokens: 0,
+        trained: 0,
+        without_mask: 0,
+    };
+    let mut progress = wanted.output.start("texts", found.samples() as u64);
+    for number in 0..found.samples() {
+        check_interrupted()?;
+        let text = found.text(number)?;
+        if let Some(token) = text.tokens.iter().find(|token| **token as usize >= vocab) {
+            bail!("sample {number}: expected tokens below {vocab}, found {token}");
+        }
+        let mask = loss_mask(&text, number, wanted.unmasked.as_ref())?;
+        texts.without_mask += usize::from(text.loss_mask.is_none());
+        texts.tokens += text.tokens.len() as u64;
+        texts.trained += mask.iter().filter(|bit| **bit != 0).count() as u64;
+        digests.push_str(&sha256_bytes(
+            json!([text.tokens, mask]).to_string().as_bytes(),
+        ));
+        progress.set(number as u64 + 1, "samples");
+    }
+    if texts.trained == 0 {
+        bail!("expected tokens that are trained on, found none in the loss masks");
+    }
+    texts.fingerprint = sha256_bytes(digests.as_bytes());
+    progress.finish(format!(
+        "{} samples, {} tokens",
+        found.samples(),
+        texts.tokens
+    ));
+    Ok(texts)
+}
+
+/// Samples to prove the features by, from the whole folder.
+fn to_prove(wanted: &Import, found: &dyn ForeignFeatures) -> Result<Vec<Sample>> {
+    let count = found.samples().min(PROVEN);
+    let numbers = (0..count).map(|at| at * found.samples() / count);
+    let sample = |number: usize| {
+        let text = found.text(number)?;
+        let states = states_of(found, number, text.tokens.len())?.states;
+        let rounded = states.clone().cast(DType::BF16)?;
+        let width = found.d_model();
+        check_states(number, &crate::runtime::bf16::words(&rounded.bytes), width)?;
+        Ok(Sample {
+            number,
+            loss_mask: loss_mask(&text, number, wanted.unmasked.as_ref())?,
+            tokens: text.tokens,
+            states,
+        })
+    };
+    numbers.map(sample).collect()
+}
+
+/// The states of a sample, one for each of its tokens.
+fn states_of(found: &dyn ForeignFeatures, number: usize, tokens: usize) -> Result<ForeignStates> {
+    let states = found.states(number)?;
+    let expected = [tokens, found.slots(), found.d_model()];
+    if states.states.shape != expected {
+        bail!(
+            "sample {number}: hidden states: expected the shape {expected:?}, found {:?}",
+            states.states.shape
+        );
+    }
+    Ok(states)
+}
+
+/// Writes the features of every sample, from where an earlier import stopped.
+fn write(
+    wanted: &Import,
+    found: &dyn ForeignFeatures,
+    header: FeatureHeader,
+    (target, slots, last_state): (&TargetParts, &Slots, LastState),
+) -> Result<()> {
+    let mut writer = FeatureWriter::open(wanted.out, header, wanted.samples_per_shard)?;
+    let mut progress = wanted.output.start("import", found.samples() as u64);
+    for number in writer.next_sample() as usize..found.samples() {
+        if let Err(interrupted) = check_interrupted() {
+            writer.pause()?;
+            return Err(interrupted);
+        }
+        let text = found.text(number)?;
+        let states = states_of(found, number, text.tokens.len())?;
+        let mask = loss_mask(&text, number, wanted.unmasked.as_ref())?;
+        let captured = Captured {
+            tokens: text.tokens.clone(),
+            states: HiddenStates {
+                tokens: text.tokens.clone(),
+                states: states.states,
+            },
+            likely: Vec::new(),
+        };
+        let mut made =
+            bits(&captured, last_state, target).with_context(|| format!("sample {number}"))?;
+        let width = target.spec.d_model;
+        for rows in [&made.captured, &made.last] {
+            check_states(number, rows, width)?;
+        }
+        if let Some(normed) = states.normed {
+            check_normed(number, &made, &normed)?;
+            made.last = normed;
+        }
+        writer.push(&StoredSample {
+            tokens: &text.tokens,
+            loss_mask: &mask,
+            captured: &slots.columns(&made.captured, width),
+            last: &made.last,
+        })?;
+        progress.set(number as u64 + 1, "samples");
+    }
+    writer.finish()?;
+    progress.finish(format!("{} samples", found.samples()));
+    Ok(())
+}
+
+/// Fails where a last state beside the others is not what the norm makes of the one among them.
+fn check_normed(number: usize, made: &Bits, normed: &[u16]) -> Result<()> {
+    let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+    let square = |bits: &u16| value(*bits).powi(2);
+    let mean = made.last.iter().map(square).sum::<f32>() / made.last.len().max(1) as f32;
+    let slack = 1e-3 * mean.sqrt();
+    let mut pairs = made.last.iter().zip(normed);
+    let is_apart = |&(made, found): &(&u16, &u16)| {
+        let (made, found) = (value(*made), value(*found));
+        // Not a number is apart, too.
+        !((made - found).abs() <= MOST_APART * made.abs() + slack)
+    };
+    match pairs.find(is_apart) {
+        None => Ok(()),
+        Some((made, found)) => bail!(
+            "sample {number}: `{}`: expected {} as the norm makes of the last slot, found {}",
+            spectrain_data::foreign::LAST_NORMED,
+            value(*made),
+            value(*found)
+        ),
+    }
+}
+
+/// Writes the texts as rows of tokens.
+fn write_tokens(wanted: &Import, found: &dyn ForeignFeatures) -> Result<()> {
+    let mut failure = None;
+    let line = |file: &mut BufWriter<fs::File>, number: usize| -> Result<()> {
+        let text = found.text(number)?;
+        let mask = loss_mask(&text, number, wanted.unmasked.as_ref())?;
+        let row = json!({"input_ids": text.tokens, "loss_mask": mask});
+        Ok(writeln!(file, "{row}")?)
+    };
+    let written = write_with(&wanted.out.join(TOKENS), |file| {
+        for number in 0..found.samples() {
+            if let Err(error) = line(file, number) {
+                let told = std::io::Error::other(format!("{error:#}"));
+                failure = Some(error);
+                return Err(told);
+            }
+        }
+        Ok(())
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(written?),
+    }
+}

@@ -1,0 +1,192 @@
+//! Places of texts, and how likely the target's head finds what stands behind them.
+
+use anyhow::Result;
+use burn::prelude::*;
+use burn::tensor::activation::log_softmax;
+use spectrain_checkpoints::NamedTensor;
+use spectrain_models::weights::{host_f32, tensor_from};
+use spectrain_models::{TargetParts, argmax};
+
+/// Places that are looked at, at most.
+const MOST_PLACES: usize = 256;
+/// How often the tokens are moved to other places, to see what chance gives.
+const ROTATIONS: usize = 8;
+
+/// A sample to look at.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Its number.
+    pub number: usize,
+    /// `[seq]`
+    pub tokens: Vec<u32>,
+    /// `[seq]`
+    pub loss_mask: Vec<u8>,
+    /// `[seq, slots, d_model]`
+    pub states: NamedTensor,
+}
+
+/// A state, and the tokens around it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The token that the state is said to be of.
+    same: u32,
+    /// The token behind it.
+    next: u32,
+    /// The one behind that.
+    later: u32,
+}
+
+/// States of some places, with the tokens around them.
+pub(super) struct Places {
+    places: Vec<Place>,
+    /// `[places, slots, d_model]`, f32
+    states: Tensor<3>,
+}
+
+impl Places {
+    /// Places of samples, spread evenly: those before trained tokens, which are the target's own where any are.
+    pub(super) fn of(samples: &[Sample], device: &Device) -> Self {
+        let all = |only_trained: bool| {
+            samples.iter().enumerate().flat_map(move |(sample, of)| {
+                let places = 0..of.tokens.len().saturating_sub(2);
+                let taken = places.filter(move |&at| !only_trained || of.loss_mask[at + 1] != 0);
+                taken.map(move |at| (sample, at))
+            })
+        };
+        let mut found: Vec<_> = all(true).collect();
+        if found.len() < MOST_PLACES / 4 {
+            found = all(false).collect();
+        }
+        let count = found.len().min(MOST_PLACES);
+        let chosen: Vec<_> = (0..count)
+            .map(|at| found[at * found.len() / count])
+            .collect();
+        let places = chosen.iter().map(|&(sample, at)| {
+            let tokens = &samples[sample].tokens;
+            Place {
+                same: tokens[at],
+                next: tokens[at + 1],
+                later: tokens[at + 2],
+            }
+        });
+        Self {
+            places: places.collect(),
+            states: rows(samples, &chosen, device),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// States of a slot, `[places, d_model]`.
+    pub(super) fn slot(&self, slot: usize) -> Tensor<2> {
+        let [places, _, d_model] = self.states.dims();
+        let states = self.states.clone().narrow(1, slot, 1);
+        states.reshape([places, d_model])
+    }
+
+    /// What the head makes of states that are said to be normed, `[places, d_model]`.
+    pub(super) fn likely(&self, normed: Tensor<2>, target: &TargetParts) -> Likely {
+        let weight = target.lm_head.weight.val().dtype();
+        let logits = target.lm_head.forward(normed.cast(weight));
+        let logits = logits.cast(burn::tensor::DType::F32);
+        let vocab = logits.dims()[1];
+        let host = host_f32(log_softmax(logits, 1));
+        let rows: Vec<&[f32]> = host.chunks(vocab).collect();
+        let places = self.places.len();
+        let of = |row: usize, token: u32| {
+            let found = rows[row].get(token as usize).copied();
+            // What cannot be is very unlikely, and its mean still a number.
+            found.map_or(-100.0, |found| f64::from(found).max(-100.0))
+        };
+        let each = |token: &dyn Fn(&Place) -> u32| {
+            let places = self.places.iter().enumerate();
+            places.map(|(row, place)| of(row, token(place))).collect()
+        };
+        let by_chance = (0..places).map(|row| {
+            let moved = (1..=ROTATIONS).map(|turn| {
+                let other = (row + turn * places / (ROTATIONS + 1)) % places;
+                of(row, self.places[other].next)
+            });
+            moved.sum::<f64>() / ROTATIONS as f64
+        });
+        let hits = self.places.iter().zip(&rows);
+        let hits = hits.filter(|(place, row)| argmax(row) == place.next as usize);
+        Likely {
+            by_chance: by_chance.collect(),
+            likeliest: hits.count() as f64 / places.max(1) as f64,
+            same: each(&|place| place.same),
+            next: each(&|place| place.next),
+            later: each(&|place| place.later),
+        }
+    }
+}
+
+/// The states of some places.
+fn rows(samples: &[Sample], chosen: &[(usize, usize)], device: &Device) -> Tensor<3> {
+    let states = &samples[0].states;
+    let row = states.shape[1] * states.shape[2] * states.dtype.size();
+    let bytes = chosen.iter().flat_map(|&(sample, at)| {
+        let all = &samples[sample].states.bytes;
+        all[at * row..(at + 1) * row].iter().copied()
+    });
+    let picked = NamedTensor {
+        bytes: bytes.collect(),
+        shape: vec![chosen.len(), states.shape[1], states.shape[2]],
+        ..NamedTensor::from_f32("places", [0], Vec::new())
+    };
+    let picked = NamedTensor {
+        dtype: states.dtype,
+        ..picked
+    };
+    tensor_from::<3>(picked, device).cast(burn::tensor::DType::F32)
+}
+
+/// Log-probabilities of tokens at each place.
+#[derive(Debug, Clone)]
+pub(super) struct Likely {
+    /// Of the state's own token.
+    pub(super) same: Vec<f64>,
+    /// Of the one behind it.
+    pub(super) next: Vec<f64>,
+    /// Of the one behind that.
+    pub(super) later: Vec<f64>,
+    /// Of tokens that stand behind other states.
+    pub(super) by_chance: Vec<f64>,
+    /// Share of places at which the likeliest token is the one behind the state.
+    pub(super) likeliest: f64,
+}
+
+/// The mean of some numbers.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The mean of `one` less that of `two`, in its standard errors, of which no variance makes many.
+pub(super) fn standard_errors(one: &[f64], two: &[f64]) -> f64 {
+    let differences: Vec<f64> = one.iter().zip(two).map(|(one, two)| one - two).collect();
+    let center = mean(&differences);
+    let squares = differences.iter().map(|found| (found - center).powi(2));
+    let variance = squares.sum::<f64>() / (differences.len().max(2) - 1) as f64;
+    let error = (variance / differences.len().max(1) as f64).sqrt();
+    center / error.max(1e-9)
+}
+
+/// Fails where the states of a sample are none: not finite, or all 0.
+pub(super) fn check_states(sample: usize, rows: &[u16], width: usize) -> Result<()> {
+    if let Some(at) = rows.iter().position(|bits| bits & 0x7f80 == 0x7f80) {
+        anyhow::bail!(
+            "sample {sample}, token {}: hidden states: expected numbers, found one that is none",
+            at / width
+        );
+    }
+    let is_empty = |row: &[u16]| row.iter().all(|bits| bits & 0x7fff == 0);
+    if let Some(at) = rows.chunks(width).position(is_empty) {
+        anyhow::bail!(
+            "sample {sample}, token {at}: hidden states: expected numbers other than 0, found a state that is all 0"
+        );
+    }
+    Ok(())
+}

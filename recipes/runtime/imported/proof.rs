@@ -1,0 +1,130 @@
+//! The proof that imported states are the target's, made from the texts alone: nobody says how likely a served model found them.
+//!
+//! The last state, read rightly, makes the token behind it likely; read in another way, from another slot, one place early or
+//! late, or by another model's head, it does so less, and often no more than any token from elsewhere. So every reading is
+//! tried, the one that is said must go best with the texts, and chance must not explain that it does.
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use spectrain_models::TargetParts;
+
+use super::evidence::{Places, Sample, standard_errors};
+use super::readings::{Fit, Reading, ReadingReport, all, share_of_normed};
+use crate::runtime::capture::proof::{LastState, check_norms, norms};
+
+/// Places that say anything, at least.
+const LEAST_PLACES: usize = 16;
+/// Standard errors that chance does not reach.
+const BEYOND_CHANCE: f64 = 5.0;
+/// Share of the texts' tokens that are the likeliest, from which that alone is beyond chance: texts may say one thing over and
+/// over.
+const MOSTLY: f64 = 0.5;
+/// Nats that tell two readings from each other.
+const TELLS: f64 = 0.02;
+/// Standard errors of a difference of two readings that tell them from each other.
+const TELLS_ERRORS: f64 = 3.0;
+
+/// What was found of imported states.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TextProof {
+    /// What the last state is.
+    pub last_state: LastState,
+    /// Places of texts that were looked at.
+    pub places: usize,
+    /// Share of last states as long as the final norm leaves them.
+    pub as_long_as_normed: f64,
+    /// Every reading that was tried, the best first.
+    pub readings: Vec<ReadingReport>,
+    /// Median norm of the states of each slot.
+    pub median_norms: Vec<f64>,
+}
+
+/// Proves that `samples` have states of the model that `target` is of, the last one in the last slot.
+///
+/// # Errors
+/// They have not; the message says what fits better.
+pub fn prove(samples: &[Sample], target: &TargetParts) -> Result<TextProof> {
+    let device = target.norm.weight.val().device();
+    let places = Places::of(samples, &device);
+    if places.len() < LEAST_PLACES {
+        bail!(
+            "expected texts of at least {LEAST_PLACES} tokens to prove the states by, found {} places",
+            places.len()
+        );
+    }
+    let slots = samples[0].states.shape[1];
+    let median_norms = (0..slots)
+        .map(|slot| check_norms(slot, norms(&places.slot(slot))))
+        .collect::<Result<Vec<f64>>>()?;
+    let as_long_as_normed = share_of_normed(places.slot(slots - 1), target);
+    let mut fits = all(&places, slots, target);
+    fits.sort_by(|one, two| one.surprise().total_cmp(&two.surprise()));
+    let said = said(&fits, slots, as_long_as_normed)?;
+    let (last_state, fit) = said;
+    check(fit, &fits, slots)?;
+    Ok(TextProof {
+        last_state,
+        places: places.len(),
+        as_long_as_normed,
+        readings: fits.iter().map(|fit| fit.report(slots)).collect(),
+        median_norms,
+    })
+}
+
+/// The better of the two readings of the last slot. Where the norm changes nothing, how long the states are says which it is.
+fn said(fits: &[Fit], slots: usize, as_long_as_normed: f64) -> Result<(LastState, &Fit)> {
+    let of = |last_state| {
+        let reading = Reading::Slot(slots - 1, last_state);
+        fits.iter().find(|fit| fit.reading == reading)
+    };
+    let (Some(before), Some(after)) = (of(LastState::BeforeNorm), of(LastState::AfterNorm)) else {
+        bail!("there is nothing to compare");
+    };
+    let is_told = (before.surprise() - after.surprise()).abs() > TELLS;
+    let is_normed = if is_told {
+        after.surprise() < before.surprise()
+    } else {
+        as_long_as_normed > 0.9
+    };
+    Ok(if is_normed {
+        (LastState::AfterNorm, after)
+    } else {
+        (LastState::BeforeNorm, before)
+    })
+}
+
+/// Fails where a reading does not go with the texts, or another one goes better.
+fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
+    let better = |fit: &&Fit| {
+        said.surprise() - fit.surprise() > TELLS
+            && standard_errors(&fit.judged, &said.judged) > TELLS_ERRORS
+    };
+    let is_beyond = |fit: &Fit| fit.beyond_chance() > BEYOND_CHANCE || fit.likeliest > MOSTLY;
+    let numbers = |fit: &Fit| {
+        let report = fit.report(slots);
+        format!(
+            "{:.2} nats a token, {:.0} % of them the likeliest",
+            report.surprise,
+            100.0 * report.likeliest
+        )
+    };
+    if let Some(other) = fits.iter().find(|fit| is_beyond(fit) && better(fit)) {
+        bail!(
+            "the last hidden state is not the target's: what fits better is {} ({}, where {} gives {})",
+            other.reading.words(slots),
+            numbers(other),
+            said.reading.words(slots),
+            numbers(said)
+        );
+    }
+    if !is_beyond(said) {
+        bail!(
+            "the last hidden state is not the target's, or the texts are noise to it: its norm and head find the texts' own tokens no likelier \
+             ({}) than tokens from elsewhere ({:.2} nats), and no other slot, place or norming does better. The states are of another model, \
+             or the last slot is not of the last layer",
+            numbers(said),
+            said.report(slots).surprise_by_chance
+        );
+    }
+    Ok(())
+}

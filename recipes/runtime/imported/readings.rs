@@ -1,0 +1,159 @@
+//! The ways to read captured states, and how well each goes with the texts.
+
+use burn::prelude::*;
+use serde::{Deserialize, Serialize};
+use spectrain_models::TargetParts;
+use spectrain_models::weights::host_f32;
+
+use super::evidence::{Likely, Places, mean, standard_errors};
+use crate::runtime::capture::proof::LastState;
+
+/// A way to read the states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// The last hidden state is in this slot, and is this.
+    Slot(usize, LastState),
+    /// It is in the last slot, and went through the norm twice.
+    NormedTwice,
+    /// It is in the last slot, and stands one place late: the state of a token stands at the next one.
+    Late(LastState),
+    /// It stands one place early.
+    Early(LastState),
+}
+
+impl Reading {
+    /// What the folder would have to be, in words.
+    pub(super) fn words(self, slots: usize) -> String {
+        let normed = |last_state| match last_state {
+            LastState::BeforeNorm => "before the final norm",
+            LastState::AfterNorm => "after the final norm",
+        };
+        match self {
+            Self::Slot(slot, last_state) if slot + 1 == slots => {
+                format!("the last slot, {}", normed(last_state))
+            }
+            Self::Slot(slot, last_state) => {
+                format!(
+                    "slot {slot} of {slots} in place of the last one, {}",
+                    normed(last_state)
+                )
+            }
+            Self::NormedTwice => "the last slot, which went through the final norm twice".into(),
+            Self::Late(_) => "the last slot, one token late".into(),
+            Self::Early(_) => "the last slot, one token early".into(),
+        }
+    }
+}
+
+/// A reading, with what the head makes of it.
+pub(super) struct Fit {
+    pub(super) reading: Reading,
+    /// Log-probabilities of the tokens that the states should make likely.
+    pub(super) judged: Vec<f64>,
+    pub(super) by_chance: Vec<f64>,
+    pub(super) likeliest: f64,
+}
+
+/// How well a reading goes with the texts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadingReport {
+    /// What would be so.
+    pub reading: String,
+    /// Mean surprise of the texts' tokens, nats.
+    pub surprise: f64,
+    /// The same of tokens from other places.
+    pub surprise_by_chance: f64,
+    /// Share of places at which the head finds the text's token likeliest.
+    pub likeliest: f64,
+}
+
+impl Fit {
+    fn new(reading: Reading, judged: &[f64], likely: &Likely, likeliest: f64) -> Self {
+        Self {
+            reading,
+            judged: judged.to_vec(),
+            by_chance: likely.by_chance.clone(),
+            likeliest,
+        }
+    }
+
+    /// Mean surprise, nats.
+    pub(super) fn surprise(&self) -> f64 {
+        -mean(&self.judged)
+    }
+
+    /// By how many standard errors its tokens are likelier than those of other places.
+    pub(super) fn beyond_chance(&self) -> f64 {
+        standard_errors(&self.judged, &self.by_chance)
+    }
+
+    pub(super) fn report(&self, slots: usize) -> ReadingReport {
+        ReadingReport {
+            reading: self.reading.words(slots),
+            surprise: self.surprise(),
+            surprise_by_chance: -mean(&self.by_chance),
+            likeliest: self.likeliest,
+        }
+    }
+}
+
+/// Every reading of the states of some places.
+pub(super) fn all(places: &Places, slots: usize, target: &TargetParts) -> Vec<Fit> {
+    let mut fits = Vec::new();
+    for slot in (0..slots).rev() {
+        for last_state in [LastState::BeforeNorm, LastState::AfterNorm] {
+            let states = places.slot(slot);
+            let normed = match last_state {
+                LastState::BeforeNorm => target.norm.forward(states),
+                LastState::AfterNorm => states,
+            };
+            let likely = places.likely(normed, target);
+            let own = Reading::Slot(slot, last_state);
+            fits.push(Fit::new(own, &likely.next, &likely, likely.likeliest));
+            if slot + 1 == slots {
+                let late = Reading::Late(last_state);
+                fits.push(Fit::new(late, &likely.same, &likely, 0.0));
+                let early = Reading::Early(last_state);
+                fits.push(Fit::new(early, &likely.later, &likely, 0.0));
+            }
+        }
+    }
+    let likely = places.likely(normed_once(places.slot(slots - 1), target), target);
+    let twice = Fit::new(
+        Reading::NormedTwice,
+        &likely.next,
+        &likely,
+        likely.likeliest,
+    );
+    fits.push(twice);
+    fits
+}
+
+/// The weights of the final norm, each with what undoes it; 0 for a weight of 0, behind which nothing is left.
+pub(super) fn without_weight(states: Tensor<2>, target: &TargetParts) -> Tensor<2> {
+    let weight = target.norm.weight.val().cast(burn::tensor::DType::F32);
+    let is_zero = weight.clone().equal_elem(0.0);
+    let inverse = weight.mask_fill(is_zero.clone(), 1.0).recip();
+    states * inverse.mask_fill(is_zero, 0.0).unsqueeze()
+}
+
+/// Of states that went through the norm twice what they were after the first time. A norm keeps their direction, but for its
+/// weight, and after one norm and without its weight they have the length of the square root of their width.
+fn normed_once(states: Tensor<2>, target: &TargetParts) -> Tensor<2> {
+    let once = without_weight(states, target);
+    let length = size(without_weight(once.clone(), target));
+    once / length.clamp_min(1e-30)
+}
+
+/// The root of the mean square of each row, `[rows, 1]`.
+fn size(states: Tensor<2>) -> Tensor<2> {
+    states.square().mean_dim(1).sqrt()
+}
+
+/// Share of rows that have, without the norm's weight, the length that they have behind the norm.
+pub(super) fn share_of_normed(states: Tensor<2>, target: &TargetParts) -> f64 {
+    const TOLERANCE: f32 = 0.03;
+    let sizes = host_f32(size(without_weight(states, target)));
+    let normed = sizes.iter().filter(|size| (*size - 1.0).abs() < TOLERANCE);
+    normed.count() as f64 / sizes.len().max(1) as f64
+}

@@ -1,0 +1,57 @@
+//! One element of an array job: a part of the stage `features`.
+
+use anyhow::{Result, bail};
+
+use crate::errors::Misuse;
+use crate::runs::files::write_json;
+use crate::runs::run_folder::lock_folder;
+use crate::stages::array::{Part, PartOf};
+use crate::stages::context::StageContext;
+use crate::stages::in_order::require_done;
+use crate::stages::order::selected;
+use crate::stages::parts::{Description, Made, PART, STAGE, files, is_done, store};
+
+/// Captures a part, or goes on with it. The run's other stages are not touched, and it is not locked: its parts may be captured
+/// at the same time.
+pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
+    let given = context.array.parts.clone();
+    let stages = selected(context.recipe, &[STAGE.into()])?;
+    let Some(place) = stages.iter().position(|stage| stage.name == STAGE) else {
+        bail!("the recipe has no stage `{STAGE}`");
+    };
+    for stage in &stages[..place] {
+        require_done(context, stage)?;
+    }
+    let store = store(context, given.as_deref())?;
+    let folder = store.place(&part.folder());
+    let made = Made::of(context, &stages[place], part)?;
+    if is_done(&store, &made, part)? {
+        context.output.say(format!("part {part}: done before"));
+        return Ok(());
+    }
+    let _lock = lock_folder(&folder)?;
+    context.array.part = Some(PartOf {
+        part,
+        folder: folder.clone(),
+    });
+    let summary = (stages[place].run)(context, STAGE)?;
+    let description = Description {
+        made,
+        files: files(&folder)?,
+        summary,
+    };
+    write_json(&folder.join(PART), &description)?;
+    context
+        .output
+        .say(format!("part {part}: `{}`", store.name()));
+    Ok(())
+}
+
+/// Fails for a part of other stages than the one that has some.
+pub fn check_stages(stages: &[String]) -> Result<()> {
+    if stages != [STAGE] {
+        let message = format!("`--part` is of one stage: expected `--stage {STAGE}` beside it");
+        return Err(Misuse(message).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! Features that others captured, and ours for them.
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use spectrain_checkpoints::folder::read_safetensors;
+use spectrain_checkpoints::{DType, NamedTensor, write_safetensors};
+use spectrain_data::features::FeatureShards;
+
+use crate::own_texts::{OwnTexts, write_deepspec};
+use crate::workspace::{Outcome, Workspace};
+
+/// Stored features of the target's own texts in `runs/run/features`, and the same in speculators' layout in `theirs`.
+fn workspace() -> Workspace {
+    let workspace = OwnTexts::default().workspace();
+    workspace
+        .run_line("recipe recipe.toml --set features.mode=stored --stage prepare --stage features")
+        .succeeded();
+    let told = workspace
+        .run_line("features export run --target target --out theirs")
+        .succeeded();
+    assert!(
+        told.stdout.contains("--target-layer-ids 2 3\n"),
+        "{told:#?}"
+    );
+    workspace
+}
+
+fn import(workspace: &Workspace, from: &str, more: &str) -> Outcome {
+    let _ = std::fs::remove_dir_all(workspace.path("ours"));
+    workspace.run_line(format!(
+        "features import {from} --target target --out ours{more}"
+    ))
+}
+
+/// Tokens, mask and states of every sample.
+type Samples = Vec<(Vec<u32>, Vec<u8>, Vec<u16>, Vec<u16>)>;
+
+fn samples(workspace: &Workspace, folder: &str) -> Samples {
+    let shards = FeatureShards::open(workspace.path(folder)).unwrap();
+    let all = (0..shards.len()).map(|sample| shards.get(sample));
+    all.map(|of| {
+        (
+            of.tokens.into(),
+            of.loss_mask.into(),
+            of.captured.into(),
+            of.last.into(),
+        )
+    })
+    .collect()
+}
+
+/// Changes every file of states.
+fn change(workspace: &Workspace, mut change: impl FnMut(&mut Vec<NamedTensor>)) {
+    let folder = workspace.path("theirs/hidden_states");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let mut tensors = read_safetensors(&path).unwrap();
+        change(&mut tensors);
+        write_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
+    }
+}
+
+fn tensor<'a>(tensors: &'a mut [NamedTensor], name: &str) -> &'a mut NamedTensor {
+    tensors
+        .iter_mut()
+        .find(|tensor| tensor.name == name)
+        .unwrap()
+}
+
+/// Drops the exact states after the norm, as if nobody here had written the files.
+fn forget(tensors: &mut Vec<NamedTensor>) {
+    tensors.retain(|tensor| tensor.name != "last_hidden_state_normed");
+}
+
+/// Changes the rows `[slots, d_model]` of a file's states.
+fn rows(tensors: &mut [NamedTensor], change: impl Fn(usize, &mut [Vec<f32>])) {
+    let states = tensor(tensors, "hidden_states");
+    let [_, slots, d_model] = states.shape[..] else {
+        panic!("{:?}", states.shape)
+    };
+    let values = states.to_f32().unwrap();
+    let rows = values.chunks(slots * d_model).enumerate();
+    let changed = rows.flat_map(|(number, row)| {
+        let mut row: Vec<Vec<f32>> = row.chunks(d_model).map(<[f32]>::to_vec).collect();
+        change(number, &mut row);
+        row.concat()
+    });
+    let changed = NamedTensor::from_f32("hidden_states", states.shape.clone(), changed.collect());
+    *states = changed.cast(DType::BF16).unwrap();
+}
+
+#[test]
+fn exported_features_come_back_to_the_last_bit() {
+    let workspace = workspace();
+    let told = import(&workspace, "theirs", " --check-layers").succeeded();
+    assert!(told.stdout.contains("before the final norm"), "{told:#?}");
+    assert!(
+        told.stdout.contains("which the target computes"),
+        "{told:#?}"
+    );
+    assert_eq!(
+        samples(&workspace, "ours"),
+        samples(&workspace, "runs/run/features")
+    );
+    let [own, came] = ["runs/run/features", "ours"]
+        .map(|folder| workspace.json(&format!("{folder}/features.json"))["header"].clone());
+    for key in ["target_sha256", "captured_layers", "d_model"] {
+        assert_eq!(own[key], came[key], "{key}");
+    }
+    // An import that was done is not done again, and drafters are judged by what came.
+    let before = workspace.bytes("ours/features-00000.arrow");
+    workspace
+        .run_line("features import theirs --target target --out ours")
+        .succeeded();
+    assert_eq!(workspace.bytes("ours/features-00000.arrow"), before);
+    let refused = workspace.run_line("features export run --target target --out theirs");
+    refused.failed(&["`theirs` is there already"]);
+}
+
+#[test]
+fn what_the_connector_leaves_is_found_before_the_norm_and_after_it() {
+    let workspace = workspace();
+    let own = samples(&workspace, "runs/run/features");
+    change(&workspace, forget);
+    import(&workspace, "theirs", "").succeeded();
+    let came = samples(&workspace, "ours");
+    for (own, came) in own.iter().zip(&came) {
+        assert_eq!((&own.0, &own.1, &own.2), (&came.0, &came.1, &came.2));
+        let value = |bits: &u16| f32::from_bits(u32::from(*bits) << 16);
+        let apart = own
+            .3
+            .iter()
+            .zip(&came.3)
+            .map(|(one, two)| (value(one), value(two)));
+        for (own, came) in apart {
+            assert!(
+                (own - came).abs() <= 0.02 * own.abs() + 1e-3,
+                "{own} {came}"
+            );
+        }
+    }
+    // The same states behind the norm, as SGLang hands them out, though the folder says nothing of it.
+    write_deepspec(&workspace, "runs/run/features", "cache");
+    let told = import(&workspace, "cache", " --check-layers").succeeded();
+    assert!(told.stdout.contains("after the final norm"), "{told:#?}");
+    assert_eq!(samples(&workspace, "ours"), own);
+    let found = workspace.json("ours/import.json");
+    assert_eq!(found["proof"]["last_state"], "after_norm");
+    assert!(
+        found["proof"]["as_long_as_normed"].as_f64().unwrap() > 0.95,
+        "{found}"
+    );
+    assert_eq!(found["layout"], "DeepSpec's cache, version 2");
+}
+
+#[test]
+fn states_that_are_not_the_targets_are_refused_with_what_fits_better() {
+    let norm = |workspace: &Workspace| -> Vec<f32> {
+        let (_, tensors) = workspace.contents("target");
+        let norm = tensors
+            .iter()
+            .find(|tensor| tensor.name == "model.norm.weight");
+        norm.unwrap().to_f32().unwrap()
+    };
+    type Wrong = fn(&[f32], usize, &mut [Vec<f32>]);
+    let cases: [(Wrong, &str); 6] = [
+        (|_, _, row| row[1].fill(0.0), "all 0"),
+        (
+            |_, at, row| row[0][0] = if at == 2 { f32::NAN } else { row[0][0] },
+            "that is none",
+        ),
+        (
+            |norm, _, row| {
+                for _ in 0..2 {
+                    let square: f32 = row[2].iter().map(|value| value * value).sum();
+                    let length = (square / row[2].len() as f32).sqrt();
+                    row[2]
+                        .iter_mut()
+                        .zip(norm)
+                        .for_each(|(value, norm)| *value *= norm / length);
+                }
+            },
+            "went through the final norm twice",
+        ),
+        (
+            |_, _, row| row.rotate_left(1),
+            "slot 1 of 3 in place of the last one",
+        ),
+        (
+            |_, at, row| {
+                row[2]
+                    .iter_mut()
+                    .for_each(|value| *value *= 1.0 + 1e7 * f32::from(at == 3))
+            },
+            "norms of one size",
+        ),
+        (|_, _, row| row[2].reverse(), "are of another model"),
+    ];
+    let workspace = workspace();
+    let weight = norm(&workspace);
+    let whole = workspace.files("theirs/hidden_states");
+    for (wrong, words) in cases {
+        change(&workspace, |tensors| {
+            forget(tensors);
+            rows(tensors, |at, row| wrong(&weight, at, row));
+        });
+        let outcome = import(&workspace, "theirs", "").failed(&[words]);
+        assert!(!workspace.path("ours").exists(), "{outcome:#?}");
+        for (name, bytes) in &whole {
+            std::fs::write(workspace.path("theirs/hidden_states").join(name), bytes).unwrap();
+        }
+    }
+    // One token late or early.
+    for late in [true, false] {
+        change(&workspace, |tensors| {
+            forget(tensors);
+            let states = tensor(tensors, "hidden_states");
+            let row = states.bytes.len() / states.shape[0];
+            if late {
+                states.bytes.rotate_right(row);
+            } else {
+                states.bytes.rotate_left(row);
+            }
+        });
+        let word = if late {
+            "one token late"
+        } else {
+            "one token early"
+        };
+        import(&workspace, "theirs", "").failed(&[word]);
+        for (name, bytes) in &whole {
+            std::fs::write(workspace.path("theirs/hidden_states").join(name), bytes).unwrap();
+        }
+    }
+    // Layers that are others than is said, which only the target can tell.
+    let layers = workspace.path("theirs/layers.json");
+    std::fs::write(&layers, r#"{"layer_ids": [2, 4, 6]}"#).unwrap();
+    import(&workspace, "theirs", "").succeeded();
+    import(&workspace, "theirs", " --check-layers").failed(&["what fits best is layer 2 (id 3)"]);
+    workspace.write_target_of("other", 99, |_| {});
+    std::fs::write(&layers, r#"{"layer_ids": [2, 3, 6]}"#).unwrap();
+    change(&workspace, forget);
+    let words = "features import theirs --target other --out ours2";
+    workspace.run_line(words).failed(&["of another model"]);
+}
+
+#[test]
+fn a_normed_state_beside_the_others_must_be_the_same() {
+    let workspace = workspace();
+    change(&workspace, |tensors| {
+        let normed = tensor(tensors, "last_hidden_state_normed");
+        normed.bytes.rotate_left(2);
+    });
+    import(&workspace, "theirs", "").failed(&[
+        "sample 0",
+        "last_hidden_state_normed",
+        "as the norm makes",
+    ]);
+}
+
+#[test]
+fn what_is_not_said_is_asked_for() {
+    let workspace = workspace();
+    let own = samples(&workspace, "runs/run/features");
+    std::fs::remove_file(workspace.path("theirs/layers.json")).unwrap();
+    import(&workspace, "theirs", "").failed(&["--layer-ids", "of 3 slots, the last of which is 6"]);
+    import(&workspace, "theirs", " --layer-ids 2,3,5").failed(&["id 6, found id 5"]);
+    import(&workspace, "theirs", " --layer-ids 2,3,6").succeeded();
+    assert_eq!(samples(&workspace, "ours"), own);
+    // Files alone have no loss masks.
+    let states = "theirs/hidden_states --layer-ids 2,3,6";
+    import(&workspace, states, "").failed(&["sample 0", "--rows DIR", "--mask all"]);
+    import(&workspace, states, " --mask all").succeeded();
+    assert!(
+        samples(&workspace, "ours")
+            .iter()
+            .all(|sample| sample.1.iter().all(|bit| *bit == 1))
+    );
+    import(&workspace, states, " --rows theirs").succeeded();
+    assert_eq!(samples(&workspace, "ours"), own);
+    assert_eq!(workspace.json("ours/import.json")["without_mask"], json!(0));
+    // A token that the target does not have.
+    change(&workspace, |tensors| {
+        let ids = tensor(tensors, "token_ids");
+        ids.bytes[..8].copy_from_slice(&900i64.to_le_bytes());
+    });
+    import(&workspace, states, " --mask all").failed(&["sample 0", "tokens below 300, found 900"]);
+    import(&workspace, "theirs --layer-ids 2,3,6", "").failed(&["`input_ids` of row 0"]);
+    import(&workspace, "runs", "").failed(&["none of these"]);
+    let there =
+        workspace.run_line("features import theirs --target target --out runs --layer-ids 2,3,6");
+    there.failed(&["`runs` is there already"]);
+    workspace
+        .run_line("features export train.jsonl --target target --out x")
+        .failed(&["no `features.json`"]);
+}
+
+#[test]
+fn an_import_that_was_stopped_goes_on() {
+    let workspace = workspace();
+    import(&workspace, "theirs", " --samples-per-shard 2").succeeded();
+    let index = workspace.json("ours/features.json");
+    let names = |index: &Value| index["shards"].as_array().unwrap().len();
+    assert!(names(&index) > 3);
+    let own = samples(&workspace, "ours");
+    let last = names(&index) - 1;
+    std::fs::remove_file(workspace.path(format!("ours/features-{last:05}.arrow"))).unwrap();
+    let words = "features import theirs --target target --out ours --samples-per-shard 2";
+    workspace.run_line(words).succeeded();
+    assert_eq!(samples(&workspace, "ours"), own);
+    assert!(Path::new(&workspace.path("ours/tokens.jsonl")).exists());
+}
