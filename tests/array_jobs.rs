@@ -225,7 +225,7 @@ fn parts_of_features_that_servers_hand_out_are_the_stage() {
     alone
         .run_line(format!("{run} --stage prepare --stage features"))
         .succeeded();
-    for set in ["", "held_out", "answers-0"] {
+    for set in ["", "held_out"] {
         let [joined, alone] = [&workspace, &alone].map(|of| contents(&features(of).join(set)));
         assert_eq!(joined, alone, "{set}");
     }
