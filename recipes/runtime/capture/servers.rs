@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use spectrain_data::regenerate::Retry;
+use anyhow::{Context as _, Result, bail};
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_data::regenerate::{Failure, Retry};
 use spectrain_models::{Capture, TargetParts};
 
 use crate::cli::progress::Output;
@@ -15,12 +16,14 @@ use crate::runtime::capture::in_order::Pace;
 use crate::runtime::capture::layers::check_layers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
 use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings, Captured};
-use crate::runtime::server::client::reason;
+use crate::runtime::interruption::interrupted;
 
 /// Samples by which a server is proven.
 pub const PROVEN: usize = 4;
 /// Tries of a request after the first.
 const RETRIES: u32 = 8;
+/// Tries of a request by which a server is proven.
+const TRIES_OF_PROOF: u32 = 4;
 
 /// The servers of a target, proven.
 #[derive(Clone)]
@@ -121,64 +124,100 @@ impl Servers {
         Ok(())
     }
 
-    /// Proves each server by the first of these texts.
+    /// Proves each server by the first of these texts. One of several that does not answer is left out, which the user is told.
     ///
     /// # Errors
-    /// A server has another model or other states than it says, or gives the last state in another form than the others.
+    /// A server has another model or other states than it says, or gives the last state in another form than the others; or none
+    /// answers.
     pub fn prove(&mut self, texts: &[Vec<u32>], output: Output) -> Result<()> {
-        for server in &self.servers {
-            let asked = |tokens: &Vec<u32>| Asked {
-                tokens: tokens.clone(),
-                log_probabilities: true,
-                ..Asked::default()
+        let (mut answering, mut silent) = (Vec::new(), Vec::new());
+        for server in std::mem::take(&mut self.servers) {
+            let named = || format!("the server `{}`", server.url());
+            let found = match self.captured(&server, texts) {
+                Ok(found) => found,
+                Err(Failure::Passing { reason, .. }) => {
+                    silent.push(format!("{}: {reason}", named()));
+                    continue;
+                }
+                Err(Failure::Lasting { reason }) => bail!("{}: {reason}", named()),
             };
-            let found = texts.iter().take(PROVEN).map(|tokens| {
-                let captured = server.capture(&asked(tokens));
-                captured.map_err(|failure| {
-                    anyhow!("the server `{}`: {}", server.url(), reason(failure))
-                })
-            });
-            let found = found.collect::<Result<Vec<Captured>>>()?;
-            let mut proof = prove(&found, &self.target)
-                .with_context(|| format!("the server `{}`", server.url()))?;
-            proof.layers = check_layers(&found, &self.layers, &self.target)
-                .with_context(|| format!("the server `{}`", server.url()))?;
-            output.say(format!(
-                "features: `{}` hands out the target's states: {:.1} % of {} places agree, log-probabilities {:.4} nats apart",
-                server.url(),
-                100.0 * proof.agreement,
-                proof.places,
-                proof.mean_difference
-            ));
-            match &proof.layers[..] {
-                [] => output.say("features: which layers they are of is not checked, as the first ones are not computed here"),
-                fits => output.say(format!(
-                    "features: {} of {} captured layers compared with those computed here, at most {:.4} of their size apart",
-                    fits.len(),
-                    self.layers.layers.len(),
-                    fits.iter().map(|fit| fit.distance).fold(0.0, f64::max)
-                )),
-            }
+            let mut proof = prove(&found, &self.target).with_context(named)?;
+            proof.layers = check_layers(&found, &self.layers, &self.target).with_context(named)?;
+            tell(&proof, server.url(), self.layers.layers.len(), output);
             self.proofs.push(proof);
+            answering.push(server);
         }
+        if answering.is_empty() {
+            bail!("{}", silent.join("; "));
+        }
+        for reason in silent {
+            output.warn(format!("{reason}; it is left out"));
+        }
+        self.servers = answering;
         let first = self.last_state();
-        let other = self
-            .proofs
-            .iter()
-            .position(|proof| proof.last_state != first);
-        if let Some(other) = other {
+        let others = self.servers.iter().zip(&self.proofs);
+        if let Some((other, proof)) = others.skip(1).find(|(_, proof)| proof.last_state != first) {
             bail!(
                 "`{}` hands out the last state {first}, `{}` {}: expected servers of one version, as their samples are mixed",
                 self.servers[0].url(),
-                self.servers[other].url(),
-                self.proofs[other].last_state
+                other.url(),
+                proof.last_state
             );
         }
         Ok(())
     }
 
+    /// What a server hands out for the first of these texts, with the served model's own log-probabilities.
+    fn captured(
+        &self,
+        server: &CaptureServer,
+        texts: &[Vec<u32>],
+    ) -> std::result::Result<Vec<Captured>, Failure> {
+        let mut rng = StdRng::seed_from_u64(0);
+        let one = |tokens: &Vec<u32>| {
+            let asked = Asked {
+                tokens: tokens.clone(),
+                log_probabilities: true,
+                ..Asked::default()
+            };
+            let mut tries = 0;
+            loop {
+                tries += 1;
+                match server.capture(&asked) {
+                    Err(Failure::Passing { wait, .. })
+                        if tries < TRIES_OF_PROOF && !interrupted() =>
+                    {
+                        std::thread::sleep(self.pace.retry.pause(tries, wait, &mut rng));
+                    }
+                    ended => return ended,
+                }
+            }
+        };
+        texts.iter().take(PROVEN).map(one).collect()
+    }
+
     /// What the last state of their files is.
     pub fn last_state(&self) -> LastState {
         self.proofs[0].last_state
+    }
+}
+
+/// Tells what was found of a server's states.
+fn tell(proof: &Proof, url: &str, layers: usize, output: Output) {
+    output.say(format!(
+        "features: `{url}` hands out the target's states: {:.1} % of {} places agree, log-probabilities {:.4} nats apart",
+        100.0 * proof.agreement,
+        proof.places,
+        proof.mean_difference
+    ));
+    match &proof.layers[..] {
+        [] => output.say(
+            "features: which layers they are of is not checked, as the first ones are not computed here",
+        ),
+        fits => output.say(format!(
+            "features: {} of {layers} captured layers compared with those computed here, at most {:.4} of their size apart",
+            fits.len(),
+            fits.iter().map(|fit| fit.distance).fold(0.0, f64::max)
+        )),
     }
 }
