@@ -20,7 +20,7 @@ fn workspace() -> Workspace {
         .run_line("features export run --target target --out theirs")
         .succeeded();
     assert!(
-        told.stdout.contains("--target-layer-ids 2 3\n"),
+        told.stdout.contains("--target-layer-ids 2 3`\n"),
         "{told:#?}"
     );
     workspace
