@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use burn::prelude::*;
-use burn::tensor::activation::log_softmax;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, tensor_from};
 use spectrain_models::{TargetParts, argmax};
@@ -11,6 +10,9 @@ use spectrain_models::{TargetParts, argmax};
 const MOST_PLACES: usize = 256;
 /// How often the tokens are moved to other places, to see what chance gives.
 const ROTATIONS: usize = 8;
+/// What logits are multiplied with. A wrong reading may be sharper than the right one, which alone makes greedy texts likelier; so
+/// each is taken as sharp as suits it best.
+const SHARPNESSES: [f32; 6] = [0.5, 0.71, 1.0, 1.41, 2.0, 4.0];
 
 /// A sample to look at.
 #[derive(Debug, Clone)]
@@ -87,19 +89,28 @@ impl Places {
         states.reshape([places, d_model])
     }
 
-    /// What the head makes of states that are said to be normed, `[places, d_model]`.
-    pub(super) fn likely(&self, normed: Tensor<2>, target: &TargetParts) -> Likely {
+    /// What the head makes of states that are said to be normed, `[places, d_model]`, at each of [`SHARPNESSES`].
+    pub(super) fn likely(&self, normed: Tensor<2>, target: &TargetParts) -> Vec<Likely> {
         let weight = target.lm_head.weight.val().dtype();
         let logits = target.lm_head.forward(normed.cast(weight));
         let logits = logits.cast(burn::tensor::DType::F32);
         let vocab = logits.dims()[1];
-        let host = host_f32(log_softmax(logits, 1));
+        let host = host_f32(logits);
         let rows: Vec<&[f32]> = host.chunks(vocab).collect();
+        let sharpnesses = SHARPNESSES.iter();
+        sharpnesses
+            .map(|&sharpness| self.likely_at(&rows, sharpness))
+            .collect()
+    }
+
+    fn likely_at(&self, rows: &[&[f32]], sharpness: f32) -> Likely {
         let places = self.places.len();
+        let sums: Vec<f64> = rows.iter().map(|row| log_sum(row, sharpness)).collect();
         let of = |row: usize, token: u32| {
-            let found = rows[row].get(token as usize).copied();
+            let found = rows[row].get(token as usize);
+            let found = found.map(|logit| f64::from(logit * sharpness) - sums[row]);
             // What cannot be is very unlikely, and its mean still a number.
-            found.map_or(-100.0, |found| f64::from(found).max(-100.0))
+            found.map_or(-100.0, |found| found.max(-100.0))
         };
         let each = |token: &dyn Fn(&Place) -> u32| {
             let places = self.places.iter().enumerate();
@@ -112,7 +123,7 @@ impl Places {
             });
             moved.sum::<f64>() / ROTATIONS as f64
         });
-        let hits = self.places.iter().zip(&rows);
+        let hits = self.places.iter().zip(rows);
         let hits = hits.filter(|(place, row)| argmax(row) == place.next as usize);
         Likely {
             by_chance: by_chance.collect(),
@@ -122,6 +133,18 @@ impl Places {
             later: each(&|place| place.later),
         }
     }
+}
+
+/// The logarithm of the sum of the exponentials of logits times `sharpness`.
+fn log_sum(logits: &[f32], sharpness: f32) -> f64 {
+    let most = logits
+        .iter()
+        .fold(f32::NEG_INFINITY, |most, &logit| most.max(logit));
+    let sum: f64 = logits
+        .iter()
+        .map(|logit| f64::from(((logit - most) * sharpness).exp()))
+        .sum();
+    f64::from(most * sharpness) + sum.ln()
 }
 
 /// The states of some places.

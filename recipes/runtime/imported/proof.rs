@@ -19,6 +19,8 @@ const BEYOND_CHANCE: f64 = 5.0;
 /// Share of the texts' tokens that are the likeliest, from which that alone is beyond chance: texts may say one thing over and
 /// over.
 const MOSTLY: f64 = 0.5;
+/// Share of states of the norm's length from which they are taken to have gone through it.
+const NORMED: f64 = 0.9;
 /// Nats that tell two readings from each other.
 const TELLS: f64 = 0.02;
 /// Standard errors of a difference of two readings that tell them from each other.
@@ -59,8 +61,9 @@ pub fn prove(samples: &[Sample], target: &TargetParts) -> Result<TextProof> {
     let as_long_as_normed = share_of_normed(places.slot(slots - 1), target);
     let mut fits = all(&places, slots, target);
     fits.sort_by(|one, two| one.surprise().total_cmp(&two.surprise()));
-    let said = said(&fits, slots, as_long_as_normed)?;
-    let (last_state, fit) = said;
+    let (last_state, _) = said(&fits, slots, as_long_as_normed)?;
+    fits.retain(|fit| can_be(fit.reading, slots, last_state));
+    let (_, fit) = said(&fits, slots, as_long_as_normed)?;
     check(fit, &fits, slots)?;
     Ok(TextProof {
         last_state,
@@ -71,26 +74,28 @@ pub fn prove(samples: &[Sample], target: &TargetParts) -> Result<TextProof> {
     })
 }
 
-/// The better of the two readings of the last slot. Where the norm changes nothing, how long the states are says which it is.
+/// The reading of the last slot, by how long its states are: behind the norm they have, without its weight, the length of the
+/// square root of their width.
 fn said(fits: &[Fit], slots: usize, as_long_as_normed: f64) -> Result<(LastState, &Fit)> {
-    let of = |last_state| {
-        let reading = Reading::Slot(slots - 1, last_state);
-        fits.iter().find(|fit| fit.reading == reading)
-    };
-    let (Some(before), Some(after)) = (of(LastState::BeforeNorm), of(LastState::AfterNorm)) else {
-        bail!("there is nothing to compare");
-    };
-    let is_told = (before.surprise() - after.surprise()).abs() > TELLS;
-    let is_normed = if is_told {
-        after.surprise() < before.surprise()
+    let last_state = if as_long_as_normed > NORMED {
+        LastState::AfterNorm
     } else {
-        as_long_as_normed > 0.9
+        LastState::BeforeNorm
     };
-    Ok(if is_normed {
-        (LastState::AfterNorm, after)
-    } else {
-        (LastState::BeforeNorm, before)
-    })
+    let reading = Reading::Slot(slots - 1, last_state);
+    match fits.iter().find(|fit| fit.reading == reading) {
+        Some(fit) => Ok((last_state, fit)),
+        None => bail!("there is nothing to compare"),
+    }
+}
+
+/// Whether states of the length that was found can be read so at all.
+fn can_be(reading: Reading, slots: usize, last_state: LastState) -> bool {
+    match reading {
+        Reading::Slot(slot, other) => slot + 1 != slots || other == last_state,
+        Reading::NormedTwice => last_state == LastState::AfterNorm,
+        Reading::Late(other) | Reading::Early(other) => other == last_state,
+    }
 }
 
 /// Fails where a reading does not go with the texts, or another one goes better.

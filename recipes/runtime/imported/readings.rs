@@ -68,12 +68,17 @@ pub struct ReadingReport {
 }
 
 impl Fit {
-    fn new(reading: Reading, judged: &[f64], likely: &Likely, likeliest: f64) -> Self {
+    /// The reading as sharp as makes its tokens likeliest.
+    fn new(reading: Reading, likely: &[Likely], judged: fn(&Likely) -> &[f64]) -> Self {
+        let best = likely
+            .iter()
+            .max_by(|one, two| mean(judged(one)).total_cmp(&mean(judged(two))));
+        let is_next = !matches!(reading, Reading::Late(_) | Reading::Early(_));
         Self {
             reading,
-            judged: judged.to_vec(),
-            by_chance: likely.by_chance.clone(),
-            likeliest,
+            judged: best.map_or_else(Vec::new, |best| judged(best).to_vec()),
+            by_chance: best.map_or_else(Vec::new, |best| best.by_chance.clone()),
+            likeliest: best.filter(|_| is_next).map_or(0.0, |best| best.likeliest),
         }
     }
 
@@ -109,23 +114,19 @@ pub(super) fn all(places: &Places, slots: usize, target: &TargetParts) -> Vec<Fi
             };
             let likely = places.likely(normed, target);
             let own = Reading::Slot(slot, last_state);
-            fits.push(Fit::new(own, &likely.next, &likely, likely.likeliest));
+            fits.push(Fit::new(own, &likely, |likely| &likely.next));
             if slot + 1 == slots {
                 let late = Reading::Late(last_state);
-                fits.push(Fit::new(late, &likely.same, &likely, 0.0));
+                fits.push(Fit::new(late, &likely, |likely| &likely.same));
                 let early = Reading::Early(last_state);
-                fits.push(Fit::new(early, &likely.later, &likely, 0.0));
+                fits.push(Fit::new(early, &likely, |likely| &likely.later));
             }
         }
     }
     let likely = places.likely(normed_once(places.slot(slots - 1), target), target);
-    let twice = Fit::new(
-        Reading::NormedTwice,
-        &likely.next,
-        &likely,
-        likely.likeliest,
-    );
-    fits.push(twice);
+    fits.push(Fit::new(Reading::NormedTwice, &likely, |likely| {
+        &likely.next
+    }));
     fits
 }
 
