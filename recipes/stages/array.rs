@@ -15,7 +15,7 @@ const MOST: u64 = 100_000;
 pub struct ArrayJob {
     /// The part that is captured; none where it is the whole stage.
     pub part: Option<PartOf>,
-    /// Where the parts are, as given: a folder, or an address of an object store.
+    /// Where the parts are, as given: a folder, or a `file://` address of one.
     pub parts: Option<String>,
 }
 
