@@ -22,6 +22,7 @@ use crate::regular;
 use crate::tensors::NamedTensor;
 
 pub(crate) use index::shard_files;
+pub use index::weight_map;
 pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
 pub use single::TensorFile;
 use weights::WeightFile;

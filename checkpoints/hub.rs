@@ -42,14 +42,32 @@ const _: () = assert!(log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Debug 
 /// A snapshot that is already complete is used without asking the hub; otherwise what is missing is downloaded:
 /// configuration and tokenizer where present, then the safetensors weights.
 pub fn resolve(model: &str, revision: Option<&str>, options: &HubOptions) -> Result<PathBuf> {
-    if let Some(folder) = existing(model)? {
-        return Ok(folder);
+    resolve_files(model, revision, Files::Model, options)
+}
+
+/// The same with only the shards of its weights that have a tensor whose name is `wanted`.
+pub fn resolve_parts(
+    model: &str,
+    revision: Option<&str>,
+    wanted: fn(&str) -> bool,
+    options: &HubOptions,
+) -> Result<PathBuf> {
+    resolve_files(model, revision, Files::Parts(wanted), options)
+}
+
+fn resolve_files(
+    model: &str,
+    revision: Option<&str>,
+    files: Files<'_>,
+    options: &HubOptions,
+) -> Result<PathBuf> {
+    match existing(model)? {
+        Some(folder) => Ok(folder),
+        None => {
+            let repository = Repository::new(RepoType::Model, model, revision)?;
+            download(&repository, files, options)
+        }
     }
-    download(
-        &Repository::new(RepoType::Model, model, revision)?,
-        Files::Model,
-        options,
-    )
 }
 
 /// The folder that a name means on this machine; `None` for what can be the id of a model.

@@ -35,6 +35,20 @@ pub const PARD: Dialect = Dialect {
     ..Dialect::named("PARD", |folder| mask_token(folder.config()).is_some())
 };
 
+/// The decoders that this program computes: `model_type`, and the name under `architectures`.
+pub const ARCHITECTURES: [(&str, &str); 5] = [
+    ("llama", "LlamaForCausalLM"),
+    ("mistral", "MistralForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen3_moe", "Qwen3MoeForCausalLM"),
+];
+
+/// The types of all decoders that this program computes, for people.
+pub fn model_types() -> String {
+    ARCHITECTURES.map(|(kind, _)| kind).join(", ")
+}
+
 /// The key that tells these folders from other drafters of the same architecture.
 const KIND: &str = "spectrain_drafter";
 /// The id of the mask token.
@@ -58,13 +72,7 @@ const TOKEN_KEYS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 /// Whether a `config.json` is that of an ordinary language model.
 pub fn recognises(config: &Value) -> bool {
     let names = config["architectures"].as_array();
-    let causal = |name: &Value| {
-        let known = ["Llama", "Mistral", "Qwen2", "Qwen3"];
-        let name = name
-            .as_str()
-            .and_then(|name| name.strip_suffix("ForCausalLM"));
-        name.is_some_and(|name| known.contains(&name))
-    };
+    let causal = |name: &Value| ARCHITECTURES.iter().any(|(_, known)| name == known);
     names.is_some_and(|names| names.iter().any(causal)) && mask_token(config).is_none()
 }
 

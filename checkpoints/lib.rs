@@ -38,7 +38,7 @@ pub use dtype::DType;
 pub use error::{Error, Result};
 pub use expected::TensorSpec;
 pub use folder::{ModelFolder, TensorInfo, write_folder};
-pub use hub::{HubOptions, resolve};
+pub use hub::{HubOptions, resolve, resolve_parts};
 pub use mismatch::Mismatch;
 pub use printable::{printable, printable_lines};
 pub use tensors::{NamedTensor, write_safetensors};

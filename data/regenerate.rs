@@ -29,7 +29,7 @@ mod tests;
 mod turns;
 mod workers;
 
-pub use answers::{Answer, Answers, Failure, Request, Truncated};
+pub use answers::{Answer, Answers, Failure, Request, Truncated, Written};
 use journal::{Entry, Journal};
 pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
@@ -222,18 +222,17 @@ impl Job {
         for (number, row) in (1..).zip(read_columns(&self.data, Columns::All)?) {
             let row = row?.row;
             digest.update(line(&row));
-            let row = match plan(&row) {
-                Err(_) => row,
+            let rows = match plan(&row) {
+                Err(_) => vec![row],
                 Ok(_) => match self.journal.entry(number)? {
                     None if self.report.failed_at(number) => continue,
                     None => return Err(changed("another row")),
-                    Some(entry) => match self.report.take(entry, row) {
-                        None => continue,
-                        Some(row) => row,
-                    },
+                    Some(entry) => self.report.take(entry, row),
                 },
             };
-            out.write_all(line(&row).as_bytes()).map_err(failed)?;
+            for row in rows {
+                out.write_all(line(&row).as_bytes()).map_err(failed)?;
+            }
         }
         let sha256 = hex(&digest.finalize());
         if sha256 != self.sha256 {
@@ -254,20 +253,32 @@ impl RegenerateReport {
         found.is_ok()
     }
 
-    /// Counts the answers of a conversation, and returns it with them unless it is left out.
-    fn take(&mut self, entry: Entry, row: Row) -> Option<Row> {
+    /// Counts the answers of a conversation, and returns it with them unless it is left out. Where the tokens of all answers are
+    /// known, each answer becomes a row of tokens with what it answers.
+    fn take(&mut self, entry: Entry, row: Row) -> Vec<Row> {
         let count = |picked: fn(&Answer) -> bool| {
             entry.answers.iter().filter(|answer| picked(answer)).count() as u64
         };
         if entry.dropped {
             self.dropped.push(entry.row);
-            return None;
+            return Vec::new();
         }
         self.regenerated += 1;
         self.answers += entry.answers.len() as u64;
         self.truncated += count(|answer| answer.truncated);
         self.empty += count(|answer| answer.message.content.is_empty());
         self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
+        if entry.answers.iter().all(|answer| answer.written.is_some()) {
+            let written = entry
+                .answers
+                .into_iter()
+                .filter_map(|answer| answer.written);
+            let of_tokens = |written: Written| Row {
+                content: Content::Tokens(written.sample()),
+                extra: row.extra.clone(),
+            };
+            return written.map(of_tokens).collect();
+        }
         let mut row = row;
         if let Content::Conversation(conversation) = &mut row.content {
             let messages = std::mem::take(&mut conversation.messages);
@@ -276,7 +287,7 @@ impl RegenerateReport {
                 Err(_) => messages,
             };
         }
-        Some(row)
+        vec![row]
     }
 }
 

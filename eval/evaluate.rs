@@ -175,7 +175,8 @@ impl<'p> AtWork<'_, 'p> {
         if let (Some(plain), true) = (self.plain, sampling.is_greedy()) {
             compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
         }
-        let share = proposer.parameters_per_pass() as f64 / decoder.target.parameters() as f64;
+        let of_target = decoder.target.parameters_per_pass() as f64;
+        let share = proposer.parameters_per_pass() as f64 / of_target;
         let measured = measure(sets, &outputs, self.plain);
         let classes = settings.classes.as_ref();
         let classes = classes.map(|classes| by_class(&outputs, classes, settings.seed));

@@ -45,6 +45,7 @@ impl ToyTarget {
                 scaling: RopeScaling::Default,
             },
             max_positions,
+            routing: None,
         };
         Self {
             spec,
@@ -88,7 +89,7 @@ impl Target for ToyTarget {
         self.device.clone()
     }
 
-    fn parameters(&self) -> u64 {
+    fn parameters_per_pass(&self) -> u64 {
         TARGET_PARAMETERS
     }
 

@@ -1,24 +1,20 @@
 //! Reads `config.json` of the supported architectures into a [`TransformerConfig`], and loads the model of a folder.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
-use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::language_model::{ARCHITECTURES, model_types};
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
 
 use crate::error::{Error, Result};
+use crate::keys::Keys;
 use crate::linear::Bias;
 use crate::rope::{RopeConfig, RopeScaling};
+use crate::routing::{self, Routing};
 use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
 use crate::weights::{FolderWeights, Scope};
-
-/// More layers than any model has.
-const MAX_COUNT: usize = 4096;
-/// Sizes above this are not sizes; below it, products of two fit a `usize`.
-const MAX_SIZE: u64 = i32::MAX as u64;
-const SUPPORTED: &str = "llama, mistral, qwen2, qwen3";
 
 /// Loads the target of a folder in the Hugging Face layout.
 ///
@@ -33,6 +29,34 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
     Ok(target.from_folder(folder.path()))
 }
 
+/// Loads the first `layers` decoder layers of the target in `folder`, frozen, with its embedding, norm and head. Of weights in shards
+/// those of the other layers need not be there.
+///
+/// # Errors
+/// The architecture is not supported, or a tensor is missing or mis-shaped.
+pub fn load_first_layers(
+    folder: &Path,
+    layers: usize,
+    device: &Device,
+    dtype: DType,
+) -> Result<Transformer> {
+    let is_read = |name: &str| match name.strip_prefix("model.layers.") {
+        Some(rest) => {
+            let number = rest
+                .split('.')
+                .next()
+                .and_then(|number| number.parse::<usize>().ok());
+            number.is_some_and(|number| number < layers)
+        }
+        None => true,
+    };
+    let folder = ModelFolder::open_some(folder, &is_read)?;
+    let mut config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
+    config.spec.layers = config.spec.layers.min(layers);
+    let mut weights = FolderWeights::new(&folder, "model.");
+    Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)
+}
+
 /// Tensors some checkpoints carry that hold nothing of their own.
 pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
     let mut ignored: Vec<String> = (0..config.spec.layers)
@@ -42,93 +66,6 @@ pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
         ignored.push("lm_head.weight".into());
     }
     ignored
-}
-
-/// Typed access to the keys of one `config.json`.
-pub(crate) struct Keys<'a> {
-    pub(crate) value: &'a Value,
-    pub(crate) file: PathBuf,
-}
-
-impl Keys<'_> {
-    pub(crate) fn problem(&self, key: &str, expected: &str) -> Error {
-        Error::Config {
-            file: self.file.clone(),
-            key: key.into(),
-            mismatch: Mismatch::new(
-                expected,
-                match self.value.get(key) {
-                    None => "nothing".into(),
-                    Some(value) => format!("`{}`", printable(&value.to_string())),
-                },
-            ),
-        }
-    }
-
-    pub(crate) fn present(&self, key: &str) -> Option<&Value> {
-        self.value.get(key).filter(|value| !value.is_null())
-    }
-
-    pub(crate) fn size(&self, key: &str) -> Result<usize> {
-        let size = self.value.get(key).and_then(Value::as_u64);
-        size.filter(|size| (1..=MAX_SIZE).contains(size))
-            .map(|size| size as usize)
-            .ok_or_else(|| self.problem(key, &format!("a whole number from 1 to {MAX_SIZE}")))
-    }
-
-    /// A number of modules: what a file claims must not decide how much memory is asked for.
-    pub(crate) fn count(&self, key: &str) -> Result<usize> {
-        match self.size(key)? {
-            count if count <= MAX_COUNT => Ok(count),
-            _ => Err(self.problem(key, &format!("at most {MAX_COUNT}"))),
-        }
-    }
-
-    pub(crate) fn size_or(&self, key: &str, default: usize) -> Result<usize> {
-        match self.present(key) {
-            None => Ok(default),
-            Some(_) => self.size(key),
-        }
-    }
-
-    pub(crate) fn number(&self, key: &str) -> Result<f64> {
-        let number = self.value.get(key).and_then(Value::as_f64);
-        number.ok_or_else(|| self.problem(key, "a number"))
-    }
-
-    /// What keeps a norm from dividing by zero.
-    pub(crate) fn epsilon(&self, key: &str, default: f64) -> Result<f64> {
-        let Some(value) = self.present(key) else {
-            return Ok(default);
-        };
-        // Norms are computed in 32 bits.
-        let sensible =
-            |epsilon: &f64| *epsilon > 0.0 && *epsilon < 1.0 && (*epsilon as f32).is_normal();
-        let epsilon = value.as_f64().filter(sensible);
-        epsilon.ok_or_else(|| self.problem(key, "a number above 0 and below 1"))
-    }
-
-    /// The width of a head. Positions turn its halves, so it is even.
-    pub(crate) fn head_dim(&self, d_model: usize, heads: usize) -> Result<usize> {
-        let key = "head_dim";
-        if self.present(key).is_none() && !d_model.is_multiple_of(heads) {
-            let expected = format!("a number, as {heads} heads do not share out {d_model}");
-            return Err(self.problem(key, &expected));
-        }
-        match self.size_or(key, d_model / heads)? {
-            width if width.is_multiple_of(2) => Ok(width),
-            width => Err(self.problem(key, &format!("an even number, not {width}"))),
-        }
-    }
-
-    pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        match self.present(key) {
-            None => Ok(default),
-            Some(value) => value
-                .as_bool()
-                .ok_or_else(|| self.problem(key, "`true` or `false`")),
-        }
-    }
 }
 
 impl TransformerConfig {
@@ -145,11 +82,11 @@ impl TransformerConfig {
             .get("model_type")
             .and_then(Value::as_str)
             .unwrap_or("");
-        if !["llama", "mistral", "qwen2", "qwen3"].contains(&kind) {
+        if !ARCHITECTURES.iter().any(|(known, _)| *known == kind) {
             return Err(Error::Architecture {
                 file: file.to_owned(),
                 found: printable(kind),
-                supported: SUPPORTED.into(),
+                supported: model_types(),
             });
         }
         if keys.present("quantization_config").is_some() {
@@ -160,13 +97,16 @@ impl TransformerConfig {
             return Err(keys.problem("hidden_act", "`silu`"));
         }
         let attention_bias = keys.flag("attention_bias", false)?;
-        let spec = spec(&keys)?;
+        let mut spec = spec(&keys)?;
+        if kind == routing::KIND {
+            spec.routing = Some(Routing::read(&keys, spec.layers)?);
+        }
         Ok(Self {
             windows: windows(&keys, kind, spec.layers)?,
             qkv_bias: (attention_bias || kind == "qwen2").into(),
             output_bias: (attention_bias && kind != "qwen2").into(),
             mlp_bias: keys.flag("mlp_bias", false)?.into(),
-            head_norm: kind == "qwen3",
+            head_norm: kind == "qwen3" || kind == routing::KIND,
             tied_head: keys.flag("tie_word_embeddings", false)?,
             spec,
         })
@@ -181,18 +121,20 @@ impl TransformerConfig {
         let bias = |bias| bias == Bias::With;
         let (qkv, output) = (bias(self.qkv_bias), bias(self.output_bias));
         let windowed = self.windows.iter().any(Option::is_some);
-        let (kind, architecture) = match (self.head_norm, qkv, output) {
-            (true, ..) => ("qwen3", "Qwen3ForCausalLM"),
-            (false, true, false) => ("qwen2", "Qwen2ForCausalLM"),
-            _ if windowed => ("mistral", "MistralForCausalLM"),
-            _ => ("llama", "LlamaForCausalLM"),
+        let kind = match (self.head_norm, qkv, output) {
+            _ if spec.routing.is_some() => routing::KIND,
+            (true, ..) => "qwen3",
+            (false, true, false) => "qwen2",
+            _ if windowed => "mistral",
+            _ => "llama",
         };
+        let architecture = ARCHITECTURES.iter().find(|(known, _)| *known == kind);
         let scaling = serde_json::to_value(&spec.rope.scaling);
         let mut rope = scaling
             .unwrap_or_else(|error| unreachable!("every number and name can be written: {error}"));
         rope["rope_theta"] = json!(spec.rope.theta);
         let mut config = json!({
-            "architectures": [architecture],
+            "architectures": architecture.map(|(_, name)| [name]),
             "model_type": kind,
             "attention_bias": output,
             "head_dim": spec.d_head,
@@ -219,6 +161,9 @@ impl TransformerConfig {
             config["sliding_window"] = json!(self.windows.iter().flatten().next());
             config["use_sliding_window"] = json!(true);
         }
+        if let Some(routing) = &spec.routing {
+            routing.write(&mut config);
+        }
         if spec.rope.scaling != RopeScaling::Default {
             // What engines older than `rope_parameters` read.
             config["rope_scaling"] = config["rope_parameters"].clone();
@@ -229,7 +174,7 @@ impl TransformerConfig {
             Err(Error::Architecture {
                 file: "config.json".into(),
                 found: "settings that are others once they are written and read".into(),
-                supported: SUPPORTED.into(),
+                supported: model_types(),
             })
         }
     }
@@ -255,6 +200,7 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
         norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
         rope: rope(keys, max_positions, d_head)?,
         max_positions,
+        routing: None,
     })
 }
 
@@ -335,6 +281,10 @@ fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>>
     };
     if kind == "llama" || kind.starts_with("qwen") && !keys.flag("use_sliding_window", false)? {
         return Ok(vec![None; layers]);
+    }
+    if kind == routing::KIND {
+        // It slides in every layer, whatever is said of layers.
+        return Ok(vec![window; layers]);
     }
     let Some(types) = keys.present("layer_types") else {
         // Qwen slides only from layer `max_window_layers` on, 28 unless it is there; Mistral everywhere.

@@ -4,10 +4,12 @@ use burn::tensor::activation::silu;
 use crate::attention::{Attention, AttentionConfig, SequenceRows};
 use crate::cache::KvCache;
 use crate::error::Result;
+use crate::experts::SparseMlp;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
 use crate::norm::RmsNorm;
 use crate::rope::Rotation;
+use crate::routing::ExpertsConfig;
 use crate::tangent;
 use crate::weights::Scope;
 
@@ -20,6 +22,8 @@ pub struct DecoderLayerConfig {
     pub d_ff: usize,
     /// Whether the feed-forward projections add a bias.
     pub mlp_bias: Bias,
+    /// What stands in place of the feed-forward projections, if anything does.
+    pub experts: Option<ExpertsConfig>,
     /// Epsilon of its norms.
     pub norm_epsilon: f64,
 }
@@ -30,7 +34,10 @@ pub struct DecoderLayer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
+    /// Absent where there are experts.
+    mlp: Option<Mlp>,
+    /// In files it is `mlp` too.
+    sparse_mlp: Option<SparseMlp>,
 }
 
 /// `down(silu(gate(x)) * up(x))` (Shazeer, <https://arxiv.org/abs/2002.05202>).
@@ -80,26 +87,34 @@ impl DecoderLayer {
             input_layernorm: norm(scope, "input_layernorm")?,
             self_attn: Attention::new(&mut scope.child("self_attn"), &config.attention)?,
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
-            mlp: Mlp::new(
-                &mut scope.child("mlp"),
-                d_model,
-                config.d_ff,
-                config.mlp_bias,
-            )?,
+            mlp: match config.experts {
+                Some(_) => None,
+                None => {
+                    let scope = &mut scope.child("mlp");
+                    Some(Mlp::new(scope, d_model, config.d_ff, config.mlp_bias)?)
+                }
+            },
+            sparse_mlp: match config.experts {
+                Some(experts) => Some(SparseMlp::new(&mut scope.child("mlp"), d_model, experts)?),
+                None => None,
+            },
         })
     }
 
-    /// The same layer with each linear layer in it changed.
+    /// The same layer with each linear layer in it changed, but those of experts.
     pub(crate) fn map_linear(
         self,
         change: &mut dyn FnMut(Linear) -> Result<Linear>,
     ) -> Result<Self> {
         Ok(Self {
             self_attn: self.self_attn.map_linear(change)?,
-            mlp: Mlp {
-                gate_proj: change(self.mlp.gate_proj)?,
-                up_proj: change(self.mlp.up_proj)?,
-                down_proj: change(self.mlp.down_proj)?,
+            mlp: match self.mlp {
+                None => None,
+                Some(mlp) => Some(Mlp {
+                    gate_proj: change(mlp.gate_proj)?,
+                    up_proj: change(mlp.up_proj)?,
+                    down_proj: change(mlp.down_proj)?,
+                }),
             },
             ..self
         })
@@ -144,6 +159,10 @@ impl DecoderLayer {
         let normed = self.input_layernorm.forward(x.clone());
         let x = x + attend(&self.self_attn, normed);
         let normed = self.post_attention_layernorm.forward(x.clone());
-        x + self.mlp.forward(normed)
+        x + match (&self.mlp, &self.sparse_mlp) {
+            (Some(mlp), _) => mlp.forward(normed),
+            (None, Some(experts)) => experts.forward(normed),
+            (None, None) => unreachable!("a layer is made with one of them"),
+        }
     }
 }

@@ -343,6 +343,7 @@ fn prefix_config(spec: &TargetSpec) -> DecoderLayerConfig {
         },
         d_ff: spec.d_ff,
         mlp_bias: Bias::Without,
+        experts: None,
         norm_epsilon: spec.norm_epsilon,
     }
 }

@@ -198,6 +198,10 @@ impl Drafter for LanguageModel {
         &self.frozen
     }
 
+    fn parameters_per_pass(&self) -> u64 {
+        self.model.parameters_per_pass()
+    }
+
     fn root_logits(&self, state: &mut LanguageModelState) -> Tensor<2> {
         match &state.root {
             Some(root) => logits(&self.model.head(), root.clone()),

@@ -19,10 +19,12 @@ pub mod eagle1;
 pub mod eagle3;
 mod eagle_layer;
 mod error;
+mod experts;
 mod frozen;
 pub mod generate;
 pub mod hydra;
 mod joined;
+mod keys;
 mod known_text;
 pub mod language_model;
 mod linear;
@@ -37,6 +39,7 @@ mod parts;
 pub mod peagle;
 mod proposer;
 mod rope;
+mod routing;
 mod sampling;
 mod start;
 pub mod steps;
@@ -53,7 +56,7 @@ pub mod weights;
 pub use attend::{Projected, attend, scores, weigh};
 pub use attention::{Attention, AttentionConfig, SequenceRows};
 pub use cache::KvCache;
-pub use config::{ignored_tensors, load_target};
+pub use config::{ignored_tensors, load_first_layers, load_target};
 pub use decoder::{DecoderLayer, DecoderLayerConfig, Mlp};
 pub use draft::{Draft, DraftRequest, Proposal};
 pub use draft_shape::{Children, DraftShape, StaticTree};
@@ -61,22 +64,24 @@ pub use draft_state::{DraftPass, DraftState};
 pub use draft_tree::{DraftSource, build, forced};
 pub use drafter::{Drafter, USUAL_DRAFT};
 pub use error::{Error, Result};
+pub use experts::{Experts, SparseMlp};
 pub use frozen::Frozen;
 pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;
 pub use mask::{Layout, Mask};
 pub use norm::RmsNorm;
-pub use parts::{PartsConfig, load_parts};
+pub use parts::{PartsConfig, is_part, load_parts};
 pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
+pub use routing::{ExpertsConfig, Routing};
 pub use sampling::{Distribution, Sampling, argmax, sample};
 pub use start::{FreshConfig, Start, StartConfig};
 pub use stop::{Stop, StopBy, acceptance_bound};
 pub use tangent::exp;
 pub use target::{
-    Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,
-    TargetSpec,
+    Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
+    TargetParts, TargetSpec,
 };
 pub use training_free::{EarlyLayers, Named, PromptLookup, TokenRecycling, TrainingFree};
 pub use transformer::{Transformer, TransformerConfig, embedding};

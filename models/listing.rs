@@ -8,7 +8,7 @@ use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::target::{TargetParts, TargetSpec};
+use crate::target::{SoftCap, TargetParts, TargetSpec};
 use crate::transformer::{Transformer, TransformerConfig, embedding};
 use crate::weights::{Init, Scope, Weights};
 
@@ -98,6 +98,7 @@ impl TargetParts {
             embed_tokens: embedding(&mut scope.child("embed_tokens"), vocab, d)?,
             norm: RmsNorm::new(&mut scope.child("norm"), d, spec.norm_epsilon)?,
             lm_head: Linear::new(&mut scope.child("lm_head"), d, vocab, Bias::Without)?,
+            soft_cap: SoftCap::default(),
             spec: spec.clone(),
             folder: None,
         })

@@ -6,12 +6,12 @@ use burn::prelude::*;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, printable};
 
-use crate::config::Keys;
 use crate::error::{Error, Result};
+use crate::keys::Keys;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::rope::{RopeConfig, RopeScaling};
-use crate::target::{TargetParts, TargetSpec};
+use crate::target::{SoftCap, TargetParts, TargetSpec};
 use crate::transformer::embedding;
 use crate::weights::{Init, Scope, Weights};
 
@@ -39,8 +39,10 @@ pub struct PartsConfig {
     norm_less_one: bool,
     /// What logits are multiplied with.
     head_scale: f64,
+    /// What they are bounded by then.
+    soft_cap: SoftCap,
     /// Whether the head is the embedding; where nothing is said, it is unless there is a head.
-    tied_head: Option<bool>,
+    pub tied_head: Option<bool>,
     /// What of the configuration a drafter goes without.
     pub remarks: Vec<String>,
 }
@@ -63,9 +65,6 @@ impl PartsConfig {
             .get("model_type")
             .or_else(|| value.get("model_type"));
         let kind = kind.and_then(Value::as_str).unwrap_or_default();
-        if keys.present("final_logit_softcapping").is_some() {
-            return Err(keys.problem("final_logit_softcapping", "logits without a soft cap"));
-        }
         let d_model = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
@@ -87,18 +86,23 @@ impl PartsConfig {
                 norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
                 rope,
                 max_positions,
+                routing: None,
             },
             norm_less_one: LESS_ONE
                 .iter()
                 .any(|less| kind.trim_end_matches("_text").trim_end_matches("_moe") == *less),
             head_scale: head_scale(&keys)?,
+            soft_cap: soft_cap(&keys)?,
             tied_head: tied,
             remarks,
         })
     }
 
     /// The names of the embedding, the norm and the head in a checkpoint that has a tensor where `has` says so.
-    fn names(&self, file: &Path, has: &dyn Fn(&str) -> bool) -> Result<[String; 3]> {
+    ///
+    /// # Errors
+    /// They are under no known name.
+    pub fn names(&self, file: &Path, has: &dyn Fn(&str) -> bool) -> Result<[String; 3]> {
         let places = places();
         let complete = |[embedding, norm, head]: &&[String; 3]| {
             has(embedding) && has(norm) && (self.tied_head != Some(false) || has(head))
@@ -131,6 +135,11 @@ fn places() -> [[String; 3]; PLACES.len()] {
     })
 }
 
+/// Whether a tensor of this name is one that a drafter shares.
+pub fn is_part(name: &str) -> bool {
+    places().iter().flatten().any(|known| known == name)
+}
+
 /// Logits of some architectures are the head's, times or divided by a number.
 fn head_scale(keys: &Keys) -> Result<f64> {
     let mut scale = 1.0;
@@ -148,6 +157,19 @@ fn head_scale(keys: &Keys) -> Result<f64> {
         }
     }
     Ok(scale)
+}
+
+/// The bound of the logits, where there is one.
+fn soft_cap(keys: &Keys) -> Result<SoftCap> {
+    const KEY: &str = "final_logit_softcapping";
+    if keys.present(KEY).is_none() {
+        return Ok(SoftCap::default());
+    }
+    let cap = keys.number(KEY)?;
+    if !(cap > 0.0 && cap.is_finite()) {
+        return Err(keys.problem(KEY, "a number above 0"));
+    }
+    Ok(SoftCap(Some(cap)))
 }
 
 /// The width of a head as far as a drafter takes it for its own: even, and 128 where heads of the target have none that fits.
@@ -217,8 +239,7 @@ fn scaling(
 /// # Errors
 /// The configuration says too little, a tensor is missing, mis-shaped, quantised or not finite.
 pub fn load_parts(folder: &Path, device: &Device, dtype: DType) -> Result<TargetParts> {
-    let known: Vec<String> = places().concat();
-    let model = ModelFolder::open_some(folder, &|name| known.iter().any(|known| known == name))?;
+    let model = ModelFolder::open_some(folder, &is_part)?;
     let file = folder.join("config.json");
     let config = PartsConfig::read(model.config(), &file)?;
     let names = config.names(&file, &|name| model.info(name).is_ok())?;
@@ -245,6 +266,7 @@ pub fn load_parts(folder: &Path, device: &Device, dtype: DType) -> Result<Target
         embed_tokens,
         norm,
         lm_head,
+        soft_cap: config.soft_cap,
         folder: Some(folder.to_owned()),
         spec,
     })

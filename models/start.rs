@@ -8,6 +8,7 @@ use crate::bounds;
 use crate::error::{Error, Result};
 use crate::linear::Bias;
 use crate::lora::LoraConfig;
+use crate::routing::Routing;
 use crate::target::{TargetParts, TargetSpec};
 use crate::transformer::TransformerConfig;
 use crate::weights::{FolderWeights, Init, RandomWeights, Weights};
@@ -90,6 +91,7 @@ impl FreshConfig {
                 heads,
                 kv_heads,
                 d_head: or(self.d_head, target.d_head),
+                routing: None,
                 ..target.clone()
             },
             qkv_bias: Bias::Without,
@@ -181,10 +183,27 @@ impl Start<'_> {
         if let Some(fresh) = self.fresh {
             fresh.structure(target)?;
         }
-        if self.model.is_empty() {
+        if self.model.is_empty() && self.fresh.is_none() {
+            self.check_dense(target)?;
             self.check_kept(target.layers)?;
         }
         Ok(())
+    }
+
+    /// Fails where the model to start from, which has these sizes, has experts: these are computed, not trained.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn check_dense(&self, start: &TargetSpec) -> Result<()> {
+        let key = if self.model.is_empty() {
+            "keep_layers"
+        } else {
+            "model"
+        };
+        match start.routing {
+            None => Ok(()),
+            Some(_) => Err(Routing::not_trained(key)),
+        }
     }
 
     /// Fails where a drafter of the target's tokens does not know one that it is to set.
@@ -256,6 +275,7 @@ impl Start<'_> {
         let folder = self.folder(target)?;
         let file = folder.path().join("config.json");
         let mut config = TransformerConfig::read(folder.config(), &file)?;
+        self.check_dense(&config.spec)?;
         if self.keep_layers.is_empty() {
             return Ok(config);
         }

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
 use crate::rope::{Rope, RopeConfig};
+use crate::routing::{ExpertsConfig, Routing};
 use crate::weights::lift;
 
 /// Sizes of the target a drafter is trained for.
@@ -20,7 +21,7 @@ pub struct TargetSpec {
     pub layers: usize,
     /// Residual width.
     pub d_model: usize,
-    /// Feed-forward width.
+    /// Feed-forward width, where a layer has no experts.
     pub d_ff: usize,
     /// Query heads.
     pub heads: usize,
@@ -36,12 +37,19 @@ pub struct TargetSpec {
     pub rope: RopeConfig,
     /// Longest context, in tokens.
     pub max_positions: usize,
+    /// Which layers have experts, where any has.
+    pub routing: Option<Routing>,
 }
 
 impl TargetSpec {
     /// The rotary positions of its attention.
     pub fn rotary(&self, device: &Device) -> Rope {
         Rope::new(&self.rope, self.d_head, device)
+    }
+
+    /// The experts of a layer, if it has any.
+    pub fn experts_of(&self, layer: usize) -> Option<ExpertsConfig> {
+        self.routing.as_ref()?.of(layer)
     }
 
     /// Feed-forward width, query heads and key and value heads of a drafter's layer: each as given, or the target's
@@ -70,6 +78,21 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
     greatest_common_divisor(b, a % b)
 }
 
+/// The bound that some targets put on their logits: `cap · tanh(logits / cap)` (Gemma 2, <https://arxiv.org/abs/2408.00118>, §2).
+/// Their order stays; their distribution does not.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SoftCap(pub Option<f64>);
+
+impl SoftCap {
+    /// The logits of the head, bounded if they are.
+    pub fn of<const D: usize>(self, logits: Tensor<D>) -> Tensor<D> {
+        match self.0 {
+            Some(cap) => logits.div_scalar(cap).tanh().mul_scalar(cap),
+            None => logits,
+        }
+    }
+}
+
 /// The frozen pieces of a target that a drafter may share; never saved with the drafter.
 #[derive(Debug, Clone)]
 pub struct TargetParts {
@@ -81,6 +104,8 @@ pub struct TargetParts {
     pub norm: RmsNorm,
     /// `[d_model, vocab]` in memory.
     pub lm_head: Linear,
+    /// What becomes of the target's logits; a drafter's own have no bound, in engines as here.
+    pub soft_cap: SoftCap,
     /// The folder it was loaded from, if it was.
     pub folder: Option<PathBuf>,
 }
@@ -93,6 +118,16 @@ impl TargetParts {
     /// - output: `[batch, seq, d_model]`
     pub fn embed(&self, tokens: Tensor<2, Int>, device: &Device) -> Tensor<3> {
         lift(self.embed_tokens.forward(tokens.without_autodiff()), device)
+    }
+
+    /// The target's logits at last hidden states, f32.
+    ///
+    /// # Shapes
+    /// - states: `[.., d_model]`, after the final norm
+    /// - output: `[.., vocab]`
+    pub fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
+        let logits = self.lm_head.forward(states);
+        self.soft_cap.of(logits.cast(burn::tensor::DType::F32))
     }
 
     /// The head over the draft vocabulary, `[d_model, draft_vocab]`; of a hollow target, rows without values.
@@ -196,8 +231,8 @@ pub trait Target {
     /// The device it runs on.
     fn device(&self) -> Device;
 
-    /// Its parameters, all of which one pass reads.
-    fn parameters(&self) -> u64;
+    /// Parameters that the pass of one token reads: of experts those that a token goes through.
+    fn parameters_per_pass(&self) -> u64;
 
     /// The type of its weights and activations.
     fn dtype(&self) -> DType;

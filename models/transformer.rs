@@ -1,4 +1,4 @@
-//! The one decoder that computes Llama, Mistral, Qwen2 and Qwen3 targets; what differs is read from `config.json`.
+//! The one decoder that computes Llama, Mistral, Qwen2, Qwen3 and Qwen3-MoE targets; what differs is read from `config.json`.
 use std::path::{Path, PathBuf};
 
 use burn::module::{Param, ParamId};
@@ -13,13 +13,14 @@ use crate::joined::{self, Joined};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, Mask, Masks, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
+use crate::routing::Routing;
 use crate::target::{
-    Caches, Capture, Features, LogitRows, Pass, SequencePass, Target, TargetOutput, TargetParts,
-    TargetSpec,
+    Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
+    TargetParts, TargetSpec,
 };
 use crate::weights::{Init, Scope};
 
-/// What `config.json` says of a dense decoder.
+/// What `config.json` says of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransformerConfig {
     /// Sizes.
@@ -72,11 +73,16 @@ impl Transformer {
             },
             d_ff: spec.d_ff,
             mlp_bias: config.mlp_bias,
+            experts: None,
             norm_epsilon: spec.norm_epsilon,
         };
         let mut layers = Vec::with_capacity(spec.layers);
         for index in 0..spec.layers {
             let path = format!("layers.{index}");
+            let layer = DecoderLayerConfig {
+                experts: spec.experts_of(index),
+                ..layer.clone()
+            };
             layers.push(DecoderLayer::new(&mut scope.child(path), &layer)?);
         }
         let head = |scope: &mut Scope| {
@@ -121,6 +127,7 @@ impl Transformer {
             embed_tokens: self.embed_tokens.clone(),
             norm: self.norm.clone(),
             lm_head: self.head(),
+            soft_cap: SoftCap::default(),
             folder: self.folder.clone(),
         }
     }
@@ -193,7 +200,7 @@ impl Transformer {
         })
     }
 
-    /// The same model with each linear layer but the head changed.
+    /// The same model with each linear layer changed, but the head and the parts with experts.
     ///
     /// # Errors
     /// Those of `change`.
@@ -209,6 +216,9 @@ impl Transformer {
     pub(crate) fn first_layers(mut self, count: usize) -> Self {
         self.layers.truncate(count);
         self.config.windows.truncate(count);
+        if let Some(routing) = &mut self.config.spec.routing {
+            routing.layers.truncate(count);
+        }
         self.config.spec.layers = self.layers.len();
         self
     }
@@ -246,8 +256,10 @@ impl Target for Transformer {
         self.embed_tokens.weight.device()
     }
 
-    fn parameters(&self) -> u64 {
-        self.num_params() as u64
+    fn parameters_per_pass(&self) -> u64 {
+        let spec = &self.config.spec;
+        let idle = |routing: &Routing| routing.idle_parameters(spec.d_model);
+        self.num_params() as u64 - spec.routing.as_ref().map_or(0, idle)
     }
 
     fn dtype(&self) -> DType {

@@ -231,6 +231,31 @@ impl<'a> Scope<'a> {
         Ok(self.parameter(tensor))
     }
 
+    /// A matrix parameter `[count, d_in, d_out]` of `count` modules, each of which the file holds by itself as
+    /// `[d_out, d_in]`: `0.NAME.weight`, `1.NAME.weight` and so on.
+    pub fn stacked(
+        &mut self,
+        name: &str,
+        count: usize,
+        [d_in, d_out]: [usize; 2],
+        init: Init,
+    ) -> Result<Param<Tensor<3>>> {
+        let mut stacked = NamedTensor {
+            name: format!("{}{name}", self.path),
+            shape: vec![count, d_in, d_out],
+            dtype: self.dtype,
+            bytes: Vec::new(),
+        };
+        for index in 0..count {
+            let one = self.take(&format!("{index}.{name}.weight"), &[d_out, d_in], init)?;
+            if !is_hollow(&one) {
+                // Grown by what was found: what a file claims must not decide how much memory is asked for.
+                stacked.bytes.extend(transpose(&one.bytes, d_out, d_in));
+            }
+        }
+        Ok(self.parameter(stacked))
+    }
+
     fn take(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
         let name = format!("{}{name}", self.path);
         Ok(self.source.tensor(&name, shape, init)?.cast(self.dtype)?)
@@ -311,6 +336,19 @@ impl ModuleVisitor for Exporter {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let values = host_f32(param.val());
+        if let Some((modules, name)) = self.place.stack::<D>() {
+            let [count, d_in, d_out] = param.val().dims()[..] else {
+                unreachable!("matrices of several modules")
+            };
+            let each = values.chunks(values.len() / count).enumerate();
+            self.tensors.extend(each.map(|(index, values)| {
+                let name = format!("{modules}.{index}.{name}.weight");
+                let mut one = NamedTensor::from_f32(name, [d_out, d_in], values.to_vec());
+                one.bytes = transpose(&one.bytes, d_in, d_out);
+                one
+            }));
+            return;
+        }
         let mut tensor = NamedTensor::from_f32(self.place.name(), param.val().dims(), values);
         if self.place.is_linear_weight::<D>() {
             tensor.bytes = transpose(&tensor.bytes, tensor.shape[0], tensor.shape[1]);
@@ -406,6 +444,11 @@ struct Place(Vec<(String, String)>);
 
 impl Place {
     fn enter(&mut self, name: &str, container: &str) {
+        let name = match (container, name) {
+            // A layer has one of two feed-forward parts, under the same name in files.
+            ("Struct:DecoderLayer", "sparse_mlp") => "mlp",
+            _ => name,
+        };
         self.0.push((name.to_owned(), container.to_owned()));
     }
 
@@ -417,6 +460,13 @@ impl Place {
     fn name(&self) -> String {
         let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
         names.join(".")
+    }
+
+    /// Of a parameter that [`Scope::stacked`] made: the name of the modules in files, and that within each of them.
+    fn stack<const D: usize>(&self) -> Option<(String, &str)> {
+        let ((name, kind), above) = self.0.split_last()?;
+        let above: Vec<&str> = above.iter().map(|(name, _)| name.as_str()).collect();
+        (D == 3 && kind == "Struct:Experts").then(|| (above.join("."), name.as_str()))
     }
 
     /// Whether the parameter is the weight of a [`Linear`](crate::Linear), which files hold transposed.

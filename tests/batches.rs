@@ -103,21 +103,24 @@ fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other
 
 /// Windows on some layers, whose masks depend on how much a sequence holds.
 fn windowed() -> Transformer {
-    use spectrain_checkpoints::DType;
-    use spectrain_models::{RandomWeights, Scope};
     let config = TransformerConfig {
         windows: vec![None, Some(5), None, Some(300), None, Some(5)],
         ..tiny::config()
     };
-    let mut random = RandomWeights::new(7);
-    let device = Device::flex();
-    let scope = &mut Scope::root(&mut random, &device, DType::F32);
-    Transformer::new(scope, config).unwrap()
+    tiny::of(config, &Device::flex())
 }
 
 #[test]
 fn a_pass_of_several_sequences_gives_each_its_own_logits_features_and_cache() {
-    let target = windowed();
+    passes_side_by_side(&windowed());
+}
+
+#[test]
+fn so_does_a_pass_through_experts() {
+    passes_side_by_side(&tiny::mixture(&Device::flex()));
+}
+
+fn passes_side_by_side(target: &Transformer) {
     let capture = Capture { layers: vec![1, 4] };
     let tree = [None, Some(0), Some(0), Some(2)];
     let line = chain(3);

@@ -8,7 +8,7 @@ use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::{
-    Features, Linear, RandomWeights, RmsNorm, Scope, TargetParts, TargetSpec, forced,
+    Features, Linear, RandomWeights, RmsNorm, Scope, SoftCap, TargetParts, TargetSpec, forced,
 };
 
 use crate::golden::{Golden, assert_close, path, tensors};
@@ -44,6 +44,7 @@ fn parts(golden: &Tensors, d_head: usize, device: &Device) -> TargetParts {
             bias: None,
             lora: None,
         },
+        soft_cap: SoftCap::default(),
         folder: None,
     }
 }

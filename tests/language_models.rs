@@ -82,6 +82,14 @@ fn a_language_models_training_logits_equal_its_decoding_logits() {
 }
 
 #[test]
+fn so_do_those_of_one_with_experts() {
+    let device = Device::flex();
+    let target = tiny::target(&device);
+    let drafter = LanguageModel::of(tiny::mixture(&device), &target.parts()).unwrap();
+    training_equals_decoding(&target, &drafter);
+}
+
+#[test]
 fn a_language_model_reads_on_after_tokens_that_it_does_not_know() {
     let device = Device::flex();
     let target = tiny::target(&device);

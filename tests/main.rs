@@ -23,6 +23,7 @@ mod eagle3_parity;
 mod engine_logits;
 mod engines;
 mod estimates;
+mod experts;
 mod exports;
 mod fault_server;
 mod features;

@@ -9,8 +9,8 @@ use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{
-    Drafter, Features, Linear, RandomWeights, RmsNorm, RopeConfig, RopeScaling, Scope, TargetParts,
-    TargetSpec, TensorWeights,
+    Drafter, Features, Linear, RandomWeights, RmsNorm, RopeConfig, RopeScaling, Scope, SoftCap,
+    TargetParts, TargetSpec, TensorWeights,
 };
 use spectrain_train::{
     Batch, LossReport, Objective, Statistics, StepReport, Train as _, TrainConfig, Trainee,
@@ -196,6 +196,7 @@ fn spec(golden: &Tensors) -> TargetSpec {
             scaling: RopeScaling::Default,
         },
         max_positions: 64,
+        routing: None,
     }
 }
 
@@ -221,6 +222,7 @@ fn target(golden: &Tensors, spec: TargetSpec) -> TargetParts {
             bias: None,
             lora: None,
         },
+        soft_cap: SoftCap::default(),
         folder: None,
         spec,
     }

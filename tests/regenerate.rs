@@ -338,7 +338,7 @@ fn who_answers_must_be_said_and_options_of_a_server_need_one() {
         "o.jsonl",
     ];
     let cases: [(&[&str], &str); 6] = [
-        (&[], "<--server <URL>|--target <TARGET>>"),
+        (&[], "<--server <URL>|--target <TARGET>|--capture <DIR>>"),
         (
             &["--server", "http://a", "--target", "t"],
             "cannot be used with",

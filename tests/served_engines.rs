@@ -14,6 +14,9 @@ use crate::workspace::{Workspace, signal};
 /// How long vLLM may take to start.
 const START: Duration = Duration::from_secs(300);
 
+/// The target of the trained drafter.
+const TARGET: &str = "runs/eagle3/synthetic/target";
+
 /// A server, which ends with the test.
 struct Server {
     process: Child,
@@ -29,8 +32,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// vLLM on the CPU in f32, with these options besides.
-    fn start(python: &Path, workspace: &Workspace, more: &[&str]) -> Self {
+    /// vLLM on the CPU in f32, of the target in a folder, with these options besides.
+    fn start(python: &Path, workspace: &Workspace, target: &str, more: &[&str]) -> Self {
         let port = {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             free.local_addr().unwrap().port().to_string()
@@ -52,7 +55,7 @@ impl Server {
             "--max-num-seqs",
             "8",
             "--model",
-            "runs/eagle3/synthetic/target",
+            target,
         ];
         let process = Command::new(python)
             .args([&words[..], &fixed, more].concat())
@@ -114,8 +117,13 @@ fn vllm_serves_with_the_acceptance_that_this_program_finds() {
         [&ours.passes, &ours.accepted].map(|counts| counts.iter().sum::<u64>());
     for telling in [&telling[..], &[]] {
         let mut servers = [
-            Server::start(&python, &workspace, &[&speculative[..], telling].concat()),
-            Server::start(&python, &workspace, &[]),
+            Server::start(
+                &python,
+                &workspace,
+                TARGET,
+                &[&speculative[..], telling].concat(),
+            ),
+            Server::start(&python, &workspace, TARGET, &[]),
         ];
         servers.iter_mut().for_each(Server::wait);
         let [length, new] = [LENGTH, NEW].map(|number| number.to_string());
@@ -153,4 +161,70 @@ fn vllm_serves_with_the_acceptance_that_this_program_finds() {
             expect_ours(report, [passes, accepted], prompts.len());
         }
     }
+}
+
+#[test]
+fn vllm_hands_out_the_states_that_drafters_train_on() {
+    let Some(python) = python("SPECTRAIN_VLLM_STATES") else {
+        return;
+    };
+    let workspace = Workspace::new();
+    let states = workspace.path("states");
+    let speculative = json!({
+        "method": "extract_hidden_states",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 6]}},
+    });
+    let transfer = json!({
+        "kv_connector": "ExampleHiddenStatesConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"shared_storage_path": states},
+    });
+    let (speculative, transfer) = (speculative.to_string(), transfer.to_string());
+    let options = [
+        "--no-enable-chunked-prefill",
+        "--no-enable-prefix-caching",
+        "--speculative-config",
+        &speculative,
+        "--kv-transfer-config",
+        &transfer,
+    ];
+    let mut server = Server::start(&python, &workspace, "target", &options);
+    server.wait();
+    let servers = format!("target.server={}", json!([server.url]));
+    let folder = format!("target.server_folder={}", json!(states));
+    let run = |more: &[&str]| workspace.run_recipe(more).succeeded();
+    run(&["features.mode=stored", "name=here"]);
+    run(&["features.mode=served", "name=served", &servers, &folder]);
+    run(&["features.mode=streamed", "name=streamed", &servers, &folder]);
+    let loss = |run: &str| {
+        let manifest = workspace.json(&format!("runs/{run}/train/manifest.json"));
+        manifest["summary"]["fit"]["loss"].as_f64().unwrap()
+    };
+    let [here, served, streamed] = ["here", "served", "streamed"].map(loss);
+    assert!((here - served).abs() < 1e-3 * here, "{here} {served}");
+    assert!(
+        (served - streamed).abs() < 1e-3 * here,
+        "{served} {streamed}"
+    );
+    // Greedy answers of vLLM are those of this program, so the decoder and the estimator count the same.
+    let tau = |run: &str| {
+        let report = workspace.json(&format!("runs/{run}/evaluate/report.json"));
+        report["settings"][0]["overall"]["tau"].as_f64().unwrap()
+    };
+    assert!(
+        (tau("here") - tau("served")).abs() < 0.1,
+        "{} {}",
+        tau("here"),
+        tau("served")
+    );
+    let proof =
+        &workspace.json("runs/served/features/manifest.json")["summary"]["servers"][0]["proof"];
+    assert_eq!(proof["agreement"], json!(1.0), "{proof}");
+    assert!(
+        proof["largest_difference"].as_f64().unwrap() < 1e-3,
+        "{proof}"
+    );
+    assert_eq!(proof["layers"].as_array().unwrap().len(), 2, "{proof}");
+    assert_eq!(workspace.files("states").len(), 0);
 }

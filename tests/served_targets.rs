@@ -2,10 +2,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use spectrain::families::registry::RECIPES;
 use spectrain_checkpoints::{NamedTensor, write_folder};
 
 use crate::state_server::{Serving, StateServer, Wrong};
-use crate::workspace::{Outcome, Workspace};
+use crate::workspace::{Outcome, RECIPE, Workspace};
 
 /// The layers that EAGLE-3 reads of the tests' target of six, as vLLM counts them, and the last.
 const IDS: [usize; 3] = [2, 3, 6];
@@ -95,6 +96,8 @@ fn training_from_served_features_is_training_from_stored_ones() {
     );
     let told = &workspace.manifest("features")["summary"]["servers"][0];
     assert_eq!(told["proof"]["last_state"], "before_norm");
+    let fits = told["proof"]["layers"].as_array().unwrap();
+    assert_eq!(fits.len(), IDS.len() - 1, "{fits:?}");
     assert!(told["tokens"].as_u64().unwrap() > 100, "{told}");
 }
 
@@ -107,6 +110,7 @@ fn states_that_are_not_what_they_should_be_are_refused_before_training() {
         (Wrong::NormedTwice, "not the target's"),
         (Wrong::OneLayerEarly, "not the target's"),
         (Wrong::Permuted, "not the target's"),
+        (Wrong::OtherLayer, "layer 2 (id 3) fits best"),
         (Wrong::OtherTokens, "token_ids"),
         (Wrong::OneSlotLess, "expected the shape"),
         (Wrong::Elsewhere, "expected a file in"),
@@ -157,6 +161,86 @@ fn a_state_that_went_through_the_norm_is_found_out() {
     run(&workspace, &[&server], &[]).succeeded();
     let told = &workspace.manifest("features")["summary"]["servers"][0];
     assert_eq!(told["proof"]["last_state"], "after_norm");
+}
+
+#[test]
+fn servers_that_hand_out_other_states_are_not_mixed() {
+    let workspace = with_a_norm();
+    let before = serve(&workspace, Serving::of(&IDS));
+    let after = serve(
+        &workspace,
+        Serving {
+            normed: true,
+            ..Serving::of(&IDS)
+        },
+    );
+    run(&workspace, &[&before, &after], &[]).failed(&[
+        &before.url(),
+        "before the final norm",
+        &after.url(),
+        "after the final norm",
+    ]);
+}
+
+#[test]
+fn a_drafter_trained_from_streams_is_the_one_trained_from_stored_features() {
+    let workspace = with_a_norm();
+    let epochs = [
+        "train.steps=9",
+        "train.save_every=3",
+        "train.gradient_accumulation=2",
+    ];
+    let server = serve(&workspace, Serving::of(&IDS));
+    run(
+        &workspace,
+        &[&server],
+        &[&epochs[..], &["name=stored"]].concat(),
+    )
+    .succeeded();
+    // One of the servers is slow and one fails; the first run ends with both dead.
+    let streamed = [&epochs[..], &["features.mode=streamed", "name=streamed"]].concat();
+    let slow = Serving {
+        pause: Duration::from_millis(20),
+        ..Serving::of(&IDS)
+    };
+    let dying = Serving {
+        dies_after: Some(60),
+        ..Serving::of(&IDS)
+    };
+    let dying = serve(&workspace, dying);
+    run(&workspace, &[&dying], &streamed).failed(&[&dying.url()]);
+    let [slow, fast] = [
+        serve(&workspace, slow),
+        serve(&workspace, Serving::of(&IDS)),
+    ];
+    run(&workspace, &[&slow, &fast], &streamed).succeeded();
+    let drafter = |run: &str| workspace.contents(&format!("runs/{run}/train/drafter")).1;
+    assert_eq!(drafter("stored"), drafter("streamed"));
+    let features = workspace.path("runs/streamed/features");
+    assert!(!features.join("features.json").exists() && features.join("held_out").exists());
+    assert_eq!(workspace.files("states").len(), 0);
+}
+
+#[test]
+fn what_decides_the_answers_makes_them_anew_and_the_features_not() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, Serving::of(&IDS));
+    run(&workspace, &[&server], &["evaluate.max_new_tokens=8"]).succeeded();
+    let before = workspace.json("runs/run/answers/T=0/features.json");
+    let again = run(
+        &workspace,
+        &[&server],
+        &["evaluate.max_new_tokens=6", "features.under_way=3"],
+    );
+    let again = again.succeeded();
+    assert!(again.stderr.contains("features: done before"), "{again:?}");
+    assert!(
+        again
+            .stderr
+            .contains("answers: starts over: `evaluate.max_new_tokens`"),
+        "{again:?}"
+    );
+    assert_ne!(before, workspace.json("runs/run/answers/T=0/features.json"));
 }
 
 #[test]
@@ -267,4 +351,287 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
             "ExampleHiddenStatesConnector",
             "[2,3,6]",
         ]);
+}
+
+#[test]
+fn every_recipe_trains_from_what_servers_hand_out() {
+    let workspace = with_a_norm();
+    let own = "[drafter]\ndraft_vocab = 256\n\n[objective]\ndraft_steps = 2\n";
+    assert!(RECIPE.contains(own));
+    for recipe in RECIPES {
+        let tables = recipe.trials[0];
+        let text = RECIPE
+            .replace(
+                "recipe = \"eagle3\"",
+                &format!("recipe = \"{}\"", recipe.name),
+            )
+            .replace("name = \"run\"", &format!("name = \"{}\"", recipe.name))
+            .replace("steps = 6\n", "steps = 2\n")
+            .replace(own, tables);
+        workspace.write("recipe.toml", &text);
+        let resolved = spectrain::recipe::read(&text, &[]).unwrap();
+        let layers = resolved
+            .method
+            .capture(&crate::tiny::config().spec)
+            .unwrap()
+            .layers;
+        let ids: Vec<usize> = layers.iter().map(|layer| layer + 1).chain([6]).collect();
+        let server = serve(&workspace, Serving::of(&ids));
+        let mut settings = vec!["features.mode=streamed"];
+        if tables.contains("on_policy") {
+            settings.push("objective.on_policy.fraction=0.0");
+        }
+        run(&workspace, &[&server], &settings).succeeded();
+        let report = workspace.json(&format!("runs/{}/evaluate/report.json", recipe.name));
+        let tau = report["settings"][0]["overall"]["tau"].as_f64().unwrap();
+        assert!(tau >= 1.0, "{}: {tau}", recipe.name);
+        // In 16 bits two tokens of a random target may come too close.
+        let likeliest = report["texts"][0]["likeliest"].as_f64().unwrap();
+        assert!(likeliest > 0.8, "{}: {likeliest}", recipe.name);
+    }
+}
+
+#[test]
+fn answers_and_their_features_come_in_one_request_and_are_trained_on() {
+    let workspace = with_a_norm();
+    let [server, other] = [(); 2].map(|()| serve(&workspace, Serving::of(&IDS)));
+    let servers = json!([server.url(), other.url()]);
+    let served = format!(
+        "[target]\nserver = {servers}\nserver_folder = {}\n",
+        json!(workspace.path("states"))
+    );
+    let recipe = RECIPE.replace("[target]\n", &served);
+    let recipe = recipe.replace("[features]\n", "[features]\nmode = \"served\"\n");
+    workspace.write("served.toml", &recipe);
+    let regenerate = [
+        "data",
+        "regenerate",
+        "--data",
+        "train.jsonl",
+        "--out",
+        "own.jsonl",
+        "--capture",
+        "own",
+        "--recipe",
+        "served.toml",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "6",
+    ];
+    workspace.run(&regenerate).succeeded();
+    let text =
+        String::from_utf8(workspace.files("")["own.jsonl".as_ref() as &std::path::Path].clone())
+            .unwrap();
+    let rows: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let mask = |row: &Value| row["loss_mask"].as_array().unwrap().clone();
+    assert!(rows.len() >= crate::workspace::CONVERSATIONS);
+    for row in &rows {
+        assert_eq!(mask(row).len(), row["input_ids"].as_array().unwrap().len());
+        let trained = mask(row).iter().filter(|bit| **bit == json!(1)).count();
+        assert!((1..=6).contains(&trained), "{row}");
+    }
+    let index = workspace.json("own/features.json");
+    assert_eq!(index["complete"], true);
+    let samples = |index: &Value| {
+        index["shards"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|shard| shard["samples"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(samples(&index), rows.len() as u64);
+    // What they say of themselves is what the target here says: greedy texts.
+    workspace
+        .run(&["recipe", "recipe.toml", "--set", "name=any"])
+        .succeeded();
+    workspace
+        .run(&[
+            "evaluate",
+            "--target",
+            "target",
+            "--drafter",
+            "runs/any/export/drafter",
+            "--features",
+            "own",
+            "--draft-length",
+            "2",
+            "--out",
+            "judged",
+        ])
+        .succeeded();
+    let judged = workspace.json("judged/report.json");
+    assert!(judged["texts"][0]["likeliest"].as_f64().unwrap() > 0.95);
+    // Trained on from there, and from servers that hand them out again, the drafter is the same.
+    let own = ["data.train=own.jsonl", "data.overlong=truncate"];
+    let from = ["features.from=[\"own\"]", "name=known"];
+    run(&workspace, &[&server], &[&own[..], &from].concat()).succeeded();
+    run(
+        &workspace,
+        &[&server],
+        &[&own[..], &["name=again"]].concat(),
+    )
+    .succeeded();
+    workspace
+        .run_recipe(
+            &[
+                &own[..],
+                &[
+                    "features.from=[\"own\"]",
+                    "features.mode=stored",
+                    "name=here",
+                ],
+            ]
+            .concat(),
+        )
+        .succeeded();
+    let summary = |run: &str| {
+        workspace.json(&format!("runs/{run}/features/manifest.json"))["summary"].clone()
+    };
+    for known in ["known", "here"] {
+        assert_eq!(
+            summary(known)["known"],
+            summary(known)["samples"],
+            "{known}"
+        );
+    }
+    assert_eq!(summary("again")["known"], 0);
+    let drafter = |run: &str| workspace.contents(&format!("runs/{run}/train/drafter")).1;
+    assert_eq!(drafter("known"), drafter("again"));
+    // Features of another target and of no use are refused.
+    workspace.write_target_of("other", 99, |_| {});
+    workspace
+        .run_recipe(&[
+            "target.model=other",
+            "features.mode=stored",
+            "features.from=[\"own\"]",
+            "name=other",
+        ])
+        .failed(&["features.from", "target_sha256"]);
+    run(
+        &workspace,
+        &[&server],
+        &["features.mode=streamed", "features.from=[\"own\"]"],
+    )
+    .failed(&["features.from"]);
+}
+
+/// A recipe for a target of which there are only its configuration and its list of shards.
+fn planned(config: &Value, shards: &[(&str, &str)]) -> (String, Value) {
+    let workspace = Workspace::new();
+    std::fs::create_dir(workspace.path("large")).unwrap();
+    workspace.write("large/config.json", &config.to_string());
+    let map: serde_json::Map<String, Value> = shards
+        .iter()
+        .map(|(name, shard)| ((*name).to_owned(), json!(shard)))
+        .collect();
+    workspace.write(
+        "large/model.safetensors.index.json",
+        &json!({ "weight_map": map }).to_string(),
+    );
+    let words = [
+        "recipe",
+        "recipe.toml",
+        "--plan",
+        "--set",
+        "target.model=large",
+        "--set",
+        "features.mode=served",
+        "--set",
+        "target.server=[\"http://127.0.0.1:9\"]",
+        "--set",
+        "target.server_folder=/states",
+    ];
+    let text = workspace.run(&words).succeeded().stdout;
+    let json = workspace.run(&[&words[..], &["--json"]].concat());
+    (
+        text,
+        serde_json::from_str(&json.succeeded().stdout).unwrap(),
+    )
+}
+
+#[test]
+fn the_plan_says_what_is_read_of_a_target_of_experts_and_senses() {
+    // Sizes as those of Kimi K2.5, whose language model is one of several.
+    let text = json!({
+        "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+        "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163_840, "max_position_embeddings": 262_144,
+        "rope_theta": 50_000.0, "rope_scaling": {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096},
+    });
+    let config =
+        json!({"model_type": "kimi_k25", "text_config": text, "tie_word_embeddings": false});
+    let (text, plan) = planned(
+        &config,
+        &[
+            (
+                "language_model.model.embed_tokens.weight",
+                "model-00001-of-00064.safetensors",
+            ),
+            (
+                "language_model.model.layers.3.mlp.experts.7.up_proj.weight_packed",
+                "model-00004-of-00064.safetensors",
+            ),
+            (
+                "language_model.model.norm.weight",
+                "model-00062-of-00064.safetensors",
+            ),
+            (
+                "language_model.lm_head.weight",
+                "model-00062-of-00064.safetensors",
+            ),
+            (
+                "vision_tower.patch_embed.weight",
+                "model-00063-of-00064.safetensors",
+            ),
+        ],
+    );
+    assert!(
+        text.contains("`language_model.lm_head.weight` in `model-00062-of-00064.safetensors`"),
+        "{text}"
+    );
+    assert!(text.contains("2 of 4 shards"), "{text}");
+    assert_eq!(plan["target_read"]["shards"], 2);
+    let parameters = plan["estimates"]["target"]["parameters"].as_u64().unwrap();
+    assert_eq!(parameters, 2 * 163_840 * 7168 + 7168);
+    // Of a hybrid whose head is its embedding one shard is enough.
+    let text = json!({
+        "model_type": "qwen3_5_text", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248_320,
+        "max_position_embeddings": 262_144,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+    });
+    let config = json!({"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": true});
+    let (text, plan) = planned(
+        &config,
+        &[
+            (
+                "model.language_model.embed_tokens.weight",
+                "model-00001-of-00002.safetensors",
+            ),
+            (
+                "model.language_model.norm.weight",
+                "model-00001-of-00002.safetensors",
+            ),
+            (
+                "model.language_model.layers.0.linear_attn.in_proj.weight",
+                "model-00002-of-00002.safetensors",
+            ),
+        ],
+    );
+    assert!(text.contains("1 of 2 shards"), "{text}");
+    assert_eq!(
+        plan["estimates"]["target"]["parameters"],
+        248_320 * 2048 + 2048
+    );
+    assert!(
+        plan["estimates"]["disk_bytes"]["features"]
+            .as_u64()
+            .unwrap()
+            > 0,
+        "{plan}"
+    );
 }

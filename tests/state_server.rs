@@ -31,6 +31,8 @@ pub enum Wrong {
     NormedTwice,
     /// The last one is of the layer before the last.
     OneLayerEarly,
+    /// The first one is of a later layer.
+    OtherLayer,
     /// The first and the last one stand in each other's place.
     Permuted,
     /// They are of other tokens.
@@ -238,6 +240,9 @@ impl Shared {
         let mut ids = self.serving.ids.clone();
         if let (Some(Wrong::OneLayerEarly), Some(last)) = (self.serving.wrong, ids.last_mut()) {
             *last -= 1;
+        }
+        if self.serving.wrong == Some(Wrong::OtherLayer) {
+            ids[0] += 1;
         }
         let layer = |id: &usize| Capture {
             layers: vec![id - 1],

@@ -96,3 +96,13 @@ fn qwen3_equals_transformers() {
 fn qwen3_with_yarn_equals_transformers() {
     parity("qwen3_yarn");
 }
+
+#[test]
+fn qwen3_moe_with_weights_of_experts_that_sum_to_one_equals_transformers() {
+    parity("qwen3_moe");
+}
+
+#[test]
+fn qwen3_moe_with_experts_in_every_second_layer_equals_transformers() {
+    parity("qwen3_moe_step");
+}

@@ -10,8 +10,8 @@ use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::{
-    Bias, Capture, Drafter, RandomWeights, RopeConfig, RopeScaling, Scope, Target, TargetSpec,
-    Transformer, TransformerConfig,
+    Bias, Capture, Drafter, ExpertsConfig, RandomWeights, RopeConfig, RopeScaling, Routing, Scope,
+    Target, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{Batch, BatchSource, LiveFeatures, Samples};
 
@@ -33,6 +33,7 @@ pub fn config() -> TransformerConfig {
                 scaling: RopeScaling::Default,
             },
             max_positions: 512,
+            routing: None,
         },
         qkv_bias: Bias::Without,
         output_bias: Bias::Without,
@@ -44,8 +45,33 @@ pub fn config() -> TransformerConfig {
 }
 
 pub fn target(device: &Device) -> Transformer {
+    of(config(), device)
+}
+
+/// Eight experts in all layers but one.
+pub fn routing() -> Routing {
+    Routing {
+        experts: ExpertsConfig {
+            count: 8,
+            per_token: 2,
+            d_ff: 20,
+            normalised: true,
+        },
+        layers: vec![true, true, false, true, true, true],
+    }
+}
+
+/// The same target with experts.
+pub fn mixture(device: &Device) -> Transformer {
+    let mut config = config();
+    config.spec.routing = Some(routing());
+    of(config, device)
+}
+
+/// A target of this structure with drawn weights.
+pub fn of(config: TransformerConfig, device: &Device) -> Transformer {
     let mut random = RandomWeights::new(7);
-    Transformer::new(&mut Scope::root(&mut random, device, DType::F32), config()).unwrap()
+    Transformer::new(&mut Scope::root(&mut random, device, DType::F32), config).unwrap()
 }
 
 /// A drafter of any kind with drawn weights.

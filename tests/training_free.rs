@@ -67,17 +67,25 @@ fn decoded(
 
 #[test]
 fn none_of_them_changes_greedy_output_and_each_has_tokens_accepted() {
-    let target = tiny::target(&Device::flex());
+    lossless(&tiny::target(&Device::flex()));
+}
+
+#[test]
+fn nor_do_they_where_the_target_has_experts() {
+    lossless(&tiny::mixture(&Device::flex()));
+}
+
+fn lossless(target: &Transformer) {
     let capture = Capture::default();
     for drafter in all() {
-        let mut proposer = drafter.proposer(&target).unwrap();
+        let mut proposer = drafter.proposer(target).unwrap();
         for shape in shapes(&drafter) {
             let settings = settings(&shape, 0.0);
             let mut accepted = 0;
             for prompt in prompts() {
-                let found = decoded(&target, proposer.as_mut(), &prompt, &settings);
+                let found = decoded(target, proposer.as_mut(), &prompt, &settings);
                 let mut rng = StdRng::seed_from_u64(0);
-                let plain = Decoder::new(&target, &capture).plain(&prompt, &settings, &mut rng);
+                let plain = Decoder::new(target, &capture).plain(&prompt, &settings, &mut rng);
                 assert_eq!(found.tokens, plain.unwrap().tokens, "{drafter} {shape:?}");
                 accepted += found.passes.iter().map(|pass| pass.accepted).sum::<usize>();
             }

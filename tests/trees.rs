@@ -119,8 +119,8 @@ impl Target for Uncached<'_> {
         self.0.device()
     }
 
-    fn parameters(&self) -> u64 {
-        self.0.parameters()
+    fn parameters_per_pass(&self) -> u64 {
+        self.0.parameters_per_pass()
     }
 
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {

@@ -144,6 +144,7 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
         Some(_) => trainee.on_policy_fraction(),
         None => 0.0,
     };
+    source.begin(order.clone(), wanted)?;
     let (sender, batches) = sync_channel(1);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -285,16 +286,23 @@ impl Run<'_> {
             } else {
                 Statistics::Loss
             };
-            tokens += self.step(trainee, &batches, progress.step, learning_rate, statistics)?;
+            match self.step(trainee, &batches, progress.step, learning_rate, statistics) {
+                Ok(trained) => tokens += trained,
+                // Whoever waits for a batch is stopped there.
+                Err(Error::Interrupted) => {
+                    self.settle(trainee, progress, (tokens, started))?;
+                    return match progress.step {
+                        0 => Ok(()),
+                        _ => self.save(trainee, progress),
+                    };
+                }
+                Err(error) => return Err(error),
+            }
             progress.step += 1;
 
             let mut stop = interrupted();
             if log || validate || save || stop {
-                let seconds = started.elapsed().as_secs_f64();
-                progress.interval.add_work(tokens, seconds);
-                progress.tokens += tokens;
-                progress.seconds += seconds;
-                let memory = self.read(trainee, progress)?;
+                let memory = self.settle(trainee, progress, (tokens, started))?;
                 if log {
                     let interval = std::mem::take(&mut progress.interval);
                     self.log
@@ -315,6 +323,23 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Enters the `tokens` trained on since then, and reads what the device has computed of them; returns the bytes in use there.
+    fn settle(
+        &mut self,
+        trainee: &dyn Train,
+        progress: &mut Progress,
+        (tokens, since): (u64, Instant),
+    ) -> Result<Option<u64>> {
+        let seconds = since.elapsed().as_secs_f64();
+        progress.interval.add_work(tokens, seconds);
+        progress.tokens += tokens;
+        progress.seconds += seconds;
+        if self.pending.is_empty() {
+            return Ok(None);
+        }
+        self.read(trainee, progress)
     }
 
     /// One optimizer step; returns the tokens it trained on.

@@ -62,7 +62,9 @@ pub use peagle::{PEagleLoss, PEagleLossConfig};
 pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
-pub use source::{BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly};
+pub use source::{
+    AddFeatures, BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly, with_stored,
+};
 pub use teacher::Teacher;
 pub use trainee::{Train, Trainee};
 pub use training_time_test::{

@@ -17,6 +17,15 @@ const STEPS: u64 = 1 << 63;
 
 /// Makes the batch of some packed samples.
 pub trait BatchSource: Send {
+    /// Tells, before the first batch, that the next `batches` of `order` will be asked for one after the other.
+    ///
+    /// # Errors
+    /// A sample is longer than a row.
+    fn begin(&mut self, order: Order, batches: usize) -> Result<()> {
+        let _ = (order, batches);
+        Ok(())
+    }
+
     /// Its tokens alone.
     fn rows(&self, packed: PackedBatch) -> Rows;
 
@@ -68,12 +77,19 @@ impl Samples {
         mix(mix(self.packing.seed, STEPS), position as u64)
     }
 
-    fn rows(&self, packed: PackedBatch) -> Rows {
+    /// The tokens of a packed batch.
+    pub fn rows(&self, packed: PackedBatch) -> Rows {
         Rows::new(packed, &self.shards, &self.lengths, self.packing.row_length)
+    }
+
+    /// The samples themselves.
+    pub fn shards(&self) -> &Arc<TokenShards> {
+        &self.shards
     }
 }
 
 /// The batches of a run, one after the other through the epochs, from any position.
+#[derive(Clone)]
 pub struct Order {
     samples: Samples,
     epoch: u64,
@@ -220,30 +236,51 @@ impl BatchSource for StoredFeatures {
             header.captured_layers.len() * header.d_model,
             header.d_model,
         ];
-        let [mut captured, mut last] = [0, 1].map(|i| Vec::with_capacity(rows.len() * widths[i]));
-        for (row, samples) in rows.packed.rows.iter().enumerate() {
-            for &sample in samples {
-                let stored = self.shards.get(sample);
-                captured.extend_from_slice(stored.captured);
-                last.extend_from_slice(stored.last);
-            }
-            let end = (row + 1) * rows.layout.row_length;
-            captured.resize(end * widths[0], 0);
-            last.resize(end * widths[1], 0);
-        }
-        let shape = [rows.layout.rows, rows.layout.row_length];
-        let tensor = |bits: Vec<u16>, width: usize| {
-            let bytes = bits.into_iter().flat_map(u16::to_ne_bytes).collect();
-            let shape = [shape[0], shape[1], width];
-            let data = TensorData::from_bytes_vec(bytes, shape.to_vec(), DType::BF16);
-            Tensor::<3>::from_data(data, (&self.device, DType::BF16)).cast(self.compute)
-        };
-        let features = Features {
-            captured: tensor(captured, widths[0]),
-            last: tensor(last, widths[1]),
-        };
-        let mut batch = Batch::new(rows, &self.device);
-        batch.features = Some(features);
-        Ok(batch)
+        let place = (&self.device, self.compute);
+        with_stored(rows, widths, place, &mut |sample, captured, last| {
+            let stored = self.shards.get(sample);
+            captured.extend_from_slice(stored.captured);
+            last.extend_from_slice(stored.last);
+            Ok(())
+        })
     }
+}
+
+/// Adds the features of a sample, as bits of bf16, to the captured layers and the last states.
+pub type AddFeatures<'a> = dyn FnMut(usize, &mut Vec<u16>, &mut Vec<u16>) -> Result<()> + 'a;
+
+/// The batch of `rows` with the features that `add` gives of each sample, in their order. Captured layers and last states are of
+/// these widths; padding has zeros.
+///
+/// # Errors
+/// Those of `add`.
+pub fn with_stored(
+    rows: Rows,
+    widths: [usize; 2],
+    (device, compute): (&Device, DType),
+    add: &mut AddFeatures,
+) -> Result<Batch> {
+    let [mut captured, mut last] = widths.map(|width| Vec::with_capacity(rows.len() * width));
+    for (row, samples) in rows.packed.rows.iter().enumerate() {
+        for &sample in samples {
+            add(sample, &mut captured, &mut last)?;
+        }
+        let end = (row + 1) * rows.layout.row_length;
+        captured.resize(end * widths[0], 0);
+        last.resize(end * widths[1], 0);
+    }
+    let shape = [rows.layout.rows, rows.layout.row_length];
+    let tensor = |bits: Vec<u16>, width: usize| {
+        let bytes = bits.into_iter().flat_map(u16::to_ne_bytes).collect();
+        let shape = [shape[0], shape[1], width];
+        let data = TensorData::from_bytes_vec(bytes, shape.to_vec(), DType::BF16);
+        Tensor::<3>::from_data(data, (device, DType::BF16)).cast(compute)
+    };
+    let features = Features {
+        captured: tensor(captured, widths[0]),
+        last: tensor(last, widths[1]),
+    };
+    let mut batch = Batch::new(rows, device);
+    batch.features = Some(features);
+    Ok(batch)
 }

@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{TargetParts, weights::host_f32};
+use spectrain_models::{SoftCap, TargetParts, weights::host_f32};
 
 use crate::arithmetic::kernels::TeacherPanel;
 use crate::device::chunk_rows;
@@ -15,6 +15,7 @@ pub struct Teacher {
     last: Tensor<2>,
     /// `[d_model, vocab]`
     head: Tensor<2>,
+    soft_cap: SoftCap,
     /// `[d_model, draft_vocab]`, and the target's id of each column, where the vocabularies differ.
     draft: Option<(Tensor<2>, DraftVocabulary)>,
     /// Where the vocabularies differ: log of the partition function over the target's vocabulary, `[positions, 1]`.
@@ -33,6 +34,7 @@ impl Teacher {
         Self {
             last: last.reshape([batch * seq, d_model]),
             head: target.lm_head.weight.val(),
+            soft_cap: target.soft_cap,
             draft: (!vocabulary.is_full())
                 .then(|| (target.head_rows(vocabulary), vocabulary.clone())),
             log_partition: None,
@@ -54,6 +56,7 @@ impl Teacher {
         Self {
             last,
             head,
+            soft_cap: SoftCap::default(),
             draft: (!vocabulary.is_full()).then(|| (columns, vocabulary.clone())),
             log_partition: None,
             out_of_vocab: Vec::new(),
@@ -161,7 +164,7 @@ impl Teacher {
             .clone()
             .select(0, indices(positions, &self.last.device()));
         let head = head.clone().cast(hidden.dtype());
-        hidden.matmul(head).cast(DType::F32)
+        self.soft_cap.of(hidden.matmul(head).cast(DType::F32))
     }
 }
 
@@ -175,4 +178,32 @@ fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
 pub(crate) fn indices(places: &[usize], device: &Device) -> Tensor<1, Int> {
     let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
     Tensor::from_ints(places.as_slice(), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_logits_make_the_distribution_and_keep_the_best() {
+        let device = Device::flex();
+        let states = Tensor::<2>::from_data([[1.0, -2.0], [0.5, 3.0]], &device);
+        let head = Tensor::<2>::from_data([[3.0, -1.0, 0.5], [0.25, 2.0, -4.0]], &device);
+        let mut teacher = Teacher::made_up(states.clone(), head.clone(), &DraftVocabulary::full(3));
+        teacher.soft_cap = SoftCap(Some(2.0));
+        let found = host_f32(teacher.rows(&[0, 1]).log_p);
+        let plain = host_f32(states.matmul(head));
+        for (found, plain) in found.chunks(3).zip(plain.chunks(3)) {
+            let bounded = plain
+                .iter()
+                .map(|logit| 2.0 * (f64::from(*logit) / 2.0).tanh());
+            let partition = bounded.clone().map(f64::exp).sum::<f64>().ln();
+            for (found, logit) in found.iter().zip(bounded) {
+                assert!(
+                    (f64::from(*found) - (logit - partition)).abs() < 1e-5,
+                    "{found} {logit}"
+                );
+            }
+        }
+    }
 }

@@ -5,9 +5,22 @@ use std::path::{Component, Path};
 
 use serde_json::Value;
 
+use super::parts::{INDEX, WEIGHTS};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::printable::printable;
+use crate::regular;
+
+/// Which shard holds which tensor, of a model in a folder; `None` for a model in one file. The shards need not be there.
+///
+/// # Errors
+/// The index is not there or names a file outside the folder.
+pub fn weight_map(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
+    if regular::is_there(&folder.join(WEIGHTS)) {
+        return Ok(None);
+    }
+    read(&folder.join(INDEX)).map(Some)
+}
 
 /// Which shard holds which tensor. Every shard is a plain file name: nothing outside the folder can be named.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {
@@ -42,9 +55,13 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {
     Ok(shards)
 }
 
-/// The shards that an index names, in alphabetical order.
-pub(crate) fn shard_files(path: &Path) -> Result<BTreeSet<String>> {
-    Ok(read(path)?.into_values().collect())
+/// The shards with a tensor that is `wanted`, as an index names them, in alphabetical order.
+pub(crate) fn shard_files(path: &Path, wanted: fn(&str) -> bool) -> Result<BTreeSet<String>> {
+    let shards = read(path)?.into_iter();
+    Ok(shards
+        .filter(|(name, _)| wanted(name))
+        .map(|(_, shard)| shard)
+        .collect())
 }
 
 /// Whether a name stays in the folder it is joined to, and can be printed as it is.

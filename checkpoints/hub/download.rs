@@ -73,7 +73,7 @@ impl<'a> Download<'a> {
 
     fn download(&self, files: Files<'_>) -> Result<PathBuf> {
         let (first, rest) = match files {
-            Files::Model => (CONFIG, &[][..]),
+            Files::Model | Files::Parts(_) => (CONFIG, &[][..]),
             Files::Named([]) => return Err(self.refused("no file of it is named".to_string())),
             Files::Named([first, rest @ ..]) => (*first, rest),
         };
@@ -88,8 +88,8 @@ impl<'a> Download<'a> {
             source: &source,
         };
         rest.iter().try_for_each(|file| snapshot.fetch(file))?;
-        if let Files::Model = files {
-            snapshot.fetch_model()?;
+        if let Some(wanted) = wanted_of(files) {
+            snapshot.fetch_model(wanted)?;
         }
         Ok(snapshot.folder)
     }
@@ -158,8 +158,8 @@ impl Snapshot<'_> {
         }
     }
 
-    /// What a model has beside its configuration.
-    fn fetch_model(&self) -> Result<()> {
+    /// What a model has beside its configuration; of shards those with a tensor that is `wanted`.
+    fn fetch_model(&self, wanted: fn(&str) -> bool) -> Result<()> {
         for file in COMPANIONS {
             self.fetch_if_present(file)?;
         }
@@ -173,31 +173,39 @@ impl Snapshot<'_> {
             return Err(self.source.failed(WEIGHTS, &reason));
         }
         // The index is checked here as well: a shard named `../x` would be written outside the cache.
-        let shards = shard_files(&self.folder.join(INDEX))?;
+        let shards = shard_files(&self.folder.join(INDEX), wanted)?;
         shards.iter().try_for_each(|shard| self.fetch(shard))
+    }
+}
+
+/// Which tensors of a model are wanted, where it is a model that is.
+fn wanted_of(files: Files<'_>) -> Option<fn(&str) -> bool> {
+    match files {
+        Files::Model => Some(|_| true),
+        Files::Parts(wanted) => Some(wanted),
+        Files::Named(_) => None,
     }
 }
 
 /// Whether a folder has what cannot be done without.
 fn suffices(folder: &Path, files: Files<'_>) -> bool {
-    match files {
-        Files::Model => folder.join(CONFIG).exists() && has_weights(folder),
-        Files::Named(names) => {
-            let is_here = |name: &&str| is_file_name(name) && folder.join(name).exists();
-            !names.is_empty() && names.iter().all(is_here)
-        }
+    if let Files::Named(names) = files {
+        let is_here = |name: &&str| is_file_name(name) && folder.join(name).exists();
+        return !names.is_empty() && names.iter().all(is_here);
     }
+    let has_weights = |wanted| has_weights(folder, wanted);
+    folder.join(CONFIG).exists() && wanted_of(files).is_some_and(has_weights)
 }
 
 /// Whether the hub could have nothing to add to a folder that suffices.
 fn is_all_there_may_be(folder: &Path, files: Files<'_>) -> bool {
     match files {
-        Files::Model => folder.join(TOKENIZER).exists(),
+        Files::Model | Files::Parts(_) => folder.join(TOKENIZER).exists(),
         Files::Named(_) => true,
     }
 }
 
-fn has_weights(folder: &Path) -> bool {
+fn has_weights(folder: &Path, wanted: fn(&str) -> bool) -> bool {
     let all_shards = |files: BTreeSet<String>| files.iter().all(|file| folder.join(file).exists());
-    folder.join(WEIGHTS).exists() || shard_files(&folder.join(INDEX)).is_ok_and(all_shards)
+    folder.join(WEIGHTS).exists() || shard_files(&folder.join(INDEX), wanted).is_ok_and(all_shards)
 }

@@ -41,6 +41,8 @@ pub enum Files<'a> {
     /// What a model folder has: the configuration, the safetensors weights, and where present the tokenizer and what
     /// belongs to it.
     Model,
+    /// The same, of weights in shards only those shards with a tensor whose name is wanted.
+    Parts(fn(&str) -> bool),
     /// The files of these names, all of which must be there.
     Named(&'a [&'a str]),
 }

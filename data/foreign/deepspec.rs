@@ -13,7 +13,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, NamedTensor};
 
-use super::{ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside};
+use super::layout::{
+    ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside,
+};
 use crate::error::{Error, Result};
 
 pub(super) const MANIFEST: &str = "manifest.json";

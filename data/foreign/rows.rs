@@ -11,7 +11,7 @@ use arrow::datatypes::{
 use arrow::ipc::reader::StreamDecoder;
 use serde_json::Value;
 
-use super::{ForeignText, as_mask, as_tokens, inside};
+use super::layout::{ForeignText, as_mask, as_tokens, inside};
 use crate::contained::contained;
 use crate::error::{Error, Result};
 use crate::features::map_file;

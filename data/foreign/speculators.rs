@@ -15,8 +15,10 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::folder::TensorFile;
 use spectrain_checkpoints::{DType, NamedTensor};
 
+use super::layout::{
+    ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside,
+};
 use super::rows::{Rows, STATE};
-use super::{ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside};
 use crate::durable::{self, PendingFile};
 use crate::error::{Error, Result};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::conversation::Message;
+use crate::conversation::{Message, Sample};
 use crate::seed::mix;
 
 /// A turn to be answered.
@@ -32,6 +32,29 @@ pub struct Answer {
     pub message: Message,
     /// Whether it was cut off at the longest answer.
     pub truncated: bool,
+    /// Its tokens, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<Written>,
+}
+
+/// What a target read and wrote, token by token. A tokenizer may make other tokens of the same text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// All that stands before the answer.
+    pub prompt: Vec<u32>,
+    /// The answer, with the token that ends it.
+    pub answer: Vec<u32>,
+}
+
+impl Written {
+    /// The whole text, of which the answer is trained on.
+    pub fn sample(self) -> Sample {
+        let mut loss_mask = vec![false; self.prompt.len()];
+        let mut tokens = self.prompt;
+        tokens.extend(self.answer);
+        loss_mask.resize(tokens.len(), true);
+        Sample { tokens, loss_mask }
+    }
 }
 
 /// Why there is no answer.

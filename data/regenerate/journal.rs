@@ -281,6 +281,7 @@ mod tests {
             answers: vec![Answer {
                 message: Message::new("assistant", text),
                 truncated: false,
+                written: None,
             }],
             dropped: false,
         }

@@ -61,6 +61,7 @@ impl Answers for Scripted {
         Ok(Answer {
             message: Message::new("assistant", format!("new {}.{}", request.row, request.turn)),
             truncated: self.cut == Some(turn),
+            written: None,
         })
     }
 }

@@ -156,6 +156,7 @@ mod tests {
         let answer = |text: &str| Answer {
             message: said("assistant", text),
             truncated: false,
+            written: None,
         };
         let steps = steps(&old).unwrap();
         assert_eq!(answers(&steps), 2);

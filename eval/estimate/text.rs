@@ -1,7 +1,9 @@
 //! A text of the target's own, and what the target made of it.
 use burn::prelude::*;
 use burn::tensor::DType;
-use spectrain_models::{Caches, Capture, Features, Linear, LogitRows, Pass, Target, chain};
+use spectrain_models::{
+    Caches, Capture, Features, Linear, LogitRows, Pass, SoftCap, Target, TargetParts, chain,
+};
 
 use crate::error::Result;
 use crate::verify::rows::most_likely;
@@ -61,15 +63,15 @@ impl OwnText {
 pub struct Judges {
     /// The logits, `[rows, vocab]`; with a head, last hidden states after the final norm, `[rows, d_model]`.
     rows: Tensor<2>,
-    head: Option<Linear>,
+    head: Option<(Linear, SoftCap)>,
 }
 
 impl Judges {
-    /// What `head` makes of the last hidden states. `[rows, d_model]`
-    pub fn of_states(states: Tensor<2>, head: Linear) -> Self {
+    /// What the head of `target` makes of the last hidden states. `[rows, d_model]`
+    pub fn of_states(states: Tensor<2>, target: &TargetParts) -> Self {
         Self {
             rows: states,
-            head: Some(head),
+            head: Some((target.lm_head.clone(), target.soft_cap)),
         }
     }
 
@@ -84,7 +86,7 @@ impl Judges {
         let indices = Tensor::<1, Int>::from_ints(indices.as_slice(), &self.rows.device());
         let found = self.rows.clone().select(0, indices);
         match &self.head {
-            Some(head) => head.forward(found).cast(DType::F32),
+            Some((head, soft_cap)) => soft_cap.of(head.forward(found).cast(DType::F32)),
             None => found,
         }
     }

@@ -80,12 +80,13 @@ impl SizesAtStart<'_> {
         if let Some(fresh) = self.0.fresh {
             return Ok(fresh.structure(target)?);
         }
-        let (spec, tied_head) = match self.0.model {
+        let (spec, tied_head): (TargetSpec, bool) = match self.0.model {
             "" => (target.clone(), false),
             model => known_sizes(model, None).with_context(|| {
                 format!("the sizes of `{model}` are known once it is on this machine")
             })?,
         };
+        self.0.check_dense(&spec)?;
         Ok(TransformerConfig {
             windows: vec![None; spec.layers],
             spec,

@@ -18,14 +18,17 @@ use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
-use crate::runtime::sizes::{Sizes, target_parameters};
+use crate::runtime::sizes::{Sizes, idle_parameters, part_parameters, target_parameters};
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     footprint: Footprint,
+    /// Of the target, as far as it is in memory.
     target_parameters: u64,
-    /// Bytes of the target in memory: whole, whatever mode features have, as validation decodes with it.
+    /// Those that a token goes through: fewer than all where there are experts.
+    active_parameters: u64,
+    /// Bytes of the target in memory: whole, unless servers have it, as validation decodes with it.
     pub target_bytes: u64,
     memory: Memory,
     /// Bytes of the most memory that the process has at a time in each stage that trains.
@@ -47,10 +50,14 @@ impl Estimate {
     pub(crate) fn of(asked: &Asked, sizes: &Sizes) -> Result<Self> {
         let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
         let footprint = recipe.footprint(spec)?;
-        let target_parameters = target_parameters(spec, sizes.tied_head);
+        let mode = recipe.features.mode;
+        let target_parameters = match mode.computes_target() {
+            true => target_parameters(spec, sizes.tied_head),
+            false => part_parameters(spec, sizes.tied_head),
+        };
         let dtype = device::target_dtype(recipe.target.dtype, device);
         let target_bytes = dtype.size() as u64 * target_parameters;
-        let live = recipe.features.mode == FeatureMode::Live;
+        let live = mode == FeatureMode::Live;
         let stages = recipe.training_stages();
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
@@ -94,12 +101,16 @@ impl Estimate {
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
             footprint,
+            active_parameters: match mode.computes_target() {
+                true => target_parameters - idle_parameters(spec),
+                false => target_parameters,
+            },
             target_parameters,
             target_bytes,
             memory,
             peaks,
             unroll,
-            feature_bytes: data_tokens.filter(|_| !live).map(of_features),
+            feature_bytes: data_tokens.filter(|_| mode.is_stored()).map(of_features),
             checkpoint_bytes: checkpoints(recipe, &footprint),
             data_tokens,
             train_tokens: tokens,
@@ -133,7 +144,11 @@ impl Estimate {
             .train_tokens
             .map(|tokens| tokens as f64 * self.flops_per_token / speed);
         json!({
-            "target": {"parameters": self.target_parameters, "source": sizes.source},
+            "target": {
+                "parameters": self.target_parameters,
+                "parameters_per_token": self.active_parameters,
+                "source": sizes.source,
+            },
             "drafter": {
                 "trained_parameters": self.footprint.parameters,
                 "frozen_parameters": self.footprint.frozen,
@@ -159,6 +174,10 @@ impl Estimate {
 
     fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {
         let parameters = count(self.target_parameters);
+        let active = match self.active_parameters {
+            all if all == self.target_parameters => String::new(),
+            some => format!(", {} for each token", count(some)),
+        };
         let frozen = match self.footprint.frozen {
             0 => String::new(),
             frozen => format!(" beside {} frozen ones", count(frozen)),
@@ -168,7 +187,7 @@ impl Estimate {
         [
             (
                 "target",
-                format!("{parameters} parameters; {}", sizes.source),
+                format!("{parameters} parameters{active}; {}", sizes.source),
             ),
             (
                 "drafter",
@@ -214,7 +233,7 @@ impl Estimate {
     fn disk(&self, recipe: &ResolvedRecipe) -> Vec<(&'static str, String)> {
         let later = || "known once `data.train` is there".into();
         let mut lines = vec![("disk, checkpoints", bytes(self.checkpoint_bytes))];
-        if recipe.features.mode == FeatureMode::Stored {
+        if recipe.features.mode.is_stored() {
             lines.push((
                 "disk, features",
                 self.feature_bytes.map_or_else(later, bytes),

@@ -5,7 +5,7 @@
 //! from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
 //! it less. What is drawn for each step counts as much as some step of a training comes to.
 
-use spectrain_models::TargetSpec;
+use spectrain_models::{Routing, TargetSpec};
 use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Workload};
 
 use crate::families::footprint::{Activations, Footprint, Packed};
@@ -97,7 +97,10 @@ impl Trained<'_> {
         let (heads, length) = (spec.heads as u64, self.batch.length);
         let queries = heads * spec.d_head as u64;
         let attention = 2 * (heads * length + queries);
-        let feed_forward = 2 * spec.d_ff as u64;
+        // What goes through experts stands there once for each of a token's, sorted, computed and put back.
+        let routed = |routing: &Routing| 3 * (routing.experts.per_token * spec.d_model) as u64;
+        let routed = spec.routing.as_ref().map_or(0, routed);
+        let feed_forward = routed.max(2 * spec.d_ff as u64);
         let stream = (1 + self.footprint.captured) * spec.d_model as u64;
         self.batch.positions() * (attention.max(feed_forward) + length + stream)
     }

@@ -11,6 +11,7 @@ mod data;
 mod estimate;
 mod flops;
 mod memory;
+mod parts;
 pub mod preflight;
 mod speed;
 mod stages;
@@ -48,6 +49,13 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     for refusal in &refusals {
         _ = writeln!(text, "  {refusal:#}");
     }
+    let read = parts::read_of(recipe);
+    if let Some(read) = &read {
+        text.push_str("\nread of the target:\n");
+        for line in read.lines() {
+            _ = writeln!(text, "  {line}");
+        }
+    }
     text.push_str("\nestimates:\n");
     let mut estimates = Value::Null;
     match target_sizes::of(recipe) {
@@ -70,6 +78,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         "run": run,
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
         "refused": refusals.iter().map(|refusal| format!("{refusal:#}")).collect::<Vec<_>>(),
+        "target_read": read.map(|read| json!(read)),
         "estimates": estimates,
     });
     Ok(Plan {

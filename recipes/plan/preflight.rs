@@ -57,15 +57,30 @@ impl<'a> Asked<'a> {
 
     /// Whether the drafter's settings fit a target whose sizes need no download.
     fn check_drafter(&self) -> Result<()> {
-        match target_sizes::of(self.recipe) {
-            None => Ok(()),
-            Some(sizes) => self.recipe.method.capture(&sizes.spec).map(drop),
+        let Some(sizes) = target_sizes::of(self.recipe) else {
+            return Ok(());
+        };
+        let method = &self.recipe.method;
+        method.capture(&sizes.spec)?;
+        match method.footprint(&sizes.spec) {
+            // What it starts from is no model to start from.
+            Err(refused) if refused.is::<spectrain_models::Error>() => Err(refused),
+            // Its sizes may be unknown yet.
+            _ => Ok(()),
         }
     }
 
     /// Whether what the target computes can be had: here, from servers that are named, or from what was imported.
     fn check_target(&self) -> Result<()> {
         let (recipe, mode) = (self.recipe, self.recipe.features.mode);
+        if !recipe.features.from.is_empty()
+            && !matches!(mode, FeatureMode::Stored | FeatureMode::Served)
+        {
+            bail!(
+                "`features.from`: expected `features.mode = \"stored\"` or `\"served\"` beside it, found {}",
+                recipe.json["features"]["mode"]
+            );
+        }
         let is_named = recipe.model().map(Path::new);
         if mode.computes_target() {
             self.check_keys(&[], "")?;

@@ -23,6 +23,7 @@ pub(crate) fn of(recipe: &ResolvedRecipe) -> Option<Sizes> {
                 scaling: RopeScaling::Default,
             },
             max_positions: made.max_length,
+            routing: None,
         };
         return Some(Sizes {
             spec,

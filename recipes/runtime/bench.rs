@@ -109,6 +109,7 @@ fn spec(size: Size) -> TargetSpec {
             scaling: RopeScaling::Default,
         },
         max_positions: 2 * LENGTH,
+        routing: None,
     }
 }
 

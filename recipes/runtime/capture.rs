@@ -6,7 +6,9 @@
 
 pub mod file;
 pub mod in_order;
+pub mod layers;
 pub mod proof;
 mod response;
 pub mod server;
+pub mod servers;
 pub mod stored;

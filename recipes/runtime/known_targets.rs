@@ -1,6 +1,6 @@
 //! Sizes of targets on the hub, for an estimate before anything is downloaded. Nothing else reads them.
 
-use spectrain_models::{RopeConfig, RopeScaling, TargetSpec};
+use spectrain_models::{ExpertsConfig, RopeConfig, RopeScaling, Routing, TargetSpec};
 
 /// Sizes of a target as far as an estimate needs them.
 struct Known {
@@ -14,6 +14,8 @@ struct Known {
     vocab: usize,
     tied_head: bool,
     max_positions: usize,
+    /// Those of each layer, if it has any.
+    experts: Option<ExpertsConfig>,
 }
 
 const fn qwen3(
@@ -35,6 +37,21 @@ const fn qwen3(
         vocab: 151_936,
         tied_head,
         max_positions: 40_960,
+        experts: None,
+    }
+}
+
+/// Of 128 experts of a width a token goes through 8.
+const fn qwen3_moe(known: Known, kv_heads: usize, d_ff: usize) -> Known {
+    Known {
+        kv_heads,
+        experts: Some(ExpertsConfig {
+            count: 128,
+            per_token: 8,
+            d_ff,
+            normalised: true,
+        }),
+        ..known
     }
 }
 
@@ -57,16 +74,27 @@ const fn llama3(
         vocab: 128_256,
         tied_head: d_head == 64,
         max_positions: 131_072,
+        experts: None,
     }
 }
 
-const KNOWN: [Known; 9] = [
+const KNOWN: [Known; 11] = [
     qwen3("Qwen/Qwen3-0.6B", 28, 1024, 3072, 16, true),
     qwen3("Qwen/Qwen3-1.7B", 28, 2048, 6144, 16, true),
     qwen3("Qwen/Qwen3-4B", 36, 2560, 9728, 32, true),
     qwen3("Qwen/Qwen3-8B", 36, 4096, 12_288, 32, false),
     qwen3("Qwen/Qwen3-14B", 40, 5120, 17_408, 40, false),
     qwen3("Qwen/Qwen3-32B", 64, 5120, 25_600, 64, false),
+    qwen3_moe(
+        qwen3("Qwen/Qwen3-30B-A3B", 48, 2048, 6144, 32, false),
+        4,
+        768,
+    ),
+    qwen3_moe(
+        qwen3("Qwen/Qwen3-235B-A22B", 94, 4096, 12_288, 64, false),
+        4,
+        1536,
+    ),
     llama3("meta-llama/Llama-3.2-1B-Instruct", 16, 2048, 8192, 32, 64),
     llama3(
         "meta-llama/Llama-3.1-8B-Instruct",
@@ -103,6 +131,10 @@ pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
             scaling: RopeScaling::Default,
         },
         max_positions: known.max_positions,
+        routing: known.experts.map(|experts| Routing {
+            experts,
+            layers: vec![true; known.layers],
+        }),
     };
     Some((spec, known.tied_head))
 }
@@ -110,12 +142,14 @@ pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::sizes::target_parameters;
+    use crate::runtime::sizes::{idle_parameters, target_parameters};
 
     #[test]
     fn the_sizes_give_the_published_numbers_of_parameters() {
         // In billions, as the model cards say.
-        let published = [0.6, 1.7, 4.0, 8.2, 14.8, 32.8, 1.24, 8.03, 70.6];
+        let published = [
+            0.6, 1.7, 4.0, 8.2, 14.8, 32.8, 30.5, 235.0, 1.24, 8.03, 70.6,
+        ];
         for (known, published) in KNOWN.iter().zip(published) {
             let (spec, tied) = find(known.id).unwrap();
             let parameters = target_parameters(&spec, tied) as f64 / 1e9;
@@ -123,6 +157,19 @@ mod tests {
                 (parameters / published - 1.0).abs() < 0.03,
                 "{}: {parameters}",
                 known.id
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_goes_through_the_published_part_of_a_mixture_of_experts() {
+        for (id, published) in [("Qwen/Qwen3-30B-A3B", 3.3), ("Qwen/Qwen3-235B-A22B", 22.0)] {
+            let (spec, tied) = find(id).unwrap();
+            let parameters = target_parameters(&spec, tied) - idle_parameters(&spec);
+            let parameters = parameters as f64 / 1e9;
+            assert!(
+                (parameters / published - 1.0).abs() < 0.03,
+                "{id}: {parameters}"
             );
         }
     }

@@ -1,14 +1,30 @@
 //! The files of a model's folder.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use spectrain_checkpoints::folder::{CONFIG, INDEX, weight_map};
+use spectrain_models::is_part;
 
 /// The files that decide what a target computes.
 pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
     files(folder, |name| {
         name == "config.json" || name.contains(".safetensors")
+    })
+}
+
+/// Those of them that decide what a drafter shares of a target: of weights in shards the shards with its embedding, norm or head.
+/// What else of the model is on this machine changes nothing.
+pub fn part_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let Some(shards) = weight_map(folder)? else {
+        return weight_files(folder);
+    };
+    let shards = shards.into_iter().filter(|(name, _)| is_part(name));
+    let shards: BTreeSet<String> = shards.map(|(_, shard)| shard).collect();
+    files(folder, |name| {
+        [CONFIG, INDEX].contains(&name) || shards.contains(name)
     })
 }
 

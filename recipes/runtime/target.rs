@@ -9,11 +9,11 @@ use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_models::{PartsConfig, TargetSpec, TransformerConfig};
+use spectrain_models::{PartsConfig, TargetSpec, TransformerConfig, is_part};
 
 use crate::runs::hashes::HashMemory;
 use crate::runtime::interruption::interrupted;
-use crate::runtime::model_files::{read_json, weight_files};
+use crate::runtime::model_files::{part_files, read_json, weight_files};
 
 /// The key of the variables of a chat template, in recipes and in what folders say of their origin.
 pub const TEMPLATE_VARIABLES: &str = "template_variables";
@@ -25,17 +25,32 @@ pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
 
 /// The same for a model that is the `what` of a target.
 pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<PathBuf> {
-    let options = HubOptions {
+    spectrain_checkpoints::resolve(model, revision, &hub_options())
+        .with_context(|| format!("cannot open the {what} `{model}`"))
+}
+
+/// The folder of a target of which only embedding, norm and head are read: of weights in shards no others are downloaded.
+pub fn resolve_parts(model: &str, revision: Option<&str>) -> Result<PathBuf> {
+    spectrain_checkpoints::resolve_parts(model, revision, is_part, &hub_options())
+        .with_context(|| format!("cannot open the target `{model}`"))
+}
+
+fn hub_options() -> HubOptions {
+    HubOptions {
         stop: Some(interrupted),
         ..HubOptions::default()
-    };
-    spectrain_checkpoints::resolve(model, revision, &options)
-        .with_context(|| format!("cannot open the {what} `{model}`"))
+    }
 }
 
 /// SHA-256 of the files that decide what a target computes.
 pub fn sha256(folder: &Path) -> Result<String> {
     HashMemory::default().of_all(&weight_files(folder)?)
+}
+
+/// Whether a hash is that of the target in a folder: of all of it, or of what a drafter shares of it.
+pub fn is_of(folder: &Path, sha256: &str) -> Result<bool> {
+    let parts = || HashMemory::default().of_all(&part_files(folder)?);
+    Ok(self::sha256(folder)? == sha256 || parts()? == sha256)
 }
 
 /// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.
@@ -82,7 +97,7 @@ pub fn drafts_by_text(drafter: &ModelFolder) -> bool {
 /// the drafter reads what it computes.
 pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<TrainedFor>> {
     match trained_for(drafter) {
-        Some(named) if !drafts_by_text(drafter) && named.sha256 != sha256(target)? => {
+        Some(named) if !drafts_by_text(drafter) && !is_of(target, &named.sha256)? => {
             Ok(Some(named))
         }
         _ => Ok(None),
@@ -103,6 +118,12 @@ pub fn spec(folder: &Path) -> Result<TargetSpec> {
             .map(|found| found.spec)
             .ok_or_else(|| refused.into()),
     }
+}
+
+/// What of the configuration of a target in a folder its drafters go without.
+pub fn remarks(folder: &Path) -> Result<Vec<String>> {
+    let path = folder.join("config.json");
+    Ok(PartsConfig::read(&read_json(&path)?, &path)?.remarks)
 }
 
 /// Fails where a target's layers are none that are computed here.

@@ -9,6 +9,12 @@ use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
 use spectrain_eval::{Judges, OwnText};
 use spectrain_models::{Capture, Features, TargetParts};
 
+/// Where each of the `wanted` layers stands among the stored ones; `None` where one is missing.
+pub fn columns(wanted: &[usize], stored: &[usize]) -> Option<Vec<usize>> {
+    let column = |layer| stored.iter().position(|found| found == layer);
+    wanted.iter().map(column).collect()
+}
+
 /// Stored features, read for one drafter.
 pub struct StoredTexts<'a> {
     shards: FeatureShards,
@@ -33,11 +39,7 @@ impl<'a> StoredTexts<'a> {
                 header.d_model
             );
         }
-        let columns = capture.layers.iter().map(|layer| {
-            let stored = &header.captured_layers;
-            stored.iter().position(|found| found == layer)
-        });
-        let Some(columns) = columns.collect() else {
+        let Some(columns) = columns(&capture.layers, &header.captured_layers) else {
             bail!(
                 "`{}`: `captured_layers`: expected the layers {:?}, which the drafter reads, found {:?}",
                 folder.display(),
@@ -101,7 +103,7 @@ impl<'a> StoredTexts<'a> {
                     captured: features.captured.clone().narrow(1, 0, end - 1),
                     last: features.last.clone().narrow(1, 0, end - 1),
                 },
-                judges: Judges::of_states(states.squeeze_dim(0), self.target.lm_head.clone()),
+                judges: Judges::of_states(states.squeeze_dim(0), self.target),
             }
         };
         let long = |&[first, end]: &[usize; 2]| {

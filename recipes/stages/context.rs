@@ -12,7 +12,7 @@ use spectrain_data::sources::{Source, Sources};
 use crate::cli::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::RunFolder;
-use crate::runtime::model_files::weight_files;
+use crate::runtime::model_files::{part_files, weight_files};
 use crate::runtime::target;
 use crate::stages::array::ArrayJob;
 
@@ -66,6 +66,9 @@ impl StageContext<'_> {
     pub fn target_folder(&self) -> Result<PathBuf> {
         match self.recipe.model() {
             None => Ok(self.folder("synthetic").join("target")),
+            Some(model) if !self.recipe.features.mode.computes_target() => {
+                target::resolve_parts(model, self.recipe.target.revision.as_deref())
+            }
             Some(model) => target::resolve(model, self.recipe.target.revision.as_deref()),
         }
     }
@@ -124,8 +127,11 @@ impl StageContext<'_> {
         self.output.start(what, total)
     }
 
-    /// SHA-256 of the target's configuration and weights.
+    /// SHA-256 of the target's configuration and weights, as far as they are read.
     pub fn target_sha256(&self) -> Result<String> {
+        if !self.recipe.features.mode.computes_target() {
+            return self.run.sha256_of(&part_files(&self.target_folder()?)?);
+        }
         self.sha256_of_model(&self.target_folder()?)
     }
 

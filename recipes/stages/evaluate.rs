@@ -19,7 +19,7 @@ use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
-use crate::stages::features::served::answers_at;
+use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};
 
@@ -93,9 +93,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
         Vec::new(),
     );
     for sampling in table.samplings() {
-        let answers = context
-            .folder("features")
-            .join(answers_at(sampling.temperature));
+        let answers = answers_at(context, sampling.temperature);
         let texts = StoredTexts::open(&answers, &capture, &parts.target)?;
         let settings = TextSettings {
             sampling,

@@ -20,7 +20,7 @@ use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::context::StageContext;
-use crate::stages::features::served::answers_at;
+use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
 use crate::stages::train::EXPORTED_STEP;
@@ -102,7 +102,7 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
         .first()
         .copied()
         .unwrap_or_default();
-    let answers = context.folder("features").join(answers_at(first));
+    let answers = answers_at(context, first);
     let stored = StoredTexts::open(&answers, &trained.capture()?, &target)?;
     let texts = (0..stored.len()).flat_map(|prompt| stored.answers(prompt, None));
     let texts = texts.take(COMPARED_PROMPTS).collect();

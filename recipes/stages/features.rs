@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::features::{FeatureWriter, StoredSample};
@@ -12,20 +12,27 @@ use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{Batch, Rows};
 
 use self::header::header;
+use self::known::Known;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 
+pub mod answers;
+pub mod capturing;
 pub mod header;
 pub mod imported;
+mod known;
+pub mod places;
 pub mod served;
+pub mod servers;
+pub mod streamed;
 
 /// Runs the stage. What an interrupted one has written is kept.
 pub fn run(context: &StageContext) -> Result<Value> {
     match context.recipe.features.mode {
-        FeatureMode::Served => return served::run(context),
+        FeatureMode::Served | FeatureMode::Streamed => return served::run(context),
         FeatureMode::Imported => return imported::run(context),
         FeatureMode::Live | FeatureMode::Stored => {}
     }
@@ -40,6 +47,9 @@ pub fn run(context: &StageContext) -> Result<Value> {
         tokens.fingerprint(),
         target.spec().d_model,
     )?;
+    let longest = recipe.data.max_length;
+    let known =
+        Known::open(&recipe.features.from, &header, &folder, longest).context("`features.from`")?;
     let folder = context.features_folder();
     let lengths = tokens.lengths();
     let share = context.array.share(lengths.len());
@@ -53,13 +63,31 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let resumed = writer.next_sample() as usize;
     let started = Instant::now();
     let mut progress = context.progress("features", lengths.len() as u64);
-    let mut next = resumed;
+    let (mut next, mut taken) = (resumed, 0);
     while next < lengths.len() {
         if let Err(interrupted) = check_interrupted() {
             writer.pause()?;
             return Err(interrupted);
         }
-        let packed = in_order(lengths, next, row_length, rows);
+        if let Some(found) = known.of(tokens.get(next).tokens) {
+            let sample = tokens.get(next);
+            writer.push(&StoredSample {
+                tokens: sample.tokens,
+                loss_mask: sample.loss_mask,
+                captured: &found.captured,
+                last: &found.last,
+            })?;
+            next += 1;
+            taken += 1;
+            continue;
+        }
+        let end = (next..lengths.len()).find(|&sample| known.has(tokens.get(sample).tokens));
+        let packed = in_order(
+            &lengths[..end.unwrap_or(lengths.len())],
+            next,
+            row_length,
+            rows,
+        );
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
         let rows = Rows::new(packed, &tokens, lengths, row_length);
         write(&mut writer, &target, &capture, rows, lengths)?;
@@ -75,6 +103,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(json!({
         "samples": share.end - share.first,
         "resumed_at": resumed,
+        "known": taken,
         "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),
     }))
 }

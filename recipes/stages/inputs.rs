@@ -57,6 +57,14 @@ impl StageContext<'_> {
                     Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
                     None => continue,
                 },
+                Input::KnownFeatures => {
+                    let features = &self.recipe.features;
+                    for folder in features.from.iter().chain(&features.imported) {
+                        let hash = self.run.sha256(&folder.join("features.json"))?;
+                        inputs.insert(format!("the features `{}`", folder.display()), hash);
+                    }
+                    continue;
+                }
                 Input::Start => match &self.recipe.start {
                     Some(folder) => ("`start`".into(), self.run.sha256_of_drafter(folder)?),
                     None => continue,

@@ -27,7 +27,9 @@ use crate::runtime::texts::StoredTexts;
 use crate::stages::answers::{Answers, WrittenAnswers};
 use crate::stages::context::StageContext;
 use crate::stages::features::header::header;
-use crate::stages::features::served::{HELD_OUT, answers_at};
+use crate::stages::features::places::{HELD_OUT, answers_at};
+use crate::stages::features::servers;
+use crate::stages::features::streamed::StreamedFeatures;
 use crate::stages::prepare;
 use crate::stages::validation::{Validator, validation_prompts};
 
@@ -134,6 +136,18 @@ impl<'a> Setup<'a> {
 
     /// Features of what is trained on.
     fn source(&self, context: &StageContext) -> Result<Box<dyn BatchSource>> {
+        if context.recipe.features.mode == FeatureMode::Streamed {
+            let (layers, target) = (self.capture.clone(), self.parts.clone());
+            let sets = [self.tokens.as_ref(), &self.held_out];
+            return Ok(Box::new(StreamedFeatures {
+                samples: self.samples.clone(),
+                servers: servers::open(context, layers, target, sets)?,
+                compute: compute_type(context.dtype),
+                device: context.device.clone(),
+                output: context.output,
+                stream: None,
+            }));
+        }
         let folder = context.folder("features");
         self.features(context, (&self.tokens, self.samples.clone()), &folder)
     }
@@ -187,7 +201,7 @@ impl<'a> Setup<'a> {
             return Ok(Answers::None);
         }
         let Some(target) = &self.target else {
-            let folder = context.folder("features").join(answers_at(0.0));
+            let folder = answers_at(context, 0.0);
             if !folder.exists() {
                 context
                     .output

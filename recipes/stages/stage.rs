@@ -40,6 +40,8 @@ pub enum Input {
     PromptSets,
     /// The recipe's chat template, where it has one.
     Template,
+    /// The folders in `features.from` and `features.imported`.
+    KnownFeatures,
     /// The drafter that training starts from, where the recipe names one.
     Start,
     /// A file or folder that an earlier stage left, by its path within the run; not there if that stage is not wanted.

@@ -257,6 +257,7 @@ fn target_config(table: &SyntheticTable, vocab: usize) -> TransformerConfig {
                 scaling: RopeScaling::Default,
             },
             max_positions: MAX_POSITIONS,
+            routing: None,
         },
         qkv_bias: Bias::Without,
         output_bias: Bias::Without,

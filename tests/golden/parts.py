@@ -48,7 +48,7 @@ TARGETS = {
         {**TEXT, "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False},
     ),
     "gemma3": ("Gemma3ForCausalLM", {**TEXT, "query_pre_attn_scalar": 8}),
-    "gemma4": ("Gemma4ForCausalLM", {**TEXT, "final_logit_softcapping": None, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 4}),
+    "gemma4": ("Gemma4ForCausalLM", {**TEXT, "final_logit_softcapping": 3.0, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 4}),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",
         {

@@ -27,6 +27,16 @@ SHARED = {
     "attn_implementation": "eager",
 }
 
+EXPERTS = {
+    "hidden_size": 20,
+    "head_dim": 6,
+    "intermediate_size": 34,
+    "moe_intermediate_size": 14,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+}
+
 # name -> (config class, its own settings, stored dtype, shard size)
 TARGETS = {
     "llama": (
@@ -113,6 +123,28 @@ TARGETS = {
         torch.bfloat16,
         None,
     ),
+    "qwen3_moe": (
+        transformers.Qwen3MoeConfig,
+        {
+            **EXPERTS,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+            "tie_word_embeddings": False,
+        },
+        torch.float32,
+        "48KB",
+    ),
+    "qwen3_moe_step": (
+        transformers.Qwen3MoeConfig,
+        {
+            **EXPERTS,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+            "tie_word_embeddings": True,
+        },
+        torch.bfloat16,
+        None,
+    ),
 }
 
 
@@ -182,7 +214,11 @@ def main():
 
         # The golden values come from the stored (rounded) weights, computed in f32.
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            # The grouped products want widths that are multiples of 16 bytes.
+            experts_implementation="eager",
         ).eval()
         input_ids = torch.randint(0, VOCAB, (BATCH, SEQ), generator=generator)
         hidden, last, logits, attentions = golden(model, input_ids)

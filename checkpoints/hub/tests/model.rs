@@ -138,6 +138,36 @@ fn the_shards_of_an_index_are_downloaded() {
 }
 
 #[test]
+fn of_shards_only_those_with_wanted_tensors_are_downloaded() {
+    let index = r#"{"weight_map": {"x": "m-1.safetensors", "y": "m-2.safetensors", "z": "m-3.safetensors"}}"#;
+    let hub = Hub::with_files(vec![
+        ("config.json", b"{}".to_vec()),
+        ("tokenizer.json", b"{}".to_vec()),
+        ("model.safetensors.index.json", index.into()),
+        ("m-1.safetensors", weights("x")),
+        ("m-2.safetensors", weights("y")),
+        ("m-3.safetensors", weights("z")),
+    ]);
+    let cache = tempfile::tempdir().unwrap();
+    let options = options(&hub, cache.path());
+    let resolve = |wanted| crate::resolve_parts("org/name", None, wanted, &options).unwrap();
+    let folder = resolve(|name| name == "y");
+    let shards =
+        |folder: &Path| [1, 2, 3].map(|at| folder.join(format!("m-{at}.safetensors")).exists());
+    assert_eq!(shards(&folder), [false, true, false]);
+    let opened = crate::folder::ModelFolder::open_some(&folder, &|name| name == "y").unwrap();
+    assert_eq!(opened.tensors().count(), 1);
+    // What is here is not asked for again, and what is not yet is fetched once it is wanted.
+    let asked = hub.asked().len();
+    assert_eq!(resolve(|name| name == "y"), folder);
+    assert_eq!(hub.asked().len(), asked);
+    assert_eq!(resolve(|name| name != "x"), folder);
+    assert_eq!(shards(&folder), [false, true, true]);
+    assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
+    assert_eq!(shards(&folder), [true, true, true]);
+}
+
+#[test]
 fn a_missing_shard_is_named() {
     let index = r#"{"weight_map": {"x": "m-1.safetensors"}}"#;
     let hub = Hub::with_files(vec![

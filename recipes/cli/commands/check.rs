@@ -152,7 +152,7 @@ fn made_for(arguments: &CheckArguments, drafter: &ModelFolder, target: &Path) ->
     let Some(named) = target::trained_for(drafter) else {
         return Ok(MadeFor::default());
     };
-    let relation = if named.sha256 == target::sha256(target)? {
+    let relation = if target::is_of(target, &named.sha256)? {
         if target::is_assumed(drafter) {
             Relation::ImportedFor
         } else {

@@ -12,11 +12,13 @@ use crate::errors::Misuse;
 use crate::runtime::interruption::{Interrupted, interrupted};
 
 pub mod arguments;
+pub mod capturing;
 pub mod decoder;
 mod protocol;
 pub mod server;
 
 use arguments::RegenerateArguments;
+use capturing::CapturedAnswers;
 use decoder::TargetAnswers;
 use server::Server;
 
@@ -31,7 +33,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     } else {
         Output::detect()
     };
-    let (answers, settings) = open(arguments)?;
+    let (answers, settings) = Answerer::open(arguments, output)?;
     let wanted = RegenerateSettings {
         data: &arguments.data,
         out: &arguments.out,
@@ -71,7 +73,11 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         0 => progress.set(done, ""),
         _ => progress.set(done, format!("{failed} failed")),
     };
-    let Some(report) = job.run(answers.as_ref(), &work, &mut shown)? else {
+    let report = job.run(answers.answers(), &work, &mut shown);
+    if let Answerer::Capturing(answers) = &answers {
+        answers.close(matches!(report, Ok(Some(_))))?;
+    }
+    let Some(report) = report? else {
         drop(progress);
         return Err(Interrupted::Run.into());
     };
@@ -96,23 +102,47 @@ fn advised(error: Error) -> anyhow::Error {
         _ => error.into(),
     }
 }
-/// What answers, and everything that the answers depend on.
-fn open(arguments: &RegenerateArguments) -> Result<(Box<dyn Answers>, Map<String, Value>)> {
-    let mut settings = Map::new();
-    let answers: Box<dyn Answers> = match (&arguments.server, &arguments.target) {
-        (Some(url), _) => {
-            let server = Server::connect(arguments.server_settings(url)?)?;
-            settings.insert("model".into(), server.model().into());
-            settings.extend(server.body().clone());
-            settings.insert("seed".into(), json!(arguments.seed));
-            Box::new(server)
+
+/// What answers.
+enum Answerer {
+    Server(Server),
+    Target(TargetAnswers),
+    Capturing(CapturedAnswers),
+}
+
+impl Answerer {
+    /// What answers, and everything that the answers depend on.
+    fn open(arguments: &RegenerateArguments, output: Output) -> Result<(Self, Map<String, Value>)> {
+        if let (Some(folder), Some(recipe)) = (&arguments.capture, &arguments.recipe) {
+            let answers = CapturedAnswers::open(arguments, recipe, folder, output)?;
+            let settings = answers.settings();
+            return Ok((Self::Capturing(answers), settings));
         }
-        (None, Some(target)) => {
-            let answers = TargetAnswers::open(arguments, target)?;
-            settings.extend(answers.settings()?);
-            Box::new(answers)
+        match (&arguments.server, &arguments.target) {
+            (Some(url), _) => {
+                let server = Server::connect(arguments.server_settings(url)?)?;
+                let mut settings = Map::new();
+                settings.insert("model".into(), server.model().into());
+                settings.extend(server.body().clone());
+                settings.insert("seed".into(), json!(arguments.seed));
+                Ok((Self::Server(server), settings))
+            }
+            (None, Some(target)) => {
+                let answers = TargetAnswers::open(arguments, target)?;
+                let settings = answers.settings()?;
+                Ok((Self::Target(answers), settings))
+            }
+            (None, None) => {
+                Err(Misuse("expected `--server`, `--target` or `--capture`".into()).into())
+            }
         }
-        (None, None) => return Err(Misuse("expected `--server` or `--target`".into()).into()),
-    };
-    Ok((answers, settings))
+    }
+
+    fn answers(&self) -> &dyn Answers {
+        match self {
+            Self::Server(server) => server,
+            Self::Target(target) => target,
+            Self::Capturing(answers) => answers,
+        }
+    }
 }

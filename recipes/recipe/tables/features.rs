@@ -9,13 +9,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// Where the hidden states come from. The target stays in memory, but for `"served"` and `"imported"`.
+    /// Where the hidden states come from. The target stays in memory, but for `"served"`, `"streamed"` and `"imported"`.
     pub mode: FeatureMode,
     /// The folder that `spectrain features import` wrote; with `mode = "imported"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported: Option<PathBuf>,
     /// Samples of one file of stored features.
     pub samples_per_shard: usize,
+    /// Folders of features that are there already, as `data regenerate --capture` and `features import` write them: samples with
+    /// the same tokens are taken from them, and only the others are computed.
+    pub from: Vec<PathBuf>,
     /// Requests that are under way at each server at a time.
     pub under_way: usize,
     /// Seconds that a request to a server may take.
@@ -28,6 +31,7 @@ impl Default for FeaturesTable {
             mode: FeatureMode::Live,
             imported: None,
             samples_per_shard: 256,
+            from: Vec::new(),
             under_way: 8,
             timeout: 600,
         }
@@ -46,6 +50,8 @@ pub enum FeatureMode {
     /// Once, by servers of the target, in a stage of its own that writes them to the disk. Of the target only its embedding, norm and
     /// head are in memory.
     Served,
+    /// By servers of the target while the drafter trains, again in every epoch. Only those of held-out texts are written to the disk.
+    Streamed,
     /// By others, from a folder that `spectrain features import` wrote. Of the target only its embedding, norm and head are in memory.
     Imported,
 }
@@ -54,5 +60,10 @@ impl FeatureMode {
     /// Whether this program computes what the target does, and so can decode with it.
     pub fn computes_target(self) -> bool {
         matches!(self, Self::Live | Self::Stored)
+    }
+
+    /// Whether those of the samples to train on are written to the disk.
+    pub fn is_stored(self) -> bool {
+        matches!(self, Self::Stored | Self::Served | Self::Imported)
     }
 }

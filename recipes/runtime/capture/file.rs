@@ -5,8 +5,10 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use burn::prelude::*;
 use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::{DType, NamedTensor, printable};
+use spectrain_models::weights::tensor_from;
 
 /// How often it is looked whether the file is there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -53,6 +55,30 @@ pub struct HiddenStates {
     pub tokens: Vec<u32>,
     /// `[tokens, slots, d_model]`, in the engine's type.
     pub states: NamedTensor,
+}
+
+impl HiddenStates {
+    /// States of one slot, `[tokens, d_model]`, f32; only they go to the device.
+    ///
+    /// # Panics
+    /// There are not as many slots.
+    pub fn slot(&self, slot: usize, device: &Device) -> Tensor<2> {
+        let [tokens, slots, d_model] = [0, 1, 2].map(|axis| self.states.shape[axis]);
+        assert!(slot < slots, "slot {slot} of {slots}");
+        let of_slot = self.states.bytes.chunks(d_model * self.states.dtype.size());
+        let states = NamedTensor {
+            name: self.states.name.clone(),
+            dtype: self.states.dtype,
+            shape: vec![tokens, d_model],
+            bytes: of_slot
+                .skip(slot)
+                .step_by(slots)
+                .flatten()
+                .copied()
+                .collect(),
+        };
+        tensor_from::<2>(states, device).cast(burn::tensor::DType::F32)
+    }
 }
 
 /// Reads and deletes the file at `path`, once its writer has let go of the lock beside it. It may have `tokens` tokens of `slots`

@@ -2,6 +2,7 @@
 //! written does not depend on which server was faster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -39,6 +40,31 @@ pub struct Share {
     pub seconds: f64,
     /// Requests that failed and were sent anew.
     pub failed: u64,
+}
+
+impl Share {
+    /// Adds what the same server did at another time.
+    pub fn add(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.tokens += other.tokens;
+        self.seconds += other.seconds;
+        self.failed += other.failed;
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            samples,
+            tokens,
+            failed,
+            ..
+        } = self;
+        write!(
+            formatter,
+            "the states of {tokens} tokens in {samples} samples, {failed} requests failed"
+        )
+    }
 }
 
 /// What comes of a sample: its states, or why there are none.

@@ -1,13 +1,16 @@
 //! The proof that hidden states are what a server says they are, made before anything is trained on them. States that are all
 //! zero, of another layer, or normed twice train without complaint, and what comes of it accepts nothing.
 
+use std::fmt;
+
 use anyhow::{Result, bail};
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use serde::{Deserialize, Serialize};
 use spectrain_models::TargetParts;
-use spectrain_models::weights::{host_f32, tensor_from};
+use spectrain_models::weights::host_f32;
 
+use super::layers::LayerFit;
 use super::server::{Captured, Place};
 
 /// The least share of places at which the head must find the token that the served model finds.
@@ -27,6 +30,15 @@ pub enum LastState {
     AfterNorm,
 }
 
+impl fmt::Display for LastState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::BeforeNorm => "before the final norm",
+            Self::AfterNorm => "after the final norm",
+        })
+    }
+}
+
 /// What was found of a server's hidden states.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proof {
@@ -42,17 +54,9 @@ pub struct Proof {
     pub largest_difference: f64,
     /// Median norm of the states of each layer that was asked for, and of the last one.
     pub median_norms: Vec<f64>,
-}
-
-/// States of one slot, `[rows, d_model]`, f32.
-pub fn slot(captured: &Captured, slot: usize, device: &Device) -> Tensor<2> {
-    let states = captured.states.states.clone();
-    let [rows, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
-    let all: Tensor<3> = tensor_from(states, device);
-    debug_assert!(slot < slots);
-    all.narrow(1, slot, 1)
-        .reshape([rows, d_model])
-        .cast(burn::tensor::DType::F32)
+    /// The layers that were compared with what is computed here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerFit>,
 }
 
 /// Proves that `samples`, each with the served model's own log-probabilities, have the states of the model that `target` is of.
@@ -68,7 +72,7 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
     for slot_number in 0..slots {
         let norms: Vec<f64> = samples
             .iter()
-            .flat_map(|sample| norms(&slot(sample, slot_number, &device)))
+            .flat_map(|sample| norms(&sample.states.slot(slot_number, &device)))
             .collect();
         median_norms.push(check_norms(slot_number, norms)?);
     }
@@ -112,6 +116,7 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         mean_difference: found.mean(),
         largest_difference: found.largest,
         median_norms,
+        layers: Vec::new(),
     })
 }
 
@@ -163,16 +168,13 @@ impl Compared {
         device: &Device,
     ) {
         let slots = sample.states.states.shape[1];
-        let states = slot(sample, slots - 1, device);
+        let states = sample.states.slot(slots - 1, device);
         let last = match last_state {
             LastState::BeforeNorm => target.norm.forward(states),
             LastState::AfterNorm => states,
         };
         let weight = target.lm_head.weight.val().dtype();
-        let logits = target
-            .lm_head
-            .forward(last.cast(weight))
-            .cast(burn::tensor::DType::F32);
+        let logits = target.logits(last.cast(weight));
         let vocab = logits.dims()[1];
         let found = host_f32(log_softmax(logits, 1));
         // The state before a token is what its likelihood comes from.

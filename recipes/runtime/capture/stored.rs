@@ -17,7 +17,7 @@ pub struct Bits {
     pub last: Vec<u16>,
 }
 
-/// The states of a sample; `target` makes the last one what its head reads.
+/// The states of a sample, zeros for the last token of an answer, behind which nothing is drafted; `target` makes the last one what its head reads.
 ///
 /// # Errors
 /// A number is infinite or none.
@@ -25,6 +25,7 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
     let states = &captured.states.states;
     let [tokens, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
     let layers = (slots - 1) * d_model;
+    debug_assert!(tokens <= captured.tokens.len());
     let rounded = states.clone().cast(DType::BF16)?;
     let rounded: Vec<u16> = words(&rounded.bytes);
     // All bits of the exponent set: infinite, or no number.
@@ -46,9 +47,12 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
     if last_state == LastState::BeforeNorm {
         // Normed in the server's own precision, and rounded once.
         let device = target.norm.weight.val().device();
-        let states = super::proof::slot(captured, slots - 1, &device);
+        let states = captured.states.slot(slots - 1, &device);
         last = bits_of(target.norm.forward(states));
     }
+    let all = captured.tokens.len();
+    kept.resize(all * layers, 0);
+    last.resize(all * d_model, 0);
     Ok(Bits {
         captured: kept,
         last,

@@ -32,12 +32,12 @@ impl EvaluateArguments {
         let device = device::device(name)?;
         let dtype = device::target_dtype(TargetType::Auto, name);
         let at = DrafterAt::find(self.drafter.as_deref().unwrap_or_default(), &self.runs)?;
-        let (target, drafter) = (target::resolve(model, None)?, at.folder()?);
+        let (target, drafter) = (target::resolve_parts(model, None)?, at.folder()?);
         let parts = Parts::open(&target, &drafter, &device, dtype)?;
         let texts = StoredTexts::open(folder, &parts.drafter.capture()?, &parts.target)?;
         let target_sha256 = &texts.header().target_sha256;
         if !self.other_target {
-            check_target(&drafter, target_sha256)?;
+            check_target(&drafter, target_sha256, &target)?;
         }
         let chosen = chosen(texts.len(), self.count);
         if self.temperatures.is_empty() {
@@ -94,11 +94,15 @@ fn name_of(folder: &Path) -> String {
     }
 }
 
-/// Fails where a drafter that reads a target's hidden states says that it was trained for another one.
-fn check_target(drafter: &Path, sha256: &str) -> Result<()> {
+/// Fails where a drafter that reads a target's hidden states says that it was trained for another one than the features, which
+/// are of the target of this hash. Both may say it of all of the target in `folder`, or of its parts.
+fn check_target(drafter: &Path, sha256: &str, folder: &Path) -> Result<()> {
     let model = ModelFolder::open(drafter)?;
+    let is_same = |named: &str| -> Result<bool> {
+        Ok(named == sha256 || target::is_of(folder, named)? && target::is_of(folder, sha256)?)
+    };
     match target::trained_for(&model) {
-        Some(named) if named.sha256 != sha256 && !target::drafts_by_text(&model) => bail!(
+        Some(named) if !target::drafts_by_text(&model) && !is_same(&named.sha256)? => bail!(
             "the drafter `{}` was trained for `{}`, and the features are of other weights; judge it all the same with \
              `--other-target`",
             drafter.display(),

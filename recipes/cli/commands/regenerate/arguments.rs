@@ -27,7 +27,7 @@ const OWN_KEYS: [&str; 9] = [
 
 /// Arguments of `spectrain data regenerate`.
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("answerer").required(true).args(["server", "target"])))]
+#[command(group(clap::ArgGroup::new("answerer").required(true).args(["server", "target", "capture"])))]
 pub struct RegenerateArguments {
     /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
     #[arg(long, value_name = "PATH")]
@@ -41,14 +41,21 @@ pub struct RegenerateArguments {
     /// The target, a hub id or a folder, which this program decodes in place of a server
     #[arg(long)]
     pub(super) target: Option<String>,
+    /// A folder for the hidden states of what is written, which the servers of `--recipe` answer and hand out at once; the file of
+    /// `--out` then holds tokens, a row for each answer
+    #[arg(long, value_name = "DIR", requires = "recipe")]
+    pub(super) capture: Option<PathBuf>,
+    /// The recipe that names the target, its servers and the family whose drafters read the hidden states
+    #[arg(long, value_name = "FILE", requires = "capture")]
+    pub(super) recipe: Option<PathBuf>,
     /// The model's name on the server; without it, the only one that the server has
-    #[arg(long, value_name = "NAME", conflicts_with = "target")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "capture"])]
     pub(super) model: Option<String>,
     /// The environment variable that holds the server's API key
-    #[arg(long, value_name = "VAR", conflicts_with = "target")]
+    #[arg(long, value_name = "VAR", conflicts_with_all = ["target", "capture"])]
     pub(super) api_key_env: Option<String>,
     /// A further key of the request's body, such as `top_k=20`; may be repeated
-    #[arg(long = "extra", value_name = "KEY=JSON", value_parser = extra, conflicts_with = "target")]
+    #[arg(long = "extra", value_name = "KEY=JSON", value_parser = extra, conflicts_with_all = ["target", "capture"])]
     pub(super) extra: Vec<(String, Value)>,
     /// Temperature; without it, the server's or the target's own setting
     #[arg(long)]
@@ -136,6 +143,11 @@ impl RegenerateArguments {
             let hint =
                 "a server renders the template: expected `--extra chat_template_kwargs=JSON`";
             return misuse(format!("`--template-variable`: {hint}"));
+        }
+        if self.capture.is_some() && self.device.device != "cpu" {
+            return misuse(
+                "`--device`: servers compute where they are; expected `--target`".into(),
+            );
         }
         if would_read(&self.data, &self.out) {
             return misuse(format!(

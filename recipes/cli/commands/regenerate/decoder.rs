@@ -22,7 +22,7 @@ use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
 
 /// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
-const LONGEST_ANSWER: usize = 2048;
+pub(super) const LONGEST_ANSWER: usize = 2048;
 
 /// A target with everything that turns a conversation into an answer.
 pub struct TargetAnswers {
@@ -115,6 +115,7 @@ impl TargetAnswers {
         Ok(Answer {
             message: Message::new("assistant", content),
             truncated: !stopped,
+            written: None,
         })
     }
 }
@@ -129,7 +130,11 @@ impl Answers for TargetAnswers {
 }
 
 /// How tokens are chosen: as given, else as the target's generation settings say, as engines do.
-fn sampling(own: Option<&Value>, temperature: Option<f64>, top_p: Option<f64>) -> Sampling {
+pub(super) fn sampling(
+    own: Option<&Value>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+) -> Sampling {
     let of = |key: &str| own.map_or(&Value::Null, |own| &own[key]);
     let greedy = of("do_sample").as_bool() == Some(false);
     let temperature = temperature

@@ -123,7 +123,11 @@ fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
     if let Some(reasoning) = reasoning {
         message.extra.insert(REASONING.into(), reasoning.into());
     }
-    Ok(Answer { message, truncated })
+    Ok(Answer {
+        message,
+        truncated,
+        written: None,
+    })
 }
 
 #[cfg(test)]

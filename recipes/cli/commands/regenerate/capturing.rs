@@ -1,0 +1,261 @@
+//! Answers of servers that hand out the hidden states of what they write, so that a text is gone through once.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value, json};
+use spectrain_checkpoints::{ModelFolder, hash};
+use spectrain_data::Message;
+use spectrain_data::conversation::Content;
+use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Written};
+use spectrain_data::rows::read_rows;
+use spectrain_data::template::{ChatTemplate, GenerationPrompt};
+use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_models::{Sampling, load_parts};
+
+use super::arguments::RegenerateArguments;
+use super::decoder::{LONGEST_ANSWER, sampling};
+use crate::cli::progress::Output;
+use crate::errors::Misuse;
+use crate::recipe::read::read_file;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::TargetType;
+use crate::runs::hashes::HashMemory;
+use crate::runtime::capture::server::{Answering, Asked, Captured};
+use crate::runtime::capture::servers::{PROVEN, Servers};
+use crate::runtime::capture::stored::bits;
+use crate::runtime::model_files::part_files;
+use crate::runtime::{device, target};
+
+/// Servers of a target, and where the features of what they write are kept.
+pub struct CapturedAnswers {
+    servers: Servers,
+    /// Requests so far: servers take turns.
+    asked: AtomicUsize,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    sampling: Sampling,
+    stop: Vec<u32>,
+    longest_answer: usize,
+    seed: u64,
+    settings: Map<String, Value>,
+    /// Gone once it is closed.
+    features: Mutex<Option<FeatureWriter>>,
+}
+
+impl CapturedAnswers {
+    /// Finds and proves the servers of a recipe, and opens the folder of features.
+    pub(super) fn open(
+        arguments: &RegenerateArguments,
+        recipe: &Path,
+        folder: &Path,
+        output: Output,
+    ) -> Result<Self> {
+        let recipe = read_file(recipe, &[])?;
+        let target = target_of(&recipe)?;
+        let (tokenizer, template) = target::text(
+            &target,
+            recipe.data.template.as_deref(),
+            &arguments.template.given(),
+        )?;
+        let Some(template) = template else {
+            bail!(
+                "the target `{}` has no chat template, which conversations need",
+                target.display()
+            );
+        };
+        let layers = recipe.method.capture(&target::spec(&target)?)?;
+        let device = device::device("cpu")?;
+        let parts = load_parts(
+            &target,
+            &device,
+            device::target_dtype(TargetType::Auto, "cpu"),
+        )?;
+        let model = ModelFolder::open_some(&target, &|_| false)?;
+        let mut servers = Servers::connect(&recipe.target, &recipe.features, layers, parts)?;
+        let sampling = sampling(
+            model.generation_config(),
+            arguments.temperature,
+            arguments.top_p,
+        );
+        let longest_answer = arguments
+            .max_tokens
+            .map_or(LONGEST_ANSWER, |tokens| tokens as usize);
+        let target_sha256 = HashMemory::default().of_all(&part_files(&target)?)?;
+        let seed = arguments.seed.unwrap_or_default();
+        let settings = json!({
+            "target": target_sha256,
+            "layers": servers.layers.layers,
+            "sampling": sampling,
+            "max_tokens": longest_answer,
+            "seed": seed,
+            "template_variables": arguments.template.given(),
+        });
+        let header = FeatureHeader {
+            target_sha256,
+            captured_layers: servers.layers.layers.clone(),
+            d_model: servers.target.spec.d_model,
+            tokens_fingerprint: hash::sha256_bytes(settings.to_string().as_bytes()),
+        };
+        servers.prove(
+            &first_texts(&arguments.data, &tokenizer, &template)?,
+            output,
+        )?;
+        let features =
+            FeatureWriter::open(folder, header, recipe.features.samples_per_shard as u64)?;
+        Ok(Self {
+            servers,
+            asked: AtomicUsize::new(0),
+            tokenizer,
+            template,
+            sampling,
+            stop: target::stop_tokens(&model)?,
+            longest_answer,
+            seed,
+            settings: settings.as_object().cloned().unwrap_or_default(),
+            features: Mutex::new(Some(features)),
+        })
+    }
+
+    /// Everything that the answers depend on.
+    pub(super) fn settings(&self) -> Map<String, Value> {
+        self.settings.clone()
+    }
+
+    /// Closes the folder of features; one that is not complete is gone on with by the next run.
+    pub(super) fn close(&self, is_complete: bool) -> Result<()> {
+        let features = self
+            .features
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match features {
+            Some(features) if is_complete => Ok(features.finish().map(drop)?),
+            Some(features) => Ok(features.pause()?),
+            None => Ok(()),
+        }
+    }
+
+    fn prompt(&self, request: &Request) -> Result<Vec<u32>> {
+        let text = self
+            .template
+            .render(request.messages, GenerationPrompt::With)?;
+        Ok(self.tokenizer.encode(&text)?.ids)
+    }
+
+    fn keep(&self, captured: &Captured, prompt: usize) -> Result<()> {
+        let found = bits(captured, self.servers.last_state(), &self.servers.target)?;
+        let mut loss_mask = vec![0; prompt];
+        loss_mask.resize(captured.tokens.len(), 1);
+        let mut features = self.features.lock().unwrap_or_else(PoisonError::into_inner);
+        let features = features
+            .as_mut()
+            .context("the folder of features is closed")?;
+        Ok(features.push(&StoredSample {
+            tokens: &captured.tokens,
+            loss_mask: &loss_mask,
+            captured: &found.captured,
+            last: &found.last,
+        })?)
+    }
+
+    fn message(&self, answer: &[u32]) -> Result<Message> {
+        let end = answer.last().is_some_and(|last| self.stop.contains(last));
+        let said = &answer[..answer.len() - usize::from(end)];
+        Ok(Message::new(
+            "assistant",
+            self.tokenizer.decode(said, Special::Skip)?,
+        ))
+    }
+}
+
+impl Answers for CapturedAnswers {
+    fn answer(&self, request: &Request) -> Result<Answer, Failure> {
+        let prompt = self.prompt(request).map_err(|error| lasting(&error))?;
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) % self.servers.servers.len();
+        let server = &self.servers.servers[number];
+        let room = server
+            .longest
+            .map_or(usize::MAX, |longest| longest.saturating_sub(prompt.len()));
+        if room == 0 {
+            return Err(Failure::Lasting {
+                reason: format!(
+                    "the prompt has {} tokens, as many as the server takes",
+                    prompt.len()
+                ),
+            });
+        }
+        let captured = server.capture(&Asked {
+            tokens: prompt.clone(),
+            answer: Some(Answering {
+                max_new_tokens: self.longest_answer.min(room),
+                sampling: self.sampling,
+                seed: request.seed(self.seed),
+                stop: self.stop.clone(),
+            }),
+            log_probabilities: false,
+        })?;
+        let answer = captured.tokens[prompt.len()..].to_vec();
+        let Some(last) = answer.last() else {
+            return Err(Failure::Passing {
+                reason: "the answer has no token".into(),
+                wait: None,
+            });
+        };
+        let truncated = !self.stop.contains(last);
+        self.keep(&captured, prompt.len())
+            .map_err(|error| lasting(&error))?;
+        Ok(Answer {
+            message: self.message(&answer).map_err(|error| lasting(&error))?,
+            truncated,
+            written: Some(Written { prompt, answer }),
+        })
+    }
+}
+
+/// The folder of a recipe's target; of its weights what a drafter shares.
+fn target_of(recipe: &ResolvedRecipe) -> Result<std::path::PathBuf> {
+    let Some(model) = recipe.model() else {
+        return Err(
+            Misuse("`--recipe`: expected `target.model`, which servers have".into()).into(),
+        );
+    };
+    target::resolve_parts(model, recipe.target.revision.as_deref())
+}
+
+/// Conversations by which servers are proven.
+fn first_texts(
+    data: &Path,
+    tokenizer: &Tokenizer,
+    template: &ChatTemplate,
+) -> Result<Vec<Vec<u32>>> {
+    let mut texts = Vec::new();
+    for row in read_rows(data)? {
+        let Content::Conversation(conversation) = row?.row.content else {
+            continue;
+        };
+        let text = template.render(&conversation.messages[..], GenerationPrompt::Without)?;
+        let mut tokens = tokenizer.encode(&text)?.ids;
+        tokens.truncate(MOST_PROVEN);
+        texts.push(tokens);
+        if texts.len() == PROVEN {
+            break;
+        }
+    }
+    if texts.is_empty() {
+        bail!("`{}` holds no conversation", data.display());
+    }
+    Ok(texts)
+}
+
+/// Tokens of a text by which servers are proven, at most.
+const MOST_PROVEN: usize = 256;
+
+fn lasting(error: &anyhow::Error) -> Failure {
+    Failure::Lasting {
+        reason: format!("{error:#}"),
+    }
+}

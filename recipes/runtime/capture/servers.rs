@@ -1,0 +1,223 @@
+//! The servers of a recipe's target, found, measured and proven before anything is taken from them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rand::{SeedableRng, rngs::StdRng};
+use spectrain_data::regenerate::{Failure, Retry};
+use spectrain_models::{Capture, TargetParts};
+
+use crate::cli::progress::Output;
+use crate::errors::Misuse;
+use crate::recipe::tables::{FeaturesTable, TargetTable};
+use crate::runtime::capture::file::SharedFolder;
+use crate::runtime::capture::in_order::Pace;
+use crate::runtime::capture::layers::check_layers;
+use crate::runtime::capture::proof::{LastState, Proof, prove};
+use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings, Captured};
+use crate::runtime::interruption::interrupted;
+
+/// Samples by which a server is proven.
+pub const PROVEN: usize = 4;
+/// Tries of a request after the first.
+const RETRIES: u32 = 8;
+/// Tries of a request by which a server is proven.
+const TRIES_OF_PROOF: u32 = 4;
+
+/// The servers of a target, proven.
+#[derive(Clone)]
+pub struct Servers {
+    /// Each of them.
+    pub servers: Vec<Arc<CaptureServer>>,
+    /// What was found of each.
+    pub proofs: Vec<Proof>,
+    /// What the drafter reads of the target.
+    pub layers: Capture,
+    /// What it shares of it.
+    pub target: TargetParts,
+    /// How they are asked.
+    pub pace: Pace,
+}
+
+impl Servers {
+    /// Finds the servers that a recipe names.
+    ///
+    /// # Errors
+    /// One is not there or has another model.
+    pub fn connect(
+        table: &TargetTable,
+        features: &FeaturesTable,
+        layers: Capture,
+        target: TargetParts,
+    ) -> Result<Self> {
+        let Some(on_server) = table.server_folder.clone() else {
+            return Err(Misuse("`target.server_folder` is missing: the folder into which the servers write hidden states".into()).into());
+        };
+        let key = table.api_key_env.as_ref().map(|name| {
+            std::env::var(name)
+                .with_context(|| format!("`target.api_key_env`: the environment has no `{name}`"))
+        });
+        let settings = CaptureSettings {
+            model: table.server_model.clone(),
+            key: key.transpose()?,
+            folder: SharedFolder {
+                here: table
+                    .local_folder
+                    .clone()
+                    .unwrap_or_else(|| on_server.clone()),
+                on_server,
+            },
+            layers: layers.layers.clone(),
+            target_layers: target.spec.layers,
+            d_model: target.spec.d_model,
+            timeout: Duration::from_secs(features.timeout),
+        };
+        let connect = |url: &String| CaptureServer::connect(url, settings.clone()).map(Arc::new);
+        let servers = table
+            .server
+            .iter()
+            .map(connect)
+            .collect::<Result<Vec<_>>>()?;
+        if servers.is_empty() {
+            return Err(Misuse(
+                "`target.server` is missing: the servers that hand out the target's hidden states"
+                    .into(),
+            )
+            .into());
+        }
+        Ok(Self {
+            proofs: Vec::new(),
+            pace: Pace {
+                under_way: features.under_way,
+                ahead: 4 * features.under_way * servers.len(),
+                retry: Retry {
+                    retries: RETRIES,
+                    first: Duration::from_millis(250),
+                    longest: Duration::from_secs(30),
+                },
+            },
+            servers,
+            layers,
+            target,
+        })
+    }
+
+    /// Fails where texts of these lengths, with what the server adds to them, are longer than a server takes. The user is told
+    /// `what` they are, and what makes them shorter.
+    pub fn check_lengths(&self, lengths: &[usize], (what, or): (&str, &str)) -> Result<()> {
+        for server in &self.servers {
+            let Some(longest) = server.longest else {
+                continue;
+            };
+            let beyond = lengths.iter().copied().filter(|&length| length > longest);
+            let beyond: Vec<usize> = beyond.collect();
+            if let Some(most) = beyond.iter().max() {
+                bail!(
+                    "the server `{}` takes texts of {longest} tokens, its `max_model_len`; {} {what} are longer, up to {most} tokens: \
+                     start it with `--max-model-len {most}`, or {or}",
+                    server.url(),
+                    beyond.len(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Proves each server by the first of these texts. One of several that does not answer is left out, which the user is told.
+    ///
+    /// # Errors
+    /// A server has another model or other states than it says, or gives the last state in another form than the others; or none
+    /// answers.
+    pub fn prove(&mut self, texts: &[Vec<u32>], output: Output) -> Result<()> {
+        let (mut answering, mut silent) = (Vec::new(), Vec::new());
+        for server in std::mem::take(&mut self.servers) {
+            let named = || format!("the server `{}`", server.url());
+            let found = match self.captured(&server, texts) {
+                Ok(found) => found,
+                Err(Failure::Passing { reason, .. }) => {
+                    silent.push(format!("{}: {reason}", named()));
+                    continue;
+                }
+                Err(Failure::Lasting { reason }) => bail!("{}: {reason}", named()),
+            };
+            let mut proof = prove(&found, &self.target).with_context(named)?;
+            proof.layers = check_layers(&found, &self.layers, &self.target).with_context(named)?;
+            tell(&proof, server.url(), self.layers.layers.len(), output);
+            self.proofs.push(proof);
+            answering.push(server);
+        }
+        if answering.is_empty() {
+            bail!("{}", silent.join("; "));
+        }
+        for reason in silent {
+            output.warn(format!("{reason}; it is left out"));
+        }
+        self.servers = answering;
+        let first = self.last_state();
+        let others = self.servers.iter().zip(&self.proofs);
+        if let Some((other, proof)) = others.skip(1).find(|(_, proof)| proof.last_state != first) {
+            bail!(
+                "`{}` hands out the last state {first}, `{}` {}: expected servers of one version, as their samples are mixed",
+                self.servers[0].url(),
+                other.url(),
+                proof.last_state
+            );
+        }
+        Ok(())
+    }
+
+    /// What a server hands out for the first of these texts, with the served model's own log-probabilities.
+    fn captured(
+        &self,
+        server: &CaptureServer,
+        texts: &[Vec<u32>],
+    ) -> std::result::Result<Vec<Captured>, Failure> {
+        let mut rng = StdRng::seed_from_u64(0);
+        let one = |tokens: &Vec<u32>| {
+            let asked = Asked {
+                tokens: tokens.clone(),
+                log_probabilities: true,
+                ..Asked::default()
+            };
+            let mut tries = 0;
+            loop {
+                tries += 1;
+                match server.capture(&asked) {
+                    Err(Failure::Passing { wait, .. })
+                        if tries < TRIES_OF_PROOF && !interrupted() =>
+                    {
+                        std::thread::sleep(self.pace.retry.pause(tries, wait, &mut rng));
+                    }
+                    ended => return ended,
+                }
+            }
+        };
+        texts.iter().take(PROVEN).map(one).collect()
+    }
+
+    /// What the last state of their files is.
+    pub fn last_state(&self) -> LastState {
+        self.proofs[0].last_state
+    }
+}
+
+/// Tells what was found of a server's states.
+fn tell(proof: &Proof, url: &str, layers: usize, output: Output) {
+    output.say(format!(
+        "features: `{url}` hands out the target's states: {:.1} % of {} places agree, log-probabilities {:.4} nats apart",
+        100.0 * proof.agreement,
+        proof.places,
+        proof.mean_difference
+    ));
+    match &proof.layers[..] {
+        [] => output.say(
+            "features: which layers they are of is not checked, as the first ones are not computed here",
+        ),
+        fits => output.say(format!(
+            "features: {} of {layers} captured layers compared with those computed here, at most {:.4} of their size apart",
+            fits.len(),
+            fits.iter().map(|fit| fit.distance).fold(0.0, f64::max)
+        )),
+    }
+}

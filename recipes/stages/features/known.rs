@@ -1,0 +1,134 @@
+//! Features that are there already: captured with the answers, or imported.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
+
+use crate::runtime::capture::stored::Bits;
+use crate::runtime::target;
+use crate::runtime::texts::columns;
+
+/// Features that are there already, found by their tokens.
+pub(super) struct Known {
+    folders: Vec<Folder>,
+    /// Folder and number of the sample with tokens of this digest.
+    places: HashMap<String, (usize, usize)>,
+}
+
+struct Folder {
+    shards: FeatureShards,
+    /// Where the wanted layers stand among the stored ones.
+    columns: Vec<usize>,
+}
+
+impl Known {
+    /// Those in `folders`, for features as `wanted` says of the target in `target`. Samples longer than `longest` are found by their
+    /// first tokens: what a state is depends on what stands before it.
+    ///
+    /// # Errors
+    /// Features are of another target, or lack a layer.
+    pub(super) fn open(
+        folders: &[PathBuf],
+        wanted: &FeatureHeader,
+        target: &Path,
+        longest: usize,
+    ) -> Result<Self> {
+        let mut known = Self {
+            folders: Vec::new(),
+            places: HashMap::new(),
+        };
+        for (number, path) in folders.iter().enumerate() {
+            let folder = Folder::open(path, wanted, target)?;
+            for sample in 0..folder.shards.len() {
+                let tokens = folder.shards.get(sample).tokens;
+                let first = &tokens[..tokens.len().min(longest)];
+                known
+                    .places
+                    .entry(digest(first))
+                    .or_insert((number, sample));
+            }
+            known.folders.push(folder);
+        }
+        Ok(known)
+    }
+
+    /// The features of these tokens, if they are there.
+    pub(super) fn of(&self, tokens: &[u32]) -> Option<Bits> {
+        let &(folder, sample) = self.places.get(&digest(tokens))?;
+        let folder = &self.folders[folder];
+        let stored = folder.shards.get(sample);
+        stored
+            .tokens
+            .starts_with(tokens)
+            .then(|| folder.bits(&stored, tokens.len()))
+    }
+
+    /// Whether they are.
+    pub(super) fn has(&self, tokens: &[u32]) -> bool {
+        self.places.contains_key(&digest(tokens))
+    }
+}
+
+impl Folder {
+    fn open(path: &Path, wanted: &FeatureHeader, target: &Path) -> Result<Self> {
+        let shards = FeatureShards::open(path)?;
+        let header = shards.header();
+        if !target::is_of(target, &header.target_sha256)? {
+            bail!(
+                "`{}`: `target_sha256`: expected that of `{}`, found {}",
+                path.display(),
+                target.display(),
+                header.target_sha256
+            );
+        }
+        if header.d_model != wanted.d_model {
+            bail!(
+                "`{}`: `d_model`: expected {}, found {}",
+                path.display(),
+                wanted.d_model,
+                header.d_model
+            );
+        }
+        let Some(columns) = columns(&wanted.captured_layers, &header.captured_layers) else {
+            bail!(
+                "`{}`: `captured_layers`: expected the layers {:?}, which the drafter reads, found {:?}",
+                path.display(),
+                wanted.captured_layers,
+                header.captured_layers
+            );
+        };
+        Ok(Self { shards, columns })
+    }
+
+    fn bits(&self, stored: &StoredSample, tokens: usize) -> Bits {
+        let header = self.shards.header();
+        let d_model = header.d_model;
+        let mut captured = Vec::with_capacity(tokens * self.columns.len() * d_model);
+        if !self.columns.is_empty() {
+            for row in stored
+                .captured
+                .chunks(header.captured_layers.len() * d_model)
+                .take(tokens)
+            {
+                for &column in &self.columns {
+                    captured.extend_from_slice(&row[column * d_model..(column + 1) * d_model]);
+                }
+            }
+        }
+        Bits {
+            captured,
+            last: stored.last[..tokens * d_model].to_vec(),
+        }
+    }
+}
+
+fn digest(tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    sha256_bytes(&bytes)
+}

@@ -1,0 +1,46 @@
+//! The servers of a run, before anything is taken from them.
+
+use anyhow::Result;
+use spectrain_data::tokens::TokenShards;
+use spectrain_models::{Capture, TargetParts};
+
+use crate::runtime::capture::servers::{PROVEN, Servers};
+use crate::runtime::prompts::spread;
+use crate::stages::context::StageContext;
+use crate::stages::prepare;
+
+/// Prompts that the target answers, for drafters to be judged by.
+pub fn held_out_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
+    let recipe = context.recipe;
+    let count = recipe.evaluate.of_eval().max(recipe.train.decode_prompts);
+    Ok(spread(prepare::prompts(context.run)?, count))
+}
+
+/// Finds the servers of the recipe, and proves each by samples of the first of `sets`, once it is known that they take the samples
+/// of all and the answers to held-out prompts.
+///
+/// # Errors
+/// Those of [`Servers`].
+pub fn open(
+    context: &StageContext,
+    layers: Capture,
+    target: TargetParts,
+    sets: [&TokenShards; 2],
+) -> Result<Servers> {
+    let recipe = context.recipe;
+    let mut servers = Servers::connect(&recipe.target, &recipe.features, layers, target)?;
+    // The server generates one token more.
+    let samples = sets.iter().flat_map(|set| set.lengths());
+    let samples: Vec<_> = samples.map(|length| length + 1).collect();
+    servers.check_lengths(&samples, ("samples", "set `data.max_length`"))?;
+    let answer = recipe.evaluate.max_new_tokens;
+    let prompts = held_out_prompts(context)?;
+    let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.len() + answer).collect();
+    let what = "held-out prompts with their answers";
+    servers.check_lengths(&prompts, (what, "set `evaluate.max_new_tokens`"))?;
+    let proven = (0..sets[0].len())
+        .take(PROVEN)
+        .map(|sample| sets[0].get(sample).tokens.to_vec());
+    servers.prove(&proven.collect::<Vec<_>>(), context.output)?;
+    Ok(servers)
+}
