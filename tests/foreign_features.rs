@@ -8,7 +8,7 @@ use spectrain_checkpoints::{DType, NamedTensor, write_safetensors};
 use spectrain_data::features::FeatureShards;
 
 use crate::own_texts::{OwnTexts, write_deepspec};
-use crate::workspace::{Outcome, Workspace};
+use crate::workspace::{Outcome, RECIPE, Workspace};
 
 /// Stored features of the target's own texts in `runs/run/features`, and the same in speculators' layout in `theirs`.
 fn workspace() -> Workspace {
@@ -195,7 +195,7 @@ fn states_that_are_not_the_targets_are_refused_with_what_fits_better() {
             },
             "norms of one size",
         ),
-        (|_, _, row| row[2].reverse(), "are of another model"),
+        (|_, _, row| row[2].reverse(), "is not the target's"),
     ];
     let workspace = workspace();
     let weight = norm(&workspace);
@@ -294,6 +294,39 @@ fn what_is_not_said_is_asked_for() {
     workspace
         .run_line("features export train.jsonl --target target --out x")
         .failed(&["no `features.json`"]);
+}
+
+#[test]
+fn drafters_are_trained_and_judged_by_imported_texts() {
+    let workspace = workspace();
+    import(&workspace, "theirs", "").succeeded();
+    let recipe = RECIPE.replace("eval = \"eval.jsonl\"\n", "");
+    let recipe = recipe.replace("\"train.jsonl\"", "\"ours/tokens.jsonl\"");
+    workspace.write("imported.toml", recipe.replace("\"run\"", "\"imported\""));
+    let set = "--set features.mode=imported --set features.imported=ours";
+    workspace
+        .run_line(format!("recipe imported.toml {set}"))
+        .succeeded();
+    let summary = workspace.json("runs/imported/features/manifest.json")["summary"].clone();
+    assert_eq!(summary, json!({"samples": 8, "held_out": 2}));
+    let trained = samples(&workspace, "runs/imported/features");
+    let own = samples(&workspace, "ours");
+    assert!(trained.iter().all(|sample| own.contains(sample)));
+    let report = workspace.json("runs/imported/evaluate/report.json");
+    assert_eq!(report["texts"][0]["temperature"], json!(0.0));
+    assert!(report["settings"][0]["overall"]["tau"].as_f64().unwrap() >= 1.0);
+    // Texts that were not imported, and keys that do not go together.
+    workspace
+        .run_line(format!("recipe recipe.toml --set name=other {set}"))
+        .failed(&["sample 0 of `data.eval`", "one of the imported texts"]);
+    let words = "recipe imported.toml --set features.mode=imported --plan";
+    workspace
+        .run_line(words)
+        .failed(&["`features.imported` is missing"]);
+    let words = "recipe imported.toml --set features.imported=ours --plan";
+    workspace
+        .run_line(words)
+        .failed(&["`features.imported`", "\"imported\""]);
 }
 
 #[test]

@@ -32,12 +32,13 @@ pub fn join(parts: &[PathBuf], folder: &Path) -> Result<Vec<(String, String)>> {
     for (part, index) in parts.iter().zip(indices) {
         for mut shard in index.shards {
             let from = part.join(&shard.file);
+            durable::verify(&from, &shard.written())?;
             shard.file = format!("features-{:05}.arrow", shards.len());
             let to = folder.join(&shard.file);
             if fs::hard_link(&from, &to).is_err() {
                 copy(&from, &to)?;
+                durable::verify(&to, &shard.written())?;
             }
-            durable::verify(&to, &shard.written())?;
             shards.push(shard);
         }
     }

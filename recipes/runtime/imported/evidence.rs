@@ -6,6 +6,8 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, tensor_from};
 use spectrain_models::{TargetParts, argmax};
 
+use crate::runtime::capture::proof::norms;
+
 /// Places that are looked at, at most.
 const MOST_PLACES: usize = 256;
 /// How often the tokens are moved to other places, to see what chance gives.
@@ -114,7 +116,14 @@ impl Places {
         };
         let each = |token: &dyn Fn(&Place) -> u32| {
             let places = self.places.iter().enumerate();
-            places.map(|(row, place)| of(row, token(place))).collect()
+            let hit = |row: usize, place: &Place| argmax(rows[row]) == token(place) as usize;
+            let hits = places
+                .clone()
+                .map(|(row, place)| f64::from(hit(row, place)));
+            Judged {
+                hits: hits.collect(),
+                likely: places.map(|(row, place)| of(row, token(place))).collect(),
+            }
         };
         let by_chance = (0..places).map(|row| {
             let moved = (1..=ROTATIONS).map(|turn| {
@@ -123,11 +132,8 @@ impl Places {
             });
             moved.sum::<f64>() / ROTATIONS as f64
         });
-        let hits = self.places.iter().zip(rows);
-        let hits = hits.filter(|(place, row)| argmax(row) == place.next as usize);
         Likely {
             by_chance: by_chance.collect(),
-            likeliest: hits.count() as f64 / places.max(1) as f64,
             same: each(&|place| place.same),
             next: each(&|place| place.next),
             later: each(&|place| place.later),
@@ -156,30 +162,34 @@ fn rows(samples: &[Sample], chosen: &[(usize, usize)], device: &Device) -> Tenso
         all[at * row..(at + 1) * row].iter().copied()
     });
     let picked = NamedTensor {
-        bytes: bytes.collect(),
+        name: states.name.clone(),
         shape: vec![chosen.len(), states.shape[1], states.shape[2]],
-        ..NamedTensor::from_f32("places", [0], Vec::new())
-    };
-    let picked = NamedTensor {
         dtype: states.dtype,
-        ..picked
+        bytes: bytes.collect(),
     };
     tensor_from::<3>(picked, device).cast(burn::tensor::DType::F32)
 }
 
-/// Log-probabilities of tokens at each place.
+/// What the head makes of one token at each place.
+#[derive(Debug, Clone)]
+pub(super) struct Judged {
+    /// Its log-probability.
+    pub(super) likely: Vec<f64>,
+    /// 1 where it is the likeliest, else 0: how sharp a reading is makes no difference to that.
+    pub(super) hits: Vec<f64>,
+}
+
+/// What the head makes of tokens at each place.
 #[derive(Debug, Clone)]
 pub(super) struct Likely {
     /// Of the state's own token.
-    pub(super) same: Vec<f64>,
+    pub(super) same: Judged,
     /// Of the one behind it.
-    pub(super) next: Vec<f64>,
+    pub(super) next: Judged,
     /// Of the one behind that.
-    pub(super) later: Vec<f64>,
-    /// Of tokens that stand behind other states.
+    pub(super) later: Judged,
+    /// Log-probabilities of tokens that stand behind other states.
     pub(super) by_chance: Vec<f64>,
-    /// Share of places at which the likeliest token is the one behind the state.
-    pub(super) likeliest: f64,
 }
 
 /// The mean of some numbers.
@@ -195,6 +205,17 @@ pub(super) fn standard_errors(one: &[f64], two: &[f64]) -> f64 {
     let variance = squares.sum::<f64>() / (differences.len().max(2) - 1) as f64;
     let error = (variance / differences.len().max(1) as f64).sqrt();
     center / error.max(1e-9)
+}
+
+/// The norms of all states of a slot.
+pub(super) fn all_norms(samples: &[Sample], slot: usize, device: &Device) -> Vec<f64> {
+    let of_sample = |sample: &Sample| {
+        let states = tensor_from::<3>(sample.states.clone(), device);
+        let [tokens, _, d_model] = states.dims();
+        let states = states.cast(burn::tensor::DType::F32).narrow(1, slot, 1);
+        norms(&states.reshape([tokens, d_model]))
+    };
+    samples.iter().flat_map(of_sample).collect()
 }
 
 /// Fails where the states of a sample are none: not finite, or all 0.

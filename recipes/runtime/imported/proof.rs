@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use spectrain_models::TargetParts;
 
-use super::evidence::{Places, Sample, standard_errors};
+use super::evidence::{Places, Sample, all_norms, mean, standard_errors};
 use super::readings::{Fit, Reading, ReadingReport, all, share_of_normed};
-use crate::runtime::capture::proof::{LastState, check_norms, norms};
+use crate::runtime::capture::proof::{LastState, check_norms};
 
 /// Places that say anything, at least.
 const LEAST_PLACES: usize = 16;
@@ -56,7 +56,7 @@ pub fn prove(samples: &[Sample], target: &TargetParts) -> Result<TextProof> {
     }
     let slots = samples[0].states.shape[1];
     let median_norms = (0..slots)
-        .map(|slot| check_norms(slot, norms(&places.slot(slot))))
+        .map(|slot| check_norms(slot, all_norms(samples, slot, &device)))
         .collect::<Result<Vec<f64>>>()?;
     let as_long_as_normed = share_of_normed(places.slot(slots - 1), target);
     let mut fits = all(&places, slots, target);
@@ -101,10 +101,12 @@ fn can_be(reading: Reading, slots: usize, last_state: LastState) -> bool {
 /// Fails where a reading does not go with the texts, or another one goes better.
 fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
     let better = |fit: &&Fit| {
-        said.surprise() - fit.surprise() > TELLS
-            && standard_errors(&fit.judged, &said.judged) > TELLS_ERRORS
+        let (fit, said) = (&fit.judged, &said.judged);
+        let is_likelier = standard_errors(&fit.likely, &said.likely) > TELLS_ERRORS;
+        let hits_more = standard_errors(&fit.hits, &said.hits) > TELLS_ERRORS;
+        hits_more || (is_likelier && mean(&fit.likely) - mean(&said.likely) > TELLS)
     };
-    let is_beyond = |fit: &Fit| fit.beyond_chance() > BEYOND_CHANCE || fit.likeliest > MOSTLY;
+    let is_beyond = |fit: &Fit| fit.beyond_chance() > BEYOND_CHANCE || fit.likeliest() > MOSTLY;
     let numbers = |fit: &Fit| {
         let report = fit.report(slots);
         format!(

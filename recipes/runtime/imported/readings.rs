@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::TargetParts;
 use spectrain_models::weights::host_f32;
 
-use super::evidence::{Likely, Places, mean, standard_errors};
+use super::evidence::{Judged, Likely, Places, mean, standard_errors};
 use crate::runtime::capture::proof::LastState;
 
 /// A way to read the states.
@@ -48,10 +48,9 @@ impl Reading {
 /// A reading, with what the head makes of it.
 pub(super) struct Fit {
     pub(super) reading: Reading,
-    /// Log-probabilities of the tokens that the states should make likely.
-    pub(super) judged: Vec<f64>,
-    pub(super) by_chance: Vec<f64>,
-    pub(super) likeliest: f64,
+    /// The tokens that the states should make likely.
+    pub(super) judged: Judged,
+    by_chance: Vec<f64>,
 }
 
 /// How well a reading goes with the texts.
@@ -68,28 +67,32 @@ pub struct ReadingReport {
 }
 
 impl Fit {
-    /// The reading as sharp as makes its tokens likeliest.
-    fn new(reading: Reading, likely: &[Likely], judged: fn(&Likely) -> &[f64]) -> Self {
+    /// The reading as sharp as makes its tokens likeliest; nothing where there is none.
+    fn new(reading: Reading, likely: &[Likely], judged: fn(&Likely) -> &Judged) -> Option<Self> {
+        let of = |likely: &Likely| mean(&judged(likely).likely);
         let best = likely
             .iter()
-            .max_by(|one, two| mean(judged(one)).total_cmp(&mean(judged(two))));
-        let is_next = !matches!(reading, Reading::Late(_) | Reading::Early(_));
-        Self {
+            .max_by(|one, two| of(one).total_cmp(&of(two)))?;
+        Some(Self {
             reading,
-            judged: best.map_or_else(Vec::new, |best| judged(best).to_vec()),
-            by_chance: best.map_or_else(Vec::new, |best| best.by_chance.clone()),
-            likeliest: best.filter(|_| is_next).map_or(0.0, |best| best.likeliest),
-        }
+            judged: judged(best).clone(),
+            by_chance: best.by_chance.clone(),
+        })
+    }
+
+    /// Share of places at which the head finds the token likeliest.
+    pub(super) fn likeliest(&self) -> f64 {
+        mean(&self.judged.hits)
     }
 
     /// Mean surprise, nats.
     pub(super) fn surprise(&self) -> f64 {
-        -mean(&self.judged)
+        -mean(&self.judged.likely)
     }
 
     /// By how many standard errors its tokens are likelier than those of other places.
     pub(super) fn beyond_chance(&self) -> f64 {
-        standard_errors(&self.judged, &self.by_chance)
+        standard_errors(&self.judged.likely, &self.by_chance)
     }
 
     pub(super) fn report(&self, slots: usize) -> ReadingReport {
@@ -97,7 +100,7 @@ impl Fit {
             reading: self.reading.words(slots),
             surprise: self.surprise(),
             surprise_by_chance: -mean(&self.by_chance),
-            likeliest: self.likeliest,
+            likeliest: self.likeliest(),
         }
     }
 }
@@ -114,17 +117,17 @@ pub(super) fn all(places: &Places, slots: usize, target: &TargetParts) -> Vec<Fi
             };
             let likely = places.likely(normed, target);
             let own = Reading::Slot(slot, last_state);
-            fits.push(Fit::new(own, &likely, |likely| &likely.next));
+            fits.extend(Fit::new(own, &likely, |likely| &likely.next));
             if slot + 1 == slots {
                 let late = Reading::Late(last_state);
-                fits.push(Fit::new(late, &likely, |likely| &likely.same));
+                fits.extend(Fit::new(late, &likely, |likely| &likely.same));
                 let early = Reading::Early(last_state);
-                fits.push(Fit::new(early, &likely, |likely| &likely.later));
+                fits.extend(Fit::new(early, &likely, |likely| &likely.later));
             }
         }
     }
     let likely = places.likely(normed_once(places.slot(slots - 1), target), target);
-    fits.push(Fit::new(Reading::NormedTwice, &likely, |likely| {
+    fits.extend(Fit::new(Reading::NormedTwice, &likely, |likely| {
         &likely.next
     }));
     fits
