@@ -30,8 +30,11 @@ fn whole(workspace: &Workspace, more: &str) -> Outcome {
     ))
 }
 
-/// Tokens, masks and states of a folder of features.
-fn contents(folder: &Path) -> Vec<(Vec<u32>, Vec<u8>, Vec<u16>, Vec<u16>)> {
+/// Tokens, mask, captured and last states of a sample.
+type Contents = (Vec<u32>, Vec<u8>, Vec<u16>, Vec<u16>);
+
+/// Those of a folder of features.
+fn contents(folder: &Path) -> Vec<Contents> {
     let shards = FeatureShards::open(folder).unwrap();
     let samples = (0..shards.len()).map(|sample| shards.get(sample));
     let owned = samples.map(|of| {

@@ -8,7 +8,7 @@ use spectrain_checkpoints::{DType, NamedTensor, write_safetensors};
 use spectrain_data::features::FeatureShards;
 
 use crate::own_texts::{OwnTexts, write_deepspec};
-use crate::workspace::{Outcome, RECIPE, Workspace};
+use crate::workspace::{Files, Outcome, RECIPE, Workspace};
 
 /// Stored features of the target's own texts in `runs/run/features`, and the same in speculators' layout in `theirs`.
 fn workspace() -> Workspace {
@@ -154,17 +154,12 @@ fn what_the_connector_leaves_is_found_before_the_norm_and_after_it() {
     assert_eq!(found["layout"], "DeepSpec's cache, version 2");
 }
 
-#[test]
-fn states_that_are_not_the_targets_are_refused_with_what_fits_better() {
-    let norm = |workspace: &Workspace| -> Vec<f32> {
-        let (_, tensors) = workspace.contents("target");
-        let norm = tensors
-            .iter()
-            .find(|tensor| tensor.name == "model.norm.weight");
-        norm.unwrap().to_f32().unwrap()
-    };
-    type Wrong = fn(&[f32], usize, &mut [Vec<f32>]);
-    let cases: [(Wrong, &str); 6] = [
+/// Changes a token's states: those of each slot; given the norm's weight and the token's place.
+type Wrong = fn(&[f32], usize, &mut [Vec<f32>]);
+
+/// States that are not the target's, and words of what is said of them.
+fn wrong_states() -> [(Wrong, &'static str); 6] {
+    [
         (|_, _, row| row[1].fill(0.0), "all 0"),
         (
             |_, at, row| row[0][0] = if at == 2 { f32::NAN } else { row[0][0] },
@@ -196,21 +191,43 @@ fn states_that_are_not_the_targets_are_refused_with_what_fits_better() {
             "norms of one size",
         ),
         (|_, _, row| row[2].reverse(), "is not the target's"),
-    ];
+    ]
+}
+
+/// Puts back what was changed.
+fn restore(workspace: &Workspace, whole: &Files) {
+    for (name, bytes) in whole {
+        std::fs::write(workspace.path("theirs/hidden_states").join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn states_that_are_not_the_targets_are_refused_with_what_fits_better() {
+    let norm = |workspace: &Workspace| -> Vec<f32> {
+        let (_, tensors) = workspace.contents("target");
+        let norm = tensors
+            .iter()
+            .find(|tensor| tensor.name == "model.norm.weight");
+        norm.unwrap().to_f32().unwrap()
+    };
     let workspace = workspace();
     let weight = norm(&workspace);
     let whole = workspace.files("theirs/hidden_states");
-    for (wrong, words) in cases {
+    for (wrong, words) in wrong_states() {
         change(&workspace, |tensors| {
             forget(tensors);
             rows(tensors, |at, row| wrong(&weight, at, row));
         });
         let outcome = import(&workspace, "theirs", "").failed(&[words]);
         assert!(!workspace.path("ours").exists(), "{outcome:#?}");
-        for (name, bytes) in &whole {
-            std::fs::write(workspace.path("theirs/hidden_states").join(name), bytes).unwrap();
-        }
+        restore(&workspace, &whole);
     }
+}
+
+#[test]
+fn states_of_other_places_layers_and_models_are_refused() {
+    let workspace = workspace();
+    let whole = workspace.files("theirs/hidden_states");
     // One token late or early.
     for late in [true, false] {
         change(&workspace, |tensors| {
@@ -229,9 +246,7 @@ fn states_that_are_not_the_targets_are_refused_with_what_fits_better() {
             "one token early"
         };
         import(&workspace, "theirs", "").failed(&[word]);
-        for (name, bytes) in &whole {
-            std::fs::write(workspace.path("theirs/hidden_states").join(name), bytes).unwrap();
-        }
+        restore(&workspace, &whole);
     }
     // Layers that are others than is said, which only the target can tell.
     let layers = workspace.path("theirs/layers.json");

@@ -76,9 +76,7 @@ fn with_a_norm(workspace: &Workspace) {
     let files = workspace.files("target");
     let texts = files.iter().filter(|(name, _)| {
         let is_model = |known: &&str| name.ends_with(known);
-        !["config.json", "model.safetensors"]
-            .iter()
-            .any(|known| is_model(&known))
+        !["config.json", "model.safetensors"].iter().any(is_model)
     });
     let texts: Vec<_> = texts
         .map(|(name, bytes)| (name.to_str().unwrap(), &bytes[..]))

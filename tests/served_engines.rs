@@ -163,13 +163,8 @@ fn vllm_serves_with_the_acceptance_that_this_program_finds() {
     }
 }
 
-#[test]
-fn vllm_hands_out_the_states_that_drafters_train_on() {
-    let Some(python) = python("SPECTRAIN_VLLM_STATES") else {
-        return;
-    };
-    let workspace = Workspace::new();
-    let states = workspace.path("states");
+/// Options with which vLLM hands out the states that EAGLE-3 reads of the tests' target, into this folder.
+fn handing_out(states: &Path) -> Vec<String> {
     let speculative = json!({
         "method": "extract_hidden_states",
         "num_speculative_tokens": 1,
@@ -180,15 +175,26 @@ fn vllm_hands_out_the_states_that_drafters_train_on() {
         "kv_role": "kv_producer",
         "kv_connector_extra_config": {"shared_storage_path": states},
     });
-    let (speculative, transfer) = (speculative.to_string(), transfer.to_string());
     let options = [
         "--no-enable-chunked-prefill",
         "--no-enable-prefix-caching",
         "--speculative-config",
-        &speculative,
+        &speculative.to_string(),
         "--kv-transfer-config",
-        &transfer,
+        &transfer.to_string(),
     ];
+    options.map(str::to_owned).to_vec()
+}
+
+#[test]
+fn vllm_hands_out_the_states_that_drafters_train_on() {
+    let Some(python) = python("SPECTRAIN_VLLM_STATES") else {
+        return;
+    };
+    let workspace = Workspace::new();
+    let states = workspace.path("states");
+    let options = handing_out(&states);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let mut server = Server::start(&python, &workspace, "target", &options);
     server.wait();
     let servers = format!("target.server={}", json!([server.url]));

@@ -391,8 +391,8 @@ fn every_recipe_trains_from_what_servers_hand_out() {
     }
 }
 
-#[test]
-fn answers_and_their_features_come_in_one_request_and_are_trained_on() {
+/// A workspace in which servers have answered the conversations anew, in `own.jsonl`, and left the features in `own`; and one of them.
+fn answered() -> (Workspace, StateServer) {
     let workspace = with_a_norm();
     let [server, other] = [(); 2].map(|()| serve(&workspace, Serving::of(&IDS)));
     let servers = json!([server.url(), other.url()]);
@@ -420,6 +420,12 @@ fn answers_and_their_features_come_in_one_request_and_are_trained_on() {
         "6",
     ];
     workspace.run(&regenerate).succeeded();
+    (workspace, server)
+}
+
+#[test]
+fn answers_and_their_features_come_in_one_request() {
+    let (workspace, _server) = answered();
     let text =
         String::from_utf8(workspace.files("")["own.jsonl".as_ref() as &std::path::Path].clone())
             .unwrap();
@@ -466,6 +472,11 @@ fn answers_and_their_features_come_in_one_request_and_are_trained_on() {
         .succeeded();
     let judged = workspace.json("judged/report.json");
     assert!(judged["texts"][0]["likeliest"].as_f64().unwrap() > 0.95);
+}
+
+#[test]
+fn features_that_are_there_already_are_trained_on_and_not_asked_for() {
+    let (workspace, server) = answered();
     // Trained on from there, and from servers that hand them out again, the drafter is the same.
     let own = ["data.train=own.jsonl", "data.overlong=truncate"];
     let from = ["features.from=[\"own\"]", "name=known"];
@@ -524,14 +535,14 @@ fn answers_and_their_features_come_in_one_request_and_are_trained_on() {
 fn planned(config: &Value, shards: &[(&str, &str)]) -> (String, Value) {
     let workspace = Workspace::new();
     std::fs::create_dir(workspace.path("large")).unwrap();
-    workspace.write("large/config.json", &config.to_string());
+    workspace.write("large/config.json", config.to_string());
     let map: serde_json::Map<String, Value> = shards
         .iter()
         .map(|(name, shard)| ((*name).to_owned(), json!(shard)))
         .collect();
     workspace.write(
         "large/model.safetensors.index.json",
-        &json!({ "weight_map": map }).to_string(),
+        json!({ "weight_map": map }).to_string(),
     );
     let words = [
         "recipe",
@@ -597,7 +608,10 @@ fn the_plan_says_what_is_read_of_a_target_of_experts_and_senses() {
     assert_eq!(plan["target_read"]["shards"], 2);
     let parameters = plan["estimates"]["target"]["parameters"].as_u64().unwrap();
     assert_eq!(parameters, 2 * 163_840 * 7168 + 7168);
-    // Of a hybrid whose head is its embedding one shard is enough.
+}
+
+#[test]
+fn of_a_hybrid_whose_head_is_its_embedding_one_shard_is_enough() {
     let text = json!({
         "model_type": "qwen3_5_text", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
         "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248_320,

@@ -267,10 +267,12 @@ fn a_cache_of_deepspec_is_read_as_it_was_written() {
     assert_eq!(states.bytes[..12], [0, 1, 2, 3, 4, 5, 6, 7, 9, 9, 9, 9]);
 }
 
-#[test]
-fn a_cache_that_says_what_cannot_be_is_refused() {
-    type Change = fn(&mut Value, &mut Vec<[u64; 8]>, &mut Vec<u8>);
-    let cases: [(Change, &str); 17] = [
+/// Changes the manifest, the records or the bytes of a cache.
+type Change = fn(&mut Value, &mut Vec<[u64; 8]>, &mut Vec<u8>);
+
+/// The cases of the test below: a change, and words of what is said of it.
+fn impossible() -> [(Change, &'static str); 17] {
+    [
         (
             |manifest, _, _| manifest["version"] = json!(1),
             "version: expected 2, found 1",
@@ -324,8 +326,12 @@ fn a_cache_that_says_what_cannot_be_is_refused() {
         (|_, _, shard| shard[0] = 200, "fine"),
         (|_, _, shard| shard[3] = 200, "input_ids: expected tokens"),
         (|_, _, shard| shard[12] = 0, "attention_mask"),
-    ];
-    for (number, (change, words)) in cases.into_iter().enumerate() {
+    ]
+}
+
+#[test]
+fn a_cache_that_says_what_cannot_be_is_refused() {
+    for (number, (change, words)) in impossible().into_iter().enumerate() {
         let found = told(cache(change).path(), None);
         assert!(found.contains(words), "{number}, {words}: {found}");
     }

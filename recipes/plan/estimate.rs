@@ -51,36 +51,36 @@ impl Estimate {
         let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
         let footprint = recipe.footprint(spec)?;
         let mode = recipe.features.mode;
-        let target_parameters = match mode.computes_target() {
-            true => target_parameters(spec, sizes.tied_head),
-            false => part_parameters(spec, sizes.tied_head),
-        };
+        let live = mode == FeatureMode::Live;
+        let [target_parameters, active_parameters] = in_memory(sizes, mode);
         let dtype = device::target_dtype(recipe.target.dtype, device);
         let target_bytes = dtype.size() as u64 * target_parameters;
-        let live = mode == FeatureMode::Live;
-        let stages = recipe.training_stages();
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
         let (mut flops, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
-        for stage in stages.iter().copied() {
+        for stage in recipe.training_stages().iter().copied() {
             let training = recipe.training(stage);
             let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
             let activations = recipe.method.activations(spec, stage, batch)?;
+            let (value, gpu) = (dtype.size() as u64, device::is_gpu(device));
             let found = Memory::of(&Trained {
                 target: spec,
                 footprint,
                 activations,
                 work,
                 batch,
-                value: dtype.size() as u64,
+                value,
                 live,
-                gpu: device::is_gpu(device),
+                gpu,
             });
             peaks.push((stage, target_bytes.saturating_add(found.peak)));
             if found.peak > memory.peak {
                 (memory, unroll) = (found, (work.passes, work.held));
             }
+            let of_stage = trained_tokens(training, data_tokens);
+            // A stage counts by its tokens, where they are known.
+            let weight = of_stage.unwrap_or(1).max(1);
             let computed = Computed {
                 target: spec,
                 footprint,
@@ -89,22 +89,14 @@ impl Estimate {
                 batch,
                 live,
             };
-            let of_stage = trained_tokens(training, data_tokens);
-            // A stage counts by its tokens, where they are known.
-            let weight = of_stage.unwrap_or(1).max(1);
             flops += computed.per_token() * weight as f64;
             weighed = weighed.saturating_add(weight);
-            tokens = tokens
-                .zip(of_stage)
-                .map(|(all, more)| all.saturating_add(more));
+            tokens = together(tokens, of_stage);
         }
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
             footprint,
-            active_parameters: match mode.computes_target() {
-                true => target_parameters - idle_parameters(spec),
-                false => target_parameters,
-            },
+            active_parameters,
             target_parameters,
             target_bytes,
             memory,
@@ -269,6 +261,20 @@ impl Estimate {
             ("training time", time.unwrap_or_else(later)),
         ]
     }
+}
+
+/// Tokens of two stages, where those of both are known.
+fn together(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    Some(one?.saturating_add(other?))
+}
+
+/// Parameters of the target that are in memory, and those of them that a token goes through.
+fn in_memory(sizes: &Sizes, mode: FeatureMode) -> [u64; 2] {
+    if !mode.computes_target() {
+        return [part_parameters(&sizes.spec, sizes.tied_head); 2];
+    }
+    let all = target_parameters(&sizes.spec, sizes.tied_head);
+    [all, all - idle_parameters(&sizes.spec)]
 }
 
 fn packed(recipe: &ResolvedRecipe, training: &TrainConfig) -> Packed {

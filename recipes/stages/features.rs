@@ -15,6 +15,7 @@ use self::header::header;
 use self::known::Known;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
+use crate::runtime::capture::stored::Bits;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
@@ -36,20 +37,21 @@ pub fn run(context: &StageContext) -> Result<Value> {
         FeatureMode::Imported => return imported::run(context),
         FeatureMode::Live | FeatureMode::Stored => {}
     }
+    computed(context)
+}
+
+/// Those of the target here.
+fn computed(context: &StageContext) -> Result<Value> {
     let recipe = context.recipe;
     let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
     let folder = context.target_folder()?;
     let capture = recipe.method.capture(&target::spec(&folder)?)?;
     let target = load_target(&ModelFolder::open(&folder)?, &context.device, context.dtype)?;
-    let header = header(
-        context,
-        &capture,
-        tokens.fingerprint(),
-        target.spec().d_model,
-    )?;
+    let d_model = target.spec().d_model;
+    let header = header(context, &capture, tokens.fingerprint(), d_model)?;
     let longest = recipe.data.max_length;
-    let known =
-        Known::open(&recipe.features.from, &header, &folder, longest).context("`features.from`")?;
+    let known = Known::open(&recipe.features.from, &header, &folder, longest);
+    let known = known.context("`features.from`")?;
     let folder = context.features_folder();
     let lengths = tokens.lengths();
     let share = context.array.share(lengths.len());
@@ -58,8 +60,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     }
     let lengths = &lengths[..share.end as usize];
     let mut writer = context.feature_writer(&folder, header, share)?;
-    let row_length = recipe.data.max_length;
-    let rows = (recipe.train.batch_tokens / row_length).max(1);
+    let rows = (recipe.train.batch_tokens / longest).max(1);
     let resumed = writer.next_sample() as usize;
     let started = Instant::now();
     let mut progress = context.progress("features", lengths.len() as u64);
@@ -69,35 +70,24 @@ pub fn run(context: &StageContext) -> Result<Value> {
             writer.pause()?;
             return Err(interrupted);
         }
-        if let Some(found) = known.of(tokens.get(next).tokens) {
-            let sample = tokens.get(next);
-            writer.push(&StoredSample {
-                tokens: sample.tokens,
-                loss_mask: sample.loss_mask,
-                captured: &found.captured,
-                last: &found.last,
-            })?;
+        let sample = tokens.get(next);
+        if let Some(found) = known.of(sample.tokens) {
+            push(&mut writer, (sample.tokens, sample.loss_mask), &found)?;
             next += 1;
             taken += 1;
             continue;
         }
         let end = (next..lengths.len()).find(|&sample| known.has(tokens.get(sample).tokens));
-        let packed = in_order(
-            &lengths[..end.unwrap_or(lengths.len())],
-            next,
-            row_length,
-            rows,
-        );
+        let unknown = &lengths[..end.unwrap_or(lengths.len())];
+        let packed = in_order(unknown, next, longest, rows);
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
-        let rows = Rows::new(packed, &tokens, lengths, row_length);
+        let rows = Rows::new(packed, &tokens, lengths, longest);
         write(&mut writer, &target, &capture, rows, lengths)?;
         progress.set(next as u64, "samples");
     }
-    let written = writer.finish()?;
-    let shards = written.into_iter();
-    context
-        .run
-        .remember(shards.map(|(file, sha256)| (folder.join(file), sha256)))?;
+    let shards = writer.finish()?.into_iter();
+    let shards = shards.map(|(file, sha256)| (folder.join(file), sha256));
+    context.run.remember(shards)?;
     progress.finish(format!("{} samples", share.end - share.first));
     let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({
@@ -106,6 +96,20 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "known": taken,
         "tokens_per_second": done as f64 / started.elapsed().as_secs_f64().max(1e-9),
     }))
+}
+
+/// Adds a sample of these tokens and this loss mask, with features that are known.
+fn push(
+    writer: &mut FeatureWriter,
+    (tokens, loss_mask): (&[u32], &[u8]),
+    found: &Bits,
+) -> Result<()> {
+    Ok(writer.push(&StoredSample {
+        tokens,
+        loss_mask,
+        captured: &found.captured,
+        last: &found.last,
+    })?)
 }
 
 /// Rows filled with the samples from `first` on, one after the other.

@@ -58,11 +58,7 @@ impl StageContext<'_> {
                     None => continue,
                 },
                 Input::KnownFeatures => {
-                    let features = &self.recipe.features;
-                    for folder in features.from.iter().chain(&features.imported) {
-                        let hash = self.run.sha256(&folder.join("features.json"))?;
-                        inputs.insert(format!("the features `{}`", folder.display()), hash);
-                    }
+                    inputs.extend(self.known_features()?);
                     continue;
                 }
                 Input::Start => match &self.recipe.start {
@@ -84,6 +80,17 @@ impl StageContext<'_> {
             inputs.insert(name, hash);
         }
         Ok(inputs)
+    }
+
+    /// SHA-256 of what says which features are in the folders that the recipe names.
+    fn known_features(&self) -> Result<Inputs> {
+        let features = &self.recipe.features;
+        let folders = features.from.iter().chain(&features.imported);
+        let each = folders.map(|folder| {
+            let hash = self.run.sha256(&folder.join("features.json"))?;
+            Ok((format!("the features `{}`", folder.display()), hash))
+        });
+        each.collect()
     }
 
     /// SHA-256 of the prompt sets that the recipe names, and of what makes them tokens; nothing where it names none.

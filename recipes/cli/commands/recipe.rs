@@ -62,6 +62,20 @@ fn key_value(given: &str) -> Result<String, String> {
     }
 }
 
+/// Prints what would run. Fails where it would be refused.
+fn show_plan(asked: &Asked, as_json: bool) -> Result<()> {
+    let plan = plan::plan(asked)?;
+    if as_json {
+        print_json(&plan.json)?;
+    } else {
+        print(plan.text)?;
+    }
+    match plan.refusal {
+        Some(refusal) => Err(refusal.context("the run would be refused")),
+        None => Ok(()),
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: &RecipeArguments) -> Result<()> {
     let recipe = read_file(&arguments.file, &arguments.overrides)?;
@@ -82,16 +96,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         device: name,
     };
     if arguments.plan {
-        let plan = plan::plan(&asked)?;
-        if arguments.json {
-            print_json(&plan.json)?;
-        } else {
-            print(plan.text)?;
-        }
-        return match plan.refusal {
-            Some(refusal) => Err(refusal.context("the run would be refused")),
-            None => Ok(()),
-        };
+        return show_plan(&asked, arguments.json);
     }
     asked.check()?;
     let device = device::device(name)?;

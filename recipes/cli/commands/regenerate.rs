@@ -55,20 +55,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         ));
         progress.set(job.finished(), "");
     }
-    let work = Work {
-        // The decoder takes one conversation at a time, with all cores.
-        concurrency: arguments
-            .target
-            .as_ref()
-            .map_or(arguments.concurrency.into(), |_| 1),
-        retry: Retry {
-            retries: arguments.retries,
-            first: PAUSES[0],
-            longest: PAUSES[1],
-        },
-        requests_per_second: arguments.requests_per_second,
-        interrupted: &interrupted,
-    };
+    let work = work(arguments);
     let mut shown = |done, failed| match failed {
         0 => progress.set(done, ""),
         _ => progress.set(done, format!("{failed} failed")),
@@ -93,6 +80,22 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     }
 }
 
+/// How the answerer is asked.
+fn work(arguments: &RegenerateArguments) -> Work<'static> {
+    let target = arguments.target.as_ref();
+    Work {
+        // The decoder takes one conversation at a time, with all cores.
+        concurrency: target.map_or(arguments.concurrency.into(), |_| 1),
+        retry: Retry {
+            retries: arguments.retries,
+            first: PAUSES[0],
+            longest: PAUSES[1],
+        },
+        requests_per_second: arguments.requests_per_second,
+        interrupted: &interrupted,
+    }
+}
+
 /// An error with what to do about it.
 fn advised(error: Error) -> anyhow::Error {
     match &error {
@@ -105,9 +108,9 @@ fn advised(error: Error) -> anyhow::Error {
 
 /// What answers.
 enum Answerer {
-    Server(Server),
-    Target(TargetAnswers),
-    Capturing(CapturedAnswers),
+    Server(Box<Server>),
+    Target(Box<TargetAnswers>),
+    Capturing(Box<CapturedAnswers>),
 }
 
 impl Answerer {
@@ -116,7 +119,7 @@ impl Answerer {
         if let (Some(folder), Some(recipe)) = (&arguments.capture, &arguments.recipe) {
             let answers = CapturedAnswers::open(arguments, recipe, folder, output)?;
             let settings = answers.settings();
-            return Ok((Self::Capturing(answers), settings));
+            return Ok((Self::Capturing(Box::new(answers)), settings));
         }
         match (&arguments.server, &arguments.target) {
             (Some(url), _) => {
@@ -125,12 +128,12 @@ impl Answerer {
                 settings.insert("model".into(), server.model().into());
                 settings.extend(server.body().clone());
                 settings.insert("seed".into(), json!(arguments.seed));
-                Ok((Self::Server(server), settings))
+                Ok((Self::Server(Box::new(server)), settings))
             }
             (None, Some(target)) => {
                 let answers = TargetAnswers::open(arguments, target)?;
                 let settings = answers.settings()?;
-                Ok((Self::Target(answers), settings))
+                Ok((Self::Target(Box::new(answers)), settings))
             }
             (None, None) => {
                 Err(Misuse("expected `--server`, `--target` or `--capture`".into()).into())
@@ -140,9 +143,9 @@ impl Answerer {
 
     fn answers(&self) -> &dyn Answers {
         match self {
-            Self::Server(server) => server,
-            Self::Target(target) => target,
-            Self::Capturing(answers) => answers,
+            Self::Server(server) => server.as_ref(),
+            Self::Target(target) => target.as_ref(),
+            Self::Capturing(answers) => answers.as_ref(),
         }
     }
 }

@@ -83,7 +83,7 @@ fn fit(place: usize, layer: usize, distances: Vec<f64>) -> Result<LayerFit> {
         .enumerate()
         .min_by(|a, b| a.1.total_cmp(b.1));
     let (best, least) = best.context("there is no layer")?;
-    if best != layer || !(distance <= MOST_DISTANCE) {
+    if best != layer || distance.is_nan() || distance > MOST_DISTANCE {
         bail!(
             "hidden states of slot {place}: expected the output of layer {layer} (vLLM's id {}), found states that are {distance:.2} of their \
              size away from it; layer {best} (id {}) fits best, {least:.2} away",

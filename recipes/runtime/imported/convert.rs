@@ -337,8 +337,8 @@ fn check_normed(number: usize, made: &Bits, normed: &[u16]) -> Result<()> {
     let mut pairs = made.last.iter().zip(normed);
     let is_apart = |&(made, found): &(&u16, &u16)| {
         let (made, found) = (value(*made), value(*found));
-        // Not a number is apart, too.
-        !((made - found).abs() <= MOST_APART * made.abs() + slack)
+        let apart = (made - found).abs();
+        apart.is_nan() || apart > MOST_APART * made.abs() + slack
     };
     match pairs.find(is_apart) {
         None => Ok(()),

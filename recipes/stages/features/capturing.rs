@@ -59,6 +59,11 @@ impl Sink<'_> {
     }
 }
 
+/// Puts a text into words.
+type Ask<'a> = dyn Fn(usize) -> Asked + Sync + 'a;
+/// Says which of a text's tokens are trained on.
+type Mask<'a> = dyn Fn(usize, &[u32]) -> Vec<u8> + 'a;
+
 /// Texts of which features are written.
 pub struct Texts<'a> {
     /// What the user is told that they are.
@@ -68,9 +73,9 @@ pub struct Texts<'a> {
     /// Fingerprint of all that decides what they are.
     pub fingerprint: String,
     /// Puts one into words.
-    pub ask: Box<dyn Fn(usize) -> Asked + Sync + 'a>,
+    pub ask: Box<Ask<'a>>,
     /// Says which of all its tokens are trained on.
-    pub mask: Box<dyn Fn(usize, &[u32]) -> Vec<u8> + 'a>,
+    pub mask: Box<Mask<'a>>,
     /// Whether they may be among those of `features.from`.
     pub may_be_known: bool,
 }
@@ -95,17 +100,7 @@ impl<'a> Capturing<'a> {
     pub fn write(&mut self, folder: &Path, texts: Texts) -> Result<[usize; 2]> {
         let context = self.context;
         let header = self.header(texts.fingerprint.clone())?;
-        let known = match texts.may_be_known {
-            true => &context.recipe.features.from[..],
-            false => &[],
-        };
-        let known = Known::open(
-            known,
-            &header,
-            &context.target_folder()?,
-            context.recipe.data.max_length,
-        )
-        .context("`features.from`")?;
+        let known = self.known(&header, texts.may_be_known)?;
         let share = context.array.share(texts.count);
         let end = share.end as usize;
         if share.is_empty() {
@@ -136,13 +131,8 @@ impl<'a> Capturing<'a> {
             Ok(())
         };
         let ask = |place: usize| (texts.ask)(missing[place]);
-        let shares = capture(
-            &servers.servers,
-            0..missing.len(),
-            &servers.pace,
-            &ask,
-            &mut take,
-        );
+        let places = 0..missing.len();
+        let shares = capture(&servers.servers, places, &servers.pace, &ask, &mut take);
         let shares = shares.and_then(|shares| sink.known_until(end).map(|()| shares));
         let shares = match shares {
             Ok(shares) => shares,
@@ -159,6 +149,18 @@ impl<'a> Capturing<'a> {
             sum.add(&share);
         }
         Ok([first, end - first - missing.len()])
+    }
+
+    /// Features that are there already, of texts that may be among them.
+    fn known(&self, header: &FeatureHeader, may_be_known: bool) -> Result<Known> {
+        let recipe = self.context.recipe;
+        let folders = match may_be_known {
+            true => &recipe.features.from[..],
+            false => &[],
+        };
+        let target = self.context.target_folder()?;
+        let known = Known::open(folders, header, &target, recipe.data.max_length);
+        known.context("`features.from`")
     }
 
     /// What features of texts with this fingerprint are of.

@@ -67,15 +67,8 @@ impl CapturedAnswers {
                 target.display()
             );
         };
-        let layers = recipe.method.capture(&target::spec(&target)?)?;
-        let device = device::device("cpu")?;
-        let parts = load_parts(
-            &target,
-            &device,
-            device::target_dtype(TargetType::Auto, "cpu"),
-        )?;
+        let mut servers = servers(&recipe, &target)?;
         let model = ModelFolder::open_some(&target, &|_| false)?;
-        let mut servers = Servers::connect(&recipe.target, &recipe.features, layers, parts)?;
         let sampling = sampling(
             model.generation_config(),
             arguments.temperature,
@@ -214,6 +207,15 @@ impl Answers for CapturedAnswers {
             written: Some(Written { prompt, answer }),
         })
     }
+}
+
+/// The servers that a recipe names, for the layers that its drafters read of the target in a folder.
+fn servers(recipe: &ResolvedRecipe, target: &Path) -> Result<Servers> {
+    let layers = recipe.method.capture(&target::spec(target)?)?;
+    let device = device::device("cpu")?;
+    let dtype = device::target_dtype(TargetType::Auto, "cpu");
+    let parts = load_parts(target, &device, dtype)?;
+    Servers::connect(&recipe.target, &recipe.features, layers, parts)
 }
 
 /// The folder of a recipe's target; of its weights what a drafter shares.
