@@ -16,6 +16,9 @@ use crate::runtime::capture::proof::{LastState, check_norms};
 const LEAST_PLACES: usize = 16;
 /// Standard errors that chance does not reach.
 const BEYOND_CHANCE: f64 = 5.0;
+/// Nats by which tokens that go with their states are likelier than tokens from elsewhere, at least. Places of one text are not
+/// independent, so that standard errors alone are too small; states of another model come to a few tenths.
+const LEAST_NATS: f64 = 0.5;
 /// Share of the texts' tokens that are the likeliest, from which that alone is beyond chance: texts may say one thing over and
 /// over.
 const MOSTLY: f64 = 0.5;
@@ -106,7 +109,10 @@ fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
         let hits_more = standard_errors(&fit.hits, &said.hits) > TELLS_ERRORS;
         hits_more || (is_likelier && mean(&fit.likely) - mean(&said.likely) > TELLS)
     };
-    let is_beyond = |fit: &Fit| fit.beyond_chance() > BEYOND_CHANCE || fit.likeliest() > MOSTLY;
+    let is_beyond = |fit: &Fit| {
+        let nats = fit.report(slots).surprise_by_chance - fit.surprise();
+        (fit.beyond_chance() > BEYOND_CHANCE && nats > LEAST_NATS) || fit.likeliest() > MOSTLY
+    };
     let numbers = |fit: &Fit| {
         let report = fit.report(slots);
         format!(
