@@ -10,11 +10,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
 use spectrain_checkpoints::{DType, NamedTensor};
 
 use super::layout::{
-    ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside,
+    ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside, read_json,
 };
 use crate::error::{Error, Result};
 
@@ -235,13 +234,7 @@ impl Shard {
 }
 
 fn manifest(path: &Path) -> Result<Manifest> {
-    let bytes = fs::metadata(path).map_err(|source| Error::read(path, source))?;
-    if bytes.len() > LONGEST_MANIFEST {
-        let most = format!("at most {LONGEST_MANIFEST}");
-        return Err(Error::altered(path, "bytes", most, bytes.len()));
-    }
-    let text = fs::read(path).map_err(|source| Error::read(path, source))?;
-    let value: Value = serde_json::from_slice(&text).map_err(|source| Error::read(path, source))?;
+    let value = read_json(path, LONGEST_MANIFEST)?;
     for (key, expected) in FIXED {
         let found = value[key].to_string();
         if found != expected {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use serde_json::Value;
 use spectrain_checkpoints::{Mismatch, NamedTensor, regular};
 
 use crate::error::{Error, Result};
@@ -103,6 +104,17 @@ pub(super) fn inside(folder: &Path, name: &str) -> Result<PathBuf> {
         return Err(outside(&format!("a link, `{name}`, that leads out of it")));
     }
     Ok(path)
+}
+
+/// A JSON file of at most so many bytes.
+pub(super) fn read_json(path: &Path, most: u64) -> Result<Value> {
+    let bytes = fs::metadata(path).map_err(|source| Error::read(path, source))?;
+    if bytes.len() > most {
+        let expected = format!("at most {most}");
+        return Err(Error::altered(path, "bytes", expected, bytes.len()));
+    }
+    let text = fs::read(path).map_err(|source| Error::read(path, source))?;
+    serde_json::from_slice(&text).map_err(|source| Error::read(path, source))
 }
 
 /// Numbers as tokens; nothing where one of them is none.

@@ -1,6 +1,6 @@
 //! Rows of tokens as Hugging Face's `datasets` saves them to a disk: streams of Arrow, which `state.json` lists.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
@@ -9,9 +9,8 @@ use arrow::datatypes::{
     UInt64Type,
 };
 use arrow::ipc::reader::StreamDecoder;
-use serde_json::Value;
 
-use super::layout::{ForeignText, as_mask, as_tokens, inside};
+use super::layout::{ForeignText, as_mask, as_tokens, inside, read_json};
 use crate::contained::contained;
 use crate::error::{Error, Result};
 use crate::features::map_file;
@@ -104,14 +103,7 @@ impl Rows {
 /// The files of rows in a folder, in their order.
 fn files(folder: &Path) -> Result<Vec<String>> {
     let path = inside(folder, STATE)?;
-    let bytes = fs::metadata(&path).map_err(|source| Error::read(&path, source))?;
-    if bytes.len() > LONGEST_STATE {
-        let most = format!("at most {LONGEST_STATE}");
-        return Err(Error::altered(&path, "bytes", most, bytes.len()));
-    }
-    let text = fs::read(&path).map_err(|source| Error::read(&path, source))?;
-    let state: Value =
-        serde_json::from_slice(&text).map_err(|source| Error::read(&path, source))?;
+    let state = read_json(&path, LONGEST_STATE)?;
     if state["_indices_files"]
         .as_array()
         .is_some_and(|files| !files.is_empty())

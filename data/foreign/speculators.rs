@@ -16,7 +16,7 @@ use spectrain_checkpoints::folder::TensorFile;
 use spectrain_checkpoints::{DType, NamedTensor};
 
 use super::layout::{
-    ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside,
+    ForeignFeatures, ForeignStates, ForeignText, SaidLayers, as_mask, as_tokens, inside, read_json,
 };
 use super::rows::{Rows, STATE};
 use crate::durable::{self, PendingFile};
@@ -26,6 +26,8 @@ use crate::error::{Error, Result};
 pub const LAYERS: &str = "layers.json";
 /// The tensor with the last hidden state after the norm, which this program writes: what others read is before it.
 pub const LAST_NORMED: &str = "last_hidden_state_normed";
+/// Bytes of that file, at most.
+const LONGEST_LAYERS: u64 = 16 << 20;
 /// Where speculators puts states in the folder of the rows.
 const STATES: &str = "hidden_states";
 
@@ -227,8 +229,7 @@ fn check_numbers(folder: &Path, files: &[(Option<usize>, String)], rows: usize) 
 /// What a folder says of its layers.
 fn said(folder: &Path) -> Result<SaidLayers> {
     let path = inside(folder, LAYERS)?;
-    let text = fs::read(&path).map_err(|source| Error::read(&path, source))?;
-    let read: Value = serde_json::from_slice(&text).map_err(|source| Error::read(&path, source))?;
+    let read = read_json(&path, LONGEST_LAYERS)?;
     let ids = read["layer_ids"].as_array().map(|ids| {
         let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
         ids.iter().map(id).collect::<Option<Vec<u32>>>()

@@ -1,9 +1,6 @@
 //! A text of the target's own, and what the target made of it.
 use burn::prelude::*;
-use burn::tensor::DType;
-use spectrain_models::{
-    Caches, Capture, Features, Linear, LogitRows, Pass, SoftCap, Target, TargetParts, chain,
-};
+use spectrain_models::{Caches, Capture, Features, LogitRows, Pass, Target, TargetParts, chain};
 
 use crate::error::Result;
 use crate::verify::rows::most_likely;
@@ -61,9 +58,9 @@ impl OwnText {
 /// The target's logits, or what its head makes them from where they are wanted: those of a long answer are large.
 #[derive(Debug, Clone)]
 pub struct Judges {
-    /// The logits, `[rows, vocab]`; with a head, last hidden states after the final norm, `[rows, d_model]`.
+    /// The logits, `[rows, vocab]`; with a target, last hidden states after the final norm, `[rows, d_model]`.
     rows: Tensor<2>,
-    head: Option<(Linear, SoftCap)>,
+    target: Option<TargetParts>,
 }
 
 impl Judges {
@@ -71,7 +68,7 @@ impl Judges {
     pub fn of_states(states: Tensor<2>, target: &TargetParts) -> Self {
         Self {
             rows: states,
-            head: Some((target.lm_head.clone(), target.soft_cap)),
+            target: Some(target.clone()),
         }
     }
 
@@ -85,8 +82,8 @@ impl Judges {
         let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
         let indices = Tensor::<1, Int>::from_ints(indices.as_slice(), &self.rows.device());
         let found = self.rows.clone().select(0, indices);
-        match &self.head {
-            Some((head, soft_cap)) => soft_cap.of(head.forward(found).cast(DType::F32)),
+        match &self.target {
+            Some(target) => target.logits(found),
             None => found,
         }
     }
@@ -97,7 +94,7 @@ impl From<Tensor<2>> for Judges {
     fn from(logits: Tensor<2>) -> Self {
         Self {
             rows: logits,
-            head: None,
+            target: None,
         }
     }
 }

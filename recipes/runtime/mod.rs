@@ -4,6 +4,7 @@
 pub mod bench;
 pub(crate) mod bf16;
 pub mod capture;
+pub(crate) mod columns;
 mod contenders;
 mod conversation;
 pub mod decoded;

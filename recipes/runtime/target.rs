@@ -49,8 +49,8 @@ pub fn sha256(folder: &Path) -> Result<String> {
 
 /// Whether a hash is that of the target in a folder: of all of it, or of what a drafter shares of it.
 pub fn is_of(folder: &Path, sha256: &str) -> Result<bool> {
-    let parts = || HashMemory::default().of_all(&part_files(folder)?);
-    Ok(self::sha256(folder)? == sha256 || parts()? == sha256)
+    let parts = HashMemory::default().of_all(&part_files(folder)?)?;
+    Ok(parts == sha256 || self::sha256(folder)? == sha256)
 }
 
 /// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.

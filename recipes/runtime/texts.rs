@@ -4,16 +4,13 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use burn::prelude::*;
-use burn::tensor::{DType, TensorData};
+use burn::tensor::DType;
 use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
 use spectrain_eval::{Judges, OwnText};
 use spectrain_models::{Capture, Features, TargetParts};
 
-/// Where each of the `wanted` layers stands among the stored ones; `None` where one is missing.
-pub fn columns(wanted: &[usize], stored: &[usize]) -> Option<Vec<usize>> {
-    let column = |layer| stored.iter().position(|found| found == layer);
-    wanted.iter().map(column).collect()
-}
+use crate::runtime::bf16::tensor_of;
+use crate::runtime::columns::{columns, pick};
 
 /// Stored features, read for one drafter.
 pub struct StoredTexts<'a> {
@@ -117,23 +114,16 @@ impl<'a> StoredTexts<'a> {
         let header = self.shards.header();
         let (seq, d_model) = (stored.tokens.len(), header.d_model);
         let tensor = |bits: &[u16], width: usize| {
-            let bytes = bits.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
-            let data = TensorData::from_bytes_vec(bytes, vec![1, seq, width], DType::BF16);
-            Tensor::<3>::from_data(data, (&self.device, DType::BF16)).cast(self.compute)
+            tensor_of(bits, [1, seq, width], &self.device).cast(self.compute)
         };
-        let layer = |&column: &usize| {
-            let rows = stored
-                .captured
-                .chunks(header.captured_layers.len() * d_model);
-            let of_layer = rows.flat_map(|row| &row[column * d_model..(column + 1) * d_model]);
-            tensor(&of_layer.copied().collect::<Vec<_>>(), d_model)
-        };
-        let captured: Vec<_> = self.columns.iter().map(layer).collect();
+        let width = self.columns.len() * d_model;
+        let layers = header.captured_layers.len();
+        let captured = pick(stored.captured, layers, &self.columns, d_model);
         Features {
             captured: if captured.is_empty() {
                 Tensor::zeros([1, seq, 0], (&self.device, self.compute))
             } else {
-                Tensor::cat(captured, 2)
+                tensor(&captured, width)
             },
             last: tensor(stored.last, d_model),
         }

@@ -62,6 +62,13 @@ impl StageContext<'_> {
         })
     }
 
+    /// Closes a folder of features that is whole, and remembers the hashes of its files.
+    pub fn finish_features(&self, writer: FeatureWriter, folder: &Path) -> Result<()> {
+        let written = writer.finish()?.into_iter();
+        self.run
+            .remember(written.map(|(file, sha256)| (folder.join(file), sha256)))
+    }
+
     /// The target's folder: made by `synthetic`, given, or downloaded now.
     pub fn target_folder(&self) -> Result<PathBuf> {
         match self.recipe.model() {

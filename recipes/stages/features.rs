@@ -15,7 +15,6 @@ use self::header::header;
 use self::known::Known;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
-use crate::runtime::capture::stored::Bits;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
@@ -72,22 +71,19 @@ fn computed(context: &StageContext) -> Result<Value> {
         }
         let sample = tokens.get(next);
         if let Some(found) = known.of(sample.tokens) {
-            push(&mut writer, (sample.tokens, sample.loss_mask), &found)?;
+            writer.push(&found.sample(sample.tokens, sample.loss_mask))?;
             next += 1;
             taken += 1;
             continue;
         }
-        let end = (next..lengths.len()).find(|&sample| known.has(tokens.get(sample).tokens));
-        let unknown = &lengths[..end.unwrap_or(lengths.len())];
-        let packed = in_order(unknown, next, longest, rows);
+        let is_known = |sample: usize| known.has(tokens.get(sample).tokens);
+        let packed = in_order(lengths, next, [longest, rows], &is_known);
         next += packed.rows.iter().map(Vec::len).sum::<usize>();
         let rows = Rows::new(packed, &tokens, lengths, longest);
         write(&mut writer, &target, &capture, rows, lengths)?;
         progress.set(next as u64, "samples");
     }
-    let shards = writer.finish()?.into_iter();
-    let shards = shards.map(|(file, sha256)| (folder.join(file), sha256));
-    context.run.remember(shards)?;
+    context.finish_features(writer, &folder)?;
     progress.finish(format!("{} samples", share.end - share.first));
     let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({
@@ -98,25 +94,19 @@ fn computed(context: &StageContext) -> Result<Value> {
     }))
 }
 
-/// Adds a sample of these tokens and this loss mask, with features that are known.
-fn push(
-    writer: &mut FeatureWriter,
-    (tokens, loss_mask): (&[u32], &[u8]),
-    found: &Bits,
-) -> Result<()> {
-    Ok(writer.push(&StoredSample {
-        tokens,
-        loss_mask,
-        captured: &found.captured,
-        last: &found.last,
-    })?)
-}
-
-/// Rows filled with the samples from `first` on, one after the other.
-fn in_order(lengths: &[usize], first: usize, row_length: usize, rows: usize) -> PackedBatch {
+/// Rows filled with the samples from `first` on, one after the other, up to a later one that is known.
+fn in_order(
+    lengths: &[usize],
+    first: usize,
+    [row_length, rows]: [usize; 2],
+    is_known: &dyn Fn(usize) -> bool,
+) -> PackedBatch {
     let mut packed = vec![Vec::new()];
     let mut filled = 0;
     for (sample, &length) in lengths.iter().enumerate().skip(first) {
+        if sample > first && is_known(sample) {
+            break;
+        }
         if filled + length > row_length {
             if packed.len() == rows {
                 break;

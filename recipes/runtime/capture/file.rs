@@ -57,28 +57,26 @@ pub struct HiddenStates {
     pub states: NamedTensor,
 }
 
-impl HiddenStates {
-    /// States of one slot, `[tokens, d_model]`, f32; only they go to the device.
-    ///
-    /// # Panics
-    /// There are not as many slots.
-    pub fn slot(&self, slot: usize, device: &Device) -> Tensor<2> {
-        let [tokens, slots, d_model] = [0, 1, 2].map(|axis| self.states.shape[axis]);
-        assert!(slot < slots, "slot {slot} of {slots}");
-        let of_slot = self.states.bytes.chunks(d_model * self.states.dtype.size());
-        let states = NamedTensor {
-            name: self.states.name.clone(),
-            dtype: self.states.dtype,
-            shape: vec![tokens, d_model],
-            bytes: of_slot
-                .skip(slot)
-                .step_by(slots)
-                .flatten()
-                .copied()
-                .collect(),
-        };
-        tensor_from::<2>(states, device).cast(burn::tensor::DType::F32)
-    }
+/// One slot of states `[tokens, slots, d_model]`: `[tokens, d_model]`, f32. Only they go to the device.
+///
+/// # Panics
+/// There are not as many slots.
+pub fn slot(states: &NamedTensor, slot: usize, device: &Device) -> Tensor<2> {
+    let [tokens, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
+    assert!(slot < slots, "slot {slot} of {slots}");
+    let of_slot = states.bytes.chunks(d_model * states.dtype.size());
+    let states = NamedTensor {
+        name: states.name.clone(),
+        dtype: states.dtype,
+        shape: vec![tokens, d_model],
+        bytes: of_slot
+            .skip(slot)
+            .step_by(slots)
+            .flatten()
+            .copied()
+            .collect(),
+    };
+    tensor_from::<2>(states, device).cast(burn::tensor::DType::F32)
 }
 
 /// Reads and deletes the file at `path`, once its writer has let go of the lock beside it. It may have `tokens` tokens of `slots`

@@ -7,6 +7,7 @@ use spectrain_checkpoints::DType;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Capture, Layout, Target as _, TargetParts, Transformer, load_first_layers};
 
+use super::file::slot;
 use super::server::Captured;
 use crate::runtime::sizes::{body_parameters, idle_parameters};
 
@@ -26,53 +27,63 @@ pub struct LayerFit {
     pub distance: f64,
 }
 
-/// Compares slots with what the first layers compute here; none where these are not here, not of a known architecture, or too large.
-///
-/// # Errors
-/// A slot is of another layer; the message says which one fits better.
-pub fn check_layers(
-    samples: &[Captured],
-    layers: &Capture,
-    target: &TargetParts,
-) -> Result<Vec<LayerFit>> {
-    let spec = &target.spec;
-    let weight = target.lm_head.weight.val();
-    let dtype = match weight.dtype() {
-        burn::tensor::DType::BF16 => DType::BF16,
-        _ => DType::F32,
-    };
-    let all = body_parameters(spec) + idle_parameters(spec);
-    let of_layer = all / spec.layers.max(1) as u64 * dtype.size() as u64;
-    // One layer more than the last that is compared tells a slot that is a layer late.
-    let fits = |layer: &&usize| of_layer * (**layer as u64 + 2) <= MOST_BYTES;
-    let compared: Vec<usize> = layers.layers.iter().take_while(fits).copied().collect();
-    let (Some(last), Some(folder)) = (compared.last(), &target.folder) else {
-        return Ok(Vec::new());
-    };
-    let count = (last + 2).min(spec.layers);
-    let Ok(model) = load_first_layers(folder, count, &weight.device(), dtype) else {
-        return Ok(Vec::new());
-    };
-    let mut distances = vec![vec![Vec::new(); count]; compared.len()];
-    for sample in samples {
-        let computed = computed(&model, sample, count);
-        let tokens = computed[0].dims()[0];
-        for (place, distances) in distances.iter_mut().enumerate() {
-            let captured = sample
-                .states
-                .slot(place, &weight.device())
-                .narrow(0, 0, tokens);
-            for (computed, distances) in computed.iter().zip(distances) {
-                distances.extend(relative(captured.clone(), computed.clone()));
+/// The first layers of a target, computed here to tell what was captured.
+pub struct FirstLayers {
+    model: Transformer,
+    /// How many there are.
+    count: usize,
+    /// The captured layers that are among them.
+    compared: Vec<usize>,
+}
+
+impl FirstLayers {
+    /// As many as it takes to compare the captured `layers`; none where they are not here, not of a known architecture, or too large.
+    pub fn load(layers: &Capture, target: &TargetParts) -> Option<Self> {
+        let spec = &target.spec;
+        let weight = target.lm_head.weight.val();
+        let dtype = match weight.dtype() {
+            burn::tensor::DType::BF16 => DType::BF16,
+            _ => DType::F32,
+        };
+        let all = body_parameters(spec) + idle_parameters(spec);
+        let of_layer = all / spec.layers.max(1) as u64 * dtype.size() as u64;
+        // One layer more than the last that is compared tells a slot that is a layer late.
+        let fits = |layer: &&usize| of_layer * (**layer as u64 + 2) <= MOST_BYTES;
+        let compared: Vec<usize> = layers.layers.iter().take_while(fits).copied().collect();
+        let count = (compared.last()? + 2).min(spec.layers);
+        let folder = target.folder.as_ref()?;
+        let model = load_first_layers(folder, count, &weight.device(), dtype).ok()?;
+        Some(Self {
+            model,
+            count,
+            compared,
+        })
+    }
+
+    /// Compares the slots of samples with what they compute.
+    ///
+    /// # Errors
+    /// A slot is of another layer; the message says which one fits better.
+    pub fn compare(&self, samples: &[Captured]) -> Result<Vec<LayerFit>> {
+        let mut distances = vec![vec![Vec::new(); self.count]; self.compared.len()];
+        for sample in samples {
+            let computed = computed(&self.model, sample, self.count);
+            let tokens = computed[0].dims()[0];
+            for (place, distances) in distances.iter_mut().enumerate() {
+                let captured = slot(&sample.states.states, place, &self.model.device());
+                let captured = captured.narrow(0, 0, tokens);
+                for (computed, distances) in computed.iter().zip(distances) {
+                    distances.extend(relative(captured.clone(), computed.clone()));
+                }
             }
         }
+        let medians = distances
+            .into_iter()
+            .map(|of_slot| of_slot.into_iter().map(median).collect());
+        let fits = self.compared.iter().zip(medians).enumerate();
+        fits.map(|(place, (&layer, medians))| fit(place, layer, medians))
+            .collect()
     }
-    let medians = distances
-        .into_iter()
-        .map(|of_slot| of_slot.into_iter().map(median).collect());
-    let fits = compared.iter().zip(medians).enumerate();
-    fits.map(|(place, (&layer, medians))| fit(place, layer, medians))
-        .collect()
 }
 
 /// How well the slot at `place` fits its layer, of the distances from each layer.

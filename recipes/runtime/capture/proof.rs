@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::TargetParts;
 use spectrain_models::weights::host_f32;
 
+use super::file::slot;
 use super::layers::LayerFit;
 use super::server::{Captured, Place};
 
@@ -72,7 +73,7 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
     for slot_number in 0..slots {
         let norms: Vec<f64> = samples
             .iter()
-            .flat_map(|sample| norms(&sample.states.slot(slot_number, &device)))
+            .flat_map(|sample| norms(&slot(&sample.states.states, slot_number, &device)))
             .collect();
         median_norms.push(check_norms(slot_number, norms)?);
     }
@@ -168,7 +169,7 @@ impl Compared {
         device: &Device,
     ) {
         let slots = sample.states.states.shape[1];
-        let states = sample.states.slot(slots - 1, device);
+        let states = slot(&sample.states.states, slots - 1, device);
         let last = match last_state {
             LastState::BeforeNorm => target.norm.forward(states),
             LastState::AfterNorm => states,

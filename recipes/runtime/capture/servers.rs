@@ -13,7 +13,7 @@ use crate::errors::Misuse;
 use crate::recipe::tables::{FeaturesTable, TargetTable};
 use crate::runtime::capture::file::SharedFolder;
 use crate::runtime::capture::in_order::Pace;
-use crate::runtime::capture::layers::check_layers;
+use crate::runtime::capture::layers::FirstLayers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
 use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings, Captured};
 use crate::runtime::interruption::interrupted;
@@ -130,6 +130,7 @@ impl Servers {
     /// A server has another model or other states than it says, or gives the last state in another form than the others; or none
     /// answers.
     pub fn prove(&mut self, texts: &[Vec<u32>], output: Output) -> Result<()> {
+        let first_layers = FirstLayers::load(&self.layers, &self.target);
         let (mut answering, mut silent) = (Vec::new(), Vec::new());
         for server in std::mem::take(&mut self.servers) {
             let named = || format!("the server `{}`", server.url());
@@ -142,7 +143,9 @@ impl Servers {
                 Err(Failure::Lasting { reason }) => bail!("{}: {reason}", named()),
             };
             let mut proof = prove(&found, &self.target).with_context(named)?;
-            proof.layers = check_layers(&found, &self.layers, &self.target).with_context(named)?;
+            if let Some(first) = &first_layers {
+                proof.layers = first.compare(&found).with_context(named)?;
+            }
             tell(&proof, server.url(), self.layers.layers.len(), output);
             self.proofs.push(proof);
             answering.push(server);

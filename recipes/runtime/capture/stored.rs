@@ -2,11 +2,13 @@
 
 use anyhow::{Result, bail};
 use spectrain_checkpoints::DType;
+use spectrain_data::features::StoredSample;
 use spectrain_models::TargetParts;
 
+use super::file::slot;
 use super::proof::LastState;
 use super::server::Captured;
-use crate::runtime::bf16::{bits_of, words};
+use crate::runtime::bf16::{bits_of, no_number, words};
 
 /// Bits of bf16, as features are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,20 @@ pub struct Bits {
     pub last: Vec<u16>,
 }
 
-/// The states of a sample, zeros for the last token of an answer, behind which nothing is drafted; `target` makes the last one what its head reads.
+impl Bits {
+    /// A sample of these tokens and this loss mask, with these states.
+    pub fn sample<'a>(&'a self, tokens: &'a [u32], loss_mask: &'a [u8]) -> StoredSample<'a> {
+        StoredSample {
+            tokens,
+            loss_mask,
+            captured: &self.captured,
+            last: &self.last,
+        }
+    }
+}
+
+/// The states of a sample, zeros for the last token of an answer, behind which nothing is drafted; `target` makes the last one what
+/// its head reads.
 ///
 /// # Errors
 /// A number is infinite or none.
@@ -28,8 +43,7 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
     debug_assert!(tokens <= captured.tokens.len());
     let rounded = states.clone().cast(DType::BF16)?;
     let rounded: Vec<u16> = words(&rounded.bytes);
-    // All bits of the exponent set: infinite, or no number.
-    if let Some(at) = rounded.iter().position(|bits| bits & 0x7f80 == 0x7f80) {
+    if let Some(at) = no_number(&rounded) {
         bail!(
             "hidden states: expected numbers, found one that is none at token {}",
             at / (slots * d_model)
@@ -47,7 +61,7 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
     if last_state == LastState::BeforeNorm {
         // Normed in the server's own precision, and rounded once.
         let device = target.norm.weight.val().device();
-        let states = captured.states.slot(slots - 1, &device);
+        let states = slot(states, slots - 1, &device);
         last = bits_of(target.norm.forward(states));
     }
     let all = captured.tokens.len();

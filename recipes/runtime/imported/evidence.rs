@@ -6,6 +6,8 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, tensor_from};
 use spectrain_models::{TargetParts, argmax};
 
+use crate::runtime::bf16::no_number;
+use crate::runtime::capture::file::slot;
 use crate::runtime::capture::proof::norms;
 
 /// Places that are looked at, at most.
@@ -94,8 +96,7 @@ impl Places {
     /// What the head makes of states that are said to be normed, `[places, d_model]`, at each of [`SHARPNESSES`].
     pub(super) fn likely(&self, normed: Tensor<2>, target: &TargetParts) -> Vec<Likely> {
         let weight = target.lm_head.weight.val().dtype();
-        let logits = target.lm_head.forward(normed.cast(weight));
-        let logits = logits.cast(burn::tensor::DType::F32);
+        let logits = target.logits(normed.cast(weight));
         let vocab = logits.dims()[1];
         let host = host_f32(logits);
         let rows: Vec<&[f32]> = host.chunks(vocab).collect();
@@ -209,18 +210,13 @@ pub(super) fn standard_errors(one: &[f64], two: &[f64]) -> f64 {
 
 /// The norms of all states of a slot.
 pub(super) fn all_norms(samples: &[Sample], slot: usize, device: &Device) -> Vec<f64> {
-    let of_sample = |sample: &Sample| {
-        let states = tensor_from::<3>(sample.states.clone(), device);
-        let [tokens, _, d_model] = states.dims();
-        let states = states.cast(burn::tensor::DType::F32).narrow(1, slot, 1);
-        norms(&states.reshape([tokens, d_model]))
-    };
+    let of_sample = |sample: &Sample| norms(&self::slot(&sample.states, slot, device));
     samples.iter().flat_map(of_sample).collect()
 }
 
 /// Fails where the states of a sample are none: not finite, or all 0.
 pub(super) fn check_states(sample: usize, rows: &[u16], width: usize) -> Result<()> {
-    if let Some(at) = rows.iter().position(|bits| bits & 0x7f80 == 0x7f80) {
+    if let Some(at) = no_number(rows) {
         anyhow::bail!(
             "sample {sample}, token {}: hidden states: expected numbers, found one that is none",
             at / width

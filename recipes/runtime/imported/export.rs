@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::*;
-use burn::tensor::{DType as BurnType, TensorData};
+use burn::tensor::DType as BurnType;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::{replace_dir, start_dir};
 use spectrain_checkpoints::{DType, NamedTensor, write_safetensors};
@@ -17,7 +17,7 @@ use spectrain_models::{TargetParts, load_parts};
 use super::readings::without_weight;
 use crate::cli::progress::Output;
 use crate::runs::files::write_json;
-use crate::runtime::bf16::bits_of;
+use crate::runtime::bf16::{bits_of, tensor_of};
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 
@@ -157,10 +157,7 @@ fn bf16<'a>(name: &str, shape: Vec<usize>, bits: impl Iterator<Item = &'a u16>) 
 /// A state that the norm turns into `last`: how long states are makes no difference to it, so only its weight is undone.
 fn before_norm(last: &[u16], target: &TargetParts) -> Vec<u16> {
     let d_model = target.spec.d_model;
-    let bytes = last.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
-    let shape = vec![last.len() / d_model, d_model];
-    let data = TensorData::from_bytes_vec(bytes, shape, BurnType::BF16);
     let device = target.norm.weight.val().device();
-    let last = Tensor::<2>::from_data(data, (&device, BurnType::BF16)).cast(BurnType::F32);
-    bits_of(without_weight(last, target))
+    let last = tensor_of(last, [last.len() / d_model, d_model], &device);
+    bits_of(without_weight(last.cast(BurnType::F32), target))
 }

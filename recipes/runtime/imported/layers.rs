@@ -8,6 +8,8 @@ use spectrain_models::weights::host_f32;
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, chain};
 
 use super::evidence::Sample;
+use crate::runtime::capture::file::slot;
+use crate::runtime::columns::pick;
 
 /// Tokens of a sample that the target reads to compare its layers.
 const READ: usize = 256;
@@ -68,17 +70,8 @@ impl Slots {
 
     /// The kept columns of rows of all slots but the last.
     pub fn columns(&self, rows: &[u16], d_model: usize) -> Vec<u16> {
-        let width = (self.kept.len() + self.embedding.len()) * d_model;
-        if width == 0 {
-            return Vec::new();
-        }
-        let of_row = |row: &[u16]| {
-            let columns = self.kept.iter();
-            columns
-                .flat_map(|slot| row[slot * d_model..(slot + 1) * d_model].to_vec())
-                .collect::<Vec<u16>>()
-        };
-        rows.chunks(width).flat_map(of_row).collect()
+        let slots = self.kept.len() + self.embedding.len();
+        pick(rows, slots, &self.kept, d_model)
     }
 }
 
@@ -110,8 +103,6 @@ pub fn check(sample: &Sample, slots: &Slots, target: &dyn Target) -> Result<Vec<
     let own = target.decode(pass, &mut caches, &capture).features.captured;
     let d_model = target.spec().d_model;
     let device = own.device();
-    let given: Tensor<3> = spectrain_models::weights::tensor_from(sample.states.clone(), &device);
-    let given = given.cast(burn::tensor::DType::F32);
     let own = own.cast(burn::tensor::DType::F32);
     let of_layer = |layer: usize| {
         let own = own.clone().narrow(2, layer * d_model, d_model);
@@ -119,8 +110,7 @@ pub fn check(sample: &Sample, slots: &Slots, target: &dyn Target) -> Result<Vec<
     };
     let mut found = Vec::new();
     for (&slot, &said) in slots.kept.iter().zip(&slots.layers) {
-        let states = given.clone().narrow(0, 0, tokens.len()).narrow(1, slot, 1);
-        let states = states.reshape([tokens.len(), d_model]);
+        let states = self::slot(&sample.states, slot, &device).narrow(0, 0, tokens.len());
         let differences: Vec<f64> = (0..layers)
             .map(|layer| difference(states.clone(), of_layer(layer)))
             .collect();

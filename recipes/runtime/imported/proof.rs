@@ -110,15 +110,14 @@ fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
         hits_more || (is_likelier && mean(&fit.likely) - mean(&said.likely) > TELLS)
     };
     let is_beyond = |fit: &Fit| {
-        let nats = fit.report(slots).surprise_by_chance - fit.surprise();
+        let nats = fit.surprise_by_chance() - fit.surprise();
         (fit.beyond_chance() > BEYOND_CHANCE && nats > LEAST_NATS) || fit.likeliest() > MOSTLY
     };
     let numbers = |fit: &Fit| {
-        let report = fit.report(slots);
         format!(
             "{:.2} nats a token, {:.0} % of them the likeliest",
-            report.surprise,
-            100.0 * report.likeliest
+            fit.surprise(),
+            100.0 * fit.likeliest()
         )
     };
     if let Some(other) = fits.iter().find(|fit| is_beyond(fit) && better(fit)) {
@@ -136,7 +135,7 @@ fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
              ({}) than tokens from elsewhere ({:.2} nats), and no other slot, place or norming does better. The states are of another model, \
              or the last slot is not of the last layer",
             numbers(said),
-            said.report(slots).surprise_by_chance
+            said.surprise_by_chance()
         );
     }
     Ok(())

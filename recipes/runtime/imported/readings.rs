@@ -24,19 +24,12 @@ pub(super) enum Reading {
 impl Reading {
     /// What the folder would have to be, in words.
     pub(super) fn words(self, slots: usize) -> String {
-        let normed = |last_state| match last_state {
-            LastState::BeforeNorm => "before the final norm",
-            LastState::AfterNorm => "after the final norm",
-        };
         match self {
             Self::Slot(slot, last_state) if slot + 1 == slots => {
-                format!("the last slot, {}", normed(last_state))
+                format!("the last slot, {last_state}")
             }
             Self::Slot(slot, last_state) => {
-                format!(
-                    "slot {slot} of {slots} in place of the last one, {}",
-                    normed(last_state)
-                )
+                format!("slot {slot} of {slots} in place of the last one, {last_state}")
             }
             Self::NormedTwice => "the last slot, which went through the final norm twice".into(),
             Self::Late(_) => "the last slot, one token late".into(),
@@ -90,6 +83,11 @@ impl Fit {
         -mean(&self.judged.likely)
     }
 
+    /// Mean surprise of tokens from other places, nats.
+    pub(super) fn surprise_by_chance(&self) -> f64 {
+        -mean(&self.by_chance)
+    }
+
     /// By how many standard errors its tokens are likelier than those of other places.
     pub(super) fn beyond_chance(&self) -> f64 {
         standard_errors(&self.judged.likely, &self.by_chance)
@@ -99,7 +97,7 @@ impl Fit {
         ReadingReport {
             reading: self.reading.words(slots),
             surprise: self.surprise(),
-            surprise_by_chance: -mean(&self.by_chance),
+            surprise_by_chance: self.surprise_by_chance(),
             likeliest: self.likeliest(),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::load_parts;
 
@@ -36,13 +36,9 @@ struct Sink<'a> {
 
 impl Sink<'_> {
     /// Adds the next sample.
-    fn push(&mut self, tokens: &[u32], loss_mask: &[u8], found: &Bits) -> Result<()> {
-        Ok(self.writer.push(&StoredSample {
-            tokens,
-            loss_mask,
-            captured: &found.captured,
-            last: &found.last,
-        })?)
+    fn push(&mut self, sample: usize, tokens: &[u32], found: &Bits) -> Result<()> {
+        let mask = (self.texts.mask)(sample, tokens);
+        Ok(self.writer.push(&found.sample(tokens, &mask))?)
     }
 
     /// Adds the samples before this one, all of which are known.
@@ -52,8 +48,7 @@ impl Sink<'_> {
             let tokens = (self.texts.ask)(next).tokens;
             let found = self.known.of(&tokens);
             let found = found.with_context(|| format!("sample {next} has no features"))?;
-            let mask = (self.texts.mask)(next, &tokens);
-            self.push(&tokens, &mask, &found)?;
+            self.push(next, &tokens, &found)?;
         }
         Ok(())
     }
@@ -122,11 +117,7 @@ impl<'a> Capturing<'a> {
             sink.known_until(sample)?;
             let found = bits(&captured, servers.last_state(), &servers.target);
             let found = found.with_context(|| format!("sample {sample}"))?;
-            sink.push(
-                &captured.tokens,
-                &(texts.mask)(sample, &captured.tokens),
-                &found,
-            )?;
+            sink.push(sample, &captured.tokens, &found)?;
             progress.set(1 + sample as u64, "samples");
             Ok(())
         };
@@ -141,9 +132,7 @@ impl<'a> Capturing<'a> {
                 return Err(error);
             }
         };
-        let written = sink.writer.finish()?.into_iter();
-        let files = written.map(|(file, sha256)| (folder.join(file), sha256));
-        context.run.remember(files.collect::<Vec<_>>())?;
+        context.finish_features(sink.writer, folder)?;
         progress.finish(format!("{} samples", share.end - share.first));
         for (sum, share) in self.shares.iter_mut().zip(shares) {
             sum.add(&share);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use spectrain_data::features::{FeatureHeader, StoredSample};
+use spectrain_data::features::FeatureHeader;
 use spectrain_data::tokens::TokenShards;
 
 use crate::errors::Misuse;
@@ -69,17 +69,10 @@ fn write(
                  features has theirs"
             );
         };
-        writer.push(&StoredSample {
-            tokens: sample.tokens,
-            loss_mask: sample.loss_mask,
-            captured: &found.captured,
-            last: &found.last,
-        })?;
+        writer.push(&found.sample(sample.tokens, sample.loss_mask))?;
         progress.set(1 + number as u64, "samples");
     }
-    let written = writer.finish()?.into_iter();
-    let files = written.map(|(file, sha256)| (folder.join(file), sha256));
-    context.run.remember(files)?;
+    context.finish_features(writer, folder)?;
     progress.finish(format!("{} samples", share.end - share.first));
     Ok(())
 }

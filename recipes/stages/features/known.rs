@@ -8,8 +8,8 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
 
 use crate::runtime::capture::stored::Bits;
+use crate::runtime::columns::{columns, pick};
 use crate::runtime::target;
-use crate::runtime::texts::columns;
 
 /// Features that are there already, found by their tokens.
 pub(super) struct Known {
@@ -57,6 +57,9 @@ impl Known {
 
     /// The features of these tokens, if they are there.
     pub(super) fn of(&self, tokens: &[u32]) -> Option<Bits> {
+        if self.places.is_empty() {
+            return None;
+        }
         let &(folder, sample) = self.places.get(&digest(tokens))?;
         let folder = &self.folders[folder];
         let stored = folder.shards.get(sample);
@@ -68,7 +71,7 @@ impl Known {
 
     /// Whether they are.
     pub(super) fn has(&self, tokens: &[u32]) -> bool {
-        self.places.contains_key(&digest(tokens))
+        !self.places.is_empty() && self.places.contains_key(&digest(tokens))
     }
 }
 
@@ -76,7 +79,9 @@ impl Folder {
     fn open(path: &Path, wanted: &FeatureHeader, target: &Path) -> Result<Self> {
         let shards = FeatureShards::open(path)?;
         let header = shards.header();
-        if !target::is_of(target, &header.target_sha256)? {
+        // Of a large target a hash takes long, and the wanted one is known.
+        let is_same = header.target_sha256 == wanted.target_sha256;
+        if !is_same && !target::is_of(target, &header.target_sha256)? {
             bail!(
                 "`{}`: `target_sha256`: expected that of `{}`, found {}",
                 path.display(),
@@ -105,19 +110,9 @@ impl Folder {
 
     fn bits(&self, stored: &StoredSample, tokens: usize) -> Bits {
         let header = self.shards.header();
-        let d_model = header.d_model;
-        let mut captured = Vec::with_capacity(tokens * self.columns.len() * d_model);
-        if !self.columns.is_empty() {
-            for row in stored
-                .captured
-                .chunks(header.captured_layers.len() * d_model)
-                .take(tokens)
-            {
-                for &column in &self.columns {
-                    captured.extend_from_slice(&row[column * d_model..(column + 1) * d_model]);
-                }
-            }
-        }
+        let (d_model, layers) = (header.d_model, header.captured_layers.len());
+        let rows = &stored.captured[..tokens * layers * d_model];
+        let captured = pick(rows, layers, &self.columns, d_model);
         Bits {
             captured,
             last: stored.last[..tokens * d_model].to_vec(),

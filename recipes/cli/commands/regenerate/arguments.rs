@@ -12,6 +12,9 @@ use super::server::ServerSettings;
 use crate::cli::arguments::{DeviceArgument, TemplateArgument, word};
 use crate::errors::Misuse;
 
+/// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
+const LONGEST_ANSWER: usize = 2048;
+
 /// Keys of a request's body that `--extra` cannot set, because an option or the program does.
 const OWN_KEYS: [&str; 9] = [
     "messages",
@@ -156,6 +159,12 @@ impl RegenerateArguments {
             ));
         }
         Ok(())
+    }
+
+    /// Tokens of an answer, at most, where no server has a limit of its own.
+    pub(super) fn longest_answer(&self) -> usize {
+        self.max_tokens
+            .map_or(LONGEST_ANSWER, |tokens| tokens as usize)
     }
 
     /// What a server is asked with.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
 use spectrain_data::conversation::Content;
-use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Written};
 use spectrain_data::rows::read_rows;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
@@ -17,7 +17,7 @@ use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_models::{Sampling, load_parts};
 
 use super::arguments::RegenerateArguments;
-use super::decoder::{LONGEST_ANSWER, sampling};
+use super::decoder::sampling;
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::read::read_file;
@@ -74,9 +74,7 @@ impl CapturedAnswers {
             arguments.temperature,
             arguments.top_p,
         );
-        let longest_answer = arguments
-            .max_tokens
-            .map_or(LONGEST_ANSWER, |tokens| tokens as usize);
+        let longest_answer = arguments.longest_answer();
         let target_sha256 = HashMemory::default().of_all(&part_files(&target)?)?;
         let seed = arguments.seed.unwrap_or_default();
         let settings = json!({
@@ -147,12 +145,7 @@ impl CapturedAnswers {
         let features = features
             .as_mut()
             .context("the folder of features is closed")?;
-        Ok(features.push(&StoredSample {
-            tokens: &captured.tokens,
-            loss_mask: &loss_mask,
-            captured: &found.captured,
-            last: &found.last,
-        })?)
+        Ok(features.push(&found.sample(&captured.tokens, &loss_mask))?)
     }
 
     fn message(&self, answer: &[u32]) -> Result<Message> {

@@ -21,9 +21,6 @@ use crate::runtime::model_files::text_files;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
 
-/// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
-pub(super) const LONGEST_ANSWER: usize = 2048;
-
 /// A target with everything that turns a conversation into an answer.
 pub struct TargetAnswers {
     /// It decodes one conversation at a time.
@@ -57,9 +54,7 @@ impl TargetAnswers {
         }
         let own = model.generation_config();
         let decode = DecodeSettings {
-            max_new_tokens: arguments
-                .max_tokens
-                .map_or(LONGEST_ANSWER, |tokens| tokens as usize),
+            max_new_tokens: arguments.longest_answer(),
             draft: DraftShape::Chain { length: 1 },
             sampling: sampling(own, arguments.temperature, arguments.top_p),
             stop: target::stop_tokens(&model)?,
