@@ -16,7 +16,7 @@ fn part(workspace: &Workspace, part: &str, more: &str) -> Outcome {
     workspace.run_line(words)
 }
 
-fn prepared() -> Workspace {
+pub fn prepared() -> Workspace {
     let workspace = Workspace::new();
     workspace
         .run_line("recipe recipe.toml --set features.mode=stored --stage prepare")
@@ -24,17 +24,17 @@ fn prepared() -> Workspace {
     workspace
 }
 
-fn whole(workspace: &Workspace, more: &str) -> Outcome {
+pub fn whole(workspace: &Workspace, more: &str) -> Outcome {
     workspace.run_line(format!(
         "recipe recipe.toml --set features.mode=stored --stage features{more}"
     ))
 }
 
 /// Tokens, mask, captured and last states of a sample.
-type Contents = (Vec<u32>, Vec<u8>, Vec<u16>, Vec<u16>);
+pub type Contents = (Vec<u32>, Vec<u8>, Vec<u16>, Vec<u16>);
 
 /// Those of a folder of features.
-fn contents(folder: &Path) -> Vec<Contents> {
+pub fn contents(folder: &Path) -> Vec<Contents> {
     let shards = FeatureShards::open(folder).unwrap();
     let samples = (0..shards.len()).map(|sample| shards.get(sample));
     let owned = samples.map(|of| {
@@ -44,7 +44,7 @@ fn contents(folder: &Path) -> Vec<Contents> {
     owned.collect()
 }
 
-fn features(workspace: &Workspace) -> std::path::PathBuf {
+pub fn features(workspace: &Workspace) -> std::path::PathBuf {
     workspace.path("runs/run/features")
 }
 
@@ -188,7 +188,7 @@ fn what_makes_no_part_is_misuse() {
         .run_line(format!(
             "{run} --stage features --part 1/3 --parts ftp://a/b"
         ))
-        .misused(&["a folder", "found `ftp://a/b`"]);
+        .misused(&["`s3://BUCKET/PREFIX`", "found `ftp://a/b`"]);
     workspace
         .run_line(format!("{run} --stage features --parts nowhere"))
         .failed(&["`nowhere` holds no part"]);

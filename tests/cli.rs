@@ -43,7 +43,7 @@ Options:
       --stage <NAME>     Run only this stage; may be repeated
       --set <KEY=VALUE>  Set one key of the recipe, such as `train.steps=100`; may be repeated
       --part <N/PARTS>   With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
-      --parts <DIR>      The folder of parts; without it `features-parts` in the run
+      --parts <DIR|URL>  Where parts are: a folder, or `s3://`, `gs://` or `az://` with bucket and prefix; without it `features-parts` in the run
       --device <DEVICE>  `cpu` or `cuda:N` [default: cpu]
       --fresh            Move an older run of this name aside and start anew
       --runs <DIR>       The folder of runs [default: runs]

@@ -41,6 +41,8 @@ mod learning;
 mod links;
 mod memory;
 mod numbers;
+mod object_server;
+mod object_stores;
 mod outputs;
 mod own_texts;
 mod pages;

@@ -1,15 +1,18 @@
 //! One element of an array job: a part of the stage `features`.
 
-use anyhow::{Result, bail};
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
 
 use crate::errors::Misuse;
 use crate::runs::files::write_json;
 use crate::runs::run_folder::lock_folder;
+use crate::runtime::store::Store;
 use crate::stages::array::{Part, PartOf};
 use crate::stages::context::StageContext;
 use crate::stages::in_order::require_done;
 use crate::stages::order::selected;
-use crate::stages::parts::{Description, Made, PART, STAGE, files, is_done, store};
+use crate::stages::parts::{Description, Made, PART, PARTS, STAGE, files, is_done, store};
 
 /// Captures a part, or goes on with it. The run's other stages are not touched, and it is not locked: its parts may be captured
 /// at the same time.
@@ -23,7 +26,10 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
         require_done(context, stage)?;
     }
     let store = store(context, given.as_deref())?;
-    let folder = store.place(&part.folder());
+    let folder = match &store {
+        Store::Folder(folder) => folder.join(part.folder()),
+        Store::Remote(_) => context.run.path().join(PARTS).join(part.folder()),
+    };
     let made = Made::of(context, &stages[place], part)?;
     if is_done(&store, &made, part)? {
         context.output.say(format!("part {part}: done before"));
@@ -41,6 +47,15 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
         summary,
     };
     write_json(&folder.join(PART), &description)?;
+    if let Store::Remote(remote) = &store {
+        for file in description.files.keys() {
+            remote.send(&folder.join(file), &format!("{}/{file}", part.folder()))?;
+        }
+        // The last file says that the others are there.
+        remote.send(&folder.join(PART), &format!("{}/{PART}", part.folder()))?;
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove `{}`", folder.display()))?;
+    }
     context
         .output
         .say(format!("part {part}: `{}`", store.name()));

@@ -12,7 +12,7 @@ use spectrain_data::features::join;
 
 use crate::runs::files::entries;
 use crate::runs::run_folder::Inputs;
-use crate::runtime::store::Store;
+use crate::runtime::store::{Remote, Store};
 use crate::stages::array::Part;
 use crate::stages::context::StageContext;
 use crate::stages::inputs::settings;
@@ -21,7 +21,9 @@ use crate::stages::stage::Stage;
 /// The stage that has parts.
 pub(super) const STAGE: &str = "features";
 /// Where parts are in a run, where nothing else is said.
-const PARTS: &str = "features-parts";
+pub(super) const PARTS: &str = "features-parts";
+/// Where parts of an object store are in a run, until they are the stage.
+const FETCHED: &str = ".features-parts-fetched";
 /// What says how a part was made, written when it is whole.
 pub(super) const PART: &str = "part.json";
 
@@ -96,7 +98,7 @@ fn difference(path: &str, own: &Value, found: &Value) -> Option<String> {
 pub(super) fn store(context: &StageContext, given: Option<&str>) -> Result<Store> {
     match given {
         Some(given) => Store::open(given),
-        None => Ok(context.run.path().join(PARTS).into()),
+        None => Ok(Store::Folder(context.run.path().join(PARTS))),
     }
 }
 
@@ -202,8 +204,15 @@ pub(super) fn joined(context: &StageContext, stage: &Stage) -> Result<Option<Val
         descriptions.push(found);
     }
     let folder = context.folder(STAGE);
-    let files = join_all(&store, &folder, &parts, &descriptions)?;
+    let from = match &store {
+        Store::Folder(folder) => folder.clone(),
+        Store::Remote(remote) => fetch(context, remote, &parts, &descriptions)?,
+    };
+    let files = join_all(&from, &folder, &parts, &descriptions)?;
     context.run.remember(files)?;
+    if matches!(store, Store::Remote(_)) {
+        fs::remove_dir_all(&from).with_context(|| format!("cannot remove `{}`", from.display()))?;
+    }
     Ok(Some(json!({
         "parts": parts.len(),
         "from": store.name(),
@@ -267,16 +276,54 @@ fn checked(file: &str) -> Result<&Path> {
     Ok(path)
 }
 
+/// Fetches the files of all parts into the run; those that are there already, whole, stay.
+fn fetch(
+    context: &StageContext,
+    remote: &Remote,
+    parts: &[Part],
+    descriptions: &[Description],
+) -> Result<PathBuf> {
+    let folder = context.run.path().join(FETCHED);
+    let mut progress = context.progress("fetch", parts.len() as u64);
+    for (number, (part, found)) in parts.iter().zip(descriptions).enumerate() {
+        for (file, of) in &found.files {
+            let to = folder.join(part.folder()).join(checked(file)?);
+            if fs::metadata(&to).is_ok_and(|found| found.len() == of.bytes)
+                && sha256_file(&to)? == of.sha256
+            {
+                continue;
+            }
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent)
+                    .with_context(|| format!("cannot create `{}`", parent.display()))?;
+            }
+            let name = format!("{}/{file}", part.folder());
+            remote.fetch(&name, &to, of.bytes)?;
+            let sha256 = sha256_file(&to)?;
+            if sha256 != of.sha256 {
+                bail!(
+                    "part {part}: `{}/{name}`: expected the SHA-256 {}, found {sha256}",
+                    remote.name(),
+                    of.sha256
+                );
+            }
+        }
+        progress.set(1 + number as u64, "parts");
+    }
+    progress.finish(format!("{} parts", parts.len()));
+    Ok(folder)
+}
+
 /// Makes each set of samples one folder of its parts.
 fn join_all(
-    store: &Store,
+    from: &Path,
     folder: &Path,
     parts: &[Part],
     descriptions: &[Description],
 ) -> Result<Vec<(PathBuf, String)>> {
     let mut sets: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (part, found) in parts.iter().zip(descriptions) {
-        let own = store.place(&part.folder());
+        let own = from.join(part.folder());
         for (file, of) in &found.files {
             let path = own.join(checked(file)?);
             let index = file.strip_suffix("features.json");

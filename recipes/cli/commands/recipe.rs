@@ -39,8 +39,8 @@ pub struct RecipeArguments {
     /// With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
     #[arg(long, value_name = "N/PARTS", conflicts_with_all = ["plan", "fresh"])]
     part: Option<Part>,
-    /// The folder of parts; without it `features-parts` in the run
-    #[arg(long, value_name = "DIR")]
+    /// Where parts are: a folder, or `s3://`, `gs://` or `az://` with bucket and prefix; without it `features-parts` in the run
+    #[arg(long, value_name = "DIR|URL")]
     parts: Option<String>,
     #[command(flatten)]
     device: DeviceArgument,
