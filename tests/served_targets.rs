@@ -354,6 +354,47 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
 }
 
 #[test]
+fn the_plan_measures_how_fast_servers_hand_out_states() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, Serving::of(&IDS));
+    let servers = format!(
+        "target.server={}",
+        json!([server.url(), "http://127.0.0.1:9"])
+    );
+    let folder = format!("target.server_folder={}", json!(workspace.path("states")));
+    let plan = |mode: &str| {
+        let words = ["recipe", "recipe.toml", "--plan", "--json"];
+        let settings = ["--set", mode, "--set", &servers, "--set", &folder];
+        let told = workspace.run(&[&words[..], &settings].concat());
+        let plan: Value = serde_json::from_str(&told.succeeded().stdout).unwrap();
+        plan
+    };
+    let served = plan("features.mode=served");
+    let capture = &served["capture"];
+    let [answers, silent] = [0, 1].map(|server| &capture["servers"][server]);
+    let speed = answers["tokens_per_second"].as_f64().unwrap();
+    assert!(speed > 0.0, "{capture}");
+    assert!(
+        silent["error"].as_str().unwrap().contains("127.0.0.1:9"),
+        "{capture}"
+    );
+    assert_eq!(capture["tokens"], served["estimates"]["data_tokens"]);
+    let seconds = capture["tokens"].as_f64().unwrap() / speed;
+    assert_eq!(capture["seconds"].as_f64(), Some(seconds));
+    let under_way = served["recipe"]["features"]["under_way"].as_u64().unwrap();
+    assert!((1..=under_way).contains(&(server.most()[0] as u64)));
+    assert!(workspace.files("states").is_empty());
+    let streamed = plan("features.mode=streamed");
+    assert_eq!(
+        streamed["capture"]["tokens"],
+        streamed["estimates"]["trained_tokens"]
+    );
+    let stored = workspace.run_line("recipe recipe.toml --plan --json");
+    let stored: Value = serde_json::from_str(&stored.succeeded().stdout).unwrap();
+    assert_eq!(stored["capture"], Value::Null);
+}
+
+#[test]
 fn every_recipe_trains_from_what_servers_hand_out() {
     let workspace = with_a_norm();
     let own = "[drafter]\ndraft_vocab = 256\n\n[objective]\ndraft_steps = 2\n";

@@ -12,14 +12,19 @@ use crate::runs::run_folder::{Status, manifest_in};
 /// Bytes of text for a token, where only the size of a file is known.
 const BYTES_PER_TOKEN: u64 = 4;
 
+/// The training data as `prepare` counted it.
+pub(super) fn prepared(run: &Path) -> Option<TokenIndex> {
+    let manifest = manifest_in(run, "prepare").ok()??;
+    if manifest.status != Status::Done {
+        return None;
+    }
+    let index = std::fs::read_to_string(run.join("prepare/train/tokens.json")).ok()?;
+    serde_json::from_str(&index).ok()
+}
+
 /// Tokens of the training data: counted by `prepare`, or from the size of the file.
 pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
-    let done = manifest_in(run, "prepare")
-        .ok()?
-        .is_some_and(|manifest| manifest.status == Status::Done);
-    let index = std::fs::read_to_string(run.join("prepare/train/tokens.json")).ok();
-    let index = index.and_then(|text| serde_json::from_str::<TokenIndex>(&text).ok());
-    if let (true, Some(index)) = (done, index) {
+    if let Some(index) = prepared(run) {
         return Some(index.tokens);
     }
     let mut bytes = 0.0;

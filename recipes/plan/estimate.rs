@@ -37,9 +37,9 @@ pub struct Estimate {
     feature_bytes: Option<u64>,
     /// Bytes on the disk that saved states, the drafter and its exported folders take.
     checkpoint_bytes: u64,
-    data_tokens: Option<u64>,
+    pub(super) data_tokens: Option<u64>,
     /// Known once the data is, where training is counted in epochs.
-    train_tokens: Option<u64>,
+    pub(super) train_tokens: Option<u64>,
     pub(super) flops_per_token: f64,
     /// FLOP/s, and how that is known.
     speed: (f64, String),

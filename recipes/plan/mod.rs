@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::plan::preflight::Asked;
 
+mod capture;
 mod data;
 mod estimate;
 mod flops;
@@ -20,6 +21,7 @@ pub(crate) mod target_sizes;
 mod tests;
 mod words;
 
+use capture::CapturePlan;
 pub use estimate::Estimate;
 
 /// What a recipe would do.
@@ -56,22 +58,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
             _ = writeln!(text, "  {line}");
         }
     }
-    text.push_str("\nestimates:\n");
-    let mut estimates = Value::Null;
-    match target_sizes::of(recipe) {
-        None => {
-            let model = recipe.model().unwrap_or_default();
-            let none = "known once it is on this machine";
-            _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
-        }
-        Some(found) => match Estimate::of(asked, &found) {
-            Ok(estimate) => {
-                text.push_str(&estimate.text(recipe, &found, asked.device));
-                estimates = estimate.json(&found, asked.device);
-            }
-            Err(error) => _ = writeln!(text, "  none: {error:#}"),
-        },
-    }
+    let [estimates, capture] = estimates(asked, &mut text);
     let stage = |(name, state): &(&str, String)| json!({"name": name, "state": state});
     let json = json!({
         "recipe": recipe.json,
@@ -80,12 +67,47 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         "refused": refusals.iter().map(|refusal| format!("{refusal:#}")).collect::<Vec<_>>(),
         "target_read": read.map(|read| json!(read)),
         "estimates": estimates,
+        "capture": capture,
     });
     Ok(Plan {
         text,
         json,
         refusal: refusals.into_iter().next(),
     })
+}
+
+/// What the run takes and how fast its servers are, in words and in numbers.
+fn estimates(asked: &Asked, text: &mut String) -> [Value; 2] {
+    let recipe = asked.recipe;
+    text.push_str("\nestimates:\n");
+    let Some(found) = target_sizes::of(recipe) else {
+        let model = recipe.model().unwrap_or_default();
+        let none = "known once it is on this machine";
+        _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
+        return [Value::Null, Value::Null];
+    };
+    let estimate = Estimate::of(asked, &found);
+    let numbers = match &estimate {
+        Ok(estimate) => {
+            text.push_str(&estimate.text(recipe, &found, asked.device));
+            estimate.json(&found, asked.device)
+        }
+        Err(error) => {
+            _ = writeln!(text, "  none: {error:#}");
+            Value::Null
+        }
+    };
+    let run = asked.runs.join(&recipe.name);
+    // Where it is not said how they are asked, the run is refused.
+    let measured = CapturePlan::measure(recipe, &run, &found, estimate.as_ref().ok());
+    let Ok(Some(measured)) = measured else {
+        return [numbers, Value::Null];
+    };
+    text.push_str("\nservers of the target:\n");
+    for line in measured.lines() {
+        _ = writeln!(text, "  {line}");
+    }
+    [numbers, measured.json()]
 }
 
 /// What the run takes, where the sizes of its target need no download.

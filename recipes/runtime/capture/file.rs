@@ -48,6 +48,37 @@ impl SharedFolder {
     }
 }
 
+/// Files of hidden states that nobody has taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Abandoned {
+    /// How many.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl SharedFolder {
+    /// Files that are older than a request may take: what was asked for by a client that was killed.
+    pub fn abandoned(&self, patience: Duration) -> Abandoned {
+        let mut found = Abandoned::default();
+        for entry in fs::read_dir(&self.here).into_iter().flatten().flatten() {
+            let is_states = entry
+                .path()
+                .extension()
+                .is_some_and(|ending| ending == "safetensors");
+            let Some(of) = entry.metadata().ok().filter(|of| is_states && of.is_file()) else {
+                continue;
+            };
+            let age = of.modified().ok().and_then(|time| time.elapsed().ok());
+            if age.is_some_and(|age| age > patience) {
+                found.files += 1;
+                found.bytes += of.len();
+            }
+        }
+        found
+    }
+}
+
 /// The contents of a file of hidden states.
 #[derive(Debug, Clone)]
 pub struct HiddenStates {
@@ -206,6 +237,31 @@ mod tests {
             let told = shared.file(path).unwrap_err().to_string();
             assert!(told.contains("expected a file in `/dev/shm/hs`"), "{told}");
         }
+    }
+
+    #[test]
+    fn files_that_nobody_takes_are_counted_once_they_are_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().to_owned();
+        for name in ["old.safetensors", "old.safetensors.lock", "other"] {
+            fs::write(here.join(name), [0; 10]).unwrap();
+        }
+        let shared = SharedFolder {
+            on_server: here.clone(),
+            here,
+        };
+        let none = Abandoned::default();
+        assert_eq!(shared.abandoned(Duration::from_secs(60)), none);
+        let an_hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        for entry in fs::read_dir(&shared.here).unwrap() {
+            let file = File::options().write(true).open(entry.unwrap().path());
+            file.unwrap().set_modified(an_hour_ago).unwrap();
+        }
+        let one = Abandoned {
+            files: 1,
+            bytes: 10,
+        };
+        assert_eq!(shared.abandoned(Duration::from_secs(60)), one);
     }
 
     fn states(tokens: usize, shape: [usize; 3]) -> Vec<NamedTensor> {

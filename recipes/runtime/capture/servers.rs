@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::regenerate::{Failure, Retry};
-use spectrain_models::{Capture, TargetParts};
+use spectrain_models::{Capture, TargetParts, TargetSpec};
 
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::{FeaturesTable, TargetTable};
-use crate::runtime::capture::file::SharedFolder;
+use crate::runtime::capture::file::{Abandoned, SharedFolder};
 use crate::runtime::capture::in_order::Pace;
 use crate::runtime::capture::layers::FirstLayers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
@@ -51,28 +51,7 @@ impl Servers {
         layers: Capture,
         target: TargetParts,
     ) -> Result<Self> {
-        let Some(on_server) = table.server_folder.clone() else {
-            return Err(Misuse("`target.server_folder` is missing: the folder into which the servers write hidden states".into()).into());
-        };
-        let key = table.api_key_env.as_ref().map(|name| {
-            std::env::var(name)
-                .with_context(|| format!("`target.api_key_env`: the environment has no `{name}`"))
-        });
-        let settings = CaptureSettings {
-            model: table.server_model.clone(),
-            key: key.transpose()?,
-            folder: SharedFolder {
-                here: table
-                    .local_folder
-                    .clone()
-                    .unwrap_or_else(|| on_server.clone()),
-                on_server,
-            },
-            layers: layers.layers.clone(),
-            target_layers: target.spec.layers,
-            d_model: target.spec.d_model,
-            timeout: Duration::from_secs(features.timeout),
-        };
+        let settings = settings(table, features, &layers, &target.spec)?;
         let connect = |url: &String| CaptureServer::connect(url, settings.clone()).map(Arc::new);
         let servers = table
             .server
@@ -130,6 +109,7 @@ impl Servers {
     /// A server has another model or other states than it says, or gives the last state in another form than the others; or none
     /// answers.
     pub fn prove(&mut self, texts: &[Vec<u32>], output: Output) -> Result<()> {
+        self.warn_of_abandoned(output);
         let first_layers = FirstLayers::load(&self.layers, &self.target);
         let (mut answering, mut silent) = (Vec::new(), Vec::new());
         for server in std::mem::take(&mut self.servers) {
@@ -170,6 +150,22 @@ impl Servers {
         Ok(())
     }
 
+    /// Tells of files that take up the folder and that nobody will read.
+    fn warn_of_abandoned(&self, output: Output) {
+        let Some(settings) = self.servers.first().map(|server| server.settings()) else {
+            return;
+        };
+        let Abandoned { files, bytes } = settings.folder.abandoned(settings.timeout);
+        if files > 0 {
+            output.warn(format!(
+                "`{}` has {files} files of hidden states ({} MiB) that are older than `features.timeout`: clients that were killed left \
+                 them, and they may be deleted",
+                settings.folder.here.display(),
+                bytes >> 20
+            ));
+        }
+    }
+
     /// What a server hands out for the first of these texts, with the served model's own log-probabilities.
     fn captured(
         &self,
@@ -203,6 +199,40 @@ impl Servers {
     pub fn last_state(&self) -> LastState {
         self.proofs[0].last_state
     }
+}
+
+/// How the servers that a recipe names are asked.
+///
+/// # Errors
+/// The recipe names no folder, or a key that the environment lacks.
+pub fn settings(
+    table: &TargetTable,
+    features: &FeaturesTable,
+    layers: &Capture,
+    target: &TargetSpec,
+) -> Result<CaptureSettings> {
+    let Some(on_server) = table.server_folder.clone() else {
+        return Err(Misuse("`target.server_folder` is missing: the folder into which the servers write hidden states".into()).into());
+    };
+    let key = table.api_key_env.as_ref().map(|name| {
+        std::env::var(name)
+            .with_context(|| format!("`target.api_key_env`: the environment has no `{name}`"))
+    });
+    Ok(CaptureSettings {
+        model: table.server_model.clone(),
+        key: key.transpose()?,
+        folder: SharedFolder {
+            here: table
+                .local_folder
+                .clone()
+                .unwrap_or_else(|| on_server.clone()),
+            on_server,
+        },
+        layers: layers.layers.clone(),
+        target_layers: target.layers,
+        d_model: target.d_model,
+        timeout: Duration::from_secs(features.timeout),
+    })
 }
 
 /// Tells what was found of a server's states.
