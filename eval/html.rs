@@ -111,7 +111,7 @@ fn sections(
         section(
             "estimates",
             "Without decoding",
-            &estimates::estimates(panels),
+            &(estimates::estimates(panels) + &estimates::by_all(reports)),
         ),
         section("deploy", "What to deploy", &deploy::deploy(reports)),
         section(

@@ -17,10 +17,11 @@ use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
 use crate::groups::{self, Groups};
 use crate::interval::with_interval;
+use crate::opinions::{self, Counted, TrainedReport};
 use crate::reliability::{self, CalibrationReport};
 use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
-use crate::served::report::{ServedReport, to_markdown as served_to_markdown};
+use crate::served::report::{Role, ServedReport, to_markdown as served_to_markdown};
 use crate::spread::{self, SpreadReport};
 use crate::texts::report::TextsReport;
 use crate::token_class::{self, ClassReport};
@@ -82,6 +83,9 @@ pub struct Report {
     pub settings: Vec<SettingReport>,
     /// Whether the output is the target's own.
     pub lossless: LosslessReport,
+    /// What training found of the same weights, where this is the report of a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trained: Option<TrainedReport>,
     /// The texts that all of it is computed from, where nothing was decoded: one for each temperature.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextsReport>,
@@ -347,10 +351,14 @@ impl SettingReport {
     /// The setting in a few words, behind the drafter's name where it is not that of the report.
     pub fn heading(&self) -> String {
         let drafter = self.drafter.iter().map(|name| format!("{name}, "));
+        drafter.collect::<String>() + &self.way()
+    }
+
+    /// The setting in a few words, whatever drafted.
+    pub(crate) fn way(&self) -> String {
         let lossy = if self.lossy { " (lossy)" } else { "" };
         let (sampling, verifier, draft) = (self.sampled(), &self.verifier, &self.draft);
-        let drafter: String = drafter.collect();
-        format!("{drafter}{sampling}, {verifier}{lossy}, {draft}")
+        format!("{sampling}, {verifier}{lossy}, {draft}")
     }
 
     /// How tokens were chosen, in a few words.
@@ -373,6 +381,7 @@ impl Report {
             batch_size: 1,
             settings,
             lossless: LosslessReport::default(),
+            trained: None,
             texts: Vec::new(),
             served: Vec::new(),
             samples: Vec::new(),
@@ -503,17 +512,49 @@ impl Report {
 }
 
 impl Report {
-    /// What the estimator says of each setting.
+    /// What the estimator says of each setting, and τ by all who counted it.
     fn estimates(&self) -> String {
         let line = |setting: &SettingReport| {
             let estimate = setting.estimate.as_ref()?;
             Some(format!("- {}: {estimate}\n", setting.heading()))
         };
         let lines: String = self.settings.iter().filter_map(line).collect();
+        let by_all = opinions::to_markdown(&self.counted());
         if lines.is_empty() {
-            return lines;
+            return by_all;
         }
-        format!("\nWithout decoding, from the same outputs:\n\n{lines}")
+        format!("\nWithout decoding, from the same outputs:\n\n{lines}{by_all}")
+    }
+
+    /// τ of each setting by who counted it.
+    pub(crate) fn counted(&self) -> Vec<Counted> {
+        let is_decoded = self.texts.is_empty();
+        let of = |setting: &SettingReport| {
+            let is_chain = matches!(setting.draft, DraftReport::Chain { .. });
+            // Training drafts greedy chains.
+            let is_trained = is_chain && setting.temperature == 0.0 && setting.drafter.is_none();
+            let trained = self.trained.as_ref().filter(|_| is_trained);
+            let overall = &setting.overall;
+            let overall = overall.tau.map(|tau| (tau, overall.tau_ci95));
+            let estimate = setting.estimate.as_ref();
+            let estimate = estimate.map(|found| (found.tau, found.tau_ci95));
+            let heading = setting.heading();
+            let served = self.served.iter().filter_map(|served| {
+                let is_same = served.in_tree.as_ref()?.setting == heading;
+                let figures = served.figures.as_ref()?;
+                let tau = (figures.tau?, figures.tau_ci95);
+                (served.role == Role::Drafter && is_same).then_some((tau, served.concurrency))
+            });
+            Counted {
+                simulated: trained.map(|found| found.simulated_tau),
+                validated: trained.and_then(|found| Some((found.tau?, found.tau_ci95))),
+                estimated: if is_decoded { estimate } else { overall },
+                decoded: overall.filter(|_| is_decoded),
+                served: served.collect(),
+                setting: heading,
+            }
+        };
+        self.settings.iter().map(of).collect()
     }
 
     /// The predicted speed-up of each setting beside the measured one.

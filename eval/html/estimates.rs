@@ -1,9 +1,11 @@
-//! What decoding counted beside what the estimator says without decoding.
+//! What decoding counted beside what the estimator says without decoding, and what training and engines counted.
 use crate::estimate::report::EstimateReport;
 use crate::html::bars::{self, Bar, Group, Named};
 use crate::html::markup::Table;
 use crate::html::panel::{Panel, Series, legend};
 use crate::interval::with_digits;
+use crate::opinions;
+use crate::report::Report;
 
 /// What is compared, in the order of its colours.
 const COMPARED: [&str; 2] = ["decoded", "estimated"];
@@ -44,6 +46,21 @@ pub(crate) fn estimates(panels: &[Panel]) -> String {
         "<div class=\"charts\">\n{chart}</div>\n{}",
         table(&all).html()
     )
+}
+
+/// τ of each report's drafter by who counts it.
+pub(crate) fn by_all(reports: &[(String, Report)]) -> String {
+    let table = |(name, report): &(String, Report)| {
+        let (head, rows) = opinions::opinions(&report.counted())?;
+        let caption = match reports.len() {
+            1 => opinions::CAPTION.to_owned(),
+            _ => format!("{}: {name}", opinions::CAPTION),
+        };
+        let mut table = Table::new(&caption, 1, &head);
+        table.rows = rows;
+        Some(table.html())
+    };
+    reports.iter().filter_map(table).collect()
 }
 
 fn table(all: &[(&Series, &EstimateReport)]) -> Table {

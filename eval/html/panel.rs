@@ -26,23 +26,37 @@ pub(crate) struct Panel<'a> {
     pub(crate) series: Vec<Series<'a>>,
 }
 
-/// One report's settings stand side by side, for each target, and of several drafters for each temperature; of several reports those that were decoded in one way do.
+/// One report's settings stand side by side, for each target, and of several drafters for each temperature; of several reports those
+/// that were decoded in one way do, drafters without training among them.
 pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
     let compared = reports.len() > 1;
     let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
+    let with_free = reports.iter().filter(|(_, report)| has_free(report));
+    let with_free = with_free.count();
     let mut groups: Vec<(String, Vec<Series<'a>>)> = Vec::new();
     for (number, (name, report)) in reports.iter().enumerate() {
-        let several = report.settings.iter().any(|one| one.drafter.is_some());
+        let several = has_free(report);
         for setting in &report.settings {
             let target = targets.then(|| report.target_of(setting));
-            let way = setting.heading();
+            let heading = setting.heading();
+            let way = if compared {
+                setting.way()
+            } else {
+                heading.clone()
+            };
             // Beside others, a drafter stands with those at the same temperature.
             let sampled = (!compared && several).then(|| setting.sampled());
             let parts = [target, compared.then_some(&*way), sampled.as_deref()];
             let title = Vec::from_iter(parts.into_iter().flatten()).join(": ");
-            let parts = [target, compared.then_some(&**name), Some(&*way)];
+            let parts = [target, compared.then_some(&**name), Some(&*heading)];
+            let label = match &setting.drafter {
+                _ if !compared => heading.clone(),
+                None => name.clone(),
+                Some(free) if with_free == 1 => free.clone(),
+                Some(free) => format!("{name}: {free}"),
+            };
             let series = Series {
-                label: if compared { name.clone() } else { way.clone() },
+                label,
                 heading: Vec::from_iter(parts.into_iter().flatten()).join(": "),
                 paint: number,
                 setting,
@@ -58,7 +72,7 @@ pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
         let mut rest = series.into_iter().peekable();
         while rest.peek().is_some() {
             let mut series: Vec<Series> = rest.by_ref().take(MOST).collect();
-            if !compared || reports.len() > MOST {
+            if !compared || reports.len() > MOST || with_free > 0 {
                 let places = series.iter_mut().enumerate();
                 places.for_each(|(place, series)| series.paint = place);
             }
@@ -70,6 +84,11 @@ pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
         }
     }
     panels
+}
+
+/// Whether drafters without training stand beside that of a report.
+fn has_free(report: &Report) -> bool {
+    report.settings.iter().any(|one| one.drafter.is_some())
 }
 
 impl Panel<'_> {
@@ -108,4 +127,41 @@ pub(crate) fn legend<'a>(labels: impl Iterator<Item = (usize, &'a str)>) -> Stri
         );
     }
     html + "</ul>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::examples;
+
+    #[test]
+    fn drafters_without_training_stand_beside_those_of_several_reports() {
+        let named = |name: &str| (name.to_owned(), examples::report());
+        let mut reports = [named("a"), named("b")];
+        let free = SettingReport {
+            drafter: Some("prompt-lookup".into()),
+            ..reports[0].1.settings[0].clone()
+        };
+        reports[0].1.settings.push(free.clone());
+        let labels = |reports: &[(String, Report)]| {
+            let panels = panels(reports);
+            let [panel] = &panels[..] else {
+                panic!("one panel")
+            };
+            let series = panel.series.iter();
+            series
+                .map(|series| (series.label.clone(), series.paint))
+                .collect::<Vec<_>>()
+        };
+        let expected = [("a", 0), ("prompt-lookup", 1), ("b", 2)];
+        let expected = expected.map(|(label, paint)| (label.to_owned(), paint));
+        assert_eq!(labels(&reports), expected);
+        // Where several reports have one, it is said whose it is.
+        reports[1].1.settings.push(free);
+        let [_, first, _, last] = &labels(&reports)[..] else {
+            panic!("four")
+        };
+        assert_eq!(first.0, "a: prompt-lookup");
+        assert_eq!(last.0, "b: prompt-lookup");
+    }
 }

@@ -22,6 +22,7 @@ use crate::stages::context::StageContext;
 use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};
+use crate::stages::train::trained_report;
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -32,6 +33,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         judged_by_answers(context, &drafter)?
     };
     report.recipe = context.recipe.json.clone();
+    report.trained = trained_report(context)?;
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);

@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal, state};
 use spectrain_data::tokens::TokenShards;
+use spectrain_eval::TrainedReport;
 use spectrain_models::weights::import;
-use spectrain_train::{FitSummary, Objective, Trainee};
+use spectrain_train::{FitSummary, Objective, Trainee, Validation};
 
 use crate::families::shipped::Shipped;
 use crate::families::trained::write_usual;
@@ -134,6 +135,22 @@ fn with_history(context: &StageContext, stage: &str, mut provenance: Value) -> R
 
 /// Key of a training stage's summary: the step whose weights it has left.
 pub(super) const EXPORTED_STEP: &str = "exported_step";
+
+/// What training found of the weights that the recipe's last training stage has left.
+pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedReport>> {
+    let Some(stage) = context.recipe.training_stages().last().copied() else {
+        return Ok(None);
+    };
+    let manifest = context.run.manifest(stage)?;
+    let best = manifest.map(|manifest| manifest.summary["fit"]["best"].clone());
+    let best = best.and_then(|best| serde_json::from_value::<(u64, Validation)>(best).ok());
+    Ok(best.map(|(step, found)| TrainedReport {
+        step,
+        simulated_tau: found.simulated_tau,
+        tau: found.tau,
+        tau_ci95: found.tau_ci95,
+    }))
+}
 
 /// `drafter` with the weights that an earlier stage has left: not those of its folder, where low-rank matrices are merged.
 fn best_of<D: Shipped>(context: &StageContext, stage: &str, drafter: D) -> Result<D> {
