@@ -84,6 +84,7 @@ pub const EAGLE3: Dialect = Dialect {
         top(WINDOW),
         top(&[
             Key::flag("fc_norm", "fc_norm", false).only_if_on(),
+            NORM_BEFORE_FC.only_if_on(),
             Key::flag("norm_output", "norm_output", false).only_if_on(),
             OWN_HEAD,
         ]),
@@ -135,7 +136,7 @@ const SPECULATORS_KEYS: &[Key] = &[
     DRAFT_VOCAB,
     // Always: the library takes false where it is absent, vLLM true.
     NORM_BEFORE_RESIDUAL,
-    Key::told("norm_before_fc", |_, _| Some(json!(false))),
+    NORM_BEFORE_FC,
     Key::flag("fc_norm", "fc_norm", false),
     Key::flag("norm_output", "norm_output", false),
     Key::told("target_hidden_size", |_, _| Some(Value::Null)),
@@ -190,6 +191,9 @@ const NORM_BEFORE_RESIDUAL: Key = Key::code(
     },
     |settings, here| settings.get(here).cloned(),
 );
+/// ModelOpt nests it, which is what vLLM reads first.
+const NORM_BEFORE_FC: Key =
+    Key::flag("norm_before_fc", "norm_before_fc", false).also(&["eagle_config.norm_before_fc"]);
 const CAPTURED: Key = Key::code(
     "num_aux_hidden_states",
     "captured_layers",
@@ -237,8 +241,6 @@ pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
     ("model_type", Neutral::Word("llama")),
     ("bias", Neutral::Flag(false)),
     ("tie_word_embeddings", Neutral::Flag(false)),
-    ("norm_before_fc", Neutral::Flag(false)),
-    ("eagle_config.norm_before_fc", Neutral::Flag(false)),
     ("eagle_config.use_aux_hidden_state", Neutral::Flag(true)),
     (
         "eagle_config.use_input_layernorm_in_first_layer",

@@ -13,7 +13,7 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse};
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, FuseNorms, Reads, fuse};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
@@ -50,6 +50,9 @@ pub struct Eagle3Config {
     pub norm_before_residual: bool,
     /// Whether each captured layer is normed before the layers are fused (EAGLE-3.1).
     pub fc_norm: bool,
+    /// Whether the captured layers are normed all together before they are fused, as drafters of the speculators library
+    /// are unless it is told otherwise. Of the engines only vLLM knows it.
+    pub norm_before_fc: bool,
     /// Whether the next draft step reads the output after the final norm (EAGLE-3.1) and not before it (the paper).
     pub norm_output: bool,
     /// How many positions back the layer sees, its own counted, as in drafters of the speculators library; 0 sees all.
@@ -81,6 +84,7 @@ impl Default for Eagle3Config {
             kv_heads: 0,
             norm_before_residual: false,
             fc_norm: false,
+            norm_before_fc: false,
             norm_output: false,
             window: 0,
         }
@@ -92,6 +96,8 @@ impl Default for Eagle3Config {
 pub struct Eagle3 {
     /// One for each captured layer in EAGLE-3.1, none otherwise.
     fc_norm: Vec<RmsNorm>,
+    /// Of all captured layers together, with `norm_before_fc`.
+    input_norm: Option<RmsNorm>,
     fc: Linear,
     midlayer: EagleLayer,
     norm: RmsNorm,
@@ -108,7 +114,11 @@ impl Eagle3 {
     /// - captured: `[batch, seq, captured layers * d_model]`
     /// - output: `[batch, seq, d_model]`
     pub fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
-        fuse(&self.fc, &self.fc_norm, captured)
+        let norms = FuseNorms {
+            all: self.input_norm.as_ref(),
+            each: &self.fc_norm,
+        };
+        fuse(&self.fc, &norms, captured)
     }
 
     /// Step `cache.len()` of the unrolled drafter, over whole packed rows.
@@ -227,6 +237,11 @@ impl Drafter for Eagle3 {
                 fc_norm.push(RmsNorm::new(&mut scope, d, spec.norm_epsilon)?);
             }
         }
+        let input_norm = config.norm_before_fc.then(|| {
+            let mut scope = root.child("input_norm");
+            RmsNorm::new(&mut scope, captured * d, spec.norm_epsilon)
+        });
+        let input_norm = input_norm.transpose()?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let sizes = [config.d_ff, config.heads, config.kv_heads];
         let layer = EagleLayerConfig::of(Reads::Pair, spec, sizes);
@@ -243,6 +258,7 @@ impl Drafter for Eagle3 {
         let frozen = Frozen::new(config, target, vocabulary).sharing_head(shared);
         Ok(Self {
             fc_norm,
+            input_norm,
             fc,
             midlayer,
             norm,
@@ -388,6 +404,12 @@ impl Eagle3Config {
             kv_heads,
             ..self.clone()
         };
+        if resolved.norm_before_fc && resolved.fc_norm {
+            return Err(Error::Drafter {
+                key: "norm_before_fc",
+                mismatch: Mismatch::new("false where `fc_norm` is true", true),
+            });
+        }
         if resolved.draft_vocab > target.vocab {
             return Err(Error::Drafter {
                 key: "draft_vocab",

@@ -168,17 +168,26 @@ fn by(norm: &Option<RmsNorm>, x: Tensor<3>) -> Tensor<3> {
     }
 }
 
-/// Fuses captured layers, side by side, into one hidden state per position; each is normed first where there are norms.
+/// Norms of captured layers before they are fused: one of all of them together, or one of each, or none.
+pub(crate) struct FuseNorms<'a> {
+    pub(crate) all: Option<&'a RmsNorm>,
+    pub(crate) each: &'a [RmsNorm],
+}
+
+/// Fuses captured layers, side by side, into one hidden state per position; they are normed first where there are norms.
 ///
 /// # Shapes
 /// - captured: `[batch, seq, captured layers * d_model]`
 /// - output: `[batch, seq, d_model]`
-pub(crate) fn fuse(fc: &Linear, norms: &[RmsNorm], captured: Tensor<3>) -> Tensor<3> {
-    if norms.is_empty() {
+pub(crate) fn fuse(fc: &Linear, norms: &FuseNorms, captured: Tensor<3>) -> Tensor<3> {
+    if let Some(norm) = norms.all {
+        return fc.forward(norm.forward(captured));
+    }
+    if norms.each.is_empty() {
         return fc.forward(captured);
     }
-    let width = captured.dims()[2] / norms.len();
-    let normed = norms.iter().enumerate();
+    let width = captured.dims()[2] / norms.each.len();
+    let normed = norms.each.iter().enumerate();
     let normed = normed.map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)));
     fc.forward(Tensor::cat(normed.collect(), 2))
 }

@@ -16,7 +16,7 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::cache::KvCache;
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, fuse};
+use crate::eagle_layer::{EagleLayer, FuseNorms, fuse};
 use crate::eagle3::{Eagle3, Eagle3Config, Head};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
@@ -59,6 +59,8 @@ pub struct PEagleConfig {
     pub norm_before_residual: bool,
     /// Whether each captured layer is normed before the layers are fused.
     pub fc_norm: bool,
+    /// Whether the captured layers are normed all together before they are fused.
+    pub norm_before_fc: bool,
 }
 
 /// The P-EAGLE drafter. Its fields carry the names of the checkpoint.
@@ -68,6 +70,8 @@ pub struct PEagle {
     embed_tokens: Option<Embedding>,
     /// One for each captured layer, or none.
     fc_norm: Vec<RmsNorm>,
+    /// Of all captured layers together, with `norm_before_fc`.
+    input_norm: Option<RmsNorm>,
     fc: Linear,
     /// `[1, 1, captured layers * d_model]`: what masks read in place of captured layers.
     mask_hidden: Param<Tensor<3>>,
@@ -127,11 +131,15 @@ impl PEagle {
             .map(|at| at.unwrap_or(batch * seq) as i64)
             .collect();
         let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &all.device());
-        fuse(
-            &self.fc,
-            &self.fc_norm,
-            all.select(0, rows).unsqueeze_dim(0),
-        )
+        self.fuse(all.select(0, rows).unsqueeze_dim(0))
+    }
+
+    fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
+        let norms = FuseNorms {
+            all: self.input_norm.as_ref(),
+            each: &self.fc_norm,
+        };
+        fuse(&self.fc, &norms, captured)
     }
 
     /// What the head reads at every row.
@@ -242,7 +250,8 @@ impl Drafter for PEagle {
         let (captured, d) = (resolved.captured_layers.len(), spec.d_model);
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
-        let norm = |scope: &mut Scope| RmsNorm::new(scope, d, spec.norm_epsilon);
+        let norm_of = |scope: &mut Scope, width| RmsNorm::new(scope, width, spec.norm_epsilon);
+        let norm = |scope: &mut Scope| norm_of(scope, d);
         let mut embed = || embedding(&mut root.child("embed_tokens"), spec.vocab, d);
         let embed_tokens = if config.shared_embeddings {
             None
@@ -253,6 +262,9 @@ impl Drafter for PEagle {
         for layer in 0..if config.fc_norm { captured } else { 0 } {
             fc_norm.push(norm(&mut root.child(format!("fc_norm.{layer}")))?);
         }
+        let input_norm = resolved.norm_before_fc;
+        let input_norm = input_norm.then(|| norm_of(&mut root.child("input_norm"), captured * d));
+        let input_norm = input_norm.transpose()?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let mask_hidden = root.tensor("mask_hidden", [1, 1, captured * d], Init::Normal(0.02))?;
         let sizes = [resolved.d_ff, resolved.heads, resolved.kv_heads];
@@ -270,6 +282,7 @@ impl Drafter for PEagle {
         Ok(Self {
             embed_tokens,
             fc_norm,
+            input_norm,
             fc,
             mask_hidden,
             layers,
@@ -315,7 +328,7 @@ impl Drafter for PEagle {
     }
 
     fn observe(&self, state: &mut PEagleState, tokens: &[u32], features: &Features) {
-        let hidden = fuse(&self.fc, &self.fc_norm, features.captured.clone());
+        let hidden = self.fuse(features.captured.clone());
         let outputs = self.pass(state, tokens, hidden);
         state.slots = Some(outputs.narrow(1, tokens.len() - 1, 1));
     }
@@ -391,6 +404,7 @@ impl PEagleConfig {
             kv_heads: self.kv_heads,
             norm_before_residual: self.norm_before_residual,
             fc_norm: self.fc_norm,
+            norm_before_fc: self.norm_before_fc,
             ..Eagle3Config::default()
         }
     }

@@ -333,7 +333,7 @@ fn eagle_3_configurations_of_another_computation_are_refused_by_key() {
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!(true)),
         ("tie_word_embeddings", json!(true)),
-        ("norm_before_fc", json!(true)),
+        ("norm_before_fc", json!("yes")),
         ("logit_scale", json!(0.5)),
         ("rope_theta", json!(1_000.0)),
         ("rope_scaling", linear),

@@ -27,7 +27,7 @@ const BLOCK: usize = 4;
 const WINDOW: usize = 5;
 
 /// Folders of kinds that are known, with the recipe that trains such a drafter and what `[drafter]` says of it.
-const KNOWN: [(&str, &str, &str); 13] = [
+const KNOWN: [(&str, &str, &str); 14] = [
     (
         "speculators-eagle3",
         "eagle3",
@@ -37,6 +37,11 @@ const KNOWN: [(&str, &str, &str); 13] = [
         "speculators-eagle3-full",
         "eagle3",
         "draft_vocab = 24\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "speculators-eagle3-before-fc",
+        "eagle3",
+        "norm_before_residual = true\nnorm_before_fc = true\nnorm_output = true\ncaptured_layers = [0, 1, 2]",
     ),
     (
         "speculators-peagle",
@@ -174,10 +179,12 @@ fn by_slots(of: &dyn Fn(&str) -> Golden, known: usize, slot: usize) -> Option<Ve
 }
 
 #[test]
-fn an_eagle3_folder_of_speculators_has_its_logits() {
-    agrees::<Eagle3>("speculators-eagle3-full", STEPS, |of, known, step| {
-        Some(by_steps(of, known, step))
-    });
+fn eagle3_folders_of_speculators_have_its_logits() {
+    for folder in ["speculators-eagle3-full", "speculators-eagle3-before-fc"] {
+        agrees::<Eagle3>(folder, STEPS, |of, known, step| {
+            Some(by_steps(of, known, step))
+        });
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::dialect::settings::Settings;
 use crate::launch::{self, Launch};
 
 /// One command for each engine that can run the layout: vLLM and llama.cpp; SGLang and TensorRT-LLM unless
-/// `norm_before_residual` rules them out. Layers that slide are vLLM's alone: the others see all positions.
+/// `norm_before_residual` rules them out. Layers that slide are vLLM's alone, as the others see all positions, and so is a norm
+/// of all captured layers.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -16,7 +17,7 @@ pub fn launch_lines(
     draft_tokens: usize,
 ) -> Vec<Launch> {
     let mut lines = vec![launch::vllm(dir, "eagle3", target, draft_tokens)];
-    if settings.size("window") > 0 {
+    if settings.size("window") > 0 || settings.flag("norm_before_fc") {
         return lines;
     }
     if !settings.flag("norm_before_residual") {

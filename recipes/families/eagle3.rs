@@ -30,6 +30,7 @@ impl Family for Eagle3 {
         "head = \"shared\"\ndraft_vocab = 20",
         "fc_norm = true\nnorm_output = true\nnorm_before_residual = true\nd_ff = 40",
         "captured_layers = [0, 4]\nwindow = 9\nheads = 2\nkv_heads = 1",
+        "norm_before_fc = true\nnorm_output = true",
     ];
 
     fn activations(

@@ -23,6 +23,7 @@ impl Family for PEagle {
         "mask_token = 47\nlayers = 2",
         "mask_token = 47\nlayers = 1\nshared_embeddings = true\ndraft_vocab = 20\nfc_norm = true",
         "mask_token = 47\nlayers = 3\nhead = \"shared\"\nnorm_before_residual = true\nd_ff = 40",
+        "mask_token = 47\nlayers = 1\nnorm_before_fc = true",
     ];
 
     fn activations(

@@ -262,6 +262,8 @@ def speculators():
         "eagle3-full",
         trained("eagle3", seed=12, full=[0], maps=vocabulary(), draft_vocab_size=len(DRAFTED), **plain),
     )
+    # A norm of all captured layers together, which the trainer has unless it is told otherwise.
+    with_steps("eagle3-before-fc", trained("eagle3", seed=22, full=[0], fc_norm=False, norm_before_fc=True))
     written("eagle3-qwen3", trained("eagle3", "qwen3", seed=13, full=[0]))
     with_masks("peagle", trained("peagle", seed=14, full=[0, 1], layers=2))
     with_blocks("dflash", trained("dflash", "qwen3", seed=15, full=[0, 1], layers=2))
