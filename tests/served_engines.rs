@@ -78,8 +78,9 @@ impl Server {
 
     fn wait(&mut self) {
         let late = Instant::now() + START;
-        let address = self.url.trim_start_matches("http://");
-        while std::net::TcpStream::connect(address).is_err() {
+        // Something may take connections before the server does.
+        let models = format!("{}/v1/models", self.url);
+        while ureq::get(&models).call().is_err() {
             assert!(self.process.try_wait().unwrap().is_none(), "vLLM ended");
             assert!(Instant::now() < late, "vLLM does not start");
             std::thread::sleep(Duration::from_millis(200));
