@@ -69,7 +69,7 @@ max_new_tokens = 8
 "#;
 
 /// A drafter of another family for the same target; `more` is its own part of the recipe.
-fn recipe(kind: &str, name: &str, more: &str) -> String {
+pub fn recipe(kind: &str, name: &str, more: &str) -> String {
     let [_, train] = TARGET.split("[train]").collect::<Vec<_>>()[..] else {
         panic!("one `[train]`");
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::engines::{LENGTH, Last, NEW, ours, python, trained};
+use crate::engines::{LENGTH, Last, NEW, ours, python, recipe, trained};
 use crate::workspace::{Workspace, signal};
 
 /// How long vLLM may take to start.
@@ -169,7 +169,7 @@ fn handing_out(states: &Path) -> Vec<String> {
     let speculative = json!({
         "method": "extract_hidden_states",
         "num_speculative_tokens": 1,
-        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 6]}},
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5, 8]}},
     });
     let transfer = json!({
         "kv_connector": "ExampleHiddenStatesConnector",
@@ -192,15 +192,24 @@ fn vllm_hands_out_the_states_that_drafters_train_on() {
     let Some(python) = python("SPECTRAIN_VLLM_STATES") else {
         return;
     };
-    let workspace = Workspace::new();
+    // Of heads as wide as vLLM's attention on the CPU wants them.
+    let (workspace, _) = trained(&[]);
+    workspace.write("other.toml", recipe("eagle3", "here", ""));
     let states = workspace.path("states");
     let options = handing_out(&states);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let mut server = Server::start(&python, &workspace, "target", &options);
+    let mut server = Server::start(&python, &workspace, TARGET, &options);
     server.wait();
     let servers = format!("target.server={}", json!([server.url]));
     let folder = format!("target.server_folder={}", json!(states));
-    let run = |more: &[&str]| workspace.run_recipe(more).succeeded();
+    let run = |more: &[&str]| {
+        // vLLM's build for the CPU draws nonsense above temperature 0; and in few steps little becomes of a rounding.
+        let few = ["evaluate.temperatures=[0.0]", "train.steps=20"];
+        let settings = more.iter().chain(&few);
+        let settings = settings.flat_map(|setting| ["--set", *setting]);
+        let words = ["recipe", "other.toml"].into_iter().chain(settings);
+        workspace.run(&words.collect::<Vec<_>>()).succeeded()
+    };
     run(&["features.mode=stored", "name=here"]);
     run(&["features.mode=served", "name=served", &servers, &folder]);
     run(&["features.mode=streamed", "name=streamed", &servers, &folder]);
@@ -209,9 +218,9 @@ fn vllm_hands_out_the_states_that_drafters_train_on() {
         manifest["summary"]["fit"]["loss"].as_f64().unwrap()
     };
     let [here, served, streamed] = ["here", "served", "streamed"].map(loss);
-    assert!((here - served).abs() < 1e-3 * here, "{here} {served}");
+    assert!((here - served).abs() < 5e-3 * here, "{here} {served}");
     assert!(
-        (served - streamed).abs() < 1e-3 * here,
+        (served - streamed).abs() < 5e-3 * here,
         "{served} {streamed}"
     );
     // Greedy answers of vLLM are those of this program, so the decoder and the estimator count the same.
@@ -232,6 +241,6 @@ fn vllm_hands_out_the_states_that_drafters_train_on() {
         proof["largest_difference"].as_f64().unwrap() < 1e-3,
         "{proof}"
     );
-    assert_eq!(proof["layers"].as_array().unwrap().len(), 2, "{proof}");
+    assert_eq!(proof["layers"].as_array().unwrap().len(), 3, "{proof}");
     assert_eq!(workspace.files("states").len(), 0);
 }
