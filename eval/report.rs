@@ -399,10 +399,14 @@ impl Report {
         }
     }
 
+    /// Whether drafters without training are in it.
+    pub(crate) fn has_free(&self) -> bool {
+        self.settings.iter().any(|one| one.drafter.is_some())
+    }
+
     /// Whether it is of drafters without training alone.
     pub(crate) fn has_no_drafter(&self) -> bool {
-        let free = self.settings.iter().any(|one| one.drafter.is_some());
-        free && self.drafter.kind.is_empty() && self.drafter.path.is_empty()
+        self.has_free() && self.drafter.kind.is_empty() && self.drafter.path.is_empty()
     }
 
     /// The name of the target that verified in `setting`.

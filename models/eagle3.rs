@@ -13,7 +13,7 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, FuseNorms, Reads, fuse};
+use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
@@ -114,11 +114,7 @@ impl Eagle3 {
     /// - captured: `[batch, seq, captured layers * d_model]`
     /// - output: `[batch, seq, d_model]`
     pub fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
-        let norms = FuseNorms {
-            all: self.input_norm.as_ref(),
-            each: &self.fc_norm,
-        };
-        fuse(&self.fc, &norms, captured)
+        fuse(&self.fc, self.input_norm.as_ref(), &self.fc_norm, captured)
     }
 
     /// Step `cache.len()` of the unrolled drafter, over whole packed rows.
@@ -230,18 +226,8 @@ impl Drafter for Eagle3 {
         let d = spec.d_model;
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
-        let mut fc_norm = Vec::new();
-        if config.fc_norm {
-            for layer in 0..captured {
-                let mut scope = root.child(format!("fc_norm.{layer}"));
-                fc_norm.push(RmsNorm::new(&mut scope, d, spec.norm_epsilon)?);
-            }
-        }
-        let input_norm = config.norm_before_fc.then(|| {
-            let mut scope = root.child("input_norm");
-            RmsNorm::new(&mut scope, captured * d, spec.norm_epsilon)
-        });
-        let input_norm = input_norm.transpose()?;
+        let norms = [config.norm_before_fc, config.fc_norm];
+        let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let sizes = [config.d_ff, config.heads, config.kv_heads];
         let layer = EagleLayerConfig::of(Reads::Pair, spec, sizes);

@@ -168,26 +168,42 @@ fn by(norm: &Option<RmsNorm>, x: Tensor<3>) -> Tensor<3> {
     }
 }
 
-/// Norms of captured layers before they are fused: one of all of them together, or one of each, or none.
-pub(crate) struct FuseNorms<'a> {
-    pub(crate) all: Option<&'a RmsNorm>,
-    pub(crate) each: &'a [RmsNorm],
+/// The norms before [`fuse`]: one of all captured layers together, and one of each, where they are wanted.
+pub(crate) fn fuse_norms(
+    root: &mut Scope,
+    [of_all, of_each]: [bool; 2],
+    captured: usize,
+    spec: &TargetSpec,
+) -> Result<(Option<RmsNorm>, Vec<RmsNorm>)> {
+    let mut norm =
+        |name: String, width| RmsNorm::new(&mut root.child(name), width, spec.norm_epsilon);
+    let all = of_all.then(|| norm("input_norm".into(), captured * spec.d_model));
+    let each = (0..if of_each { captured } else { 0 })
+        .map(|layer| norm(format!("fc_norm.{layer}"), spec.d_model));
+    let each = each.collect::<Result<_>>()?;
+    Ok((all.transpose()?, each))
 }
 
-/// Fuses captured layers, side by side, into one hidden state per position; they are normed first where there are norms.
+/// Fuses captured layers, side by side, into one hidden state per position. They are normed first: all together, or each by
+/// itself, or not at all.
 ///
 /// # Shapes
 /// - captured: `[batch, seq, captured layers * d_model]`
 /// - output: `[batch, seq, d_model]`
-pub(crate) fn fuse(fc: &Linear, norms: &FuseNorms, captured: Tensor<3>) -> Tensor<3> {
-    if let Some(norm) = norms.all {
+pub(crate) fn fuse(
+    fc: &Linear,
+    norm_of_all: Option<&RmsNorm>,
+    norm_of_each: &[RmsNorm],
+    captured: Tensor<3>,
+) -> Tensor<3> {
+    if let Some(norm) = norm_of_all {
         return fc.forward(norm.forward(captured));
     }
-    if norms.each.is_empty() {
+    if norm_of_each.is_empty() {
         return fc.forward(captured);
     }
-    let width = captured.dims()[2] / norms.each.len();
-    let normed = norms.each.iter().enumerate();
+    let width = captured.dims()[2] / norm_of_each.len();
+    let normed = norm_of_each.iter().enumerate();
     let normed = normed.map(|(i, norm)| norm.forward(captured.clone().narrow(2, i * width, width)));
     fc.forward(Tensor::cat(normed.collect(), 2))
 }

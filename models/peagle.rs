@@ -16,7 +16,7 @@ use crate::attention::Attention;
 use crate::bounds;
 use crate::cache::KvCache;
 use crate::drafter::Drafter;
-use crate::eagle_layer::{EagleLayer, FuseNorms, fuse};
+use crate::eagle_layer::{EagleLayer, fuse, fuse_norms};
 use crate::eagle3::{Eagle3, Eagle3Config, Head};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
@@ -135,11 +135,7 @@ impl PEagle {
     }
 
     fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
-        let norms = FuseNorms {
-            all: self.input_norm.as_ref(),
-            each: &self.fc_norm,
-        };
-        fuse(&self.fc, &norms, captured)
+        fuse(&self.fc, self.input_norm.as_ref(), &self.fc_norm, captured)
     }
 
     /// What the head reads at every row.
@@ -250,21 +246,14 @@ impl Drafter for PEagle {
         let (captured, d) = (resolved.captured_layers.len(), spec.d_model);
         // Master weights are f32 whatever the target is.
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
-        let norm_of = |scope: &mut Scope, width| RmsNorm::new(scope, width, spec.norm_epsilon);
-        let norm = |scope: &mut Scope| norm_of(scope, d);
         let mut embed = || embedding(&mut root.child("embed_tokens"), spec.vocab, d);
         let embed_tokens = if config.shared_embeddings {
             None
         } else {
             Some(embed()?)
         };
-        let mut fc_norm = Vec::new();
-        for layer in 0..if config.fc_norm { captured } else { 0 } {
-            fc_norm.push(norm(&mut root.child(format!("fc_norm.{layer}")))?);
-        }
-        let input_norm = resolved.norm_before_fc;
-        let input_norm = input_norm.then(|| norm_of(&mut root.child("input_norm"), captured * d));
-        let input_norm = input_norm.transpose()?;
+        let norms = [resolved.norm_before_fc, resolved.fc_norm];
+        let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let mask_hidden = root.tensor("mask_hidden", [1, 1, captured * d], Init::Normal(0.02))?;
         let sizes = [resolved.d_ff, resolved.heads, resolved.kv_heads];
@@ -286,7 +275,7 @@ impl Drafter for PEagle {
             fc,
             mask_hidden,
             layers,
-            norm: norm(&mut root.child("norm"))?,
+            norm: RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?,
             lm_head: if shared {
                 None
             } else {

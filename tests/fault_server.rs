@@ -1,11 +1,13 @@
 //! A server of the OpenAI protocol that fails as planned, and remembers what it was asked.
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use crate::http::{Request, respond};
 
 /// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,12 +143,16 @@ fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut out = stream;
     loop {
-        let (path, key, body) = request(&mut reader)?;
-        if path == "/v1/models" {
+        let request = Request::read(&mut reader)?;
+        if request.target == "/v1/models" {
             respond(&mut out, "200 OK", "", r#"{"data": [{"id": "served"}]}"#)?;
             continue;
         }
-        let body: Value = serde_json::from_slice(&body).unwrap();
+        let key = request
+            .header("authorization")
+            .unwrap_or_default()
+            .to_owned();
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
         let messages = body["messages"].as_array().unwrap().clone();
         let turn = messages.last().unwrap()["content"].as_str().unwrap();
         match remember(shared, turn, key, body) {
@@ -233,33 +239,4 @@ fn is_stale(messages: &[Value]) -> bool {
         let said = two[0]["content"].as_str().unwrap_or_default();
         two[1]["role"] == "assistant" && two[1]["content"] != answer_to(said)
     })
-}
-
-/// The path, the API key and the body of the next request.
-pub fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Vec<u8>)> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok()?;
-    let path = line.split(' ').nth(1)?.to_owned();
-    let (mut length, mut key) = (0, String::new());
-    loop {
-        line.clear();
-        reader.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.trim().split_once(':') else {
-            break;
-        };
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.trim().parse().ok()?,
-            "authorization" => key = value.trim().to_owned(),
-            _ => {}
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some((path, key, body))
-}
-
-pub fn respond(out: &mut TcpStream, status: &str, header: &str, body: &str) -> Option<()> {
-    let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\n{header}Content-Length: {length}\r\n\r\n");
-    out.write_all(format!("{head}{body}").as_bytes()).ok()
 }

@@ -32,6 +32,7 @@ mod golden;
 mod heads_decode;
 mod heads_parity;
 mod hostile_folders;
+mod http;
 mod hub;
 mod key_tables;
 mod language_models;

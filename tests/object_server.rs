@@ -1,8 +1,10 @@
 //! A server that speaks as much of the S3 protocol as an array job needs, and checks that requests are signed.
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+
+use crate::http::Request;
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
@@ -12,7 +14,8 @@ pub struct ObjectServer {
     pub objects: Objects,
 }
 
-struct Request {
+/// What is asked of which object.
+struct Asked {
     method: String,
     /// Without the slash before it.
     path: String,
@@ -54,7 +57,7 @@ fn serve(objects: &Objects, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut out = stream;
     loop {
-        let request = read(&mut reader)?;
+        let request = Asked::of(Request::read(&mut reader)?)?;
         let head = |status: &str, more: &str, length: usize| {
             format!(
                 "HTTP/1.1 {status}\r\nETag: \"x\"\r\nLast-Modified: Sun, 22 Nov 2026 00:00:00 GMT\r\n{more}Content-Length: {length}\r\n\r\n"
@@ -75,7 +78,7 @@ fn serve(objects: &Objects, stream: TcpStream) -> Option<()> {
     }
 }
 
-fn answer(objects: &Objects, request: &Request) -> (&'static str, String, Vec<u8>) {
+fn answer(objects: &Objects, request: &Asked) -> (&'static str, String, Vec<u8>) {
     let mut objects = objects.lock().unwrap();
     let nothing = |status| (status, String::new(), Vec::new());
     if !request.is_signed {
@@ -103,7 +106,7 @@ fn answer(objects: &Objects, request: &Request) -> (&'static str, String, Vec<u8
 }
 
 /// Keys below a prefix, up to the next slash.
-fn listed(objects: &BTreeMap<String, Vec<u8>>, request: &Request) -> String {
+fn listed(objects: &BTreeMap<String, Vec<u8>>, request: &Asked) -> String {
     let prefix = request.query.get("prefix").cloned().unwrap_or_default();
     let whole = format!("{}/{prefix}", request.path.trim_end_matches('/'));
     let mut folders = std::collections::BTreeSet::new();
@@ -130,45 +133,29 @@ fn listed(objects: &BTreeMap<String, Vec<u8>>, request: &Request) -> String {
     )
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> Option<Request> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok()?;
-    let mut words = line.split(' ').map(str::to_owned);
-    let (method, target) = (words.next()?, words.next()?);
-    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let pair = |pair: &str| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (name.to_owned(), value.replace("%2F", "/"))
-    };
-    let mut request = Request {
-        method,
-        path: path.trim_start_matches('/').to_owned(),
-        query: query.split('&').map(pair).collect(),
-        range: None,
-        is_signed: false,
-        body: Vec::new(),
-    };
-    let mut length = 0;
-    loop {
-        line.clear();
-        reader.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.trim().split_once(':') else {
-            break;
+impl Asked {
+    fn of(request: Request) -> Option<Self> {
+        let target = &request.target;
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let pair = |pair: &str| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (name.to_owned(), value.replace("%2F", "/"))
         };
-        let value = value.trim();
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.parse().ok()?,
-            "authorization" => {
-                request.is_signed = value.starts_with("AWS4-HMAC-SHA256 Credential=key/");
-            }
-            "range" => {
-                let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
-                request.range = Some((first.parse().ok()?, last.parse().ok()?));
-            }
-            _ => {}
-        }
+        let range = request.header("range").map(|range| {
+            let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+            Some((first.parse().ok()?, last.parse().ok()?))
+        });
+        let authorization = request.header("authorization").unwrap_or_default();
+        Some(Self {
+            path: path.trim_start_matches('/').to_owned(),
+            query: query.split('&').map(pair).collect(),
+            range: match range {
+                None => None,
+                Some(range) => Some(range?),
+            },
+            is_signed: authorization.starts_with("AWS4-HMAC-SHA256 Credential=key/"),
+            method: request.method,
+            body: request.body,
+        })
     }
-    request.body.resize(length, 0);
-    reader.read_exact(&mut request.body).ok()?;
-    Some(request)
 }

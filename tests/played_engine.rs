@@ -1,10 +1,12 @@
 //! A server that plays vLLM or SGLang with a drafter, as far as its counters and its streams go, and fails as planned.
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use crate::http::{Request, respond};
 
 /// Tokens that a draft has.
 pub const DRAFTED: usize = 3;
@@ -183,15 +185,20 @@ fn serve(stream: TcpStream, played: &Played, memory: &Mutex<Memory>) -> Option<(
     // What is sent is seen when it is sent, as with real servers.
     out.set_nodelay(true).ok()?;
     loop {
-        let (path, body) = request(&mut reader)?;
+        let request = Request::read(&mut reader)?;
         if lock(memory).is_dead {
             return None;
         }
-        match path.as_str() {
+        match request.target.as_str() {
             "/v1/models" => {
                 let model = |id: &&str| json!({"id": id, "owned_by": played.owned_by, "max_model_len": played.max_model_len});
                 let models: Vec<Value> = played.models.iter().map(model).collect();
-                respond(&mut out, "200 OK", &json!({ "data": models }).to_string())?;
+                respond(
+                    &mut out,
+                    "200 OK",
+                    "",
+                    &json!({ "data": models }).to_string(),
+                )?;
             }
             "/metrics" => {
                 let page = page(played, &lock(memory).counts);
@@ -199,10 +206,10 @@ fn serve(stream: TcpStream, played: &Played, memory: &Mutex<Memory>) -> Option<(
                     Metrics::Missing => "404 Not Found",
                     _ => "200 OK",
                 };
-                respond(&mut out, status, &page)?;
+                respond(&mut out, status, "", &page)?;
             }
             "/v1/completions" => {
-                let body: Value = serde_json::from_slice(&body).unwrap();
+                let body: Value = serde_json::from_slice(&request.body).unwrap();
                 {
                     let mut memory = lock(memory);
                     memory.under_way += 1;
@@ -213,7 +220,7 @@ fn serve(stream: TcpStream, played: &Played, memory: &Mutex<Memory>) -> Option<(
                 lock(memory).under_way -= 1;
                 done?;
             }
-            _ => respond(&mut out, "404 Not Found", "{}")?,
+            _ => respond(&mut out, "404 Not Found", "", "{}")?,
         }
     }
 }
@@ -345,6 +352,7 @@ fn complete(
         return respond(
             out,
             &format!("{status} Planned"),
+            "",
             r#"{"error": {"message": "as planned"}}"#,
         );
     }
@@ -403,31 +411,4 @@ fn count(counts: &mut Counts, played: &Played, accepted: &[usize], tokens: usize
         counts.drafts += 1;
         counts.reaching.iter_mut().for_each(|count| *count += 1);
     }
-}
-
-/// The path and the body of the next request.
-fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok()?;
-    let path = line.split(' ').nth(1)?.to_owned();
-    let mut length = 0;
-    loop {
-        line.clear();
-        reader.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.trim().split_once(':') else {
-            break;
-        };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some((path, body))
-}
-
-fn respond(out: &mut TcpStream, status: &str, body: &str) -> Option<()> {
-    let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
-    out.write_all(format!("{head}{body}").as_bytes()).ok()
 }

@@ -18,7 +18,7 @@ use spectrain_models::{
     Capture, DraftShape, Features, Layout, Sampling, Target as _, Transformer, argmax, load_target,
 };
 
-use crate::fault_server::{request, respond};
+use crate::http::{Request, respond};
 
 /// What is wrong with the states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,8 +143,8 @@ impl Shared {
         let mut reader = BufReader::new(stream.try_clone().ok()?);
         let mut out = stream;
         loop {
-            let (path, _, body) = request(&mut reader)?;
-            match path.as_str() {
+            let request = Request::read(&mut reader)?;
+            match request.target.as_str() {
                 "/v1/models" => {
                     let model = json!({"id": "served", "owned_by": "vllm", "max_model_len": self.serving.max_model_len});
                     respond(
@@ -166,8 +166,9 @@ impl Shared {
                     let dies = self.serving.dies_after.is_some_and(|last| number > last);
                     let hangs_up = |every: usize| number.is_multiple_of(every);
                     let fails = dies || self.serving.hangs_up_at.is_some_and(hangs_up);
-                    let answer = (!fails)
-                        .then(|| self.complete(number, &serde_json::from_slice(&body).unwrap()));
+                    let answer = (!fails).then(|| {
+                        self.complete(number, &serde_json::from_slice(&request.body).unwrap())
+                    });
                     self.memory().under_way -= 1;
                     respond(&mut out, "200 OK", "", &answer?.to_string())?;
                 }

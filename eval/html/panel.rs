@@ -31,11 +31,11 @@ pub(crate) struct Panel<'a> {
 pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
     let compared = reports.len() > 1;
     let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
-    let with_free = reports.iter().filter(|(_, report)| has_free(report));
+    let with_free = reports.iter().filter(|(_, report)| report.has_free());
     let with_free = with_free.count();
     let mut groups: Vec<(String, Vec<Series<'a>>)> = Vec::new();
     for (number, (name, report)) in reports.iter().enumerate() {
-        let several = has_free(report);
+        let several = report.has_free();
         for setting in &report.settings {
             let target = targets.then(|| report.target_of(setting));
             let heading = setting.heading();
@@ -84,11 +84,6 @@ pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
         }
     }
     panels
-}
-
-/// Whether drafters without training stand beside that of a report.
-fn has_free(report: &Report) -> bool {
-    report.settings.iter().any(|one| one.drafter.is_some())
 }
 
 impl Panel<'_> {

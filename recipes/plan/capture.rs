@@ -4,10 +4,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result};
 use rand::Rng as _;
 use serde_json::{Value, json};
-use spectrain_data::regenerate::Failure;
 
 use super::data::prepared;
 use super::estimate::Estimate;
@@ -16,6 +15,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings};
 use crate::runtime::capture::servers::settings;
+use crate::runtime::server::client::reason;
 use crate::runtime::sizes::Sizes;
 
 /// Tokens of a text by which a server is measured, at most.
@@ -168,7 +168,8 @@ fn speed(url: &str, settings: CaptureSettings, text: &Text, under_way: usize) ->
     let server = CaptureServer::connect(url, settings)?;
     let ask = || -> Result<usize> {
         let asked = text.draw(server.longest);
-        server.capture(&asked).map_err(words)?;
+        let captured = server.capture(&asked);
+        captured.map_err(|failure| Error::msg(reason(failure)))?;
         Ok(asked.tokens.len())
     };
     ask()?;
@@ -178,12 +179,6 @@ fn speed(url: &str, settings: CaptureSettings, text: &Text, under_way: usize) ->
         asked.into_iter().map(joined).sum::<Result<usize>>()
     });
     Ok(tokens? as f64 / started.elapsed().as_secs_f64())
-}
-
-fn words(failure: Failure) -> anyhow::Error {
-    match failure {
-        Failure::Passing { reason, .. } | Failure::Lasting { reason } => anyhow!(reason),
-    }
 }
 
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {

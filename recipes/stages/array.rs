@@ -15,7 +15,7 @@ const MOST: u64 = 100_000;
 pub struct ArrayJob {
     /// The part that is captured; none where it is the whole stage.
     pub part: Option<PartOf>,
-    /// Where the parts are, as given: a folder, or a `file://` address of one.
+    /// Where the parts are, as given: a folder, or an address of one or of an object store.
     pub parts: Option<String>,
 }
 

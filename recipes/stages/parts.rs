@@ -57,6 +57,20 @@ pub(super) struct FileOf {
     sha256: String,
 }
 
+impl FileOf {
+    /// Fails where the file at `path`, which the user knows by `name`, is not as it was written.
+    fn check(&self, part: Part, path: &Path, name: &str) -> Result<()> {
+        let sha256 = sha256_file(path)?;
+        if sha256 != self.sha256 {
+            bail!(
+                "part {part}: `{name}`: expected the SHA-256 {}, found {sha256}",
+                self.sha256
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Made {
     pub(super) fn of(context: &StageContext, stage: &Stage, part: Part) -> Result<Self> {
         Ok(Self {
@@ -299,14 +313,7 @@ fn fetch(
             }
             let name = format!("{}/{file}", part.folder());
             remote.fetch(&name, &to, of.bytes)?;
-            let sha256 = sha256_file(&to)?;
-            if sha256 != of.sha256 {
-                bail!(
-                    "part {part}: `{}/{name}`: expected the SHA-256 {}, found {sha256}",
-                    remote.name(),
-                    of.sha256
-                );
-            }
+            of.check(*part, &to, &format!("{}/{name}", remote.name()))?;
         }
         progress.set(1 + number as u64, "parts");
     }
@@ -330,14 +337,7 @@ fn join_all(
             let Some(set) = index.map(|set| set.trim_end_matches('/')) else {
                 continue;
             };
-            let sha256 = sha256_file(&path)?;
-            if sha256 != of.sha256 {
-                bail!(
-                    "part {part}: `{}`: expected the SHA-256 {}, found {sha256}",
-                    path.display(),
-                    of.sha256
-                );
-            }
+            of.check(*part, &path, &path.display().to_string())?;
             sets.entry(set.to_owned()).or_default().push(own.join(set));
         }
     }

@@ -143,7 +143,8 @@ pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedRep
     };
     let manifest = context.run.manifest(stage)?;
     let best = manifest.map(|manifest| manifest.summary["fit"]["best"].clone());
-    let best = best.and_then(|best| serde_json::from_value::<(u64, Validation)>(best).ok());
+    let best: Option<(u64, Validation)> = serde_json::from_value(best.unwrap_or_default())
+        .with_context(|| format!("the manifest of the stage `{stage}`: `summary.fit.best`"))?;
     Ok(best.map(|(step, found)| TrainedReport {
         step,
         simulated_tau: found.simulated_tau,

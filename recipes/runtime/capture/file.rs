@@ -15,6 +15,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Bytes of a file beside its tensors, at most.
 const HEADER: u64 = 1 << 20;
 
+/// Files of hidden states that nobody has taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Abandoned {
+    /// How many.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// A folder that a server writes into, under its name and under ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedFolder {
@@ -46,18 +55,7 @@ impl SharedFolder {
             ),
         }
     }
-}
 
-/// Files of hidden states that nobody has taken.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Abandoned {
-    /// How many.
-    pub files: usize,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl SharedFolder {
     /// Files that are older than a request may take: what was asked for by a client that was killed.
     pub fn abandoned(&self, patience: Duration) -> Abandoned {
         let mut found = Abandoned::default();

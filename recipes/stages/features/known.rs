@@ -57,10 +57,7 @@ impl Known {
 
     /// The features of these tokens, if they are there.
     pub(super) fn of(&self, tokens: &[u32]) -> Option<Bits> {
-        if self.places.is_empty() {
-            return None;
-        }
-        let &(folder, sample) = self.places.get(&digest(tokens))?;
+        let &(folder, sample) = self.place(tokens)?;
         let folder = &self.folders[folder];
         let stored = folder.shards.get(sample);
         stored
@@ -71,7 +68,13 @@ impl Known {
 
     /// Whether they are.
     pub(super) fn has(&self, tokens: &[u32]) -> bool {
-        !self.places.is_empty() && self.places.contains_key(&digest(tokens))
+        self.place(tokens).is_some()
+    }
+
+    fn place(&self, tokens: &[u32]) -> Option<&(usize, usize)> {
+        // Where nothing is known, nothing is hashed.
+        let found = (!self.places.is_empty()).then(|| self.places.get(&digest(tokens)));
+        found.flatten()
     }
 }
 
