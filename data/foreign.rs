@@ -14,6 +14,7 @@ mod rows;
 mod speculators;
 
 pub use layout::{ForeignFeatures, ForeignStates, ForeignText, SaidLayers};
+pub use pickles::PICKLE_CONVERTER;
 pub use speculators::{LAST_NORMED, LAYERS, RowsWriter};
 
 /// Opens the features in `folder`: those of vLLM's connector or speculators, whose rows may be in the folder `rows`, or those of

@@ -3,7 +3,7 @@ use crate::report::{DatasetReport, Report, SettingReport};
 use crate::token_class::TokenClass;
 
 /// The names of the columns.
-const COLUMNS: [&str; 53] = [
+const COLUMNS: [&str; 56] = [
     "report",
     "target",
     "drafter",
@@ -27,6 +27,9 @@ const COLUMNS: [&str; 53] = [
     "speedup_wall",
     "speedup_wall_low",
     "speedup_wall_high",
+    "speedup_full_batches",
+    "speedup_full_batches_low",
+    "speedup_full_batches_high",
     "speedup_model",
     "speedup_memory_bound",
     "speedup_predicted",
@@ -105,6 +108,10 @@ fn row(
         speedup.and_then(|found| found.wall_ci95),
     );
     cells.extend(measured(wall, interval));
+    cells.extend(measured(
+        speedup.and_then(|found| found.full_batches),
+        speedup.and_then(|found| found.full_batches_ci95),
+    ));
     cells.push(optional(speedup.and_then(|found| found.model)));
     cells.push(optional(speedup.and_then(|found| found.memory_bound)));
     cells.extend(measured(
@@ -179,7 +186,7 @@ mod tests {
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
         let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
-                    0.75,2,1.5,1.25,1.75,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,";
+                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {
             assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");

@@ -12,6 +12,7 @@ use crate::draft::{DraftChoice, DraftReport};
 use crate::error::{Error, Result};
 use crate::estimate::{Estimable, Estimate};
 use crate::evaluate::contender::Contender;
+use crate::evaluate::pace::{Pace, Paces};
 use crate::evaluate::rounds::Rounds;
 use crate::evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings, Warm};
 use crate::greedy_test::{Comparison, Place};
@@ -28,6 +29,7 @@ use crate::tune::{Tuning, tune};
 use crate::verify::Verifier;
 
 pub(crate) mod contender;
+mod pace;
 pub(crate) mod rounds;
 pub(crate) mod settings;
 mod talks;
@@ -177,7 +179,7 @@ impl<'p> AtWork<'_, 'p> {
         }
         let of_target = decoder.target.parameters_per_pass() as f64;
         let share = proposer.parameters_per_pass() as f64 / of_target;
-        let measured = measure(sets, &outputs, self.plain);
+        let measured = measure(sets, (&outputs, self.plain), settings.batch_size);
         let classes = settings.classes.as_ref();
         let classes = classes.map(|classes| by_class(&outputs, classes, settings.seed));
         evaluation.settings.push(SettingReport {
@@ -366,20 +368,26 @@ pub(crate) struct Measured {
     /// Passes of the drafter, one after the other.
     draft_passes: u64,
     seconds: Seconds,
-    /// Tokens and seconds of the passes without a drafter.
-    plain: Option<(u64, f64)>,
+    drafted: Paces,
+    /// Without a drafter.
+    plain: Option<Paces>,
 }
 
+/// What was decoded so many sequences at a time, with a drafter and without.
 fn measure<'a>(
     sets: &'a [PromptSet],
-    outputs: &[Vec<Answer>],
-    plain: Option<&[Vec<Answer>]>,
+    (outputs, plain): (&[Vec<Answer>], Option<&[Vec<Answer>]>),
+    batch_size: usize,
 ) -> Vec<(&'a PromptSet, Vec<Measured>)> {
     let of_set = |(number, set): (usize, &'a PromptSet)| {
         let mut plain = plain.map(|plain| conversations(&plain[number]));
         let measured = conversations(&outputs[number]).map(|turns| {
             let plain = plain.as_mut().map(|plain| plain.next().unwrap_or_default());
-            Measured::of(&set.prompts[turns[0].conversation], turns, plain)
+            Measured::of(
+                &set.prompts[turns[0].conversation],
+                (turns, plain),
+                batch_size,
+            )
         });
         (set, measured.collect())
     };
@@ -387,7 +395,11 @@ fn measure<'a>(
 }
 
 impl Measured {
-    fn of(prompt: &Prompt, turns: &[Answer], plain: Option<&[Answer]>) -> Self {
+    fn of(
+        prompt: &Prompt,
+        (turns, plain): (&[Answer], Option<&[Answer]>),
+        batch_size: usize,
+    ) -> Self {
         let passes = || turns.iter().flat_map(|turn| &turn.generation.passes);
         let mut measured = Self {
             acceptance: Acceptance::default(),
@@ -398,14 +410,11 @@ impl Measured {
             },
             draft_passes: passes().map(|pass| pass.draft_passes as u64).sum(),
             seconds: turns.iter().map(|turn| turn.generation.seconds()).sum(),
-            plain: plain.map(|plain| {
-                let passes = plain.iter().map(|turn| turn.generation.passes.len() as u64);
-                let seconds = plain.iter().map(|turn| turn.generation.seconds().total());
-                (passes.sum(), seconds.sum())
-            }),
+            drafted: Paces::of(turns, batch_size),
+            plain: plain.map(|plain| Paces::of(plain, batch_size)),
         };
         passes().for_each(|pass| measured.acceptance.add(pass));
-        measured.decoded.speedup = wall_speedup(std::iter::once(&measured));
+        measured.decoded.speedup = speedup(std::iter::once(&measured), |paces| paces.all);
         measured
     }
 
@@ -453,8 +462,12 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
     };
     let seconds: Seconds = prompts.iter().map(|prompt| prompt.seconds).sum();
     let decoded: Vec<&Decoded> = prompts.iter().map(|prompt| &prompt.decoded).collect();
-    let plain: Option<Vec<(u64, f64)>> = prompts.iter().map(|prompt| prompt.plain).collect();
     let cost = cost(prompts);
+    let is_thin = |prompt: &&Measured| prompt.drafted.full != prompt.drafted.all;
+    // Where all batches are full it is the same.
+    let full = (prompts.iter().any(is_thin))
+        .then(|| measured_speedup(prompts, seed, |paces| paces.full))
+        .flatten();
     DatasetReport {
         name: name.into(),
         prompts: (prompts
@@ -472,20 +485,23 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
         survival: pooled.survival(),
         draft_tokens_per_pass: pooled.draft_tokens_per_pass(),
         accepted_histogram: pooled.histogram.iter().map(|&count| count as u64).collect(),
-        speedup: wall_speedup(prompts.iter().copied()).map(|wall| Speedup {
-            wall,
-            wall_ci95: bootstrap(prompts, seed, |drawn| {
-                wall_speedup(drawn.iter().copied().copied())
-            }),
-            model: cost.and_then(|cost| cost.by_time()),
-            memory_bound: cost.and_then(|cost| cost.by_parameters(share)),
-            ..Speedup::default()
+        speedup: measured_speedup(prompts, seed, |paces| paces.all).map(|(wall, wall_ci95)| {
+            Speedup {
+                wall,
+                wall_ci95,
+                full_batches: full.map(|(found, _)| found),
+                full_batches_ci95: full.and_then(|(_, interval)| interval),
+                model: cost.and_then(|cost| cost.by_time()),
+                memory_bound: cost.and_then(|cost| cost.by_parameters(share)),
+                ..Speedup::default()
+            }
         }),
         seconds: SecondsReport {
             draft: seconds.draft,
             verify: seconds.verify,
             other: seconds.other,
-            autoregressive: plain.map(|plain| plain.iter().map(|(_, seconds)| seconds).sum()),
+            autoregressive: pace(prompts.iter().copied(), |paces| paces.all)
+                .map(|[_, plain]| plain.seconds),
         },
         spread: spread(&decoded, seed),
         counts: Vec::new(),
@@ -501,28 +517,45 @@ fn pool<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Acceptance {
 fn cost(prompts: &[&Measured]) -> Option<Cost> {
     let mut cost = Cost::default();
     for prompt in prompts {
-        let (plain_passes, plain_seconds) = prompt.plain?;
+        let plain = prompt.plain?.all;
         cost.passes += prompt.acceptance.passes as u64;
         cost.emitted += prompt.acceptance.emitted as u64;
         cost.draft_passes += prompt.draft_passes;
         cost.draft_seconds += prompt.seconds.draft;
-        cost.plain_passes += plain_passes;
-        cost.plain_seconds += plain_seconds;
+        cost.plain_passes += plain.counts.passes as u64;
+        cost.plain_seconds += plain.seconds;
     }
     Some(cost)
 }
 
-/// Tokens per second of the passes with a drafter, over the same without: ratio of the pooled rates. `None` when a
-/// prompt was not continued without one, or nothing was decoded.
-fn wall_speedup<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Option<f64> {
-    let (mut tokens, mut seconds, mut plain_tokens, mut plain_seconds) = (0.0, 0.0, 0, 0.0);
+/// The pace with a drafter, and that without. `None` when a prompt was not continued without one.
+fn pace<'a>(
+    prompts: impl Iterator<Item = &'a Measured>,
+    of: fn(&Paces) -> Pace,
+) -> Option<[Pace; 2]> {
+    let [mut drafted, mut plain] = [Pace::default(); 2];
     for prompt in prompts {
-        let (of_prompt, took) = prompt.plain?;
-        tokens += prompt.acceptance.emitted;
-        seconds += prompt.seconds.total();
-        plain_tokens += of_prompt;
-        plain_seconds += took;
+        drafted = drafted + of(&prompt.drafted);
+        plain = plain + of(prompt.plain.as_ref()?);
     }
-    let measured = tokens > 0.0 && plain_tokens > 0 && seconds > 0.0 && plain_seconds > 0.0;
-    measured.then(|| (tokens / seconds) / (plain_tokens as f64 / plain_seconds))
+    Some([drafted, plain])
+}
+
+/// Tokens per second of the passes with a drafter, over the same without: ratio of the pooled rates.
+fn speedup<'a>(prompts: impl Iterator<Item = &'a Measured>, of: fn(&Paces) -> Pace) -> Option<f64> {
+    let [drafted, plain] = pace(prompts, of)?;
+    drafted.over(plain)
+}
+
+/// The same and its interval.
+fn measured_speedup(
+    prompts: &[&Measured],
+    seed: u64,
+    of: fn(&Paces) -> Pace,
+) -> Option<(f64, Option<[f64; 2]>)> {
+    let found = speedup(prompts.iter().copied(), of)?;
+    let interval = bootstrap(prompts, seed, |drawn| {
+        speedup(drawn.iter().copied().copied(), of)
+    });
+    Some((found, interval))
 }

@@ -52,7 +52,10 @@ impl Prompt {
     }
 
     /// The tokens of the turn that follows these answers, which are fewer than the turns.
-    pub(crate) fn ask(&self, answers: &[Vec<u32>]) -> Result<Vec<u32>> {
+    ///
+    /// # Errors
+    /// The conversation cannot be made into tokens.
+    pub fn ask(&self, answers: &[Vec<u32>]) -> Result<Vec<u32>> {
         match &self.later {
             Some(later) if !answers.is_empty() => {
                 later.ask(answers).map_err(|source| Error::Turn {

@@ -244,6 +244,13 @@ pub struct Speedup {
     /// Its 95 % interval over prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ci95: Option<[f64; 2]>,
+    /// The same of the passes of full batches alone, which is what `predicted` is to be compared with: at the end no prompts are
+    /// left for the places of those that are done. Left out where all batches were full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_batches: Option<f64>,
+    /// Its 95 % interval over prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_batches_ci95: Option<[f64; 2]>,
     /// What the textbook formula gives, `τ / (D c + 1)`: with `D` passes of the drafter, one after the other, for each of
     /// the target, and `c` the measured time of one of them over that of a pass of the target without a drafter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -568,7 +575,15 @@ impl Report {
             let predicted = with_interval(Some(found.predicted?), found.predicted_ci95);
             let measured = with_interval(Some(found.wall), found.wall_ci95);
             let heading = setting.heading();
-            Some(format!("- {heading}: {predicted}, measured {measured}\n"))
+            let full = found.full_batches.map_or(String::new(), |full| {
+                format!(
+                    ", in full batches {}",
+                    with_interval(Some(full), found.full_batches_ci95)
+                )
+            });
+            Some(format!(
+                "- {heading}: {predicted}, measured {measured}{full}\n"
+            ))
         };
         let lines: String = self.settings.iter().filter_map(line).collect();
         if lines.is_empty() {

@@ -263,7 +263,8 @@ impl<'a> Decoder<'a> {
         };
         let share = |seconds: f64| seconds / lanes.len() as f64;
         let (verify, other) = (share(all.verify), share(all.other));
-        lanes.iter_mut().for_each(|lane| lane.record(verify, other));
+        let together = lanes.len();
+        (lanes.iter_mut()).for_each(|lane| lane.record(together, (verify, other)));
         Ok(all)
     }
 

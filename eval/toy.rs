@@ -3,6 +3,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{Rng, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::{
     Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, DraftStep, Features,
     KnownText, LogitRows, Pass, Proposal, Proposer, RopeConfig, RopeScaling, Sampling, TakeGuesses,
@@ -49,7 +50,7 @@ impl ToyTarget {
         };
         Self {
             spec,
-            device: Device::flex(),
+            device: test_device(),
             broken: false,
         }
     }
@@ -305,7 +306,7 @@ impl Proposer for ToyDrafter {
         for place in text.first..text.tokens.len() - 1 {
             for step in 0..text.known(place) {
                 let row = logits(&text.tokens[..=place + step], salt);
-                let row = Tensor::<1>::from_floats(row.as_slice(), &Device::flex());
+                let row = Tensor::<1>::from_floats(row.as_slice(), &test_device());
                 take(&[DraftStep { place, step }], row.unsqueeze());
             }
         }

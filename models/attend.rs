@@ -3,6 +3,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::softmax;
 
+use crate::device::is_cpu;
 use crate::mask::Mask;
 use crate::tangent;
 
@@ -142,11 +143,7 @@ fn attend_block(
 
 /// Queries of one block: on the CPU few enough for their scores to stay in the caches.
 fn query_block(device: &Device) -> usize {
-    if device.clone().without_autodiff() == Device::flex() {
-        128
-    } else {
-        1024
-    }
+    if is_cpu(device) { 128 } else { 1024 }
 }
 
 /// `w_t v_t` in f32.

@@ -107,6 +107,7 @@ fn gather(tensor: Tensor<4>, prefix: usize, rows: &[usize]) -> Tensor<4> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::test_device;
     use crate::weights::host_f32;
 
     fn rows(values: &[f32], device: &Device) -> Tensor<4> {
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn appending_truncating_and_keeping_a_path_leaves_the_right_rows() {
-        let device = Device::flex();
+        let device = test_device();
         let mut cache = KvCache::new(2);
         let more = |values: &[f32]| (rows(values, &device), rows(values, &device));
         let (keys, values) = more(&[1.0, 2.0, 3.0]);

@@ -6,6 +6,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::{silu, softmax};
 
+use crate::device::is_cpu;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::routing::ExpertsConfig;
@@ -79,8 +80,7 @@ impl SparseMlp {
     /// by side instead and multiplied at once. Copies of more than all experts would take more memory than the layer has, and
     /// with as many rows the wait is little beside the products.
     fn gathers(&self, rows: usize, device: &Device) -> bool {
-        let on_cpu = device.clone().without_autodiff() == Device::flex();
-        !on_cpu && rows * self.config.per_token <= self.config.count
+        !is_cpu(device) && rows * self.config.per_token <= self.config.count
     }
 
     /// The experts of each row, and their weights in the type of `x`.
@@ -184,12 +184,13 @@ fn on_host(indices: Tensor<2, Int>) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::test_device;
     use crate::weights::{RandomWeights, host_f32};
 
     const D_MODEL: usize = 10;
 
     fn layer(config: ExpertsConfig) -> SparseMlp {
-        let device = Device::flex();
+        let device = test_device();
         let mut random = RandomWeights::new(3);
         let mut scope = Scope::root(&mut random, &device, spectrain_checkpoints::DType::F32);
         SparseMlp::new(&mut scope, D_MODEL, config).unwrap()
@@ -206,7 +207,7 @@ mod tests {
         let values =
             (0..count * D_MODEL).map(|at| ((at * at * 7 + 3 * at) % 31) as f32 / 8.0 - 2.0);
         let values: Vec<f32> = values.collect();
-        Tensor::<1>::from_floats(values.as_slice(), &Device::flex()).reshape([count, D_MODEL])
+        Tensor::<1>::from_floats(values.as_slice(), &test_device()).reshape([count, D_MODEL])
     }
 
     fn assert_near(found: &[f32], expected: &[f32]) {

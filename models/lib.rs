@@ -8,6 +8,7 @@ pub mod bounds;
 mod cache;
 mod config;
 mod decoder;
+pub mod device;
 pub mod dflash;
 mod draft;
 pub mod draft_heads;

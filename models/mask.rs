@@ -249,13 +249,14 @@ pub fn tree_positions(parents: &[Option<usize>], cached: usize, device: &Device)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::test_device;
     use crate::weights::host_f32;
 
     const NO: f32 = f32::NEG_INFINITY;
 
     #[test]
     fn siblings_do_not_see_each_other() {
-        let device = Device::flex();
+        let device = test_device();
         // 0 is the last committed token, 1 and 2 its children, 3 a child of 2.
         let parents = [None, Some(0), Some(0), Some(2)];
         let mask = tree_mask(&parents, 1, None, &device).unwrap();
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_draft_node_sees_its_ancestors_wherever_their_rows_are() {
-        let device = Device::flex();
+        let device = test_device();
         // 0 and 1 are children of the root, 2 a child of 1, 3 of 0, 4 of 2; the rows before are those of 1, 0 and 2.
         let tree = Tree {
             tokens: vec![5; 5],
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn packed_documents_do_not_see_each_other() {
-        let device = Device::flex();
+        let device = test_device();
         let layout = Layout {
             documents: Tensor::from_ints([[1, 1, 2, 0]], &device),
             positions: Tensor::from_ints([[0, 1, 0, 0]], &device),

@@ -290,6 +290,7 @@ impl Rotation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::test_device;
 
     #[test]
     fn llama3_scaling_keeps_high_and_divides_low_frequencies() {
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_quarter_turn_swaps_the_halves() {
-        let device = Device::flex();
+        let device = test_device();
         let config = RopeConfig {
             theta: 10_000.0,
             scaling: RopeScaling::Default,

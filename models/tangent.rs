@@ -10,6 +10,7 @@ use burn::tensor::DType;
 use pulp::Arch;
 use rayon::prelude::*;
 
+use crate::device::is_cpu;
 use crate::weights::{host_f32, lift};
 
 /// Elements that one thread takes at a time.
@@ -17,7 +18,7 @@ const BLOCK: usize = 1 << 14;
 
 /// Whether `x` is on the CPU, in f32.
 pub(crate) fn applies<const D: usize>(x: &Tensor<D>) -> bool {
-    x.dtype() == DType::F32 && x.device().without_autodiff() == Device::flex()
+    x.dtype() == DType::F32 && is_cpu(&x.device())
 }
 
 /// `silu(gate) · up`.
@@ -195,12 +196,13 @@ pub fn exp(x: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::test_device;
     use burn::tensor::activation::silu;
 
     use super::*;
 
     fn leaf(values: &[f32]) -> Tensor<2> {
-        let device = Device::flex().autodiff();
+        let device = test_device().autodiff();
         let x = Tensor::<1>::from_floats(values, &device);
         x.reshape([2, values.len() / 2]).require_grad()
     }
@@ -259,7 +261,7 @@ mod tests {
         close(got, expected);
         let scores = gate.reshape([1, 1, 2, 3]);
         let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
-        let mask = Tensor::<1>::from_floats(mask, &Device::flex()).reshape([1, 1, 2, 3]);
+        let mask = Tensor::<1>::from_floats(mask, &test_device()).reshape([1, 1, 2, 3]);
         let (weights, largest) = exponentials(scores.clone(), &mask, None);
         assert_eq!(host_f32(largest.clone()), [-1.5, 40.0]);
         let plain = (scores + mask - largest).exp();
@@ -270,7 +272,7 @@ mod tests {
     fn exponentials_have_the_value_and_the_gradient_of_their_formula() {
         let scores = leaf(&[1.0, -2.0, 30.0, 0.5, 7.0, -50.0]);
         let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
-        let mask = Tensor::<1>::from_floats(mask, &Device::flex().autodiff()).reshape([1, 1, 2, 3]);
+        let mask = Tensor::<1>::from_floats(mask, &test_device().autodiff()).reshape([1, 1, 2, 3]);
         let (weights, largest) = exponentials(scores.clone().reshape([1, 1, 2, 3]), &mask, None);
         assert_eq!(host_f32(largest.clone()), [1.0, 7.0]);
         let plain = (scores.clone().reshape([1, 1, 2, 3]) + mask - largest).exp();

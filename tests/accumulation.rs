@@ -1,7 +1,7 @@
 //! Gradients of batches that count differently much average to those of one batch that holds them all.
-use burn::prelude::*;
 use spectrain_data::Sample;
 use spectrain_data::packing::PackedBatch;
+use spectrain_models::device::test_device;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::{Capture, FreshConfig};
 use spectrain_train::{
@@ -24,7 +24,7 @@ fn texts() -> Vec<Sample> {
 
 #[test]
 fn batches_count_by_the_positions_that_count_in_them() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let folder = tempfile::tempdir().unwrap();
     let samples = tiny::samples(folder.path(), &texts(), 2);

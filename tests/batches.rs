@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_eval::{DecodeSettings, Decoder, Generation, PassRecord, Seconds, VerifierChoice};
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
     Caches, Capture, Children, DraftShape, LogitRows, Pass, Sampling, SequencePass, StaticTree,
@@ -31,6 +32,7 @@ fn rng(number: usize) -> StdRng {
 fn untimed(generation: &Generation) -> (Vec<u32>, Vec<PassRecord>) {
     let untimed = |pass: &PassRecord| PassRecord {
         seconds: Seconds::default(),
+        together: 0,
         ..*pass
     };
     let passes = generation.passes.iter().map(untimed).collect();
@@ -39,7 +41,7 @@ fn untimed(generation: &Generation) -> (Vec<u32>, Vec<PassRecord>) {
 
 #[test]
 fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other() {
-    let target = tiny::target(&Device::flex());
+    let target = tiny::target(&test_device());
     let tree = StaticTree::named("eagle-25").unwrap();
     let children = Children::Top;
     for trial in &trials() {
@@ -107,7 +109,7 @@ fn windowed() -> Transformer {
         windows: vec![None, Some(5), None, Some(300), None, Some(5)],
         ..tiny::config()
     };
-    tiny::of(config, &Device::flex())
+    tiny::of(config, &test_device())
 }
 
 #[test]
@@ -117,7 +119,7 @@ fn a_pass_of_several_sequences_gives_each_its_own_logits_features_and_cache() {
 
 #[test]
 fn so_does_a_pass_through_experts() {
-    passes_side_by_side(&tiny::mixture(&Device::flex()));
+    passes_side_by_side(&tiny::mixture(&test_device()));
 }
 
 fn passes_side_by_side(target: &Transformer) {

@@ -10,6 +10,7 @@ use spectrain_checkpoints::{ModelFolder, NamedTensor, write_folder};
 
 use crate::golden::path;
 use crate::workspace::{Outcome, Workspace};
+use spectrain_models::device::test_device;
 
 const DRAFTER: &str = "runs/run/export/drafter";
 const WEIGHTS: &str = "model.safetensors";
@@ -279,7 +280,7 @@ fn weights_that_overflow_in_a_block_drafter_are_an_error_wherever_they_are() {
     use spectrain_checkpoints::DType;
     use spectrain_models::{DraftRequest, DraftShape, Features, Proposal, Sampling, load_target};
 
-    let device = Device::flex();
+    let device = test_device();
     let target = ModelFolder::open(path("targets/llama")).unwrap();
     let target = load_target(&target, &device, DType::F32).unwrap().parts();
     let published = ModelFolder::open(path("published/speculators-dflash2")).unwrap();

@@ -1,6 +1,7 @@
 //! Gradient checkpointing computes activations again; it must not change what is learnt.
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_train::{
     Objective, Statistics, Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig,
@@ -11,7 +12,7 @@ use crate::tiny;
 
 #[test]
 fn gradients_are_the_same_with_and_without_checkpointing() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let config = Eagle3Config::default();
     let capture = tiny::eagle3_capture(&config, &target);

@@ -4,6 +4,7 @@ use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_models::device::test_device;
 use spectrain_models::masked_language_model::{
     Context, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
@@ -79,7 +80,7 @@ fn of_blocks(masks: &[(usize, usize)]) -> Vec<Vec<usize>> {
 }
 
 fn no_features(count: usize) -> Features {
-    let device = Device::flex();
+    let device = test_device();
     Features {
         captured: Tensor::zeros([1, count, 0], &device),
         last: Tensor::zeros([1, count, 32], &device),
@@ -88,7 +89,7 @@ fn no_features(count: usize) -> Features {
 
 /// The logits of a stage's masks are those of the slots that a decoder drafts from.
 fn masks_equal_slots(context: Context, cuts: usize) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: MaskedLanguageModel = tiny::fresh(&config(context), &target, &device);
     let mut compared = 0;
@@ -145,7 +146,7 @@ fn the_masks_of_a_causal_text_equal_its_draft_slots_from_a_cache() {
 
 #[test]
 fn what_stands_behind_the_masks_or_in_another_text_changes_nothing() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     for context in CONTEXTS {
         let drafter: MaskedLanguageModel = tiny::fresh(&config(context), &target, &device);
@@ -175,7 +176,7 @@ fn what_stands_behind_the_masks_or_in_another_text_changes_nothing() {
 
 #[test]
 fn a_causal_text_does_not_see_its_block_and_a_bidirectional_one_does() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     for context in CONTEXTS {
         let drafter: MaskedLanguageModel = tiny::fresh(&config(context), &target, &device);
@@ -210,7 +211,7 @@ fn a_causal_text_does_not_see_its_block_and_a_bidirectional_one_does() {
 
 #[test]
 fn a_slot_depends_on_no_drafted_token_and_all_are_made_in_one_pass() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     for context in CONTEXTS {
         let config = MaskedLanguageModelConfig {
@@ -246,13 +247,13 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     refuse(&|config| config.span = 0, "span");
     refuse(&|config| config.cuts = 0, "cuts");
     refuse(&|config| config.least_masked = 0.0, "least_masked");
-    let target = tiny::target(&Device::flex());
+    let target = tiny::target(&test_device());
     let refuse = |change: &dyn Fn(&mut MaskedLanguageModelConfig), key: &str| {
         let mut config = config(Context::Causal);
         change(&mut config);
         let parts = target.parts();
         let full = spectrain_data::vocabulary::DraftVocabulary::full(tiny::VOCAB);
-        let drafter = MaskedLanguageModel::fresh(&config, &parts, &full, 1, &Device::flex());
+        let drafter = MaskedLanguageModel::fresh(&config, &parts, &full, 1, &test_device());
         let error = drafter.map(drop).unwrap_err().to_string();
         assert!(error.contains(key), "{error}");
     };
@@ -273,7 +274,7 @@ const LENGTH: usize = 3;
 
 /// Trains a drafter on what the target writes, through all stages, and decodes with it.
 fn learns(context: Context) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let capture = Capture::default();
     let decoder = Decoder::new(&target, &capture);
@@ -341,7 +342,7 @@ fn a_causal_drafter_that_has_learnt_a_text_drafts_almost_all_of_it() {
 
 #[test]
 fn chains_and_trees_of_slots_change_no_token_of_the_target() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let capture = Capture::default();
     let decoder = Decoder::new(&target, &capture);
@@ -374,7 +375,7 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
 /// Replies of a single token, of which a step often draws no mask.
 #[test]
 fn steps_in_which_nothing_was_masked_by_chance_do_not_end_a_training() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let reply = Sample {
         tokens: vec![1, 2, 3],

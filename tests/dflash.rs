@@ -7,6 +7,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{
     Acceptance, DecodeSettings, Decoder, Estimable, OwnText, VerifierChoice, estimate,
 };
+use spectrain_models::device::test_device;
 use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{export, host_f32, import};
 use spectrain_models::{
@@ -88,7 +89,7 @@ struct Case {
 
 impl Case {
     fn new(config: &DFlashConfig) -> Self {
-        let device = Device::flex();
+        let device = test_device();
         let target = tiny::target(&device);
         let capture = DFlash::capture(config, target.spec()).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -243,7 +244,7 @@ fn training_blocks_over_tokens_equal_drafts() {
 
 #[test]
 fn a_fresh_dflash_2_is_dflash_among_its_candidates() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let text = &tiny::random_samples(1)[0].tokens;
     let drafted = |config: &DFlashConfig| {
@@ -273,7 +274,7 @@ fn a_fresh_dflash_2_is_dflash_among_its_candidates() {
 
 /// Greedy outputs with drafts of this shape are the target's own, and some drafts are kept.
 fn decodes_greedily(config: &DFlashConfig, draft: DraftShape) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let capture = DFlash::capture(config, target.spec()).unwrap();
     let decoder = Decoder::new(&target, &capture);
@@ -323,7 +324,7 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
 
 #[test]
 fn chains_that_end_by_the_head_are_estimated_as_they_are_decoded() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let mut ended = 0;
     for kind in [MarkovKind::Vanilla, MarkovKind::Rnn] {
@@ -381,7 +382,7 @@ fn the_anchors_feature_and_all_behind_it_change_nothing() {
         bump[at * width..(at + 1) * width].fill(1.0);
         let bump = Tensor::from_data(
             TensorData::new(bump, [batch, length, width]),
-            &Device::flex(),
+            &test_device(),
         );
         let mut other = case.batch.clone();
         other.features = Some(Features {
@@ -438,7 +439,7 @@ fn anchors_stand_in_replies_and_chunks_one_behind_the_other() {
 /// However many slots there are, their logits exist a chunk at a time, those for the selector's candidates too.
 #[test]
 fn no_allocation_grows_with_slots_times_vocabulary() {
-    let device = Device::flex();
+    let device = test_device();
     let mut config = tiny::config();
     config.spec.vocab = 40_000;
     let mut random = RandomWeights::new(7);

@@ -1,6 +1,7 @@
 //! Value and gradient of every divergence, against PyTorch's autograd in f64.
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_train::{Divergence, TeacherRows};
 
@@ -15,7 +16,7 @@ fn rows(value: &serde_json::Value) -> Vec<f32> {
 
 #[test]
 fn divergences_equal_pytorch() {
-    let device = Device::flex();
+    let device = test_device();
     let golden = json("divergences.json");
     let logits = |key: &str| {
         Tensor::<1>::from_floats(rows(&golden[key]).as_slice(), &device).reshape([3, 7])
@@ -70,7 +71,7 @@ fn deviation(log_p: &[f32], log_q: &[f32]) -> f64 {
 
 #[test]
 fn the_policy_gradient_of_total_variation_is_its_gradient_over_the_deviation_of_the_rewards() {
-    let device = Device::flex();
+    let device = test_device();
     let golden = json("divergences.json");
     let mut draft = rows(&golden["draft_logits"]);
     let mut target = rows(&golden["target_logits"]);

@@ -3,6 +3,7 @@ use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
 use spectrain::families::shipped::Shipped;
+use spectrain_models::device::test_device;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -55,7 +56,7 @@ fn agrees<D: Shipped>(
     steps: usize,
     expected: impl Fn(&Tensors, usize, usize) -> Vec<f32>,
 ) {
-    let device = Device::flex();
+    let device = test_device();
     let golden = tensors(&format!("engines/{kind}.safetensors"));
     let drafter: D = D::open(
         &path(&format!("engines/{kind}")),
@@ -94,7 +95,7 @@ fn agrees<D: Shipped>(
 
 /// The logits of a draft behind some prompts, with the states that vLLM had of the target.
 fn agrees_with_vllm<D: Shipped>(kind: &str) {
-    let device = Device::flex();
+    let device = test_device();
     let golden = tensors(&format!("engines/{kind}.safetensors"));
     // vLLM's attention on the CPU has no narrower heads.
     let parts = parts(&golden, 32, &device);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use burn::prelude::{Device, Tensor};
+use burn::prelude::Tensor;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use spectrain::runtime::pair::Pair;
 use spectrain_checkpoints::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Greedy};
+use spectrain_models::device::test_device;
 use spectrain_models::{
     Draft, DraftRequest, DraftShape, Features, KnownText, Proposer, Sampling, TakeLogits,
 };
@@ -239,7 +240,7 @@ fn ours_without_first(
 ) -> Decoded {
     let target = workspace.path("runs/eagle3/synthetic/target");
     let drafter = workspace.path(drafter);
-    let pair = Pair::open(&target, &drafter, &Device::flex(), DType::F32).unwrap();
+    let pair = Pair::open(&target, &drafter, &test_device(), DType::F32).unwrap();
     let mut proposer = WithoutFirst {
         drafter: pair.drafter.session(),
         capacity: 0,

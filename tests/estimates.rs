@@ -9,6 +9,7 @@ use spectrain_eval::{
     Acceptance, DecodeSettings, Decoder, Estimable, OwnText, PassRecord, Seconds, VerifierChoice,
     estimate,
 };
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
     Children, DraftShape, DraftStep, KnownText, Proposer, Sampling, StaticTree, Stop, StopBy,
@@ -33,7 +34,7 @@ fn target(device: &Device) -> Transformer {
 
 /// Runs `what` on an untrained drafter of each recipe, all of which can propose every token.
 fn for_each_recipe(mut what: impl FnMut(&Trial, &Transformer, &mut dyn Proposer)) {
-    let target = target(&Device::flex());
+    let target = target(&test_device());
     for trial in &trials() {
         let drafter = trial.drafter(&target.parts());
         what(trial, &target, drafter.session().as_mut());
@@ -98,6 +99,7 @@ fn every_recipe_makes_of_a_text_in_one_go_what_it_would_draft_at_each_place() {
 fn untimed(passes: &[PassRecord]) -> Vec<PassRecord> {
     let untimed = |pass: &PassRecord| PassRecord {
         seconds: Seconds::default(),
+        together: 0,
         ..*pass
     };
     passes.iter().map(untimed).collect()

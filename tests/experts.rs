@@ -6,6 +6,7 @@ use burn::module::Module as _;
 use burn::prelude::*;
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
     Caches, Capture, Layout, LogitRows, Pass, Target as _, TransformerConfig, chain, load_target,
@@ -19,7 +20,7 @@ const LENGTH: usize = 300;
 
 #[test]
 fn a_long_row_gives_the_same_at_once_and_in_passes_of_any_length() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::mixture(&device);
     let capture = Capture {
         layers: vec![0, 2, 5],
@@ -55,13 +56,13 @@ fn a_long_row_gives_the_same_at_once_and_in_passes_of_any_length() {
 
 #[test]
 fn a_pass_of_one_token_reads_the_parameters_of_its_experts_alone() {
-    let target = tiny::mixture(&Device::flex());
+    let target = tiny::mixture(&test_device());
     let routing = tiny::routing();
     let of_expert = 3 * 32 * 20;
     assert_eq!(routing.routed(), 5);
     let all = target.num_params() as u64;
     assert_eq!(target.parameters_per_pass(), all - 5 * 6 * of_expert);
-    let dense = tiny::target(&Device::flex());
+    let dense = tiny::target(&test_device());
     assert_eq!(dense.parameters_per_pass(), dense.num_params() as u64);
     // In place of one feed-forward part of width 48: eight of width 20, and what chooses among them.
     let more = 5 * (8 * of_expert + 8 * 32 - 3 * 32 * 48);
@@ -72,7 +73,7 @@ fn a_pass_of_one_token_reads_the_parameters_of_its_experts_alone() {
 fn experts_compute_in_the_type_of_the_weights() {
     let folder = ModelFolder::open(path("targets/qwen3_moe_step")).unwrap();
     let logits = |dtype| {
-        let target = load_target(&folder, &Device::flex(), dtype).unwrap();
+        let target = load_target(&folder, &test_device(), dtype).unwrap();
         let pass = Pass {
             tokens: &[5, 17, 3],
             parents: &chain(3),
@@ -103,7 +104,7 @@ fn refused(change: impl FnOnce(&mut Value, &mut Vec<NamedTensor>)) -> String {
     let folder = root.path().join("changed");
     write_folder(&folder, &config, &tensors, &[]).unwrap();
     let opened = ModelFolder::open(&folder).unwrap();
-    let loaded = load_target(&opened, &Device::flex(), DType::F32);
+    let loaded = load_target(&opened, &test_device(), DType::F32);
     loaded.map(drop).unwrap_err().to_string()
 }
 

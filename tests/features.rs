@@ -10,6 +10,7 @@ use spectrain::stages::{self, StageContext};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::features::FeatureShards;
 use spectrain_data::tokens::TokenShards;
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Target, load_target};
 use spectrain_train::{BatchSource, LiveFeatures, Samples, StoredFeatures};
@@ -39,7 +40,7 @@ fn with_stages<T>(
     let context = StageContext {
         recipe: &recipe,
         run: &run,
-        device: Device::flex(),
+        device: test_device(),
         device_name: "cpu".into(),
         dtype: DType::F32,
         output: Output::Quiet,
@@ -83,7 +84,7 @@ fn assert_within_a_rounding(what: &str, live: Tensor<3>, stored: Tensor<3>) {
 fn live_and_stored_features_make_the_same_batches() {
     let workspace = Workspace::new();
     with_stages(&workspace, &["prepare", "features"], |context| {
-        let device = Device::flex();
+        let device = test_device();
         let folder = ModelFolder::open(workspace.path("target")).unwrap();
         let target = Arc::new(load_target(&folder, &device, DType::F32).unwrap());
         let tokens = TokenShards::open(context.folder("prepare").join("train")).unwrap();

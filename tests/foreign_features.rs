@@ -359,3 +359,25 @@ fn an_import_that_was_stopped_goes_on() {
     assert_eq!(samples(&workspace, "ours"), own);
     assert!(Path::new(&workspace.path("ours/tokens.jsonl")).exists());
 }
+
+#[test]
+fn the_program_that_converts_pickles_is_printed_as_it_runs() {
+    let workspace = Workspace::of("");
+    let told = workspace.run_line("features converter").succeeded();
+    assert!(
+        told.stdout.starts_with("import pathlib, sys, torch\n"),
+        "{told:#?}"
+    );
+    assert!(
+        told.stdout
+            .contains("\n    x = torch.load(f, map_location=\"cpu\", weights_only=True)\n")
+    );
+    workspace.write_target("target", crate::workspace::VOCAB);
+    std::fs::create_dir(workspace.path("theirs")).unwrap();
+    workspace.write("theirs/data_0.ckpt", "x");
+    let words = "features import theirs --target target --out ours";
+    let command = "`spectrain features converter > convert.py` and `python convert.py FROM TO`";
+    workspace
+        .run_line(words)
+        .failed(&["`data_0.ckpt`, a pickle", command]);
+}

@@ -11,6 +11,7 @@ use spectrain_checkpoints::DType;
 use spectrain_data::Sample;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_models::device::test_device;
 use spectrain_models::draft_heads::{DraftHeads, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
@@ -124,7 +125,7 @@ fn decodes_as<'a, D: DraftHeads>(
 /// Index `t` of head `k` over packed rows is what the decoder gets after `t + 1` true features and `k` draft tokens, in
 /// whatever pieces the features came and whatever else is in the tree.
 fn training_equals_decoding<D: DraftHeads>(config: &D::Config) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let vocabulary = DraftVocabulary::full(tiny::VOCAB);
     let drafter: D = tiny::drafter(config, &target, &vocabulary, &device);
@@ -175,7 +176,7 @@ fn hydra_plus_pluss_training_logits_equal_decoding_logits() {
 
 #[test]
 fn a_pass_reads_one_head_after_the_other_or_all_at_once_and_the_targets_where_that_is_used() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let (head, d) = (tiny::VOCAB * 32, 32);
     let read = |drafter: &dyn Proposer| (drafter.passes(9), drafter.parameters_per_pass());
@@ -200,7 +201,7 @@ fn a_pass_reads_one_head_after_the_other_or_all_at_once_and_the_targets_where_th
 
 #[test]
 fn untrained_medusa_heads_say_nearly_what_the_target_says() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let vocabulary = DraftVocabulary::full(tiny::VOCAB);
     let parts = target.parts();
@@ -297,7 +298,7 @@ fn overfitted<D: DraftHeads + Shipped, O: Objective<D>>(
 
 /// Trains on the target's own greedy text, decodes it, writes the drafter and decodes with what is read back.
 fn learns<D: DraftHeads + Shipped, O: Objective<D>>(config: &D::Config, objective: &O::Config) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
     let decoder = Decoder::new(&target, &capture);

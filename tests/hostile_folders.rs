@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use burn::prelude::Device;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::dialect::Reading;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_models::device::test_device;
 use spectrain_models::{TargetParts, TransformerConfig};
 
 use crate::allocation::largest_during;
@@ -187,7 +187,7 @@ fn read(folder: &Path, target: &TargetParts) -> bool {
         };
         let _ = dialect.meanings(&opened, &reading, None);
     }
-    match open_drafter(folder, target, &Device::flex()) {
+    match open_drafter(folder, target, &test_device()) {
         Ok(_) => true,
         Err(error) => {
             assert!(!error.to_string().is_empty());

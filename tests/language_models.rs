@@ -2,6 +2,7 @@
 //! with low-rank matrices and without.
 use burn::module::Module as _;
 use burn::prelude::*;
+use spectrain_models::device::test_device;
 use spectrain_models::generate::{Continuation, continue_texts};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
@@ -75,7 +76,7 @@ fn features(batch: &Batch, start: usize, count: usize) -> Features {
 
 #[test]
 fn a_language_models_training_logits_equal_its_decoding_logits() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
     training_equals_decoding(&target, &drafter);
@@ -83,7 +84,7 @@ fn a_language_models_training_logits_equal_its_decoding_logits() {
 
 #[test]
 fn so_do_those_of_one_with_experts() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter = LanguageModel::of(tiny::mixture(&device), &target.parts()).unwrap();
     training_equals_decoding(&target, &drafter);
@@ -91,7 +92,7 @@ fn so_do_those_of_one_with_experts() {
 
 #[test]
 fn a_language_model_reads_on_after_tokens_that_it_does_not_know() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let mut config = tiny::config();
     config.spec.vocab = tiny::VOCAB - 8;
@@ -134,7 +135,7 @@ fn training_equals_decoding(target: &Transformer, drafter: &LanguageModel) {
 
 #[test]
 fn a_language_model_gives_a_node_of_a_tree_the_logits_of_its_path() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
     let batch = batch(&target, Capture::default());
@@ -160,7 +161,7 @@ fn a_language_model_gives_a_node_of_a_tree_the_logits_of_its_path() {
 
 /// The logits of every row that training keeps are those of the slots that a decoder drafts from.
 fn rows_equal_slots(target_features: bool) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let config = pard(target_features);
     let drafter: Pard = tiny::fresh(&config, &target, &device);
@@ -217,7 +218,7 @@ fn pard_2s_training_rows_equal_its_draft_slots() {
 
 #[test]
 fn dropping_rows_changes_no_logit_of_those_that_stay() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: Pard = tiny::fresh(&pard(false), &target, &device);
     let batch = Batch {
@@ -253,7 +254,7 @@ fn dropping_rows_changes_no_logit_of_those_that_stay() {
 
 #[test]
 fn a_pard_drafts_further_than_it_was_asked_at_first() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: Pard = tiny::fresh(&pard(true), &target, &device);
     let batch = batch(&target, Pard::capture(&pard(true), target.spec()).unwrap());
@@ -271,7 +272,7 @@ fn a_pard_drafts_further_than_it_was_asked_at_first() {
 
 #[test]
 fn a_pard_drafts_in_one_pass_and_another_language_model_in_as_many_as_it_has_tokens() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let at_once = Session::new(tiny::fresh::<Pard>(&pard(false), &target, &device));
     let one_by_one = Session::new(tiny::fresh::<LanguageModel>(
@@ -290,7 +291,7 @@ fn a_pard_drafts_in_one_pass_and_another_language_model_in_as_many_as_it_has_tok
 
 #[test]
 fn texts_continued_side_by_side_are_those_continued_alone() {
-    let device = Device::flex();
+    let device = test_device();
     let mut config = tiny::config();
     // A window shorter than the texts must count from each text's own start.
     config.windows[1] = Some(4);
@@ -340,7 +341,7 @@ fn texts_continued_side_by_side_are_those_continued_alone() {
 
 #[test]
 fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let plain: LanguageModel = tiny::fresh(&language_model(), &target, &device);
     let config = LanguageModelConfig {
@@ -387,7 +388,7 @@ fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
 
 #[test]
 fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
     let objective = Distill::new(&DistillConfig {
@@ -422,7 +423,7 @@ fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
 
 #[test]
 fn a_pard_2_drafts_without_features_for_a_target_of_another_width() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: Pard = tiny::fresh(&pard(true), &target, &device);
     assert!(drafter.reads_features());

@@ -1,10 +1,10 @@
 //! Forward pass, loss and gradients of drafters that are language models, against transformers run on one document, and
 //! for PARD on one row, at a time.
 use burn::module::Module as _;
-use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::{export, host_f32, import};
@@ -47,7 +47,7 @@ impl Case {
 
     /// A drafter of the folder, with the parameters beside it that the script drew.
     pub fn of_folder<D: Drafter>(&self, config: &D::Config) -> D {
-        let device = Device::flex().autodiff();
+        let device = test_device().autodiff();
         let vocabulary = DraftVocabulary::full(self.target.spec.vocab);
         let drafter = D::fresh(config, &self.target, &vocabulary, 1, &device).unwrap();
         let mut drawn = 0;

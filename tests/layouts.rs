@@ -1,11 +1,11 @@
 //! Folders of every recipe in every layout: what is written is read back, and nothing that is missing, left over, of another
 //! shape or of another target passes.
-use burn::prelude::Device;
 use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
 use crate::samples::{Folder, Sample, parts, samples, sorted};
+use spectrain_models::device::test_device;
 
 /// Every folder that a registered drafter can be written as.
 fn folders() -> impl Iterator<Item = (String, Sample, Folder)> {
@@ -152,7 +152,7 @@ fn the_drafter_of_a_larger_target_is_refused() {
         let mut other = parts();
         other.spec.vocab -= 1;
         other.spec.d_model += 2;
-        let opened = open_drafter(folder.path(), &other, &Device::flex());
+        let opened = open_drafter(folder.path(), &other, &test_device());
         let error = opened.err().map(|error| format!("{error:#}"));
         let by_text = name.starts_with("distillspec") || name.starts_with("pard");
         let text = error.unwrap_or_else(|| panic!("{name} is taken"));

@@ -1,9 +1,9 @@
 //! A drafter that has overfitted the target's own text must draft nearly all of it: an off-by-one between training and
 //! decoding leaves the output right and shows only here.
-use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_models::device::test_device;
 use spectrain_models::dflash::{DFlash, DFlashConfig};
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
@@ -26,7 +26,7 @@ where
     D: Drafter + 'static,
     O: Objective<D>,
 {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
     let decoder = Decoder::new(&target, &capture);

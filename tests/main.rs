@@ -64,6 +64,7 @@ mod samples;
 mod schema;
 mod served;
 mod served_engines;
+mod served_talks;
 mod served_targets;
 mod several_targets;
 mod state_server;

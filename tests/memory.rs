@@ -1,5 +1,4 @@
 //! The memory that a plan promises, against what training really allocates.
-use burn::prelude::Device;
 use spectrain::cli::progress::Output;
 use spectrain::families::registry::{self, RECIPES, Recipe};
 use spectrain::plan;
@@ -12,6 +11,7 @@ use spectrain_checkpoints::DType;
 
 use crate::allocation::peak_during;
 use crate::workspace::{Workspace, conversation};
+use spectrain_models::device::test_device;
 
 /// Sizes of a target and of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -115,7 +115,7 @@ fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
     let context = StageContext {
         recipe: &recipe,
         run: &run,
-        device: Device::flex(),
+        device: test_device(),
         device_name: "cpu".into(),
         dtype: DType::F32,
         output: Output::Quiet,

@@ -1,11 +1,11 @@
 //! Texts that a test's target wrote, and features of them in other programs' layouts.
-use burn::prelude::Device;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 use spectrain_data::features::FeatureShards;
 use spectrain_eval::{DecodeSettings, Decoder};
+use spectrain_models::device::test_device;
 use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
 use crate::workspace::Workspace;
@@ -38,7 +38,7 @@ impl OwnTexts {
 
     fn rows(&self, workspace: &Workspace, first: u32) -> String {
         let model = ModelFolder::open(workspace.path("target")).unwrap();
-        let target = load_target(&model, &Device::flex(), DType::F32).unwrap();
+        let target = load_target(&model, &test_device(), DType::F32).unwrap();
         let capture = Capture::default();
         let decoder = Decoder::new(&target, &capture);
         let settings = DecodeSettings {

@@ -8,6 +8,7 @@ use burn::prelude::*;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::{
     Drafter, Features, Linear, RandomWeights, RmsNorm, RopeConfig, RopeScaling, Scope, SoftCap,
     TargetParts, TargetSpec, TensorWeights,
@@ -78,7 +79,7 @@ impl Case {
         not: &[&str],
     ) -> D {
         let mut weights = self.weights(not);
-        let graph = Device::flex().autodiff();
+        let graph = test_device().autodiff();
         let drafter = D::new(config, &self.target, vocabulary, &mut weights, &graph).unwrap();
         assert!(weights.left().is_empty(), "{:?}", weights.left());
         drafter
@@ -202,7 +203,7 @@ fn spec(golden: &Tensors) -> TargetSpec {
 
 /// A target of which nothing is there but its sizes, its head, and its embedding where the script has one.
 fn target(golden: &Tensors, spec: TargetSpec) -> TargetParts {
-    let device = &Device::flex();
+    let device = &test_device();
     let mut random = RandomWeights::new(0);
     let mut scope = Scope::root(&mut random, device, DType::F32);
     let head: Tensor<2> = golden["target_lm_head.weight"].float(device);
@@ -230,7 +231,7 @@ fn target(golden: &Tensors, spec: TargetSpec) -> TargetParts {
 
 /// The scripts' rows with the features of the target, of which some scripts capture none but the last.
 fn batch(golden: &Tensors) -> Batch {
-    let device = &Device::flex();
+    let device = &test_device();
     let last: Tensor<3> = golden["last"].float(device);
     let [count, seq, _] = last.dims();
     let captured = golden.get("captured").or_else(|| golden.get("features"));

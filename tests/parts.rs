@@ -2,6 +2,7 @@
 use burn::prelude::*;
 use serde_json::json;
 use spectrain_checkpoints::DType;
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{PartsConfig, load_parts};
 
@@ -19,7 +20,7 @@ fn names() -> Vec<String> {
 
 #[test]
 fn norm_and_head_of_the_last_state_are_the_librarys_logits() {
-    let device = Device::flex();
+    let device = test_device();
     let names = names();
     assert!(names.len() >= 10, "{names:?}");
     for name in names {

@@ -32,6 +32,8 @@ pub struct Played {
     pub ends_at_once: bool,
     /// The answer of this prompt differs from what it should be, from the third token.
     pub wrong: Option<Vec<u32>>,
+    /// Whether answers come without the ids of their tokens.
+    pub hides_ids: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +77,7 @@ impl Played {
             others: false,
             ends_at_once: false,
             wrong: None,
+            hides_ids: false,
         }
     }
 
@@ -283,7 +286,8 @@ fn events(played: &Played, body: &Value, tokens: &[u32], accepted: &[usize]) -> 
             true => "length",
             false => "stop",
         });
-        let choice = json!({"index": 0, "text": "ä".repeat(till - sent), "token_ids": tokens[sent..till], "finish_reason": finish});
+        let ids = (!played.hides_ids).then_some(&tokens[sent..till]);
+        let choice = json!({"index": 0, "text": "ä".repeat(till - sent), "token_ids": ids, "finish_reason": finish});
         events.push(json!({"id": "cmpl", "choices": [choice], "usage": usage(till)}).to_string());
         sent = till;
     }

@@ -1,10 +1,10 @@
 //! A drafter of every recipe that has overfitted the target's own text drafts nearly all of it: an off-by-one between training
 //! and decoding leaves the output right and shows only here. And half a training and its other half are a whole one.
-use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_models::device::test_device;
 use spectrain_models::{DraftShape, Sampling, Target as _, Transformer};
 use spectrain_train::{Batch, BatchSource as _, Statistics, Train};
 
@@ -51,7 +51,7 @@ fn train(trainee: &mut dyn Train, batch: &Batch, updates: usize) {
 
 #[test]
 fn an_overfitted_drafter_of_every_recipe_drafts_almost_everything() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     for trial in trials() {
         let (text, batch) = own_text(&target, &trial);
@@ -88,7 +88,7 @@ fn an_overfitted_drafter_of_every_recipe_drafts_almost_everything() {
 
 #[test]
 fn half_a_training_and_its_other_half_equal_a_whole_one_bitwise_for_every_recipe() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     for trial in trials() {
         let (_, batch) = own_text(&target, &trial);

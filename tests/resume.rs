@@ -2,9 +2,9 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use burn::prelude::*;
 use serde_json::Value;
 use spectrain_checkpoints::{NamedTensor, state};
+use spectrain_models::device::test_device;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -125,7 +125,7 @@ where
     D: Drafter + 'static,
     O: Objective<D>,
 {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
     let objective = O::new(objective).unwrap();

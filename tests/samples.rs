@@ -12,6 +12,7 @@ use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, seal, write_folder};
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::{Target as _, TargetParts, Transformer};
 use spectrain_train::Train;
 use tempfile::TempDir;
@@ -59,7 +60,7 @@ impl Trial {
     /// An untrained drafter that can propose every token.
     pub fn drafter(&self, target: &TargetParts) -> Box<dyn Trained> {
         let vocabulary = DraftVocabulary::full(target.spec.vocab);
-        let fresh = self.method().fresh(target, &vocabulary, &Device::flex());
+        let fresh = self.method().fresh(target, &vocabulary, &test_device());
         fresh.unwrap()
     }
 
@@ -86,7 +87,7 @@ pub fn sample(recipe: &str, number: usize) -> Sample {
 }
 
 pub fn parts() -> TargetParts {
-    tiny::target(&Device::flex()).parts()
+    tiny::target(&test_device()).parts()
 }
 
 impl Sample {
@@ -110,7 +111,7 @@ impl Sample {
             size if size == vocab => DraftVocabulary::full(vocab),
             size => DraftVocabulary::from_counts(&counts, size, &[]).unwrap(),
         };
-        let fresh = resolved.method.fresh(&parts, &vocabulary, &Device::flex());
+        let fresh = resolved.method.fresh(&parts, &vocabulary, &test_device());
         fresh.unwrap_or_else(|error| panic!("{}: {error:#}", self.name()))
     }
 
@@ -216,7 +217,7 @@ impl Folder {
     }
 
     pub fn open(&self) -> anyhow::Result<Box<dyn Trained>> {
-        open_drafter(&self.path, &parts(), &Device::flex())
+        open_drafter(&self.path, &parts(), &test_device())
     }
 
     /// Fails unless it is refused in words that name `part`.

@@ -13,6 +13,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_safetensors};
 use spectrain_eval::{DecodeSettings, Decoder};
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
     Capture, DraftShape, Features, Layout, Sampling, Target as _, Transformer, argmax, load_target,
@@ -108,7 +109,7 @@ impl StateServer {
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             tag: address.port(),
-            target: load_target(&model, &Device::flex(), DType::F32).unwrap(),
+            target: load_target(&model, &test_device(), DType::F32).unwrap(),
             folder: folder.to_owned(),
             serving,
             memory: Mutex::default(),
@@ -223,7 +224,7 @@ impl Shared {
 
     /// What the target makes of a text.
     fn features(&self, tokens: &[u32], capture: &Capture) -> Features {
-        let device = Device::flex();
+        let device = test_device();
         let shape = [1, tokens.len()];
         let positions = Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape(shape);
         let layout = Layout {

@@ -1,6 +1,7 @@
 //! Every layer's hidden state and the logits of each architecture, against `transformers`.
 use burn::prelude::*;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Caches, Capture, Layout, LogitRows, Pass, Target, chain, load_target};
 
@@ -9,7 +10,7 @@ use crate::golden::{assert_close, path, tensors};
 const TOLERANCE: f32 = 1e-4;
 
 fn parity(name: &str) {
-    let device = Device::flex();
+    let device = test_device();
     let folder = ModelFolder::open(path(&format!("targets/{name}"))).unwrap();
     let target = load_target(&folder, &device, DType::F32).unwrap();
     let golden = tensors(&format!("targets/{name}/golden.safetensors"));

@@ -1,6 +1,7 @@
 //! The drafter in training and the drafter in the decoder give the same logits for the same prefix: step `j` at index
 //! `t` of the unrolled drafter is the decoder's after `t` true features and `j` forced tokens.
 use burn::prelude::*;
+use spectrain_models::device::test_device;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::host_f32;
@@ -20,7 +21,7 @@ fn unrolled_equals_decoding<D: Drafter>(
     config: &D::Config,
     unroll: impl FnOnce(&D, &Batch) -> Vec<Vec<f32>>,
 ) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: D = tiny::fresh(config, &target, &device);
     let capture = D::capture(config, target.spec()).unwrap();
@@ -130,7 +131,7 @@ fn eagle1_training_logits_equal_decoding_logits() {
 
 #[test]
 fn eagle1_gives_a_node_of_a_tree_the_logits_of_its_path() {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: Eagle1 = tiny::fresh(&Eagle1Config::default(), &target, &device);
     let folder = tempfile::tempdir().unwrap();

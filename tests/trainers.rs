@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use spectrain::families::shipped::Shipped;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::device::test_device;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::peagle::PEagle;
@@ -120,7 +121,7 @@ fn agrees<D: Shipped>(
     steps: usize,
     expected: impl Fn(&dyn Fn(&str) -> Golden, usize, usize) -> Option<Vec<f32>>,
 ) {
-    let device = Device::flex();
+    let device = test_device();
     let mut golden = tensors(&format!("published/{name}.safetensors"));
     let drafter = D::open(&folder(name), None, &target(&device), &device).unwrap();
     let features: Tensor<2> = golden.remove("features").unwrap().float(&device);
@@ -230,7 +231,7 @@ fn drafters_of_modelopt_have_its_logits() {
 
 #[test]
 fn drafters_of_other_kinds_are_refused_by_name() {
-    let device = Device::flex();
+    let device = test_device();
     let target = target(&device);
     for (name, part) in [
         ("speculators-mtp", "MTP drafters are not supported"),
@@ -263,7 +264,7 @@ fn drafters_of_other_kinds_are_refused_by_name() {
 
 #[test]
 fn what_modelopt_stretches_for_the_engine_is_stretched() {
-    let device = Device::flex();
+    let device = test_device();
     let drafter = Eagle3::open(
         &folder("modelopt-eagle3-yarn"),
         None,

@@ -1,11 +1,11 @@
 //! Drafters without training, all of them: they lose nothing, the estimator counts what a decoder counts where it can, and the
 //! program reports them beside a trained one or alone.
-use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::Value;
 use spectrain_eval::{
     DecodeSettings, Decoder, Estimable, Generation, OwnText, VerifierChoice, estimate,
 };
+use spectrain_models::device::test_device;
 use spectrain_models::{
     Capture, Children, DraftShape, Proposer, Sampling, StaticTree, TrainingFree, Transformer,
 };
@@ -67,12 +67,12 @@ fn decoded(
 
 #[test]
 fn none_of_them_changes_greedy_output_and_each_has_tokens_accepted() {
-    lossless(&tiny::target(&Device::flex()));
+    lossless(&tiny::target(&test_device()));
 }
 
 #[test]
 fn nor_do_they_where_the_target_has_experts() {
-    lossless(&tiny::mixture(&Device::flex()));
+    lossless(&tiny::mixture(&test_device()));
 }
 
 fn lossless(target: &Transformer) {
@@ -96,7 +96,7 @@ fn lossless(target: &Transformer) {
 
 #[test]
 fn those_that_follow_the_text_are_estimated_pass_by_pass_as_they_are_decoded() {
-    let target = tiny::target(&Device::flex());
+    let target = tiny::target(&test_device());
     for drafter in all() {
         let mut proposer = drafter.proposer(&target).unwrap();
         let recycles = drafter.tree().is_some();
@@ -119,7 +119,7 @@ fn those_that_follow_the_text_are_estimated_pass_by_pass_as_they_are_decoded() {
             let draft = Estimable::of(&shape, &settings.sampling, verifier).unwrap();
             let expected = estimate(proposer.as_ref(), &text, &draft).unwrap();
             for pass in &mut found.passes {
-                pass.seconds = Default::default();
+                (pass.seconds, pass.together) = Default::default();
             }
             assert_eq!(expected.passes, found.passes, "{drafter} at {temperature}");
         }
@@ -128,7 +128,7 @@ fn those_that_follow_the_text_are_estimated_pass_by_pass_as_they_are_decoded() {
 
 #[test]
 fn layers_that_a_target_has_not_are_refused() {
-    let target = tiny::target(&Device::flex());
+    let target = tiny::target(&test_device());
     for layers in [0, 6] {
         let error = TrainingFree::early_layers(layers)
             .proposer(&target)

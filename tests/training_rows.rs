@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType as Stored;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};
+use spectrain_models::device::test_device;
 use spectrain_models::weights::{held_in, host_f32};
 use spectrain_models::{
     Capture, Features, Proposer, RandomWeights, Scope, Target as _, Transformer,
@@ -111,7 +112,7 @@ fn shown<'a>(session: &mut dyn Proposer, batch: &'a Batch, committed: usize) -> 
 }
 
 fn rows_equal_decoding(trial: &Trial) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let mut trainee = trial.trainee(&target, &device.clone().autodiff());
     let capture = trial.method().capture(target.spec()).unwrap();
@@ -155,7 +156,7 @@ fn every_recipe_trains_on_the_logits_that_it_drafts_with() {
 }
 
 fn drafts_in_bf16(trial: &Trial) {
-    let device = Device::flex();
+    let device = test_device();
     let mut random = RandomWeights::new(7);
     let mut scope = Scope::root(&mut random, &device, Stored::BF16);
     let target = Transformer::new(&mut scope, tiny::config()).unwrap();

@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Generation, VerifierChoice};
+use spectrain_models::device::test_device;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::host_f32;
@@ -25,7 +26,7 @@ struct Pair {
 
 /// A random target, one of whose layers sees eleven positions back, and a drafter of half of its vocabulary.
 fn pair() -> Pair {
-    let device = Device::flex();
+    let device = test_device();
     let mut config = tiny::config();
     config.spec.layers = 3;
     config.windows = vec![None, Some(11), None];
@@ -283,7 +284,7 @@ fn decoding_with_caches_is_decoding_without_them() {
 
 /// Siblings, their subtrees and the order of the calls make no difference.
 fn nodes_follow_their_path<D: Drafter>(config: &D::Config) {
-    let device = Device::flex();
+    let device = test_device();
     let target = tiny::target(&device);
     let drafter: D = tiny::fresh(config, &target, &device);
     let capture = D::capture(config, target.spec()).unwrap();

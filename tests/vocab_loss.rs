@@ -3,6 +3,7 @@ use burn::module::{Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Init, Linear, RandomWeights, TargetParts, Weights};
 use spectrain_train::{
@@ -73,7 +74,7 @@ fn distance(divergence: Divergence, log_p: Tensor<2>, log_q: Tensor<2>) -> Tenso
 }
 
 fn equals_plain_autodiff(divergence: Divergence) {
-    let device = Device::flex();
+    let device = test_device();
     let (positions, d) = (40, 32);
     let parts = parts(d, tiny::VOCAB, &device);
     let vocabulary = DraftVocabulary::full(tiny::VOCAB);
@@ -126,7 +127,7 @@ fn equals_plain_autodiff(divergence: Divergence) {
 
 #[test]
 fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
-    let device = Device::flex();
+    let device = test_device();
     let (positions, d, vocab) = (1024, 16, 32_768);
     let parts = parts(d, vocab, &device);
     let last = random(2, [positions, d], &device).reshape([1, positions, d]);

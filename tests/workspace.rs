@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use burn::prelude::*;
 use serde_json::{Value, json};
 use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
+use spectrain_models::device::test_device;
 use spectrain_models::weights::export;
 use spectrain_models::{
     RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig, load_target,
@@ -143,7 +143,7 @@ impl Workspace {
             self.path("target")
         };
         let target = ModelFolder::open(target).unwrap();
-        let device = burn::prelude::Device::flex();
+        let device = test_device();
         let target = load_target(&target, &device, DType::F32).unwrap().parts();
         open_drafter(folder, &target, &device).unwrap();
     }
@@ -246,7 +246,7 @@ impl Workspace {
         change(&mut config.spec);
         config.windows = vec![None; config.spec.layers];
         let mut random = RandomWeights::new(seed);
-        let device = Device::flex();
+        let device = test_device();
         let mut scope = Scope::root(&mut random, &device, DType::F32);
         let model = Transformer::new(&mut scope, config.clone()).unwrap();
         let mut tensors = export(&model);

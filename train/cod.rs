@@ -239,6 +239,7 @@ impl Subset {
 mod tests {
     use super::*;
     use spectrain_data::packing::{PackedBatch, RowLayout};
+    use spectrain_models::device::test_device;
     use spectrain_models::weights::host_f32;
 
     /// Rows of documents of these lengths, each trained on from its second token on.
@@ -295,7 +296,7 @@ mod tests {
             (2, 3),
         ];
         assert_eq!(kept, expected);
-        let mask = host_f32(subset.mask(None, &Device::flex()).entries().clone());
+        let mask = host_f32(subset.mask(None, &test_device()).entries().clone());
         let seen: Vec<u8> = mask.iter().map(|&entry| u8::from(entry == 0.0)).collect();
         let truth = [
             1, 0, 0, 0, 0, 0, 0, 0, 0, //
@@ -309,7 +310,7 @@ mod tests {
             1, 1, 0, 0, 0, 0, 1, 0, 1, // x_0 x_1 and masks at 2 and 3
         ];
         assert_eq!(seen, truth);
-        let windowed = host_f32(subset.mask(Some(2), &Device::flex()).entries().clone());
+        let windowed = host_f32(subset.mask(Some(2), &test_device()).entries().clone());
         assert_eq!(
             windowed[8 * 9..]
                 .iter()
@@ -336,7 +337,7 @@ mod tests {
                 );
             }
             // It must not panic, and nobody is left without anything to see.
-            let mask = host_f32(subset.mask(None, &Device::flex()).entries().clone());
+            let mask = host_f32(subset.mask(None, &test_device()).entries().clone());
             assert!(mask.chunks(subset.width()).all(|row| row.contains(&0.0)));
         }
     }

@@ -1,5 +1,6 @@
-//! Which kinds of device there are, and how much of a vocabulary fits on each.
+//! How much of a vocabulary fits on each kind of device.
 use burn::prelude::*;
+use spectrain_models::device::is_cpu;
 
 /// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
 /// kernel at once.
@@ -15,9 +16,4 @@ pub(crate) fn chunk_rows(vocab: usize, device: &Device) -> usize {
         CHUNK_ELEMENTS
     };
     (elements / vocab).max(16)
-}
-
-/// Whether tensors on `device` live in the memory of the host.
-pub(crate) fn is_cpu(device: &Device) -> bool {
-    device.clone().without_autodiff() == Device::flex()
 }

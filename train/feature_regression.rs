@@ -264,12 +264,12 @@ fn smooth_l1(x: Tensor<2>) -> Tensor<2> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_models::device::test_device;
     use spectrain_models::weights::host_f32;
 
     #[test]
     fn the_smooth_l1_distance_is_a_parabola_between_two_lines() {
-        let x =
-            Tensor::<2>::from_floats([[-3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0]], &Device::flex());
+        let x = Tensor::<2>::from_floats([[-3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0]], &test_device());
         let expected = [2.5, 0.5, 0.125, 0.0, 0.03125, 0.5, 1.5];
         assert_eq!(host_f32(smooth_l1(x)), expected);
     }

@@ -111,6 +111,7 @@ fn unit(bits: u64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_models::device::test_device;
     use spectrain_models::weights::host_f32;
 
     /// A document of two tokens, one of one, and padding.
@@ -124,7 +125,7 @@ mod tests {
     }
 
     fn drawn(noise: &Noise, seed: u64) -> Vec<f32> {
-        let zeros = Tensor::zeros([1, 4, 500], &Device::flex());
+        let zeros = Tensor::zeros([1, 4, 500], &test_device());
         host_f32(noise.add(zeros, &layout(), seed))
     }
 

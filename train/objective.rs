@@ -287,10 +287,11 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_models::device::test_device;
 
     #[test]
     fn chains_end_at_their_first_miss_and_unproposable_tokens_are_misses() {
-        let device = Device::flex();
+        let device = test_device();
         // Position 0 keeps step 0 and misses step 1; position 1 could not propose at step 0; position 2 keeps step 0 and
         // the text ends.
         let judged = [(0, 0, 1.0), (0, 1, 0.0), (1, 1, 1.0), (2, 0, 1.0)];

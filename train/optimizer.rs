@@ -304,6 +304,7 @@ impl ModuleMapper for Step<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_models::device::test_device;
 
     const CONFIG: AdamWConfig = AdamWConfig {
         beta1: 0.9,
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn two_steps_equal_the_formula_by_hand() {
-        let device = Device::flex();
+        let device = test_device();
         let mut optimizer = AdamW::new(CONFIG);
         let mut weight = Tensor::<1>::from_floats([1.0], &device);
         let mut expected = 1.0f64;
@@ -343,7 +344,7 @@ mod tests {
 
     #[test]
     fn clipping_scales_the_global_norm_and_leaves_small_ones() {
-        let device = Device::flex();
+        let device = test_device();
         let make = || {
             Gradients(BTreeMap::from([
                 ("a".to_owned(), Tensor::from_floats([3.0], &device)),
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn clipping_values_cuts_the_large_ones_and_leaves_the_others() {
-        let device = Device::flex();
+        let device = test_device();
         let mut gradients = Gradients(BTreeMap::from([
             ("a".to_owned(), Tensor::from_floats([3.0, -0.25], &device)),
             ("b".to_owned(), Tensor::from_floats([-0.75], &device)),
@@ -376,7 +377,7 @@ mod tests {
 
     #[test]
     fn matrices_decay_and_norms_and_biases_do_not() {
-        let device = Device::flex().autodiff();
+        let device = test_device().autodiff();
         let linear = burn::nn::LinearConfig::new(2, 2).init(&device);
         let [weight, bias] = [
             linear.weight.val().sum(),
@@ -384,7 +385,7 @@ mod tests {
         ];
         let gradients = Gradients(
             [("weight", 4), ("bias", 2)]
-                .map(|(name, count)| (name.to_owned(), Tensor::zeros([count], &Device::flex())))
+                .map(|(name, count)| (name.to_owned(), Tensor::zeros([count], &test_device())))
                 .into(),
         );
         let config = AdamWConfig {
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn restored_state_moves_as_the_original() {
-        let device = Device::flex();
+        let device = test_device();
         let gradient = || Tensor::<1>::from_floats([0.3, -0.7], &device);
         let weight = || Tensor::<1>::from_floats([0.1, 0.2], &device);
         let mut original = AdamW::new(CONFIG);

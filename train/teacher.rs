@@ -183,10 +183,11 @@ pub(crate) fn indices(places: &[usize], device: &Device) -> Tensor<1, Int> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_models::device::test_device;
 
     #[test]
     fn bounded_logits_make_the_distribution_and_keep_the_best() {
-        let device = Device::flex();
+        let device = test_device();
         let states = Tensor::<2>::from_data([[1.0, -2.0], [0.5, 3.0]], &device);
         let head = Tensor::<2>::from_data([[3.0, -1.0, 0.5], [0.25, 2.0, -4.0]], &device);
         let mut teacher = Teacher::made_up(states.clone(), head.clone(), &DraftVocabulary::full(3));

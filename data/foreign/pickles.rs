@@ -9,10 +9,9 @@ use crate::error::{Error, Result};
 
 const ENDINGS: [&str; 6] = [".ckpt", ".pt", ".pth", ".bin", ".pkl", ".ckpt.gz"];
 
-/// Writes what SpecForge (`hidden_state`, `aux_hidden_state`) and ModelOpt (`hidden_states`, `aux_hidden_states`) pickle as
-/// `hs_{i}.safetensors`.
-pub(super) const CONVERT: &str = r#"
-import pathlib, sys, torch
+/// A Python program that writes what SpecForge (`hidden_state`, `aux_hidden_state`) and ModelOpt (`hidden_states`,
+/// `aux_hidden_states`) pickle as `hs_{i}.safetensors`; its arguments are the folder to read and the one to write.
+pub const PICKLE_CONVERTER: &str = r#"import pathlib, sys, torch
 from safetensors.torch import save_file
 source, out = map(pathlib.Path, sys.argv[1:3]); out.mkdir(parents=True, exist_ok=True)
 files = sorted(f for f in source.rglob("*") if f.suffix in {".ckpt", ".pt", ".pth", ".bin"})
@@ -38,8 +37,8 @@ fn refused(path: &Path, name: &str) -> Error {
         mismatch: Mismatch::new(
             "safetensors",
             format!(
-                "`{name}`, a pickle, which can run any program and is not read; where you trust it, `python convert.py FROM TO` writes what \
-                 can be imported, with this `convert.py`:\n{CONVERT}"
+                "`{name}`, a pickle, which can run any program and is not read; where you trust it, `spectrain features converter \
+                 > convert.py` and `python convert.py FROM TO` write what can be imported"
             ),
         ),
     }

@@ -17,10 +17,10 @@ use crate::statistics::Acceptance;
 /// Batch sizes beside the one that was decoded with.
 const BATCHES: [usize; 3] = [1, 4, 16];
 /// Timed rounds: at least, and at most.
-const ROUNDS: [usize; 2] = [4, 24];
+const ROUNDS: [usize; 2] = [8, 48];
 /// Seconds of all batch sizes at one temperature: a share of what decoding without a drafter took, within bounds.
-const SHARE: f64 = 0.25;
-const SECONDS: [f64; 2] = [0.1, 8.0];
+const SHARE: f64 = 0.5;
+const SECONDS: [f64; 2] = [0.1, 16.0];
 /// Tokens by which a text is shorter than where its output is half decoded, as it grows while passes are timed.
 const BEFORE: usize = 32;
 
@@ -344,8 +344,8 @@ mod tests {
             known: None,
         };
         assert!(budget.allows(1));
-        budget.known = Some((1, 0.04));
-        // Five rounds of at most 0.16 seconds, and of at most 0.64.
+        budget.known = Some((1, 0.02));
+        // Nine rounds of at most 0.08 seconds, and of at most 0.32.
         assert!(budget.allows(4) && !budget.allows(16));
         assert_eq!((budget.share(1), budget.share(2)), (1.0, 1.0 / 3.0));
         assert_eq!(batches(4), [1, 4, 16]);

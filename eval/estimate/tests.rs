@@ -56,6 +56,7 @@ impl Case {
 fn untimed(passes: &[PassRecord]) -> Vec<PassRecord> {
     let untimed = |pass: &PassRecord| PassRecord {
         seconds: Default::default(),
+        together: 0,
         ..*pass
     };
     passes.iter().map(untimed).collect()

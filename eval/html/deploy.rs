@@ -235,7 +235,7 @@ fn beside(reports: &[(String, Report)]) -> String {
     let mut table = Table::new(
         "What was decoded: speed-up predicted and measured",
         1,
-        &["setting", "predicted", "measured"],
+        &["setting", "predicted", "measured", "in full batches"],
     );
     for (name, report) in reports {
         for setting in &report.settings {
@@ -251,6 +251,7 @@ fn beside(reports: &[(String, Report)]) -> String {
                 format!("{name}{}", setting.heading()),
                 with_digits(speedup.predicted, speedup.predicted_ci95, 2),
                 with_digits(Some(speedup.wall), speedup.wall_ci95, 2),
+                with_digits(speedup.full_batches, speedup.full_batches_ci95, 2),
             ]);
         }
     }

@@ -14,6 +14,8 @@ const LONGEST_MESSAGE: usize = 300;
 /// An answer that has come to its end.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
+    /// The tokens that it continues.
+    pub prompt: Vec<u32>,
     /// Tokens generated, by the server's own count.
     pub tokens: u64,
     /// Their ids, where the server gives them.
@@ -185,12 +187,12 @@ impl Incoming {
         self.is_done
     }
 
-    /// The answer, whose stream ended `seconds` after the request, to a prompt of so many tokens.
+    /// The answer to `prompt`, whose stream ended `seconds` after the request.
     ///
     /// # Errors
     /// It is cut off, was ended for another reason than its length or a stop token, or is to another prompt, or its tokens
     /// are not counted.
-    pub fn end(self, prompt: usize, seconds: f64) -> Result<Answer> {
+    pub fn end(self, prompt: &[u32], seconds: f64) -> Result<Answer> {
         if !self.is_done {
             let found = format!("the end of the stream after {} tokens", self.counted);
             return Err(unlike("the answer", "a whole answer", found));
@@ -212,7 +214,7 @@ impl Incoming {
         };
         same(
             "tokens of the prompt in `usage`",
-            prompt as u64,
+            prompt.len() as u64,
             usage.prompt_tokens,
         )?;
         same("tokens of the parts", usage.completion_tokens, self.counted)?;
@@ -224,6 +226,7 @@ impl Incoming {
             )?;
         }
         Ok(Answer {
+            prompt: prompt.to_vec(),
             tokens: usage.completion_tokens,
             ids: self.ids,
             chunks: self.chunks,

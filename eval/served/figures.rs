@@ -7,11 +7,20 @@ use super::counters::Counted;
 use super::latency::Latency;
 use crate::bootstrap::bootstrap;
 
-/// Every prompt asked once, with some number of requests under way.
+/// What a server answered to the turns of a conversation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServedTalk {
+    /// Turn by turn.
+    pub answers: Vec<Answer>,
+    /// What the server's counters of drafts grew by meanwhile, where nothing else was under way.
+    pub counted: Option<DraftCounts>,
+}
+
+/// Every conversation once, with some number of requests under way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedRun {
-    /// The answers, in the order of the prompts.
-    pub answers: Vec<Answer>,
+    /// The conversations, in the order of the prompts.
+    pub talks: Vec<ServedTalk>,
     /// Seconds from the first request to the end of the last answer.
     pub seconds: f64,
     /// What the server's counters grew by, where it has any.
@@ -26,13 +35,13 @@ pub struct ServedRun {
 pub enum CountedBy {
     /// The server tells with each answer what was drafted for it.
     Answer,
-    /// The server's counters, read before and after each request; one was under way at a time.
+    /// The server's counters, read before and after each conversation; one request was under way at a time.
     CountersAroundEach,
     /// The server's counters, read before and after the run. They say nothing of single prompts, so there is no interval.
     CountersAroundAll,
 }
 
-/// The figures of a run. Intervals are of 95 %, by drawing prompts anew.
+/// The figures of a run. Intervals are of 95 %, by drawing conversations anew.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServedFigures {
     /// Tokens received, by the server's own count; the first of each output, which the prompt's pass gives, included.
@@ -79,42 +88,76 @@ pub struct ServedFigures {
     /// Tokens per second over those of the baseline server with as many requests under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup: Option<f64>,
-    /// Its interval; each prompt is drawn for both servers.
+    /// Its interval; each conversation is drawn for both servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup_ci95: Option<[f64; 2]>,
 }
 
-impl ServedRun {
+impl ServedTalk {
     /// Tokens received.
-    pub fn tokens(&self) -> u64 {
+    fn tokens(&self) -> u64 {
         self.answers.iter().map(|answer| answer.tokens).sum()
     }
 
-    /// The drafts of each answer, where they are known of all. Of an answer that ended with its first token there are none.
+    /// Seconds in which its requests were under way.
+    fn seconds(&self) -> f64 {
+        self.answers.iter().map(|answer| answer.seconds).sum()
+    }
+
+    /// What was drafted for its answers, where that is known of all. For one that ended with its first token nothing was.
+    fn drafts(&self) -> Option<DraftCounts> {
+        if let Some(counted) = &self.counted {
+            return Some(counted.clone());
+        }
+        let long = self
+            .answers
+            .iter()
+            .filter(|answer| answer.tokens > 1 || answer.drafts.is_some());
+        let told: Option<Vec<&DraftCounts>> = long.map(|answer| answer.drafts.as_ref()).collect();
+        told.map(DraftCounts::pooled)
+    }
+
+    /// Whether anything is known of drafts.
+    fn tells(&self) -> bool {
+        self.counted.is_some() || self.answers.iter().any(|answer| answer.drafts.is_some())
+    }
+}
+
+impl ServedRun {
+    /// All answers, turn by turn.
+    pub fn answers(&self) -> impl Iterator<Item = &Answer> {
+        self.talks.iter().flat_map(|talk| &talk.answers)
+    }
+
+    /// Tokens received.
+    pub fn tokens(&self) -> u64 {
+        self.talks.iter().map(ServedTalk::tokens).sum()
+    }
+
+    /// The drafts of each conversation, where they are known of all.
     pub fn drafts(&self) -> Option<Vec<DraftCounts>> {
-        let of = |answer: &Answer| match &answer.drafts {
-            None if answer.tokens < 2 => Some(DraftCounts::default()),
-            known => known.clone(),
-        };
-        let drafts: Vec<DraftCounts> = self.answers.iter().map(of).collect::<Option<_>>()?;
-        let any = self.answers.iter().any(|answer| answer.drafts.is_some());
+        let drafts: Vec<DraftCounts> = (self.talks.iter())
+            .map(ServedTalk::drafts)
+            .collect::<Option<_>>()?;
+        let any = self.talks.iter().any(ServedTalk::tells);
         any.then_some(drafts)
     }
 
     /// The figures, beside those of a run of the same prompts at the baseline server.
     pub fn figures(&self, baseline: Option<&Self>, seed: u64) -> ServedFigures {
         let (counted_by, drafts, tau_ci95) = self.acceptance(seed);
-        let answers: Vec<&Answer> = self.answers.iter().collect();
+        let talks: Vec<&ServedTalk> = self.talks.iter().collect();
         let times = |of: fn(&Answer) -> Vec<f64>| {
-            let prompts: Vec<Vec<f64>> = self.answers.iter().map(of).collect();
-            Latency::of(&prompts, seed)
+            let of_talk = |talk: &ServedTalk| talk.answers.iter().flat_map(of).collect();
+            let times: Vec<Vec<f64>> = self.talks.iter().map(of_talk).collect();
+            Latency::of(&times, seed)
         };
         let under_way = self.under_way();
         let speedup = baseline.map(|baseline| {
             let ratio = self.tokens_per_second() / baseline.tokens_per_second();
-            let pairs: Vec<_> = self.answers.iter().zip(&baseline.answers).collect();
+            let pairs: Vec<_> = self.talks.iter().zip(&baseline.talks).collect();
             let interval = interval(&pairs, seed, |drawn| {
-                let (ours, theirs): (Vec<&Answer>, Vec<&Answer>) =
+                let (ours, theirs): (Vec<&ServedTalk>, Vec<&ServedTalk>) =
                     drawn.iter().copied().copied().unzip();
                 Some(rate(&ours)? * under_way / (rate(&theirs)? * baseline.under_way()))
             });
@@ -133,8 +176,8 @@ impl ServedRun {
             conditional: counts.map(DraftCounts::conditional).unwrap_or_default(),
             draft_tokens_per_pass: counts.and_then(DraftCounts::draft_tokens_per_pass),
             tokens_per_second: self.tokens_per_second(),
-            tokens_per_second_ci95: interval(&answers, seed, |drawn| {
-                let drawn: Vec<&Answer> = drawn.iter().copied().copied().collect();
+            tokens_per_second_ci95: interval(&talks, seed, |drawn| {
+                let drawn: Vec<&ServedTalk> = drawn.iter().copied().copied().collect();
                 Some(rate(&drawn)? * under_way)
             }),
             first_token: times(|answer| answer.first_token().into_iter().collect()),
@@ -173,11 +216,7 @@ impl ServedRun {
 
     /// Requests under way on average: the time of all of them over the time of the run.
     fn under_way(&self) -> f64 {
-        self.answers
-            .iter()
-            .map(|answer| answer.seconds)
-            .sum::<f64>()
-            / self.seconds
+        self.talks.iter().map(ServedTalk::seconds).sum::<f64>() / self.seconds
     }
 
     fn tokens_per_second(&self) -> f64 {
@@ -185,21 +224,21 @@ impl ServedRun {
     }
 }
 
-/// An interval over prompts, of which one alone has none.
+/// An interval over conversations, of which one alone has none.
 fn interval<T>(
-    prompts: &[T],
+    talks: &[T],
     seed: u64,
     statistic: impl Fn(&[&T]) -> Option<f64>,
 ) -> Option<[f64; 2]> {
-    (prompts.len() > 1)
-        .then(|| bootstrap(prompts, seed, statistic))
+    (talks.len() > 1)
+        .then(|| bootstrap(talks, seed, statistic))
         .flatten()
 }
 
 /// Tokens for each second that a request was under way.
-fn rate(answers: &[&Answer]) -> Option<f64> {
-    let tokens: u64 = answers.iter().map(|answer| answer.tokens).sum();
-    let seconds: f64 = answers.iter().map(|answer| answer.seconds).sum();
+fn rate(talks: &[&ServedTalk]) -> Option<f64> {
+    let tokens: u64 = talks.iter().map(|talk| talk.tokens()).sum();
+    let seconds: f64 = talks.iter().map(|talk| talk.seconds()).sum();
     (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
 }
 
@@ -216,17 +255,24 @@ mod tests {
         };
         Answer {
             tokens,
-            ids: None,
             chunks: (0..tokens).map(at).collect(),
             seconds: 0.5 + gap * tokens as f64,
             drafts: histogram.map(|counts| DraftCounts::of_histogram(counts, None)),
+            ..Answer::default()
+        }
+    }
+
+    fn alone(answer: Answer) -> ServedTalk {
+        ServedTalk {
+            answers: vec![answer],
+            counted: None,
         }
     }
 
     fn run(answers: Vec<Answer>, under_way: f64) -> ServedRun {
         ServedRun {
             seconds: answers.iter().map(|answer| answer.seconds).sum::<f64>() / under_way,
-            answers,
+            talks: answers.into_iter().map(alone).collect(),
             counted: None,
             told: true,
         }
@@ -257,6 +303,27 @@ mod tests {
         assert!(found.speedup.is_none());
         let [low, high] = found.tokens_per_second_ci95.unwrap();
         assert!(low < found.tokens_per_second && found.tokens_per_second < high);
+    }
+
+    #[test]
+    fn what_is_drawn_anew_are_conversations() {
+        let turn = |histogram: &[u64]| answer(11, 0.1, Some(histogram));
+        let turns = || vec![turn(&[2, 4]), turn(&[4, 2])];
+        let talk = |answers, counted| ServedTalk { answers, counted };
+        let mut both = ServedRun {
+            talks: vec![talk(turns(), None), talk(turns(), None)],
+            ..run(Vec::new(), 1.0)
+        };
+        both.seconds = 6.0;
+        let found = both.figures(None, 3);
+        // Two conversations of the same turns have no spread, though the turns have.
+        assert_eq!((found.tau, found.tau_ci95), (Some(1.5), Some([1.5, 1.5])));
+        assert_eq!(found.tokens, 44);
+        let counted = DraftCounts::of_histogram(&[0, 12], None);
+        both.talks[0].counted = Some(counted);
+        assert_eq!(both.figures(None, 3).tau, Some(1.75));
+        both.talks[1].answers[1].drafts = None;
+        assert!(both.drafts().is_none());
     }
 
     #[test]

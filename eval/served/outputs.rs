@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
+use super::figures::ServedTalk;
 use crate::greedy_test::Difference;
 
 /// Differences that a table names.
@@ -37,13 +38,12 @@ pub struct ServedOutputs {
 }
 
 impl ServedOutputs {
-    /// Compares the answers to the same prompts, whose datasets and numbers there are `places`. `None` where a server gives no
-    /// token ids.
-    pub fn new(
+    /// Compares the answers to the same prompts; the datasets of their conversations and the numbers there are `places`. `None`
+    /// where a server gives no token ids.
+    pub fn new<'t>(
         with: ComparedWith,
         places: &[(&str, usize)],
-        answers: &[Answer],
-        others: &[Answer],
+        talks: [&'t [ServedTalk]; 2],
     ) -> Option<Self> {
         let mut found = Self {
             with,
@@ -52,7 +52,15 @@ impl ServedOutputs {
             tokens: 0,
             differences: Vec::new(),
         };
-        for (&(dataset, prompt), (answer, other)) in places.iter().zip(answers.iter().zip(others)) {
+        let turns = |(place, (ours, theirs)): (_, (&'t ServedTalk, &'t ServedTalk))| {
+            let pairs = ours.answers.iter().zip(&theirs.answers);
+            pairs
+                .enumerate()
+                .map(move |(turn, pair)| (place, turn, pair))
+        };
+        let [ours, theirs] = talks;
+        let turns = places.iter().zip(ours.iter().zip(theirs)).flat_map(turns);
+        for (&(dataset, prompt), turn, (answer, other)) in turns {
             let (ids, plain) = (answer.ids.as_deref(), other.ids.as_deref());
             // An answer without tokens has no part in which their ids could stand.
             let none = |answer: &Answer| (answer.tokens == 0).then_some(&[][..]);
@@ -68,7 +76,7 @@ impl ServedOutputs {
             found.differences.push(Difference {
                 dataset: dataset.into(),
                 prompt,
-                turn: 0,
+                turn,
                 token: equal,
                 plain: plain.get(equal).copied(),
                 speculative: ids.get(equal).copied(),
@@ -108,11 +116,26 @@ mod tests {
         }
     }
 
+    fn talk(answers: &[Answer]) -> ServedTalk {
+        ServedTalk {
+            answers: answers.to_vec(),
+            counted: None,
+        }
+    }
+
     const PLACES: [(&str, usize); 3] = [("a", 0), ("a", 1), ("b", 0)];
 
     fn compared(answers: [&[u32]; 3], others: [&[u32]; 3]) -> ServedOutputs {
-        let [answers, others] = [answers, others].map(|all| all.map(answer));
-        ServedOutputs::new(ComparedWith::Baseline, &PLACES, &answers, &others).unwrap()
+        let [answers, others] = [answers, others].map(|all| all.map(|ids| talk(&[answer(ids)])));
+        ServedOutputs::new(ComparedWith::Baseline, &PLACES, [&answers, &others]).unwrap()
+    }
+
+    #[test]
+    fn later_turns_are_compared_too() {
+        let [ours, theirs] = [[1, 2], [1, 3]].map(|of| [talk(&of.map(|id| answer(&[id])))]);
+        let found = ServedOutputs::new(ComparedWith::Baseline, &PLACES, [&ours, &theirs]).unwrap();
+        assert_eq!((found.outputs, found.differ), (2, 1));
+        assert_eq!(found.differences[0].turn, 1);
     }
 
     #[test]
@@ -140,11 +163,13 @@ T=0: 2 of 3 outputs differ from those of the baseline server (6 tokens compared)
             tokens: 2,
             ..Answer::default()
         };
-        let answers = [answer(&[1, 2])];
-        let found = ServedOutputs::new(ComparedWith::Baseline, &PLACES[..1], &answers, &[silent]);
-        assert_eq!(found, None);
-        let empty = Answer::default();
-        let found = ServedOutputs::new(ComparedWith::Baseline, &PLACES[..1], &answers, &[empty]);
+        let answers = [talk(&[answer(&[1, 2])])];
+        let compared = |other| {
+            let others = [talk(&[other])];
+            ServedOutputs::new(ComparedWith::Baseline, &PLACES[..1], [&answers, &others])
+        };
+        assert_eq!(compared(silent), None);
+        let found = compared(Answer::default());
         assert_eq!(found.unwrap().differ, 1);
     }
 }

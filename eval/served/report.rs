@@ -51,7 +51,7 @@ pub struct ServedReport {
     pub top_p: Option<f64>,
     /// Requests under way at a time, at most.
     pub concurrency: usize,
-    /// Prompts.
+    /// Prompts; of a conversation of several turns each.
     pub prompts: u64,
     /// What was measured. Left out where the run came to no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]

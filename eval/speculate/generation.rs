@@ -65,7 +65,9 @@ pub struct PassRecord {
     pub accepted: usize,
     /// Tokens emitted, the bonus token included.
     pub emitted: usize,
-    /// Where the time went.
+    /// Sequences that the pass was of, this one included.
+    pub together: usize,
+    /// Where the time went: of what was done for all sequences of the pass together an equal share.
     pub seconds: Seconds,
 }
 

@@ -240,10 +240,12 @@ impl<'a> Lane<'a> {
         self.under_way.record.seconds.draft
     }
 
-    /// Ends the pass under way. Its share of what was done for all sequences together goes into its record.
-    pub(super) fn record(&mut self, verify: f64, other: f64) {
+    /// Ends the pass under way, which was of so many sequences `together`. Its share of what was done for all of them goes into
+    /// its record.
+    pub(super) fn record(&mut self, together: usize, (verify, other): (f64, f64)) {
         let draft = self.draft_seconds();
         self.generation.passes.push(PassRecord {
+            together,
             seconds: Seconds {
                 draft,
                 verify,

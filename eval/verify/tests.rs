@@ -1,5 +1,6 @@
 use burn::prelude::*;
 use rand::rngs::StdRng;
+use spectrain_models::device::test_device;
 use spectrain_models::{Distribution, Draft, Proposal, Sampling};
 
 use super::distributions::DraftDistribution;
@@ -26,7 +27,7 @@ fn a_token_is_accepted_at_most_in_the_ratio_of_the_distributions() {
 
 fn tensor(rows: &[[f32; 3]]) -> Tensor<2> {
     let flat: Vec<f32> = rows.concat();
-    Tensor::<1>::from_floats(flat.as_slice(), &Device::flex()).reshape([rows.len(), 3])
+    Tensor::<1>::from_floats(flat.as_slice(), &test_device()).reshape([rows.len(), 3])
 }
 
 fn verdict(

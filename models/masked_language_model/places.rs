@@ -111,6 +111,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::test_device;
     use crate::weights::host_f32;
 
     fn seen(context: Context, window: Option<usize>, row: &[[u32; 4]]) -> Vec<u8> {
@@ -122,7 +123,7 @@ mod tests {
             sees,
         };
         let row = row.iter().map(place).collect();
-        let places = Places::new(&[row], &Device::flex());
+        let places = Places::new(&[row], &test_device());
         let mask = host_f32(places.mask(context, window).entries().clone());
         mask.iter().map(|&entry| u8::from(entry == 0.0)).collect()
     }

@@ -213,6 +213,7 @@ impl Proposer for TokenRecycling {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::test_device;
     use burn::module::{Param, ParamId};
     use rand::SeedableRng as _;
 
@@ -224,7 +225,7 @@ mod tests {
 
     /// With a head that gives back the hidden states.
     fn recycling() -> TokenRecycling {
-        let weight = Tensor::<2>::eye(VOCAB, &Device::flex());
+        let weight = Tensor::<2>::eye(VOCAB, &test_device());
         TokenRecycling::new(Linear {
             weight: Param::initialized(ParamId::new(), weight),
             bias: None,
@@ -240,7 +241,7 @@ mod tests {
                 rows[at * VOCAB + token] = 10.0 - rank as f32;
             }
         }
-        Tensor::<1>::from_floats(rows.as_slice(), &Device::flex()).reshape([best.len(), VOCAB])
+        Tensor::<1>::from_floats(rows.as_slice(), &test_device()).reshape([best.len(), VOCAB])
     }
 
     fn drafted(drafter: &mut TokenRecycling, shape: DraftShape, length: usize) -> Draft {
@@ -288,7 +289,7 @@ mod tests {
     }
 
     fn features_of_nothing() -> Features {
-        let none = Tensor::zeros([1, 1, 0], &Device::flex());
+        let none = Tensor::zeros([1, 1, 0], &test_device());
         Features {
             captured: none.clone(),
             last: none,

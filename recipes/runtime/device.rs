@@ -1,63 +1,44 @@
 //! The device a program runs on, by its name on the command line.
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow};
 use burn::prelude::Device;
 use serde_json::{Map, json};
 use spectrain_checkpoints::DType;
+use spectrain_models::device::DeviceName;
 use spectrain_train::TrainConfig;
 
 use crate::recipe::tables::TargetType;
 
-/// The device called `cpu`, `cuda` or `cuda:N`.
+/// The device called `cpu`, `cuda:N` or, where tests run on it, `cube`.
 pub fn device(name: &str) -> Result<Device> {
-    match parse(name) {
-        Some(Name::Cpu) => Ok(Device::flex()),
-        Some(Name::Cuda(index)) => cuda(index),
-        None => bail!("unknown device `{name}`; {KNOWN}"),
-    }
+    parse(name)?
+        .open()
+        .map_err(|feature| not_built(name, feature))
 }
 
 /// Fails for a device that this program was built without; the device itself is not touched.
 pub fn check_built(name: &str) -> Result<()> {
-    match parse(name) {
-        Some(Name::Cuda(_)) if cfg!(feature = "cuda") => Ok(()),
-        _ => device(name).map(drop),
+    match parse(name)?.missing_feature() {
+        Some(feature) => Err(not_built(name, feature)),
+        None => Ok(()),
     }
 }
 
 /// Refuses what is no device's name; the device itself need not be there.
 pub fn check_name(name: &str) -> Result<String, String> {
-    match parse(name) {
-        Some(_) => Ok(name.to_owned()),
-        None => Err(KNOWN.into()),
-    }
+    let known = parse(name).map_err(|_| KNOWN.to_owned());
+    known.map(|_| name.to_owned())
 }
 
 const KNOWN: &str = "known devices: cpu, cuda:N";
 
-enum Name {
-    Cpu,
-    Cuda(usize),
+fn parse(name: &str) -> Result<DeviceName> {
+    DeviceName::parse(name).ok_or_else(|| anyhow!("unknown device `{name}`; {KNOWN}"))
 }
 
-fn parse(name: &str) -> Option<Name> {
-    match (name, name.strip_prefix("cuda:")) {
-        ("cpu", _) => Some(Name::Cpu),
-        ("cuda", _) => Some(Name::Cuda(0)),
-        (_, Some(index)) => index.parse().ok().map(Name::Cuda),
-        _ => None,
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn cuda(index: usize) -> Result<Device> {
-    Ok(Device::cuda(index))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda(index: usize) -> Result<Device> {
-    bail!(
-        "device `cuda:{index}`: this program was built without the feature `cuda`; build it with `--features cuda`"
+fn not_built(name: &str, feature: &str) -> Error {
+    anyhow!(
+        "device `{name}`: this program was built without the feature `{feature}`; build it with `--features {feature}`"
     )
 }
 

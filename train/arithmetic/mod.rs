@@ -5,7 +5,7 @@ use burn::prelude::*;
 use crate::arithmetic::cpu::Cpu;
 use crate::arithmetic::operations::Arithmetic;
 use crate::arithmetic::tensors::Tensors;
-use crate::device::is_cpu;
+use spectrain_models::device::is_cpu;
 
 mod cpu;
 mod judged_by_kernels;

@@ -2,6 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::{DType, Distribution};
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 
 use super::cpu::Cpu;
@@ -17,7 +18,7 @@ const D_MODEL: usize = 24;
 const VOCAB: usize = 517;
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &test_device())
 }
 
 fn close<const D: usize>(what: &str, one: Tensor<D>, other: Tensor<D>, tolerance: f32) {
@@ -61,8 +62,8 @@ fn norms_and_clipped_gradients_are_the_same() {
 fn steps_of_adamw_are_the_same() {
     let len = 70_001;
     let zeros = || Moments {
-        first: Tensor::zeros([len], &Device::flex()),
-        second: Tensor::zeros([len], &Device::flex()),
+        first: Tensor::zeros([len], &test_device()),
+        second: Tensor::zeros([len], &test_device()),
     };
     let weights: Tensor<1> = random([len]);
     let (mut one, mut other) = ((weights.clone(), zeros()), (weights, zeros()));
@@ -95,7 +96,7 @@ fn the_likeliest_tokens_are_the_same() {
 
 #[test]
 fn sums_of_products_are_the_same() {
-    let device = Device::flex();
+    let device = test_device();
     for dtype in [DType::F32, DType::BF16] {
         let mut one = Cpu.product_sum([D_MODEL, VOCAB], dtype, &device);
         let mut other = Tensors.product_sum([D_MODEL, VOCAB], dtype, &device);

@@ -12,6 +12,7 @@ fn untimed(found: &Evaluation) -> Vec<(Vec<u32>, Vec<PassRecord>)> {
     let answers = found.outputs.iter().flatten().flatten();
     let untimed = |pass: &PassRecord| PassRecord {
         seconds: Seconds::default(),
+        together: 0,
         ..*pass
     };
     let of = |answer: &Answer| {
@@ -102,7 +103,7 @@ fn the_speed_up_of_every_draft_is_predicted_and_the_fastest_is_recommended() {
     for (temperature, families) in [(0.0, 1), (1.0, 2)] {
         let one = of(temperature).next().unwrap();
         assert_eq!(one.costs, CostSource::Decoder);
-        assert!(one.rounds.unwrap() >= 4 && one.plain_seconds > 0.0);
+        assert!(one.rounds.unwrap() >= 8 && one.plain_seconds > 0.0);
         // Chains of 1 to 4 tokens, drawn and likeliest above temperature 0.
         assert_eq!(one.candidates.len(), 4 * families);
         let fastest = one

@@ -237,7 +237,7 @@ fn intervals_are_over_conversations_and_not_over_turns() {
     let turns: Vec<&[u32]> = vec![&[1]; 50];
     let sets = set(vec![conversation(&turns); 2]);
     let outputs = [[answers(0, 0), answers(1, 2)].concat()];
-    let measured = measure(&sets, &outputs, None);
+    let measured = measure(&sets, (&outputs, None), 1);
     let overall = overall(&measured, 0.1, 7);
     assert_eq!(overall.tau, Some(2.0));
     assert_eq!(overall.tau_ci95, Some([1.0, 3.0]));
@@ -257,7 +257,7 @@ fn intervals_are_over_conversations_and_not_over_turns() {
             turn: 0,
             ..answer.clone()
         });
-    let measured = measure(&sets, &[alone.collect()], None);
+    let measured = measure(&sets, (&[alone.collect()], None), 1);
     let [low, high] = super::super::overall(&measured, 0.1, 7).tau_ci95.unwrap();
     assert!(1.7 < low && high < 2.3, "{low} {high}");
 }

@@ -148,14 +148,6 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         Output::detect().warn(warning);
     }
     let (sets, others) = (read.sets, read.others);
-    let several = sets
-        .iter()
-        .flat_map(|set| &set.prompts)
-        .any(|prompt| prompt.turns() > 1);
-    if several && servers.is_some() {
-        let note = "servers are asked the first turn of each conversation; in-tree figures are over all turns";
-        Output::detect().warn(note);
-    }
     let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));
     let sweep = sweep.transpose()?;
     let mut report = if folder.is_some() || !table.training_free.is_empty() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use spectrain_data::foreign::PICKLE_CONVERTER;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument};
 use crate::cli::progress::{Output, print};
@@ -22,6 +23,8 @@ pub enum FeaturesCommand {
     Import(Box<FeaturesImport>),
     /// Write stored features as speculators reads them
     Export(FeaturesExport),
+    /// Print a Python program that writes the pickles of SpecForge and ModelOpt as what `import` reads: `python convert.py FROM TO`
+    Converter,
 }
 
 /// Arguments of `spectrain features import`.
@@ -90,6 +93,7 @@ pub fn run(command: &FeaturesCommand) -> Result<()> {
     match command {
         FeaturesCommand::Import(arguments) => arguments.run(),
         FeaturesCommand::Export(arguments) => arguments.run(),
+        FeaturesCommand::Converter => print(PICKLE_CONVERTER),
     }
 }
 

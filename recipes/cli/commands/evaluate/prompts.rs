@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use spectrain_eval::PromptSet;
+use spectrain_eval::{Prompt, PromptSet};
 use spectrain_models::Sampling;
 
 use super::served_model::Asking;
 
 /// All prompts, and how they are to be continued.
 pub(super) struct ServedPrompts {
-    /// The dataset of each and its number there.
+    /// The dataset of each conversation and its number there.
     pub(super) places: Vec<(String, usize)>,
-    /// The tokens of each; of a conversation of several turns those up to the first answer.
-    pub(super) tokens: Arc<[Vec<u32>]>,
+    /// The conversations, most of which have one turn.
+    pub(super) talks: Arc<[Prompt]>,
     /// Tokens of an answer, at most.
     pub(super) max_new_tokens: usize,
     /// Tokens at which an answer ends; without them it ends at its length alone.
@@ -28,12 +28,15 @@ impl ServedPrompts {
         };
         Self {
             places: sets.iter().flat_map(places).collect(),
-            tokens: (sets.iter().flat_map(|set| &set.prompts))
-                .map(|prompt| prompt.tokens.clone())
-                .collect(),
+            talks: sets.iter().flat_map(|set| &set.prompts).cloned().collect(),
             max_new_tokens,
             stop,
         }
+    }
+
+    /// Turns of all conversations.
+    pub(super) fn turns(&self) -> usize {
+        self.talks.iter().map(Prompt::turns).sum()
     }
 
     /// How each is continued, with nothing in the server's cache of prompts.

@@ -9,7 +9,7 @@ use spectrain_models::Sampling;
 
 use super::prompts::ServedPrompts;
 use super::served_model::ServedModel;
-use super::workers::ask;
+use super::workers::{Round, Turns, ask};
 
 /// Tokens of an answer that only shows what the server tells.
 const TRIAL_TOKENS: usize = 8;
@@ -48,8 +48,8 @@ pub(super) fn ready(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Resul
 
 fn check(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Result<Tells> {
     if let Some(most) = server.model.max_model_len {
-        for (place, prompt) in prompts.places.iter().zip(prompts.tokens.iter()) {
-            let needed = prompt.len() + prompts.max_new_tokens;
+        for (place, prompt) in prompts.places.iter().zip(prompts.talks.iter()) {
+            let needed = prompt.tokens.len() + prompts.max_new_tokens;
             if needed > most {
                 let (dataset, number) = place;
                 bail!(
@@ -64,10 +64,17 @@ fn check(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Result<Tells> {
     asking.max_new_tokens = TRIAL_TOKENS.min(prompts.max_new_tokens);
     // At a stop token it might end before anything is drafted.
     asking.stop = None;
-    let answers = ask(server, prompts, &asking, 0..1, 1, &mut || {})?;
+    let round = Round {
+        asking: &asking,
+        turns: &Turns::First,
+        which: 0..1,
+        concurrency: 1,
+    };
+    let talks = ask(server, prompts, round, &mut || {})?;
     let counters = server.counters_at_rest(0)?;
     let counts = counters.is_some_and(|counters| counters.drafts.is_some());
-    let told = answers.iter().any(|answer| answer.drafts.is_some());
+    let mut answers = talks.iter().flat_map(|talk| &talk.answers);
+    let told = answers.any(|answer| answer.drafts.is_some());
     Ok(match (told, counts) {
         (true, _) => Tells::WithAnswers,
         (false, true) => Tells::ByCounters,

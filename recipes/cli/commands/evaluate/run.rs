@@ -1,20 +1,18 @@
-//! One run: every prompt is asked once, with some number of requests under way.
+//! One run: every conversation is gone through once, with some number of requests under way.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use spectrain_eval::served::acceptance::DraftCounts;
-use spectrain_eval::served::answer::Answer;
 use spectrain_eval::served::counters::{Counted, Counters};
-use spectrain_eval::served::figures::ServedRun;
+use spectrain_eval::served::figures::{ServedRun, ServedTalk};
 use spectrain_models::Sampling;
 
 use super::prompts::ServedPrompts;
 use super::ready::Tells;
 use super::served_model::{Asking, ServedModel};
-use super::workers::ask;
+use super::workers::{Round, Turns, ask};
 
 /// Tokens of answers that only warm the server up.
 const WARM_UP_TOKENS: usize = 8;
@@ -25,6 +23,7 @@ pub(super) struct Run<'a> {
     pub(super) prompts: &'a ServedPrompts,
     pub(super) sampling: Sampling,
     pub(super) concurrency: usize,
+    pub(super) turns: Turns,
     /// How the server's drafts get known.
     pub(super) tells: Tells,
 }
@@ -39,25 +38,26 @@ impl Run<'_> {
     /// Asks every prompt, after some that are not counted; `done` is called for each answer.
     pub(super) fn go(&self, done: &mut dyn FnMut()) -> Result<Ran> {
         let asking = self.prompts.asking(self.sampling);
-        let prompts = self.prompts.tokens.len();
         self.warm_up()?;
         let before = self.server.counters_at_rest(0)?;
         let begin = Instant::now();
-        let answers = match (self.concurrency, self.tells) {
+        let talks = match (self.concurrency, self.tells) {
             (1, Tells::ByCounters) => self.ask_between_readings(&asking, before.clone(), done)?,
-            _ => self.ask(&asking, 0..prompts, self.concurrency, done)?,
+            _ => self.ask(self.round(&asking), done)?,
         };
-        let mut seconds = begin.elapsed().as_secs_f64();
-        if self.concurrency == 1 {
-            // What happens between two requests is not the server's time.
-            seconds = answers.iter().map(|answer| answer.seconds).sum();
-        }
+        let seconds = begin.elapsed().as_secs_f64();
         let mut run = ServedRun {
-            answers,
+            talks,
             seconds,
             counted: None,
             told: self.tells == Tells::WithAnswers,
         };
+        if self.concurrency == 1 {
+            // What happens between two requests is not the server's time.
+            run.seconds = run.answers().map(|answer| answer.seconds).sum();
+        }
+        // Turns that are left out are done, too.
+        (run.answers().count()..self.prompts.turns()).for_each(|_| done());
         let counted = before
             .as_ref()
             .map(|before| self.counted(before, run.tokens()));
@@ -77,57 +77,68 @@ impl Run<'_> {
         let mut asking = self.prompts.asking(self.sampling);
         asking.max_new_tokens = WARM_UP_TOKENS.min(asking.max_new_tokens);
         asking.stop = None;
-        let requests = self.concurrency.min(self.prompts.tokens.len());
-        let answers = self.ask(&asking, 0..requests, self.concurrency, &mut || {});
-        answers.map(drop).context("before the run")
+        let round = Round {
+            turns: &Turns::First,
+            which: 0..self.concurrency.min(self.prompts.talks.len()),
+            ..self.round(&asking)
+        };
+        let talks = self.ask(round, &mut || {});
+        talks.map(drop).context("before the run")
     }
 
-    /// The answers to some of the prompts, with so many requests under way.
-    fn ask(
-        &self,
-        asking: &Asking,
-        which: Range<usize>,
-        concurrency: usize,
-        done: &mut dyn FnMut(),
-    ) -> Result<Vec<Answer>> {
-        let (server, prompts) = (self.server, self.prompts);
-        ask(server, prompts, asking, which, concurrency, done)
+    /// All conversations.
+    fn round<'r>(&'r self, asking: &'r Asking) -> Round<'r> {
+        Round {
+            asking,
+            turns: &self.turns,
+            which: 0..self.prompts.talks.len(),
+            concurrency: self.concurrency,
+        }
     }
 
-    /// One request at a time, with the counters read around each, which then tell what was drafted for it.
+    fn ask(&self, round: Round, done: &mut dyn FnMut()) -> Result<Vec<ServedTalk>> {
+        ask(self.server, self.prompts, round, done)
+    }
+
+    /// One request at a time, with the counters read around each conversation, which then tell what was drafted for it.
     fn ask_between_readings(
         &self,
         asking: &Asking,
         mut before: Option<Counters>,
         done: &mut dyn FnMut(),
-    ) -> Result<Vec<Answer>> {
-        let mut answers = Vec::new();
-        for number in 0..self.prompts.tokens.len() {
-            let mut answer = self.ask(asking, number..number + 1, 1, done)?;
-            let tokens: u64 = answer.iter().map(|answer| answer.tokens).sum();
+    ) -> Result<Vec<ServedTalk>> {
+        let mut talks = Vec::new();
+        for number in 0..self.prompts.talks.len() {
+            let round = Round {
+                which: number..number + 1,
+                ..self.round(asking)
+            };
+            let mut talk = self.ask(round, done)?;
+            let answers = talk.iter().flat_map(|talk| &talk.answers);
+            let tokens: u64 = answers.map(|answer| answer.tokens).sum();
             let least = before.as_ref().map_or(0, |before| before.generated) + tokens;
             let after = self.server.counters_at_rest(least)?;
             if let (Some(before), Some(after)) = (&before, &after) {
                 let counted = after.since(before)?;
-                answer
-                    .iter_mut()
-                    .for_each(|answer| answer.drafts.clone_from(&counted.drafts));
+                talk.iter_mut()
+                    .for_each(|talk| talk.counted.clone_from(&counted.drafts));
             }
             before = after;
-            answers.append(&mut answer);
+            talks.append(&mut talk);
         }
-        Ok(answers)
+        Ok(talks)
     }
 
     /// What must be known to read the figures.
     fn notes(&self, run: &ServedRun, before: Option<&Counters>) -> Vec<String> {
         let mut notes = Vec::new();
-        let prompts = self.prompts.tokens.len();
-        if prompts < self.concurrency {
+        let talks = self.prompts.talks.len();
+        if talks < self.concurrency {
             notes.push(format!(
-                "there are {prompts} prompts, so no more requests were under way"
+                "there are {talks} prompts, so no more requests were under way"
             ));
         }
+        notes.extend(self.left_out(run));
         let running = before.and_then(|before| before.running).unwrap_or(0);
         if running > 0 {
             notes.push(format!(
@@ -161,6 +172,31 @@ impl Run<'_> {
         }
         notes
     }
+
+    /// Which turns were not asked, and why.
+    fn left_out(&self, run: &ServedRun) -> Option<String> {
+        let left_out = self.prompts.turns() - run.answers().count();
+        let no_ids = run
+            .answers()
+            .any(|answer| answer.ids.is_none() && answer.tokens > 0);
+        let why = match no_ids {
+            true => {
+                "a server gives no `token_ids`, so that it is not known what it said before them"
+            }
+            false => "a server has no room for them",
+        };
+        (left_out > 0)
+            .then(|| format!("{left_out} later turns of conversations were not asked: {why}"))
+    }
+}
+
+/// What each conversation was asked.
+pub(super) fn asked(run: &ServedRun) -> Turns {
+    let of_talk = |talk: &ServedTalk| {
+        let prompts = talk.answers.iter().map(|answer| answer.prompt.clone());
+        prompts.collect()
+    };
+    Turns::Same(run.talks.iter().map(of_talk).collect())
 }
 
 /// Where the drafts told with the answers are not those of the counters, though nobody else was served.

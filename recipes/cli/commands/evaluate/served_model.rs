@@ -37,6 +37,16 @@ pub(super) struct Asking {
     pub(super) cache: String,
 }
 
+impl Asking {
+    /// An answer without the token that ended it.
+    pub(super) fn said(&self, tokens: &[u32]) -> Vec<u32> {
+        match (tokens.split_last(), &self.stop) {
+            (Some((last, said)), Some(stop)) if stop.contains(last) => said.to_vec(),
+            _ => tokens.to_vec(),
+        }
+    }
+}
+
 /// A model on a server.
 pub(super) struct ServedModel {
     pub(super) role: Role,
@@ -158,7 +168,7 @@ impl ServedModel {
         if incoming.is_done() {
             while stream.read(&mut piece).is_ok_and(|length| length > 0) {}
         }
-        Ok(incoming.end(prompt.len(), seconds)?)
+        Ok(incoming.end(prompt, seconds)?)
     }
 
     /// Every key that an engine would otherwise take from the model's own settings is given.

@@ -12,8 +12,9 @@ use spectrain_models::Sampling;
 use super::arguments::Servers;
 use super::prompts::ServedPrompts;
 use super::ready::{Tells, ready};
-use super::run::{Ran, Run};
+use super::run::{Ran, Run, asked};
 use super::served_model::ServedModel;
+use super::workers::Turns;
 use crate::cli::progress::{Output, Progress};
 use crate::recipe::tables::EvaluateTable;
 use crate::runtime::interruption::{Interrupted, check_interrupted};
@@ -60,21 +61,27 @@ impl<'a> Sweep<'a> {
         let samplings = table.samplings();
         let (drafter, baseline) = (&self.servers.drafter, self.servers.baseline.as_ref());
         let servers = 1 + usize::from(baseline.is_some());
-        let total = samplings.len() * self.concurrency.len() * servers * self.prompts.tokens.len();
+        let total = samplings.len() * self.concurrency.len() * servers * self.prompts.turns();
         let mut progress = output.start("served", total as u64);
         let mut reports = Vec::new();
         let mut alive = [true; 2];
         for sampling in samplings {
             // The baseline's answers with the first number of requests under way.
             let mut first: Option<ServedRun> = None;
+            let mut turns = self.own_turns();
             for &concurrency in self.concurrency {
                 let at = At {
                     sampling,
                     concurrency: concurrency.into(),
                     seed: table.seed,
                 };
-                let drafts = self.ask(Some(drafter), &at, &mut alive[0], &mut progress)?;
-                let plain = self.ask(baseline, &at, &mut alive[1], &mut progress)?;
+                let drafts = self.ask(
+                    Some(drafter),
+                    (&at, &mut turns),
+                    &mut alive[0],
+                    &mut progress,
+                )?;
+                let plain = self.ask(baseline, (&at, &mut turns), &mut alive[1], &mut progress)?;
                 let plain_run = plain.as_ref().and_then(|found| found.as_ref().ok());
                 let plain_run = plain_run.map(|found| &found.run);
                 if let Some(outcome) = &drafts {
@@ -98,12 +105,23 @@ impl<'a> Sweep<'a> {
         Ok(reports)
     }
 
+    /// Every turn of each conversation, as long as all servers have room for it.
+    fn own_turns(&self) -> Turns {
+        let servers = [Some(&self.servers.drafter), self.servers.baseline.as_ref()];
+        let most = servers.into_iter().flatten();
+        let most = most.filter_map(|server| server.model.max_model_len).min();
+        let longest = most.map_or(usize::MAX, |most| {
+            most.saturating_sub(self.prompts.max_new_tokens)
+        });
+        Turns::Own { longest }
+    }
+
     /// A run of a server, or the words for what ended it, after which the server is not `alive` and asked no more. Only the
-    /// user can end all runs.
+    /// user can end all runs. The first run decides over the `turns` of the others, so that all are asked the same.
     fn ask(
         &self,
         server: Option<&Arc<ServedModel>>,
-        at: &At,
+        (at, turns): (&At, &mut Turns),
         alive: &mut bool,
         progress: &mut Progress,
     ) -> Result<Option<Outcome>> {
@@ -115,6 +133,7 @@ impl<'a> Sweep<'a> {
             prompts: &self.prompts,
             sampling: at.sampling,
             concurrency: at.concurrency,
+            turns: turns.clone(),
             tells: match server.role {
                 Role::Drafter => self.tells,
                 Role::Baseline => Tells::Nothing,
@@ -122,7 +141,10 @@ impl<'a> Sweep<'a> {
         };
         let what = format!("{} at once", at.concurrency);
         match run.go(&mut || progress.step(&what)) {
-            Ok(ran) => Ok(Some(Ok(ran))),
+            Ok(ran) => {
+                *turns = asked(&ran.run);
+                Ok(Some(Ok(ran)))
+            }
             Err(error) if error.is::<Interrupted>() => Err(error),
             Err(error) => {
                 check_interrupted()?;
@@ -150,7 +172,7 @@ impl<'a> Sweep<'a> {
             top_k: Some(at.sampling.top_k).filter(|&top_k| restricted && top_k > 0),
             top_p: Some(at.sampling.top_p).filter(|&top_p| restricted && top_p < 1.0),
             concurrency: at.concurrency,
-            prompts: self.prompts.tokens.len() as u64,
+            prompts: found.map_or(self.prompts.turns(), |found| found.run.answers().count()) as u64,
             figures: found.map(|found| found.run.figures(baseline, at.seed)),
             failed: outcome.as_ref().err().cloned(),
             outputs: None,
@@ -173,8 +195,8 @@ impl<'a> Sweep<'a> {
         };
         let places = self.prompts.places.iter();
         let places: Vec<_> = places.map(|(dataset, at)| (&dataset[..], *at)).collect();
-        let answers = [&found.run, others].map(|run| &run.answers[..]);
-        report.outputs = ServedOutputs::new(with, &places, answers[0], answers[1]);
+        let talks = [&found.run, others].map(|run| &run.talks[..]);
+        report.outputs = ServedOutputs::new(with, &places, talks);
         if report.outputs.is_none() {
             let note = "a server gives no `token_ids`, so greedy outputs were not compared";
             report.notes.push(note.to_owned());

@@ -1,0 +1,76 @@
+//! Devices by their names, and which of them compute in the memory of the host.
+use burn::prelude::Device;
+
+/// What a device is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceName {
+    /// `cpu`: Burn's own CPU backend.
+    Cpu,
+    /// `cube`: CubeCL on the CPU. It takes the same way through this program as a GPU, slowly; a device for tests.
+    Cube,
+    /// `cuda:N`, or `cuda` for the first one: an NVIDIA GPU.
+    Cuda(usize),
+}
+
+impl DeviceName {
+    /// The device of this name; `None` where it is no device's.
+    pub fn parse(name: &str) -> Option<Self> {
+        match (name, name.strip_prefix("cuda:")) {
+            ("cpu", _) => Some(Self::Cpu),
+            ("cube", _) => Some(Self::Cube),
+            ("cuda", _) => Some(Self::Cuda(0)),
+            (_, Some(index)) => index.parse().ok().map(Self::Cuda),
+            _ => None,
+        }
+    }
+
+    /// The Cargo feature that the device needs and this program was built without. The device itself need not be there.
+    pub fn missing_feature(self) -> Option<&'static str> {
+        match self {
+            Self::Cube if !cfg!(feature = "cube-cpu") => Some("cube-cpu"),
+            Self::Cuda(_) if !cfg!(feature = "cuda") => Some("cuda"),
+            _ => None,
+        }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The Cargo feature that this program was built without.
+    pub fn open(self) -> Result<Device, &'static str> {
+        if let Some(feature) = self.missing_feature() {
+            return Err(feature);
+        }
+        Ok(match self {
+            #[cfg(feature = "cube-cpu")]
+            Self::Cube => Device::cpu(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(index) => Device::cuda(index),
+            _ => Device::flex(),
+        })
+    }
+}
+
+/// Whether `device` is Burn's own CPU backend, with a graph or without, whose tensors this program's own code can read and
+/// write where they lie.
+pub fn is_cpu(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
+}
+
+/// The device that tests run on: the one that the environment variable `SPECTRAIN_TEST_DEVICE` names, else the CPU.
+///
+/// # Panics
+/// The variable names no device, or one that was not built in.
+#[doc(hidden)]
+pub fn test_device() -> Device {
+    let Ok(name) = std::env::var("SPECTRAIN_TEST_DEVICE") else {
+        return Device::flex();
+    };
+    let known = DeviceName::parse(&name);
+    let opened = known.map(DeviceName::open);
+    match opened {
+        Some(Ok(device)) => device,
+        Some(Err(feature)) => panic!("SPECTRAIN_TEST_DEVICE={name} needs `--features {feature}`"),
+        None => panic!("SPECTRAIN_TEST_DEVICE: expected cpu, cube or cuda:N, found {name}"),
+    }
+}
