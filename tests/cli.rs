@@ -38,17 +38,18 @@ Arguments:
   <FILE>  The recipe, a TOML file
 
 Options:
-      --plan             Print the resolved recipe, what would run and what it would take, and stop
-      --json             With `--plan`, print it as JSON
-      --stage <NAME>     Run only this stage; may be repeated
-      --set <KEY=VALUE>  Set one key of the recipe, such as `train.steps=100`; may be repeated
-      --part <N/PARTS>   With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
-      --parts <DIR|URL>  Where parts are: a folder, or `s3://`, `gs://` or `az://` with bucket and prefix; without it `features-parts` in the run
-      --device <DEVICE>  `cpu` or `cuda:N` [default: cpu]
-      --fresh            Move an older run of this name aside and start anew
-      --runs <DIR>       The folder of runs [default: runs]
-      --quiet            Show no progress, only warnings and errors
-  -h, --help             Print help
+      --plan               Print the resolved recipe, what would run and what it would take, and stop
+      --json               With `--plan`, print it as JSON
+      --stage <NAME>       Run only this stage; may be repeated
+      --set <KEY=VALUE>    Set one key of the recipe, such as `train.steps=100`; may be repeated
+      --part <N/PARTS>     With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
+      --parts <DIR|URL>    Where parts are: a folder, or `s3://`, `gs://` or `az://` with bucket and prefix; without it `features-parts` in the run
+      --device <DEVICE>    `cpu` or `cuda:N` [default: cpu]
+      --devices <DEVICES>  Devices to train on together, such as `cuda:0,cuda:1`, with a process for each; all else is computed on the first one
+      --fresh              Move an older run of this name aside and start anew
+      --runs <DIR>         The folder of runs [default: runs]
+      --quiet              Show no progress, only warnings and errors
+  -h, --help               Print help
 ";
 
 const RECIPES: &str = "\

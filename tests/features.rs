@@ -45,6 +45,7 @@ fn with_stages<T>(
         dtype: DType::F32,
         output: Output::Quiet,
         array: Default::default(),
+        group: None,
     };
     let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
     stages::run(&context, &names).unwrap();

@@ -54,6 +54,8 @@ mod played_engine;
 mod program;
 mod prompt_sets;
 mod published;
+mod ranks;
+mod ranks_program;
 mod recipes;
 mod regenerate;
 mod registry_learning;

@@ -120,6 +120,7 @@ fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
         dtype: DType::F32,
         output: Output::Quiet,
         array: Default::default(),
+        group: None,
     };
     let only = |stage: &str| stages::run(&context, &[stage.to_owned()]).unwrap();
     only("prepare");

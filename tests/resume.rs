@@ -12,27 +12,30 @@ use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{Drafter, FreshConfig, Target as _};
 use spectrain_train::{
     Decay, Distill, DistillConfig, Error, FeatureRegression, FeatureRegressionConfig, Fit,
-    FitSummary, Noise, Objective, OnPolicy, OnPolicyConfig, PardLoss, PardLossConfig, Train,
-    TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
+    FitSummary, Noise, Objective, OnPolicy, OnPolicyConfig, PardLoss, PardLossConfig, Ranks,
+    TcpRanks, Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation,
+    fit,
 };
 
 use crate::tiny;
 
-type Trained = (FitSummary, Vec<NamedTensor>);
+pub type Trained = (FitSummary, Vec<NamedTensor>);
 
 /// One process of a run.
-struct Session {
-    settings: TrainConfig,
+pub struct Session {
+    pub settings: TrainConfig,
     /// Steps after which it is interrupted.
-    stop_after: usize,
+    pub stop_after: usize,
+    /// Steps after which its thread dies.
+    pub dies_after: usize,
     /// What happens when it validates, by the step.
-    in_validation: Box<dyn Fn(usize) -> Result<(), Error>>,
-    identity: &'static str,
+    pub in_validation: Box<dyn Fn(usize) -> Result<(), Error>>,
+    pub identity: &'static str,
 }
 
 impl Session {
     /// That trains to the end.
-    fn whole() -> Self {
+    pub fn whole() -> Self {
         Self {
             settings: TrainConfig {
                 steps: 10,
@@ -45,12 +48,13 @@ impl Session {
                 ..TrainConfig::default()
             },
             stop_after: usize::MAX,
+            dies_after: usize::MAX,
             in_validation: Box::new(|_| Ok(())),
             identity: "test",
         }
     }
 
-    fn with(change: impl FnOnce(&mut TrainConfig)) -> Self {
+    pub fn with(change: impl FnOnce(&mut TrainConfig)) -> Self {
         let mut session = Self::whole();
         change(&mut session.settings);
         session
@@ -125,6 +129,20 @@ where
     D: Drafter + 'static,
     O: Objective<D>,
 {
+    train_as::<D, O>((config, objective), folder, session, None)
+}
+
+/// Trains as one of several ranks, where there are several.
+pub fn train_as<D, O>(
+    (config, objective): (&D::Config, &O::Config),
+    folder: &Path,
+    session: &Session,
+    ranks: Option<&mut TcpRanks>,
+) -> Result<Trained, Error>
+where
+    D: Drafter + 'static,
+    O: Objective<D>,
+{
     let device = test_device();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
@@ -151,6 +169,7 @@ where
             identity: session.identity.into(),
             interrupted: &|| {
                 done.set(done.get() + 1);
+                assert!(done.get() < session.dies_after, "as planned");
                 done.get() >= session.stop_after
             },
             on_policy: Some(OnPolicy {
@@ -165,6 +184,7 @@ where
                 })
             },
             memory: &|| None,
+            ranks: ranks.map(|ranks| ranks as &mut dyn Ranks),
         },
     )?;
     Ok((summary, trainee.weights()))
@@ -184,7 +204,7 @@ fn weights_at(folder: &Path, step: u64) -> Vec<NamedTensor> {
 }
 
 /// All of a summary that time does not change.
-fn figures(summary: &FitSummary) -> (usize, u64, f64, &Option<(usize, Validation)>, bool) {
+pub fn figures(summary: &FitSummary) -> (usize, u64, f64, &Option<(usize, Validation)>, bool) {
     let FitSummary {
         steps,
         tokens,

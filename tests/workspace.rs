@@ -225,7 +225,8 @@ impl Workspace {
             .env("HF_HUB_OFFLINE", "1")
             .env("HF_HOME", self.path("hub"))
             .env("RUST_BACKTRACE", "0")
-            .env_remove("RUST_LOG");
+            .env_remove("RUST_LOG")
+            .env_remove("WORLD_SIZE");
         command
     }
 

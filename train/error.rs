@@ -45,6 +45,14 @@ pub enum Error {
         /// Samples in them.
         samples: usize,
     },
+    /// Another rank.
+    #[error("rank {rank} {what}")]
+    Rank {
+        /// Which one.
+        rank: usize,
+        /// What it did.
+        what: String,
+    },
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -86,6 +94,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Something with another rank.
+    pub(crate) fn rank(rank: usize, what: &str) -> Self {
+        Self::Rank {
+            rank,
+            what: what.to_owned(),
+        }
+    }
+
     /// A number of a table is out of its bounds.
     pub(crate) fn out_of_bounds(table: &'static str, out: OutOfBounds) -> Self {
         Self::Setting {

@@ -7,7 +7,8 @@ use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spectrain_checkpoints::Mismatch;
-use spectrain_checkpoints::state;
+use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_data::packing::PackedBatch;
 use spectrain_models::weights::host_f32;
 
@@ -15,8 +16,9 @@ use crate::batch::{Batch, Rows};
 use crate::error::{Error, Result};
 use crate::judge::Statistics;
 use crate::log::{Interval, Log};
-use crate::objective::Loss;
+use crate::objective::{Loss, LossReport};
 use crate::on_policy::is_chosen;
+use crate::ranks::{Ranks, Together};
 use crate::settings::TrainConfig;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
@@ -43,6 +45,8 @@ pub struct Fit<'a> {
     pub validate: &'a mut Validate<'a>,
     /// Bytes in use on the device, where it tells.
     pub memory: &'a dyn Fn() -> Option<u64>,
+    /// The others that train the same model, where there are any.
+    pub ranks: Option<&'a mut dyn Ranks>,
 }
 
 /// Validates a model at a step; given the best validation so far, says by how much the model drafts better than that.
@@ -119,16 +123,36 @@ struct Progress {
     unvalidated: bool,
 }
 
-/// Trains until the last step, an interruption or an error. A run state in the folder is taken up.
+impl Progress {
+    fn summary(self, config: &TrainConfig) -> FitSummary {
+        FitSummary {
+            interrupted: self.step < config.steps || self.unvalidated,
+            steps: self.step,
+            tokens: self.tokens,
+            seconds: self.seconds,
+            loss: self.loss,
+            // The counts are for comparisons, of which no more come.
+            best: self.best.map(|(step, best)| {
+                let decoded = Vec::new();
+                (step, Validation { decoded, ..best })
+            }),
+        }
+    }
+}
+
+/// Trains until the last step, an interruption or an error. A run state in the folder is taken up. Where there are several ranks,
+/// all of them call this with the same settings, samples and folder, of which rank 0 alone writes anything.
 ///
 /// # Errors
-/// The loss diverges, a batch cannot be made, or something cannot be written.
-pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
+/// The loss diverges, a batch cannot be made, something cannot be written, or another rank has ended.
+pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
     fit.config.check(fit.samples.row_length())?;
-    let mut progress = resume(trainee, &fit)?;
+    let mut together = Together(fit.ranks.take());
+    let share = together.share(fit.config.gradient_accumulation)?;
+    let mut progress = resume_together(trainee, &fit, &mut together)?;
     let first = progress.step * fit.config.gradient_accumulation;
-    let wanted = fit.config.steps * fit.config.gradient_accumulation - first;
-    let order = Order::from(fit.samples.clone(), first)?;
+    let wanted = (fit.config.steps - progress.step) * share.len();
+    let order = Order::from(fit.samples.clone(), first)?.shared(share);
     let Fit {
         config,
         samples,
@@ -149,20 +173,23 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut order = order;
-            for position in first..first + wanted {
-                let seed = samples.step_seed(position);
-                let packed = order.advance();
-                let ahead =
-                    packed.and_then(|packed| Ahead::made(&mut *source, packed, seed, fraction));
+            for _ in 0..wanted {
+                let ahead = order.advance().and_then(|packed| {
+                    let seed = samples.step_seed(order.last_position());
+                    Ahead::made(&mut *source, packed, seed, fraction)
+                });
                 // The loop has ended and dropped its side.
                 if sender.send(ahead).is_err() {
                     return;
                 }
             }
         });
-        let log = Log::new(config.steps, progress.step, &folder);
+        let leads = together.leads();
+        let log = leads.then(|| Log::new(config.steps, progress.step, &folder));
         let mut run = Run {
             config,
+            batches_of_step: share.len(),
+            together,
             folder,
             on_policy,
             validate,
@@ -171,24 +198,54 @@ pub fn fit(trainee: &mut dyn Train, fit: Fit) -> Result<FitSummary> {
             pending: Vec::new(),
         };
         let outcome = run.steps(trainee, batches, &mut progress, interrupted);
-        run.log.finish();
+        run.log.iter_mut().for_each(Log::finish);
         outcome
     })?;
-    Ok(FitSummary {
-        interrupted: progress.step < config.steps || progress.unvalidated,
-        steps: progress.step,
-        tokens: progress.tokens,
-        seconds: progress.seconds,
-        loss: progress.loss,
-        // The counts are for comparisons, of which no more come.
-        best: progress.best.map(|(step, best)| {
-            let decoded = Vec::new();
-            (step, Validation { decoded, ..best })
-        }),
-    })
+    Ok(progress.summary(config))
 }
 
-fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
+/// [`resume`] on all ranks, rank 0 first: it makes the folder what the others find.
+fn resume_together(
+    trainee: &mut dyn Train,
+    fit: &Fit,
+    together: &mut Together,
+) -> Result<Progress> {
+    let leads = together.leads();
+    let found = match leads {
+        true => Some(resume(trainee, fit, leads)?),
+        false => None,
+    };
+    let step = together.of_first(found.as_ref().map(|progress| progress.step))?;
+    let progress = match found {
+        Some(progress) => progress,
+        None => resume(trainee, fit, leads)?,
+    };
+    if step != Some(progress.step) {
+        return Err(Error::rank(
+            0,
+            &format!(
+                "goes on from step {}, and here the state of step {} is the last one: all ranks need the same folder",
+                step.unwrap_or_default(),
+                progress.step
+            ),
+        ));
+    }
+    if together.0.is_some() {
+        together.require_same("weights", digest(&trainee.weights()))?;
+    }
+    Ok(progress)
+}
+
+fn digest(weights: &[NamedTensor]) -> String {
+    let hashes = weights.iter().map(|tensor| {
+        let hash = sha256_bytes(&tensor.bytes);
+        format!("{} {hash}\n", tensor.name)
+    });
+    sha256_bytes(hashes.collect::<String>().as_bytes())
+}
+
+/// Takes up the last run state in the folder; `leads` says whether what is not to be kept is removed.
+fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
     let fresh = Progress {
         identity: fit.identity.clone(),
         step: 0,
@@ -201,7 +258,9 @@ fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
         best: None,
         unvalidated: false,
     };
-    state::begin(&fit.folder)?;
+    if leads {
+        state::begin(&fit.folder)?;
+    }
     let saved = state::list(&fit.folder)?;
     let Some((saved, earlier)) = saved.split_last() else {
         return Ok(fresh);
@@ -231,6 +290,9 @@ fn resume(trainee: &mut dyn Train, fit: &Fit) -> Result<Progress> {
     let (weights, optimizer) = (group("weights"), group("optimizer"));
     let source = saved.path.display().to_string();
     trainee.restore(weights, (progress.updates, optimizer), &source)?;
+    if !leads {
+        return Ok(progress);
+    }
     prune(&fit.folder, fit.config, &progress)?;
     tracing::info!("resumed at step {} from `{source}`", progress.step);
     Ok(progress)
@@ -242,16 +304,66 @@ struct Run<'a> {
     on_policy: Option<OnPolicy<'a>>,
     validate: &'a mut Validate<'a>,
     memory: &'a dyn Fn() -> Option<u64>,
-    log: Log,
+    /// Batches of a step that are trained on here.
+    batches_of_step: usize,
+    together: Together<'a>,
+    /// Rank 0's.
+    log: Option<Log>,
     /// Steps since the last log line, whose losses were not read yet.
     pending: Vec<Pending>,
 }
 
 struct Pending {
     step: usize,
+    tokens: u64,
     samples: Vec<usize>,
     losses: Vec<Loss>,
     norm: Option<Tensor<1>>,
+}
+
+/// A step as it is read from the device, of one rank or of all.
+#[derive(Default, Serialize, Deserialize)]
+struct Seen {
+    step: usize,
+    tokens: u64,
+    samples: Vec<usize>,
+    /// Positions judged.
+    positions: usize,
+    /// Whether any of them counts.
+    counts: bool,
+    reports: Vec<LossReport>,
+    norm: f64,
+}
+
+impl Pending {
+    fn read(self) -> Seen {
+        let positions = self.losses.iter().map(|loss| loss.rows.len()).sum();
+        Seen {
+            step: self.step,
+            tokens: self.tokens,
+            samples: self.samples,
+            positions,
+            counts: self.losses.iter().any(|loss| loss.counted > 0.0),
+            // Of no position there is no loss: by chance, as where masks are drawn and none was.
+            reports: match positions {
+                0 => Vec::new(),
+                _ => self.losses.iter().map(Loss::report).collect(),
+            },
+            norm: self.norm.map_or(0.0, |norm| host_f32(norm)[0] as f64),
+        }
+    }
+}
+
+impl Seen {
+    /// Adds what another rank has seen of the same step.
+    fn add(mut self, other: Self) -> Self {
+        self.tokens += other.tokens;
+        self.samples.extend(other.samples);
+        self.positions += other.positions;
+        self.counts |= other.counts;
+        self.reports.extend(other.reports);
+        self
+    }
 }
 
 impl Run<'_> {
@@ -264,7 +376,6 @@ impl Run<'_> {
     ) -> Result<()> {
         let schedule = self.config.schedule();
         let mut started = Instant::now();
-        let mut tokens = 0u64;
         if progress.unvalidated {
             match self.validate(trainee, progress)? {
                 Verdict::Best => self.save(trainee, progress)?,
@@ -286,29 +397,25 @@ impl Run<'_> {
             } else {
                 Statistics::Loss
             };
-            match self.step(trainee, &batches, progress.step, learning_rate, statistics) {
-                Ok(trained) => tokens += trained,
-                // Whoever waits for a batch is stopped there.
-                Err(Error::Interrupted) => {
-                    self.settle(trainee, progress, (tokens, started))?;
-                    return match progress.step {
-                        0 => Ok(()),
-                        _ => self.save(trainee, progress),
-                    };
-                }
-                Err(error) => return Err(error),
+            let step = self.step(trainee, &batches, progress.step, learning_rate, statistics);
+            if let Err(error) = step {
+                return self.ended(trainee, progress, started, error);
             }
             progress.step += 1;
 
-            let mut stop = interrupted();
+            let mut stop = match self.together.any(interrupted()) {
+                Ok(stop) => stop,
+                Err(error) => return self.ended(trainee, progress, started, error),
+            };
             if log || validate || save || stop {
-                let memory = self.settle(trainee, progress, (tokens, started))?;
+                let memory = self.settle(trainee, progress, started)?;
                 if log {
                     let interval = std::mem::take(&mut progress.interval);
-                    self.log
-                        .interval(progress.step, &interval, learning_rate, memory);
+                    if let Some(log) = &mut self.log {
+                        log.interval(progress.step, &interval, learning_rate, memory);
+                    }
                 }
-                (started, tokens) = (Instant::now(), 0);
+                started = Instant::now();
             }
             let mut verdict = Verdict::NotBest;
             if validate {
@@ -325,16 +432,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Enters the `tokens` trained on since then, and reads what the device has computed of them; returns the bytes in use there.
+    /// Enters what was trained on since then, and reads what the device has computed of it; returns the bytes in use there.
     fn settle(
         &mut self,
         trainee: &dyn Train,
         progress: &mut Progress,
-        (tokens, since): (u64, Instant),
+        since: Instant,
     ) -> Result<Option<u64>> {
         let seconds = since.elapsed().as_secs_f64();
-        progress.interval.add_work(tokens, seconds);
-        progress.tokens += tokens;
+        progress.interval.add_work(seconds);
         progress.seconds += seconds;
         if self.pending.is_empty() {
             return Ok(None);
@@ -342,7 +448,36 @@ impl Run<'_> {
         self.read(trainee, progress)
     }
 
-    /// One optimizer step; returns the tokens it trained on.
+    /// Ends where no step follows, with what is worth to be kept.
+    fn ended(
+        &mut self,
+        trainee: &dyn Train,
+        progress: &mut Progress,
+        since: Instant,
+        error: Error,
+    ) -> Result<()> {
+        match error {
+            // Whoever waits for a batch is stopped there.
+            Error::Interrupted => {
+                self.settle(trainee, progress, since)?;
+                match progress.step {
+                    0 => Ok(()),
+                    _ => self.save(trainee, progress),
+                }
+            }
+            Error::Rank { .. } if progress.step > 0 && trainee.is_finite() => {
+                // That the other rank has ended is what has to be told.
+                match self.save(trainee, progress) {
+                    Ok(()) => tracing::warn!("the state of step {} is kept", progress.step),
+                    Err(lost) => tracing::warn!("step {} is lost: {lost}", progress.step),
+                }
+                Err(error)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// One optimizer step.
     fn step(
         &mut self,
         trainee: &mut dyn Train,
@@ -350,15 +485,43 @@ impl Run<'_> {
         step: usize,
         learning_rate: f64,
         statistics: Statistics,
-    ) -> Result<u64> {
+    ) -> Result<()> {
+        let formed = self.accumulate(trainee, batches, step, statistics);
+        let stopped = matches!(formed, Err(Error::Interrupted));
+        if formed.is_err() && !stopped {
+            return formed.map(drop);
+        }
+        if self.together.any(stopped)? {
+            return Err(Error::Interrupted);
+        }
+        let mut pending = formed?;
+        if let Some(ranks) = &mut self.together.0 {
+            trainee.exchange(*ranks)?;
+        }
+        pending.norm = trainee.update(learning_rate, self.config.max_grad_norm);
+        self.pending.push(pending);
+        if let Some(log) = &self.log {
+            log.tick(step + 1);
+        }
+        Ok(())
+    }
+
+    /// The gradients of a step, as far as its batches are trained on here.
+    fn accumulate(
+        &self,
+        trainee: &mut dyn Train,
+        batches: &Receiver<Result<Ahead>>,
+        step: usize,
+        statistics: Statistics,
+    ) -> Result<Pending> {
         let mut pending = Pending {
             step,
+            tokens: 0,
             samples: Vec::new(),
             losses: Vec::new(),
             norm: None,
         };
-        let mut tokens = 0;
-        for _ in 0..self.config.gradient_accumulation {
+        for _ in 0..self.batches_of_step {
             let ahead = batches
                 .recv()
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
@@ -370,18 +533,23 @@ impl Run<'_> {
                 },
                 (Ahead::ToWrite(..), None) => unreachable!("no batch was chosen"),
             };
-            tokens += batch.rows.real_tokens() as u64;
+            pending.tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
             pending.losses.push(trainee.accumulate(&batch, statistics));
         }
-        pending.norm = trainee.update(learning_rate, self.config.max_grad_norm);
-        self.pending.push(pending);
-        self.log.tick(step + 1);
-        Ok(tokens)
+        Ok(pending)
     }
 
-    /// Validates; where that is interrupted, whoever takes the state up does it.
+    /// Rank 0 validates, and tells the others what it says; where that is interrupted, whoever takes the state up does it.
     fn validate(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
+        let verdict = match self.log {
+            Some(_) => self.judge(trainee, progress)?,
+            None => Verdict::NotBest,
+        };
+        self.together.of_first(verdict)
+    }
+
+    fn judge(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
         let best = progress.best.as_ref();
         let found = (self.validate)(trainee, progress.step, best.map(|(_, best)| best));
         progress.unvalidated = matches!(found, Err(Error::Interrupted));
@@ -389,7 +557,9 @@ impl Run<'_> {
             return Ok(Verdict::Interrupted);
         }
         let found = found?;
-        self.log.validation(progress.step, &found, best);
+        if let Some(log) = &mut self.log {
+            log.validation(progress.step, &found, best);
+        }
         if is_better(&found, best.map(|(_, best)| best)) {
             progress.best = Some((progress.step, found));
             return Ok(Verdict::Best);
@@ -399,40 +569,35 @@ impl Run<'_> {
 
     /// Reads what the device has computed since the last time and checks it; returns the bytes in use there.
     fn read(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Option<u64>> {
-        let (steps, mut counts, mut seen) = (self.pending.len(), false, 0);
-        for Pending {
-            step,
-            samples,
-            losses,
-            norm,
-        } in self.pending.drain(..)
-        {
-            let positions: usize = losses.iter().map(|loss| loss.rows.len()).sum();
-            seen += samples.len();
-            counts |= losses.iter().any(|loss| loss.counted > 0.0);
-            if positions == 0 {
-                // By chance, as where masks are drawn and none was.
+        let (steps, mut counts, mut samples) = (self.pending.len(), false, 0);
+        let here: Vec<Seen> = self.pending.drain(..).map(Pending::read).collect();
+        let all = self.together.gather(here)?;
+        for seen in together(all) {
+            samples += seen.samples.len();
+            counts |= seen.counts;
+            progress.tokens += seen.tokens;
+            progress.interval.add_tokens(seen.tokens);
+            if seen.positions == 0 {
                 continue;
             }
-            let reports: Vec<_> = losses.iter().map(Loss::report).collect();
+            let reports = seen.reports;
             let counted: f64 = reports.iter().map(|r| r.counted).sum();
             let loss = reports.iter().map(|r| r.total * r.counted).sum::<f64>() / counted;
-            let norm = norm.map_or(0.0, |norm| host_f32(norm)[0] as f64);
             let explosion = self.config.explosion;
-            if let Some(what) = progress.watch.see(loss, norm, explosion) {
+            if let Some(what) = progress.watch.see(loss, seen.norm, explosion) {
                 return Err(Error::Diverged {
-                    step: step + 1,
+                    step: seen.step + 1,
                     what,
-                    samples,
+                    samples: seen.samples,
                 });
             }
-            progress.interval.add(loss, norm, reports);
+            progress.interval.add(loss, seen.norm, reports);
         }
         if !counts {
             return Err(Error::NothingCounted {
                 step: progress.step,
                 steps,
-                samples: seen,
+                samples,
             });
         }
         if !trainee.is_finite() {
@@ -451,6 +616,9 @@ impl Run<'_> {
     }
 
     fn save(&self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
+        if !self.together.leads() {
+            return Ok(());
+        }
         let weights = trainee.weights();
         let (updates, optimizer) = trainee.optimizer();
         progress.updates = updates;
@@ -465,8 +633,17 @@ impl Run<'_> {
     }
 }
 
+/// The steps of all ranks, each step of all together.
+fn together(all: Vec<Vec<Seen>>) -> Vec<Seen> {
+    let added = all.into_iter().reduce(|sum, of_rank| {
+        let pairs = sum.into_iter().zip(of_rank);
+        pairs.map(|(sum, seen)| sum.add(seen)).collect()
+    });
+    added.unwrap_or_default()
+}
+
 /// What a validation says of the weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Verdict {
     /// They are the best so far.
     Best,

@@ -24,11 +24,13 @@ mod on_policy;
 mod optimizer;
 mod pard;
 mod peagle;
+mod ranks;
 mod recomputed;
 mod row;
 mod schedule;
 mod settings;
 mod source;
+mod tcp_ranks;
 mod teacher;
 mod token_loss;
 mod trainee;
@@ -59,12 +61,14 @@ pub use on_policy::OnPolicyConfig;
 pub use optimizer::{AdamW, AdamWConfig, Gradients};
 pub use pard::{PardLoss, PardLossConfig};
 pub use peagle::{PEagleLoss, PEagleLossConfig};
+pub use ranks::{Ranks, Share};
 pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, TrainConfig};
 pub use source::{
     AddFeatures, BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly, with_stored,
 };
+pub use tcp_ranks::{Invitation, TcpRanks};
 pub use teacher::Teacher;
 pub use trainee::{Train, Trainee};
 pub use training_time_test::{

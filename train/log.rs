@@ -38,8 +38,11 @@ impl Interval {
         }
     }
 
-    pub(crate) fn add_work(&mut self, tokens: u64, seconds: f64) {
+    pub(crate) fn add_tokens(&mut self, tokens: u64) {
         self.tokens += tokens;
+    }
+
+    pub(crate) fn add_work(&mut self, seconds: f64) {
         self.seconds += seconds;
     }
 

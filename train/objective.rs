@@ -86,7 +86,7 @@ pub struct Loss {
 }
 
 /// A loss on the host.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LossReport {
     /// What is minimised.
     pub total: f64,

@@ -94,7 +94,19 @@ impl Gradients {
         }
     }
 
-    /// Name and elements of every gradient, for tests and checks.
+    /// Those of [`Self::to_host`], on a device.
+    pub(crate) fn from_host(elements: BTreeMap<String, Vec<f32>>, device: &Device) -> Self {
+        let tensor = |(name, values): (String, Vec<f32>)| {
+            let shape = [values.len()];
+            (
+                name,
+                Tensor::from_data(TensorData::new(values, shape), device),
+            )
+        };
+        Self(elements.into_iter().map(tensor).collect())
+    }
+
+    /// Name and elements of every gradient.
     pub fn to_host(&self) -> BTreeMap<String, Vec<f32>> {
         let read =
             |(name, gradient): (&String, &Tensor<1>)| (name.clone(), host_f32(gradient.clone()));

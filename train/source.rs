@@ -11,6 +11,7 @@ use spectrain_models::{Capture, Features, Transformer};
 
 use crate::batch::{Batch, Rows, as_stored};
 use crate::error::{Error, Result};
+use crate::ranks::Share;
 
 /// Sets the seeds of training steps apart from those of the epochs' orders.
 const STEPS: u64 = 1 << 63;
@@ -94,6 +95,9 @@ pub struct Order {
     samples: Samples,
     epoch: u64,
     batches: std::vec::IntoIter<PackedBatch>,
+    /// The number in the run of the batch that comes next.
+    position: usize,
+    share: Share,
 }
 
 impl Order {
@@ -114,11 +118,23 @@ impl Order {
                     samples,
                     epoch,
                     batches: batches.into_iter(),
+                    position,
+                    share: Share::WHOLE,
                 });
             }
             left -= batches.len();
             epoch += 1;
         }
+    }
+
+    /// The same batches, but for those that other ranks train on.
+    pub fn shared(self, share: Share) -> Self {
+        Self { share, ..self }
+    }
+
+    /// The number in the run of the batch that was the last one.
+    pub(crate) fn last_position(&self) -> usize {
+        self.position - 1
     }
 
     /// The next batch; the epochs never end.
@@ -128,7 +144,11 @@ impl Order {
     pub fn advance(&mut self) -> Result<PackedBatch> {
         loop {
             if let Some(batch) = self.batches.next() {
-                return Ok(batch);
+                self.position += 1;
+                if self.share.has(self.last_position()) {
+                    return Ok(batch);
+                }
+                continue;
             }
             self.epoch += 1;
             self.batches = self.samples.epoch(self.epoch)?.into_iter();

@@ -10,12 +10,19 @@ use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, LossReport, Objective};
 use crate::optimizer::{AdamW, AdamWConfig, Gradients};
+use crate::ranks::Ranks;
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {
     /// Takes the gradients of one more batch into their mean over batches, each of which counts as much as its loss is a mean
     /// over ([`Loss::counted`]).
     fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss;
+
+    /// Makes that mean the one over the batches of all ranks.
+    ///
+    /// # Errors
+    /// A rank has ended.
+    fn exchange(&mut self, ranks: &mut dyn Ranks) -> Result<()>;
 
     /// Moves the weights along that mean, clipped to the global norm `clip` unless that is 0. Returns the
     /// norm before clipping, `[1]`.
@@ -133,6 +140,12 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
                 .average_in(gradients, loss.counted / self.counted);
         }
         loss
+    }
+
+    fn exchange(&mut self, ranks: &mut dyn Ranks) -> Result<()> {
+        let device = self.device().without_autodiff();
+        self.counted = ranks.average(&mut self.gradients, self.counted, &device)?;
+        Ok(())
     }
 
     fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>> {

@@ -27,6 +27,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
         dtype: device::target_dtype(recipe.target.dtype, asked.device),
         output: Output::Quiet,
         array: Default::default(),
+        group: None,
     };
     let mut after: Option<&str> = None;
     let mut states = Vec::new();

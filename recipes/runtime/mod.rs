@@ -16,6 +16,7 @@ pub mod model_files;
 pub mod pair;
 pub mod prompt_sets;
 pub mod prompts;
+pub mod ranks;
 pub mod self_check;
 pub mod server;
 pub(crate) mod sizes;

@@ -13,6 +13,7 @@ use crate::cli::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::model_files::{part_files, weight_files};
+use crate::runtime::ranks::Group;
 use crate::runtime::target;
 use crate::stages::array::ArrayJob;
 
@@ -32,12 +33,19 @@ pub struct StageContext<'a> {
     pub output: Output,
     /// What of the stage `features` is captured here.
     pub array: ArrayJob,
+    /// The ranks that train together, where there are several.
+    pub group: Option<&'a Group>,
 }
 
 impl StageContext<'_> {
     /// The folder of a stage.
     pub fn folder(&self, stage: &str) -> PathBuf {
         self.run.stage(stage)
+    }
+
+    /// Whether what is trained is written here: by rank 0, where there are several.
+    pub(super) fn leads(&self) -> bool {
+        self.group.is_none_or(Group::leads)
     }
 
     /// Where the stage `features` writes: its folder, or that of the part that it captures.

@@ -22,6 +22,7 @@ use spectrain_train::{
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::device::memory_in_use;
 use crate::runtime::interruption::interrupted;
+use crate::runtime::ranks::{Group, Held};
 use crate::runtime::target;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::answers::{Answers, WrittenAnswers};
@@ -269,6 +270,8 @@ impl<'a> Setup<'a> {
         }
         let judges = judge.as_ref().map(|judge| |rows| judge.judge(rows));
         let device = context.device.clone();
+        let mut held = context.group.map(Group::held);
+        let ranks = held.as_mut().map(Held::ranks).transpose()?;
         Ok(fit(
             trainee,
             Fit {
@@ -284,6 +287,7 @@ impl<'a> Setup<'a> {
                 }),
                 validate: &mut |trainee, _, best| validation.of(trainee, best),
                 memory: &|| memory_in_use(&device),
+                ranks,
             },
         )?)
     }

@@ -219,6 +219,7 @@ fn train(
             on_policy: None,
             validate: &mut validate,
             memory: &|| memory_in_use(&context.device),
+            ranks: None,
         },
     )?;
     Ok((trainee.model(), summary))

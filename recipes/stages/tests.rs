@@ -98,6 +98,7 @@ pub(super) fn with_recipe<T>(
         dtype: DType::F32,
         output: Output::Quiet,
         array: Default::default(),
+        group: None,
     })
 }
 

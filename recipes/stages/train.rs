@@ -15,7 +15,7 @@ use crate::families::shipped::Shipped;
 use crate::families::trained::write_usual;
 use crate::runs::places::trained;
 use crate::runtime::device::{graph_device, is_gpu};
-use crate::runtime::interruption::check_interrupted;
+use crate::runtime::interruption::{Interrupted, check_interrupted};
 use crate::runtime::{self_check, target};
 use crate::stages::context::StageContext;
 use crate::stages::setup::Setup;
@@ -30,6 +30,9 @@ pub fn run<D: Shipped, O: Objective<D>>(
 where
     D::State: 'static,
 {
+    if let Some(group) = context.group {
+        group.begin(stage)?;
+    }
     let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
     let mut setup = Setup::new(context, stage, O::STAGES, capture)?;
     let make = || Ok(O::of_stage(objective, stage)?);
@@ -45,6 +48,13 @@ where
     let identity = identity(context, stage, (drafter, &settings), &setup.tokens)?;
     let summary = setup.fit(context, &mut trainee, &identity)?;
     check_interrupted()?;
+    // Another rank may have been asked to stop.
+    if summary.interrupted {
+        return Err(Interrupted::Command.into());
+    }
+    if !context.leads() {
+        return Ok(json!({ "fit": summary }));
+    }
 
     let best = summary.best.as_ref();
     let step = best.map_or(summary.steps, |(step, _)| *step);

@@ -3,17 +3,22 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
+use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_train::Share;
 
 use crate::cli::arguments::DeviceArgument;
 use crate::cli::progress::{Output, print, print_json};
+use crate::errors::Misuse;
 use crate::plan;
 use crate::plan::preflight::Asked;
 use crate::recipe::read::read_file;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Existing, RunFolder};
 use crate::runtime::device;
 use crate::runtime::interruption::{Interrupted, or_interrupted};
+use crate::runtime::ranks::{Group, Place};
 use crate::stages::array::{ArrayJob, Part};
 use crate::stages::context::StageContext;
 use crate::stages::part::check_stages;
@@ -44,6 +49,9 @@ pub struct RecipeArguments {
     parts: Option<String>,
     #[command(flatten)]
     device: DeviceArgument,
+    /// Devices to train on together, such as `cuda:0,cuda:1`, with a process for each; all else is computed on the first one
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device::check_name, conflicts_with_all = ["device", "part"])]
+    devices: Vec<String>,
     /// Move an older run of this name aside and start anew
     #[arg(long)]
     fresh: bool,
@@ -76,63 +84,127 @@ fn show_plan(asked: &Asked, as_json: bool) -> Result<()> {
     }
 }
 
-/// Runs the command.
+/// Runs the command: as one of several ranks, if it is one.
 pub fn run(arguments: &RecipeArguments) -> Result<()> {
     let recipe = read_file(&arguments.file, &arguments.overrides)?;
-    let name = &arguments.device.device;
     order::selected(&recipe, &arguments.stages)?;
-    if arguments.part.is_some() {
-        check_stages(&arguments.stages)?;
+    let place = Place::of_environment()?.filter(|_| !arguments.plan && arguments.part.is_none());
+    let ranks = match &place {
+        Some(place) => place.count,
+        None => arguments.devices.len().max(1),
+    };
+    for stage in recipe.training_stages() {
+        Share::of(0, ranks, recipe.training(stage).gradient_accumulation)
+            .map_err(|error| Misuse(error.to_string()))?;
     }
-    let existing = if arguments.fresh {
-        Existing::SetAside
-    } else {
-        Existing::Continue
+    // What all ranks must have in common.
+    let identity = [env!("CARGO_PKG_VERSION"), &recipe.toml].join("\n");
+    let identity = sha256_bytes(identity.as_bytes());
+    let device = arguments.device(place.as_ref())?;
+    let group = match &place {
+        Some(place) if place.rank > 0 => {
+            device::check_built(&device)?;
+            let group = Group::join(place, &identity)?;
+            return arguments.follow(&recipe, &device, &group);
+        }
+        Some(place) => Some(Group::invite(place, &identity)?),
+        None if ranks > 1 && !arguments.plan => Some(Group::start(ranks, &identity)?),
+        None => None,
     };
-    let asked = Asked {
-        recipe: &recipe,
-        runs: &arguments.runs,
-        existing,
-        device: name,
-    };
-    if arguments.plan {
-        return show_plan(&asked, arguments.json);
+    arguments.lead(&recipe, &device, group.as_ref())?;
+    group.iter().for_each(Group::end);
+    Ok(())
+}
+
+impl RecipeArguments {
+    /// The name of the device to compute on here.
+    fn device(&self, place: Option<&Place>) -> Result<String> {
+        match place {
+            Some(place) => place.device(&self.devices, &self.device.device),
+            None => Ok(self.devices.first().unwrap_or(&self.device.device).clone()),
+        }
     }
-    asked.check()?;
-    let device = device::device(name)?;
-    let run = match arguments.part {
-        None => RunFolder::open(asked.run(), &recipe.toml, existing)?,
-        // Other parts may be captured in the same run.
-        Some(_) => RunFolder::shared(&arguments.runs, &recipe.name)?,
-    };
-    let mut context = StageContext {
-        recipe: &recipe,
-        run: &run,
-        dtype: device::target_dtype(recipe.target.dtype, name),
-        device,
-        device_name: name.clone(),
-        output: if arguments.quiet {
+
+    /// Runs the stages, of those of the training on other ranks, too.
+    fn lead(&self, recipe: &ResolvedRecipe, name: &str, group: Option<&Group>) -> Result<()> {
+        if self.part.is_some() {
+            check_stages(&self.stages)?;
+        }
+        let existing = if self.fresh {
+            Existing::SetAside
+        } else {
+            Existing::Continue
+        };
+        let asked = Asked {
+            recipe,
+            runs: &self.runs,
+            existing,
+            device: name,
+        };
+        if self.plan {
+            return show_plan(&asked, self.json);
+        }
+        asked.check()?;
+        let output = if self.quiet {
             Output::Quiet
         } else {
             Output::detect()
-        },
-        array: ArrayJob {
-            part: None,
-            parts: arguments.parts.clone(),
-        },
-    };
-    if let Some(part) = arguments.part {
-        return part::capture(&mut context, part)
-            .map_err(|error| or_interrupted(error, Interrupted::Run));
+        };
+        let run = match self.part {
+            None => RunFolder::open(asked.run(), &recipe.toml, existing)?,
+            // Other parts may be captured in the same run.
+            Some(_) => RunFolder::shared(&self.runs, &recipe.name)?,
+        };
+        let mut context = self.context(recipe, (&run, name, output), group)?;
+        if let Some(part) = self.part {
+            return part::capture(&mut context, part)
+                .map_err(|error| or_interrupted(error, Interrupted::Run));
+        }
+        let started = Instant::now();
+        in_order::run(&context, &self.stages)?;
+        context.output.say(format!(
+            "all stages: {:.0} s",
+            started.elapsed().as_secs_f64()
+        ));
+        if self.stages.is_empty() || self.stages.iter().any(|stage| stage == "evaluate") {
+            print(report::of_run(&run)?)?;
+        }
+        Ok(())
     }
-    let started = Instant::now();
-    in_order::run(&context, &arguments.stages)?;
-    context.output.say(format!(
-        "all stages: {:.0} s",
-        started.elapsed().as_secs_f64()
-    ));
-    if arguments.stages.is_empty() || arguments.stages.iter().any(|stage| stage == "evaluate") {
-        print(report::of_run(&run)?)?;
+
+    /// Trains with rank 0 the stages that it begins; nothing else is done here, and nothing written.
+    fn follow(&self, recipe: &ResolvedRecipe, name: &str, group: &Group) -> Result<()> {
+        while let Some(stage) = group.next()? {
+            let stages = order::selected(recipe, &[])?;
+            let begun = stages.iter().find(|of| of.name == stage);
+            let begun = begun.with_context(|| format!("rank 0 begins a stage `{stage}`"))?;
+            let run = RunFolder::shared(&self.runs, &recipe.name)?;
+            let context = self.context(recipe, (&run, name, Output::Quiet), Some(group))?;
+            (begun.run)(&context, begun.name)
+                .map_err(|error| or_interrupted(error, Interrupted::Run))
+                .with_context(|| format!("stage `{stage}`"))?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn context<'a>(
+        &self,
+        recipe: &'a ResolvedRecipe,
+        (run, name, output): (&'a RunFolder, &str, Output),
+        group: Option<&'a Group>,
+    ) -> Result<StageContext<'a>> {
+        Ok(StageContext {
+            recipe,
+            run,
+            dtype: device::target_dtype(recipe.target.dtype, name),
+            device: device::device(name)?,
+            device_name: name.to_owned(),
+            output,
+            array: ArrayJob {
+                part: None,
+                parts: self.parts.clone(),
+            },
+            group,
+        })
+    }
 }

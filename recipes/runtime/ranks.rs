@@ -1,0 +1,386 @@
+//! Several processes that train one drafter: which of them this one is, who starts the others, and what rank 0 tells them.
+
+use std::env;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use spectrain_train::{Error, Invitation, Ranks, TcpRanks};
+
+use crate::errors::Misuse;
+use crate::runtime::interruption::check_interrupted;
+
+/// How long rank 0 may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Where rank 0 listens, unless `MASTER_PORT` says another.
+const PORT: &str = "29500";
+/// What rank 0 says in place of a stage's name when there is no more to train.
+const OVER: &str = "";
+
+/// Which of the ranks this process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// From 0.
+    pub rank: usize,
+    /// How many there are.
+    pub count: usize,
+    /// The number of the process on its machine, from 0.
+    pub local: usize,
+    /// Where rank 0 listens.
+    address: String,
+}
+
+impl Place {
+    /// What the environment says, as `torchrun` and its like set it; none where there is one rank.
+    ///
+    /// # Errors
+    /// A variable is missing or makes no sense.
+    pub fn of_environment() -> Result<Option<Self>> {
+        Self::of(|name| env::var(name).ok())
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        let number = |name: &str| match variable(name) {
+            None => Ok(None),
+            Some(value) => match value.trim().parse::<usize>() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(Misuse(format!(
+                    "the environment's `{name}`: expected a whole number, found `{value}`"
+                ))),
+            },
+        };
+        let Some(count) = number("WORLD_SIZE")?.filter(|&count| count > 1) else {
+            return Ok(None);
+        };
+        let missing = |name: &str| {
+            Misuse(format!(
+                "the environment has `WORLD_SIZE={count}` and no `{name}`; without `WORLD_SIZE` one process trains alone"
+            ))
+        };
+        let rank = number("RANK")?.ok_or_else(|| missing("RANK"))?;
+        if rank >= count {
+            return Err(Misuse(format!(
+                "the environment's `RANK`: expected less than `WORLD_SIZE` ({count}), found {rank}"
+            ))
+            .into());
+        }
+        let host = variable("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))?;
+        let port = variable("MASTER_PORT").unwrap_or_else(|| PORT.to_owned());
+        Ok(Some(Self {
+            rank,
+            count,
+            local: number("LOCAL_RANK")?.unwrap_or(0),
+            address: format!("{host}:{port}"),
+        }))
+    }
+
+    /// The device of this process: that of `devices` with its number, where some are given, else `device`, which as `cuda` is
+    /// the GPU with its number.
+    ///
+    /// # Errors
+    /// There are fewer devices.
+    pub fn device(&self, devices: &[String], device: &str) -> Result<String> {
+        match (devices.get(self.local), devices.len()) {
+            (Some(found), _) => Ok(found.clone()),
+            (None, 0) if device == "cuda" => Ok(format!("cuda:{}", self.local)),
+            (None, 0) => Ok(device.to_owned()),
+            (None, given) => Err(Misuse(format!(
+                "`--devices`: expected one for each process of this machine, of which there are at least {}, found {given}",
+                self.local + 1
+            ))
+            .into()),
+        }
+    }
+}
+
+/// The ranks of a training, as one of them sees them.
+pub struct Group {
+    count: usize,
+    rank: usize,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Rank 0 has not needed the others yet.
+    Inviting(Invitation, Started),
+    Together(TcpRanks, Started),
+    /// There is no more to train.
+    Over,
+}
+
+/// Whether rank 0 starts the other processes, and those that it has started.
+enum Started {
+    Elsewhere,
+    Here(Vec<Process>),
+    NotYet,
+}
+
+/// A process that rank 0 has started, which ends with it.
+struct Process {
+    rank: usize,
+    child: Child,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The ranks, for one thread alone.
+pub struct Held<'g>(MutexGuard<'g, State>);
+
+impl Held<'_> {
+    /// All of them, which have begun a stage.
+    ///
+    /// # Errors
+    /// They have not.
+    pub fn ranks(&mut self) -> Result<&mut dyn Ranks> {
+        match &mut *self.0 {
+            State::Together(ranks, _) => Ok(ranks),
+            _ => bail!("no stage has begun on the other ranks"),
+        }
+    }
+}
+
+impl Group {
+    /// Rank 0 of processes that something else has started. All must have the same `identity`.
+    ///
+    /// # Errors
+    /// Nothing can listen at the address.
+    pub fn invite(place: &Place, identity: &str) -> Result<Self> {
+        let invitation = Invitation::open(&place.address, place.count, identity);
+        let invitation = invitation.with_context(|| {
+            format!(
+                "rank 0 cannot listen at `{}` (MASTER_ADDR, MASTER_PORT)",
+                place.address
+            )
+        })?;
+        Ok(Self::inviting(place.count, invitation, Started::Elsewhere))
+    }
+
+    /// Rank 0 of so many processes of this machine, which it starts when it needs them.
+    ///
+    /// # Errors
+    /// Nothing can listen on this machine.
+    pub fn start(count: usize, identity: &str) -> Result<Self> {
+        let invitation = Invitation::open("127.0.0.1:0", count, identity);
+        let invitation = invitation.context("cannot listen on 127.0.0.1")?;
+        Ok(Self::inviting(count, invitation, Started::NotYet))
+    }
+
+    fn inviting(count: usize, invitation: Invitation, started: Started) -> Self {
+        Self {
+            count,
+            rank: 0,
+            state: Mutex::new(State::Inviting(invitation, started)),
+        }
+    }
+
+    /// Another rank than 0.
+    ///
+    /// # Errors
+    /// Rank 0 does not listen, or refuses this one.
+    pub fn join(place: &Place, identity: &str) -> Result<Self> {
+        let here = (place.rank, place.count);
+        let ranks = TcpRanks::join(&place.address, here, identity, PATIENCE, &mut waiting)?;
+        Ok(Self {
+            count: place.count,
+            rank: place.rank,
+            state: Mutex::new(State::Together(ranks, Started::Elsewhere)),
+        })
+    }
+
+    /// How many ranks there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether this is rank 0, which alone writes what is left.
+    pub fn leads(&self) -> bool {
+        self.rank == 0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    /// Rank 0 has the others begin a stage of the training with it.
+    ///
+    /// # Errors
+    /// One of them does not come, or has ended.
+    pub fn begin(&self, stage: &str) -> Result<()> {
+        if !self.leads() {
+            return Ok(());
+        }
+        let mut state = self.state();
+        if let State::Inviting(..) = &*state
+            && let State::Inviting(invitation, started) =
+                std::mem::replace(&mut *state, State::Over)
+        {
+            let mut started = match started {
+                Started::NotYet => Started::Here(self.processes(&invitation)?),
+                other => other,
+            };
+            let ranks = invitation.meet(&mut || {
+                waiting()?;
+                started.check()
+            })?;
+            *state = State::Together(ranks, started);
+        }
+        tell(&mut state, stage)
+    }
+
+    /// Rank 0 lets the others go.
+    pub fn end(&self) {
+        let mut state = self.state();
+        // Whoever is not there any more need not be told.
+        let _ = tell(&mut state, OVER);
+        if let State::Together(_, Started::Here(processes)) = &mut *state {
+            for process in processes {
+                let _ = process.child.wait();
+            }
+        }
+        *state = State::Over;
+    }
+
+    /// The next stage that rank 0 has this one begin; none where there are no more.
+    ///
+    /// # Errors
+    /// Rank 0 has ended.
+    pub fn next(&self) -> Result<Option<String>> {
+        match &mut *self.state() {
+            State::Together(ranks, _) => {
+                let stage = String::from_utf8(ranks.receive(0)?)?;
+                Ok(Some(stage).filter(|stage| stage != OVER))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The ranks, for this thread alone.
+    pub fn held(&self) -> Held<'_> {
+        Held(self.state())
+    }
+
+    /// Starts this program again for each other rank.
+    fn processes(&self, invitation: &Invitation) -> Result<Vec<Process>> {
+        let address = invitation.address()?;
+        let program = env::current_exe()?;
+        let start = |rank: usize| {
+            let mut child = Command::new(&program)
+                .args(env::args_os().skip(1))
+                .env("RANK", rank.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("WORLD_SIZE", self.count.to_string())
+                .env("MASTER_ADDR", address.ip().to_string())
+                .env("MASTER_PORT", address.port().to_string())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .with_context(|| format!("cannot start rank {rank}"))?;
+            if let Some(said) = child.stderr.take() {
+                std::thread::spawn(move || {
+                    for line in BufReader::new(said).lines().map_while(Result::ok) {
+                        eprintln!("rank {rank}: {line}");
+                    }
+                });
+            }
+            Ok(Process { rank, child })
+        };
+        (1..self.count).map(start).collect()
+    }
+}
+
+impl Started {
+    /// Fails if a process has ended that was started here.
+    fn check(&mut self) -> spectrain_train::Result<()> {
+        let Self::Here(processes) = self else {
+            return Ok(());
+        };
+        for Process { rank, child } in processes {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(Error::Rank {
+                    rank: *rank,
+                    what: format!("has ended: {status}"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells the others the name of a stage, or that it is over.
+fn tell(state: &mut State, stage: &str) -> Result<()> {
+    if let State::Together(ranks, _) = state {
+        for rank in 1..ranks.count() {
+            ranks.send(rank, stage.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Fails where the user wants to stop.
+fn waiting() -> spectrain_train::Result<()> {
+    check_interrupted().map_err(|_| Error::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(variables: &[(&str, &str)]) -> Result<Option<Place>> {
+        Place::of(|name| {
+            let found = variables.iter().find(|(of, _)| *of == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_says_which_rank_this_is() {
+        assert_eq!(place(&[]).unwrap(), None);
+        assert_eq!(place(&[("WORLD_SIZE", "1"), ("RANK", "0")]).unwrap(), None);
+        let all = [
+            ("WORLD_SIZE", "4"),
+            ("RANK", "3"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "node0"),
+        ];
+        let found = place(&all).unwrap().unwrap();
+        assert_eq!((found.rank, found.count, found.local), (3, 4, 1));
+        assert_eq!(found.address, "node0:29500");
+        let devices = ["cuda:2".to_owned(), "cuda:5".to_owned()];
+        assert_eq!(found.device(&devices, "cpu").unwrap(), "cuda:5");
+        assert_eq!(found.device(&[], "cuda").unwrap(), "cuda:1");
+        assert_eq!(found.device(&[], "cpu").unwrap(), "cpu");
+        let few = found.device(&devices[..1], "cpu").unwrap_err().to_string();
+        assert!(few.contains("at least 2, found 1"), "{few}");
+    }
+
+    #[test]
+    fn what_is_missing_or_makes_no_sense_is_named() {
+        let world = ("WORLD_SIZE", "2");
+        for (variables, words) in [
+            (
+                &[("WORLD_SIZE", "two")][..],
+                "`WORLD_SIZE`: expected a whole number, found `two`",
+            ),
+            (&[world], "no `RANK`"),
+            (
+                &[world, ("RANK", "2")],
+                "less than `WORLD_SIZE` (2), found 2",
+            ),
+            (&[world, ("RANK", "1")], "no `MASTER_ADDR`"),
+        ] {
+            let found = place(variables).unwrap_err().to_string();
+            assert!(found.contains(words), "{found}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Several ranks that train one drafter: what they leave is what one leaves that takes all batches itself.
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use spectrain_checkpoints::{NamedTensor, state};
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::medusa::{Medusa, MedusaConfig};
+use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::{Drafter, FreshConfig};
+use spectrain_train::{
+    Distill, DistillConfig, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective,
+    OnPolicyConfig, PardLoss, PardLossConfig, Ranks as _, TcpRanks, TrainingTimeTest,
+    TrainingTimeTestConfig,
+};
+
+use crate::resume::{Session, Trained, figures, train_as};
+
+/// Trains on so many ranks, each a thread; `session` makes that of a rank.
+fn together<D, O>(
+    count: usize,
+    settings: (&D::Config, &O::Config),
+    folder: &Path,
+    session: &(dyn Fn(usize) -> Session + Sync),
+) -> Vec<Result<Trained, Error>>
+where
+    D: Drafter + 'static,
+    O: Objective<D>,
+    D::Config: Sync,
+{
+    let invitation = Invitation::open("127.0.0.1:0", count, "test").unwrap();
+    let address = invitation.address().unwrap().to_string();
+    let follow = |rank: usize| {
+        let patience = Duration::from_secs(60);
+        let here = (rank, count);
+        let mut ranks = TcpRanks::join(&address, here, "test", patience, &mut || Ok(())).unwrap();
+        train_as::<D, O>(settings, folder, &session(rank), Some(&mut ranks))
+    };
+    std::thread::scope(|scope| {
+        let follow = &follow;
+        let others: Vec<_> = (1..count)
+            .map(|rank| scope.spawn(move || follow(rank)))
+            .collect();
+        let mut ranks = invitation.meet(&mut || Ok(())).unwrap();
+        let first = train_as::<D, O>(settings, folder, &session(0), Some(&mut ranks));
+        drop(ranks);
+        let others = others.into_iter().map(|rank| match rank.join() {
+            Ok(trained) => trained,
+            Err(_) => Err(Error::Features("the thread has panicked".into())),
+        });
+        std::iter::once(first).chain(others).collect()
+    })
+}
+
+fn accumulating(batches: usize) -> Session {
+    Session::with(|train| train.gradient_accumulation = batches)
+}
+
+fn ranks_equal_one<D, O>(count: usize, settings: (&D::Config, &O::Config))
+where
+    D: Drafter + 'static,
+    O: Objective<D>,
+    D::Config: Sync,
+{
+    let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (expected, weights) =
+        train_as::<D, O>(settings, alone.path(), &accumulating(count), None).unwrap();
+    let found = together::<D, O>(count, settings, shared.path(), &|_| accumulating(count));
+    for (rank, trained) in found.into_iter().enumerate() {
+        let (summary, own) = trained.unwrap();
+        assert!(own == weights, "rank {rank} of {count}");
+        if rank == 0 {
+            assert_eq!(figures(&summary), figures(&expected));
+        }
+    }
+    let states = [alone.path(), shared.path()].map(|folder| {
+        let saved = state::list(folder).unwrap();
+        let last = state::load(&saved.last().unwrap().path).unwrap();
+        (saved.len(), last.tensors)
+    });
+    assert!(
+        states[0] == states[1],
+        "weights and moments of {count} ranks"
+    );
+}
+
+fn eagle3() -> (Eagle3Config, TrainingTimeTestConfig) {
+    let objective = TrainingTimeTestConfig {
+        draft_steps: 2,
+        ..Default::default()
+    };
+    (Eagle3Config::default(), objective)
+}
+
+#[test]
+fn two_and_three_ranks_train_eagle3_as_one_does_bitwise() {
+    let (config, objective) = eagle3();
+    for count in [2, 3] {
+        ranks_equal_one::<Eagle3, TrainingTimeTest>(count, (&config, &objective));
+    }
+}
+
+#[test]
+fn ranks_train_heads_that_take_turns_as_one_does_bitwise() {
+    let (config, objective) = (MedusaConfig::default(), HeadsLossConfig::default());
+    ranks_equal_one::<Medusa, HeadsLoss>(2, (&config, &objective));
+}
+
+#[test]
+fn ranks_that_draw_and_write_their_own_texts_train_as_one_does_bitwise() {
+    let config = LanguageModelConfig {
+        fresh: Some(FreshConfig::default()),
+        ..Default::default()
+    };
+    let objective = DistillConfig {
+        on_policy: OnPolicyConfig {
+            fraction: 0.5,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    ranks_equal_one::<LanguageModel, Distill>(2, (&config, &objective));
+    let config = PardConfig {
+        fresh: Some(FreshConfig::default()),
+        mask_token: Some(47),
+        target_features: true,
+        ..Default::default()
+    };
+    let objective = PardLossConfig {
+        feature_dropout: 0.5,
+        ..Default::default()
+    };
+    ranks_equal_one::<Pard, PardLoss>(2, (&config, &objective));
+}
+
+fn distance(ours: &[NamedTensor], theirs: &[NamedTensor]) -> f32 {
+    let pairs = ours.iter().zip(theirs).flat_map(|(ours, theirs)| {
+        assert_eq!(ours.name, theirs.name);
+        let values = [ours, theirs].map(|of| of.to_f32().unwrap());
+        let [ours, theirs] = values;
+        ours.into_iter().zip(theirs)
+    });
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn ranks_with_several_batches_each_differ_by_rounding_alone() {
+    let (config, objective) = eagle3();
+    let settings = (&config, &objective);
+    let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (_, weights) =
+        train_as::<Eagle3, TrainingTimeTest>(settings, alone.path(), &accumulating(4), None)
+            .unwrap();
+    let found =
+        together::<Eagle3, TrainingTimeTest>(2, settings, shared.path(), &|_| accumulating(4));
+    for trained in found {
+        let apart = distance(&trained.unwrap().1, &weights);
+        assert!(apart < 2e-5, "{apart}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks() {
+    let (config, objective) = eagle3();
+    let settings = (&config, &objective);
+    let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let expected =
+        train_as::<Eagle3, TrainingTimeTest>(settings, alone.path(), &accumulating(2), None)
+            .unwrap();
+    // One rank of two is told to stop, and both do.
+    let found = together::<Eagle3, TrainingTimeTest>(2, settings, shared.path(), &|rank| Session {
+        stop_after: if rank == 1 { 3 } else { usize::MAX },
+        ..accumulating(2)
+    });
+    for trained in found {
+        let (summary, _) = trained.unwrap();
+        assert_eq!((summary.steps, summary.interrupted), (3, true));
+    }
+    let until = Session {
+        stop_after: 4,
+        ..accumulating(2)
+    };
+    let (summary, _) =
+        train_as::<Eagle3, TrainingTimeTest>(settings, shared.path(), &until, None).unwrap();
+    assert_eq!(summary.steps, 7);
+    let found =
+        together::<Eagle3, TrainingTimeTest>(2, settings, shared.path(), &|_| accumulating(2));
+    for trained in found {
+        assert!(trained.unwrap().1 == expected.1);
+    }
+}
+
+#[test]
+fn a_rank_that_dies_ends_all_and_the_last_step_is_kept() {
+    let (config, objective) = eagle3();
+    let settings = (&config, &objective);
+    let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let expected =
+        train_as::<Eagle3, TrainingTimeTest>(settings, alone.path(), &accumulating(3), None)
+            .unwrap();
+    let mut found =
+        together::<Eagle3, TrainingTimeTest>(3, settings, shared.path(), &|rank| Session {
+            // No multiple of the steps that are saved anyway.
+            dies_after: if rank == 2 { 5 } else { usize::MAX },
+            ..accumulating(3)
+        });
+    let [Err(other), Err(first)] = [found.remove(1), found.remove(0)] else {
+        panic!("a rank that is alone has trained to the end");
+    };
+    assert_eq!(first.to_string(), "rank 2 has ended");
+    assert_eq!(other.to_string(), "rank 0 has ended");
+    let saved = state::list(shared.path()).unwrap();
+    assert_eq!(saved.last().unwrap().step, 5);
+    let (_, weights) =
+        train_as::<Eagle3, TrainingTimeTest>(settings, shared.path(), &accumulating(3), None)
+            .unwrap();
+    assert!(weights == expected.1);
+}
+
+fn join(address: &str, here: (usize, usize), identity: &str) -> Result<TcpRanks, Error> {
+    TcpRanks::join(
+        address,
+        here,
+        identity,
+        Duration::from_secs(60),
+        &mut || Ok(()),
+    )
+}
+
+#[test]
+fn whoever_is_no_rank_of_the_run_is_sent_away() {
+    let invitation = Invitation::open("127.0.0.1:0", 2, "mine").unwrap();
+    let address = invitation.address().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let met = scope.spawn(|| invitation.meet(&mut || Ok(())).unwrap());
+        for (here, identity, words) in [
+            ((1, 2), "foreign", "not those of rank 0"),
+            ((1, 3), "mine", "expected 2 ranks (WORLD_SIZE), found 3"),
+            ((0, 2), "mine", "from 1 to 1 (RANK), found 0"),
+            ((2, 2), "mine", "from 1 to 1 (RANK), found 2"),
+        ] {
+            let refused = join(&address, here, identity).unwrap_err().to_string();
+            assert!(
+                refused.contains("rank 0 refuses") && refused.contains(words),
+                "{refused}"
+            );
+        }
+        for junk in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 8], &[255; 64]] {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            stream.write_all(junk).unwrap();
+        }
+        let second = join(&address, (1, 2), "mine").unwrap();
+        let first = met.join().unwrap();
+        assert_eq!((first.rank(), first.count()), (0, 2));
+        assert_eq!((second.rank(), second.count()), (1, 2));
+    });
+    let mut tries = 0;
+    let given_up = TcpRanks::join(&address, (1, 2), "mine", Duration::ZERO, &mut || {
+        tries += 1;
+        Ok(())
+    });
+    let given_up = given_up.unwrap_err().to_string();
+    assert!(
+        given_up.contains("does not answer at 127.0.0.1"),
+        "{given_up}"
+    );
+    assert_eq!(tries, 1);
+}

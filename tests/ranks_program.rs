@@ -1,0 +1,131 @@
+//! `spectrain recipe` on several devices, and as one of several processes that something else has started.
+use std::net::TcpListener;
+use std::process::{Child, Stdio};
+
+use crate::workspace::{ENDLESS, Outcome, Workspace, signal, wait_for};
+
+/// Two batches of a step, one for each rank.
+const SETTINGS: &str = "recipe recipe.toml --set train.gradient_accumulation=2";
+
+/// The trained drafter and the last state, file by file.
+fn trained(workspace: &Workspace) -> Vec<Vec<u8>> {
+    let weights = workspace.bytes("runs/run/train/drafter/model.safetensors");
+    let metrics = workspace.text("runs/run/train/events/metrics.jsonl");
+    let timeless = metrics.lines().map(|line| {
+        let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let line = line.as_object_mut().unwrap();
+        line.retain(|key, _| key != "time" && key != "train/tokens_per_second");
+        format!("{line:?}\n").into_bytes()
+    });
+    std::iter::once(weights).chain(timeless).collect()
+}
+
+/// A port that nobody listens at.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// One of two processes, as `torchrun` and its like start them.
+fn rank(workspace: &Workspace, rank: usize, port: u16, words: &str) -> Child {
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = workspace.command(&words);
+    command.env("RANK", rank.to_string());
+    command.env("LOCAL_RANK", rank.to_string());
+    command.env("WORLD_SIZE", "2");
+    command.env("MASTER_ADDR", "127.0.0.1");
+    command.env("MASTER_PORT", port.to_string());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn outcome(child: Child) -> Outcome {
+    Outcome::from(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn two_devices_leave_what_one_does_and_so_do_processes_that_others_start() {
+    let alone = Workspace::new();
+    alone.run_line(SETTINGS).succeeded();
+    let devices = Workspace::new();
+    let told = devices
+        .run_line(format!("{SETTINGS} --devices cpu,cpu"))
+        .succeeded();
+    assert!(!told.stderr.contains("rank 1:"), "{told:#?}");
+    assert_eq!(trained(&devices), trained(&alone));
+    // All is done: no other rank is needed.
+    devices
+        .run_line(format!("{SETTINGS} --devices cpu,cpu"))
+        .succeeded();
+
+    let processes = Workspace::new();
+    let port = free_port();
+    let other = rank(&processes, 1, port, SETTINGS);
+    let first = rank(&processes, 0, port, SETTINGS);
+    outcome(first).succeeded();
+    let other = outcome(other).succeeded();
+    assert!(other.stdout.is_empty(), "{other:#?}");
+    assert_eq!(trained(&processes), trained(&alone));
+}
+
+/// Starts both ranks of a training that does not end, and waits until its first state is saved.
+fn endless(workspace: &Workspace) -> [Child; 2] {
+    let port = free_port();
+    let words = format!("{SETTINGS} --set train.steps={ENDLESS} --set train.save_every=2");
+    let [mut first, other] = [0, 1].map(|number| rank(workspace, number, port, &words));
+    let state = workspace.path("runs/run/train/step-00000002");
+    wait_for(&mut first, || state.exists());
+    [first, other]
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_and_what_was_trained_is_kept() {
+    let workspace = Workspace::new();
+    let [first, mut other] = endless(&workspace);
+    other.kill().unwrap();
+    let told = outcome(first).failed(&["stage `train`", "rank 1 has ended"]);
+    assert!(told.stderr.contains("is kept"), "{told:#?}");
+    let _ = other.wait();
+}
+
+#[test]
+fn all_ranks_stop_where_one_is_asked_to() {
+    let workspace = Workspace::new();
+    let [first, other] = endless(&workspace);
+    signal(&other, "-INT");
+    for child in [first, other] {
+        let told = outcome(child);
+        let words = "interrupted; the same command goes on from here";
+        assert!(
+            told.code == Some(130) && told.stderr.contains(words),
+            "{told:#?}"
+        );
+        assert!(!told.stderr.contains("has ended"), "{told:#?}");
+    }
+}
+
+#[test]
+fn ranks_of_other_recipes_and_wrong_numbers_are_refused() {
+    let workspace = Workspace::new();
+    let port = free_port();
+    let first = rank(&workspace, 0, port, SETTINGS);
+    let foreign = rank(&workspace, 1, port, &format!("{SETTINGS} --set seed=9"));
+    outcome(foreign).failed(&["rank 0 refuses rank 1", "are not those of rank 0"]);
+    let other = rank(&workspace, 1, port, SETTINGS);
+    let told = outcome(first).succeeded();
+    assert!(told.stderr.contains("is no rank of this run"), "{told:#?}");
+    outcome(other).succeeded();
+
+    let odd = "recipe recipe.toml --set train.gradient_accumulation=3 --devices cpu,cpu";
+    workspace.run_line(odd).misused(&[
+        "`[train] gradient_accumulation`",
+        "a multiple of the 2 ranks",
+        "found 3",
+    ]);
+    workspace
+        .run_line("recipe recipe.toml --devices cpu,gpu")
+        .misused(&["cuda:N"]);
+    let mut command = workspace.command(&["recipe", "recipe.toml"]);
+    command.env("WORLD_SIZE", "2");
+    Outcome::from(command.output().unwrap()).misused(&["no `RANK`"]);
+}

@@ -1,0 +1,265 @@
+//! Ranks: processes that train one model together, each with a device of its own.
+//!
+//! The batches of a step are shared out among them. Each forms the mean of the gradients of its own batches; then all have the mean
+//! of all, and take the same step. So a run is the same on any number of ranks that divides `gradient_accumulation`: with one
+//! batch of a step for each rank bit by bit where their devices compute alike, else but for the order in which gradients are
+//! added up. Rank 0 alone validates, logs and saves.
+use std::collections::BTreeMap;
+
+use burn::prelude::Device;
+use pulp::bytemuck::{cast_slice, pod_collect_to_vec};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
+
+use crate::error::{Error, Result};
+use crate::optimizer::Gradients;
+
+/// The ranks as one of them sees them. Messages between two of them come in the order in which they were sent.
+pub trait Ranks: Send {
+    /// Its own number, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Sends a message. Of two ranks one is always rank 0.
+    ///
+    /// # Errors
+    /// The other rank has ended.
+    fn send(&mut self, to: usize, message: &[u8]) -> Result<()>;
+
+    /// Waits for the next message of another rank. Of two ranks one is always rank 0.
+    ///
+    /// # Errors
+    /// The other rank has ended.
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>>;
+
+    /// Makes gradients on `device`, a mean over as much as is `counted`, the mean over all ranks. Returns what that counts.
+    ///
+    /// # Errors
+    /// A rank has ended.
+    fn average(&mut self, own: &mut Gradients, counted: f64, device: &Device) -> Result<f64>;
+}
+
+/// Which batches of a step one rank trains on: those between two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Batches of a step.
+    step: usize,
+    first: usize,
+    behind: usize,
+}
+
+impl Share {
+    /// All of them.
+    pub const WHOLE: Self = Self {
+        step: 1,
+        first: 0,
+        behind: 1,
+    };
+
+    /// The share of a rank, of steps of so many batches.
+    ///
+    /// # Errors
+    /// They cannot be shared out evenly.
+    pub fn of(rank: usize, ranks: usize, batches: usize) -> Result<Self> {
+        if !batches.is_multiple_of(ranks) {
+            return Err(Error::Setting {
+                table: "train",
+                key: "gradient_accumulation",
+                mismatch: Mismatch::new(
+                    format!(
+                        "a multiple of the {ranks} ranks, so that each has as many batches of a step"
+                    ),
+                    batches,
+                ),
+            });
+        }
+        let each = batches / ranks;
+        Ok(Self {
+            step: batches,
+            first: rank * each,
+            behind: (rank + 1) * each,
+        })
+    }
+
+    /// Batches of a step.
+    pub(crate) fn len(&self) -> usize {
+        self.behind - self.first
+    }
+
+    /// Whether the batch number `position` of the run is one of them.
+    pub(crate) fn has(&self, position: usize) -> bool {
+        (self.first..self.behind).contains(&(position % self.step))
+    }
+}
+
+/// A loop's view of the ranks, of which there may be none but its own.
+pub(crate) struct Together<'a>(pub(crate) Option<&'a mut dyn Ranks>);
+
+impl Together<'_> {
+    /// Whether it validates, logs and saves.
+    pub(crate) fn leads(&self) -> bool {
+        self.0.as_ref().is_none_or(|ranks| ranks.rank() == 0)
+    }
+
+    /// What is trained on here, of steps of so many batches.
+    pub(crate) fn share(&self, batches: usize) -> Result<Share> {
+        match &self.0 {
+            None => Share::of(0, 1, batches),
+            Some(ranks) => Share::of(ranks.rank(), ranks.count(), batches),
+        }
+    }
+
+    /// What each rank has, in their order; all get it.
+    pub(crate) fn gather<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<Vec<T>> {
+        let Some(ranks) = &mut self.0 else {
+            return Ok(vec![own]);
+        };
+        if ranks.rank() > 0 {
+            ranks.send(0, &packed(&own))?;
+            return unpacked(0, &ranks.receive(0)?);
+        }
+        let mut all = vec![own];
+        for rank in 1..ranks.count() {
+            all.push(unpacked(rank, &ranks.receive(rank)?)?);
+        }
+        let message = packed(&all);
+        for rank in 1..ranks.count() {
+            ranks.send(rank, &message)?;
+        }
+        Ok(all)
+    }
+
+    /// Whether that is so on any rank.
+    pub(crate) fn any(&mut self, here: bool) -> Result<bool> {
+        Ok(self.gather(here)?.contains(&true))
+    }
+
+    /// What rank 0 has.
+    pub(crate) fn of_first<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<T> {
+        let all = self.gather(own)?;
+        // There is always a rank 0.
+        all.into_iter()
+            .next()
+            .ok_or_else(|| Error::rank(0, "sent nothing"))
+    }
+
+    /// Fails unless all ranks have the same, of which `what` is the name.
+    pub(crate) fn require_same(&mut self, what: &str, own: String) -> Result<()> {
+        let all = self.gather(own)?;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(Error::rank(rank, &format!("has other {what} than rank 0"))),
+        }
+    }
+}
+
+pub(crate) fn packed(value: &impl Serialize) -> Vec<u8> {
+    rmp_serde::to_vec(value).unwrap_or_else(|error| unreachable!("plain values: {error}"))
+}
+
+pub(crate) fn unpacked<T: DeserializeOwned>(from: usize, message: &[u8]) -> Result<T> {
+    rmp_serde::from_slice(message)
+        .map_err(|error| Error::rank(from, &format!("sent what is not expected: {error}")))
+}
+
+/// [`Ranks::average`] by rank 0, which takes the ranks in their order and adds up as one rank alone does its batches.
+pub(crate) fn average_by_first(
+    ranks: &mut dyn Ranks,
+    own: &mut Gradients,
+    counted: f64,
+    device: &Device,
+) -> Result<f64> {
+    let here = std::mem::take(own);
+    if ranks.rank() > 0 {
+        ranks.send(0, &message(&here, counted))?;
+        let (mean, counted) = read(0, &ranks.receive(0)?, device)?;
+        *own = mean;
+        return Ok(counted);
+    }
+    let mut total = 0.0;
+    let mut add = |gradients: Gradients, counted: f64| {
+        if counted > 0.0 {
+            total += counted;
+            own.average_in(gradients, counted / total);
+        }
+    };
+    add(here, counted);
+    for rank in 1..ranks.count() {
+        let (gradients, counted) = read(rank, &ranks.receive(rank)?, device)?;
+        add(gradients, counted);
+    }
+    let message = message(own, total);
+    for rank in 1..ranks.count() {
+        ranks.send(rank, &message)?;
+    }
+    Ok(total)
+}
+
+/// What stands before the elements of gradients: how much they count, and name and length of each.
+#[derive(Serialize, Deserialize)]
+struct Heading {
+    counted: f64,
+    lengths: Vec<(String, usize)>,
+}
+
+fn message(gradients: &Gradients, counted: f64) -> Vec<u8> {
+    let elements = gradients.to_host();
+    let length = |(name, values): (&String, &Vec<f32>)| (name.clone(), values.len());
+    let heading = packed(&Heading {
+        counted,
+        lengths: elements.iter().map(length).collect(),
+    });
+    let mut message = (heading.len() as u64).to_le_bytes().to_vec();
+    message.extend(heading);
+    for values in elements.values() {
+        message.extend_from_slice(cast_slice(values));
+    }
+    message
+}
+
+fn read(from: usize, message: &[u8], device: &Device) -> Result<(Gradients, f64)> {
+    let cut_off = || Error::rank(from, "sent gradients that are cut off");
+    let (length, rest) = message.split_first_chunk().ok_or_else(cut_off)?;
+    let length = u64::from_le_bytes(*length) as usize;
+    let (heading, mut rest) = rest.split_at_checked(length).ok_or_else(cut_off)?;
+    let Heading { counted, lengths } = unpacked(from, heading)?;
+    let mut elements = BTreeMap::new();
+    for (name, length) in lengths {
+        let of = length.checked_mul(size_of::<f32>());
+        let found = of.and_then(|bytes| rest.split_at_checked(bytes));
+        let (bytes, behind) = found.ok_or_else(cut_off)?;
+        elements.insert(name, pod_collect_to_vec(bytes));
+        rest = behind;
+    }
+    Ok((Gradients::from_host(elements, device), counted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_batch_of_a_step_is_one_ranks() {
+        for (ranks, batches) in [(1, 1), (1, 3), (2, 2), (3, 6)] {
+            let shares: Vec<Share> = (0..ranks)
+                .map(|rank| Share::of(rank, ranks, batches).unwrap())
+                .collect();
+            for position in 0..3 * batches {
+                let of = shares.iter().filter(|share| share.has(position)).count();
+                assert_eq!(of, 1, "{position} of {batches} on {ranks}");
+            }
+            let lengths = shares.iter().map(Share::len).sum::<usize>();
+            assert_eq!(lengths, batches);
+        }
+        assert!((0..5).all(|position| Share::WHOLE.has(position)));
+        let refused = Share::of(0, 4, 6).unwrap_err().to_string();
+        assert!(
+            refused.contains("`[train] gradient_accumulation`"),
+            "{refused}"
+        );
+        assert!(refused.contains("multiple of the 4 ranks"), "{refused}");
+    }
+}
