@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use burn::tensor::DType as BurnType;
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use spectrain::cli::progress::Output;
 use spectrain::recipe;
 use spectrain::runs::run_folder::{Existing, RunFolder, RunName};
@@ -11,10 +12,12 @@ use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::features::FeatureShards;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::device::test_device;
+use spectrain_models::mask::Layout;
 use spectrain_models::weights::host_f32;
-use spectrain_models::{Target, load_target};
+use spectrain_models::{Capture, Target, load_target};
 use spectrain_train::{BatchSource, LiveFeatures, Samples, StoredFeatures};
 
+use crate::tiny;
 use crate::workspace::{CONVERSATIONS, RECIPE, Workspace};
 
 /// Runs stages in this process and looks at what they left.
@@ -249,4 +252,74 @@ fn an_interrupted_stage_keeps_its_finished_shards() {
         .map(|number| shards.get(number).tokens.to_vec())
         .collect();
     assert_eq!(found, expected);
+}
+
+/// Rows of several documents and padding, of `seq` tokens.
+fn rows(count: usize, seq: usize, device: &Device) -> (Tensor<2, Int>, Layout) {
+    let mut rng = StdRng::seed_from_u64(5);
+    let (mut tokens, mut documents, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+    for row in 0..count {
+        let ends = [seq / 3 + 7 * row, seq - 11 * row];
+        for place in 0..seq {
+            let document = ends.iter().filter(|&&end| end <= place).count();
+            let first = if document == 0 { 0 } else { ends[document - 1] };
+            tokens.push(rng.random_range(0..tiny::VOCAB as i64));
+            documents.push(if document == 2 {
+                0
+            } else {
+                1 + document as i64
+            });
+            positions.push((place - first) as i64);
+        }
+    }
+    let ints = |values: Vec<i64>| {
+        Tensor::<1, Int>::from_ints(values.as_slice(), device).reshape([count, seq])
+    };
+    let layout = Layout {
+        documents: ints(documents),
+        positions: ints(positions),
+    };
+    (ints(tokens), layout)
+}
+
+/// Threads have rows of their own where the CPU computes.
+#[test]
+fn features_of_rows_together_are_those_of_each_alone() {
+    let device = test_device();
+    let mut narrow = tiny::config();
+    narrow.windows[1] = Some(50);
+    let targets = [
+        tiny::target(&device),
+        tiny::mixture(&device),
+        tiny::of(narrow, &device),
+    ];
+    let (tokens, layout) = rows(5, 330, &device);
+    for (number, target) in targets.iter().enumerate() {
+        for layers in [vec![0, 3], Vec::new()] {
+            let capture = Capture { layers };
+            let all = target.features(tokens.clone(), &layout, &capture);
+            assert_eq!(
+                all.captured.dims(),
+                [5, 330, capture.layers.len() * all.last.dims()[2]]
+            );
+            for row in 0..5 {
+                let of_row = |x: &Tensor<2, Int>| x.clone().narrow(0, row, 1);
+                let own = Layout {
+                    documents: of_row(&layout.documents),
+                    positions: of_row(&layout.positions),
+                };
+                let alone = target.features(of_row(&tokens), &own, &capture);
+                let same = |all: Tensor<3>, alone: Tensor<3>| {
+                    host_f32(all.narrow(0, row, 1)) == host_f32(alone)
+                };
+                assert!(same(all.last.clone(), alone.last), "{number}, row {row}");
+                if !capture.layers.is_empty() {
+                    assert!(
+                        same(all.captured.clone(), alone.captured),
+                        "{number}, row {row}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -3,22 +3,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
-use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_data::packing::PackedBatch;
-use spectrain_models::weights::host_f32;
 
 use crate::batch::{Batch, Rows};
 use crate::error::{Error, Result};
 use crate::judge::Statistics;
 use crate::log::{Interval, Log};
-use crate::objective::{Loss, LossReport};
 use crate::on_policy::is_chosen;
 use crate::ranks::{Ranks, Together};
+use crate::seen::{Pending, Seen, together};
 use crate::settings::TrainConfig;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
@@ -313,59 +311,6 @@ struct Run<'a> {
     pending: Vec<Pending>,
 }
 
-struct Pending {
-    step: usize,
-    tokens: u64,
-    samples: Vec<usize>,
-    losses: Vec<Loss>,
-    norm: Option<Tensor<1>>,
-}
-
-/// A step as it is read from the device, of one rank or of all.
-#[derive(Default, Serialize, Deserialize)]
-struct Seen {
-    step: usize,
-    tokens: u64,
-    samples: Vec<usize>,
-    /// Positions judged.
-    positions: usize,
-    /// Whether any of them counts.
-    counts: bool,
-    reports: Vec<LossReport>,
-    norm: f64,
-}
-
-impl Pending {
-    fn read(self) -> Seen {
-        let positions = self.losses.iter().map(|loss| loss.rows.len()).sum();
-        Seen {
-            step: self.step,
-            tokens: self.tokens,
-            samples: self.samples,
-            positions,
-            counts: self.losses.iter().any(|loss| loss.counted > 0.0),
-            // Of no position there is no loss: by chance, as where masks are drawn and none was.
-            reports: match positions {
-                0 => Vec::new(),
-                _ => self.losses.iter().map(Loss::report).collect(),
-            },
-            norm: self.norm.map_or(0.0, |norm| host_f32(norm)[0] as f64),
-        }
-    }
-}
-
-impl Seen {
-    /// Adds what another rank has seen of the same step.
-    fn add(mut self, other: Self) -> Self {
-        self.tokens += other.tokens;
-        self.samples.extend(other.samples);
-        self.positions += other.positions;
-        self.counts |= other.counts;
-        self.reports.extend(other.reports);
-        self
-    }
-}
-
 impl Run<'_> {
     fn steps(
         &mut self,
@@ -631,15 +576,6 @@ impl Run<'_> {
         )?;
         prune(&self.folder, self.config, progress)
     }
-}
-
-/// The steps of all ranks, each step of all together.
-fn together(all: Vec<Vec<Seen>>) -> Vec<Seen> {
-    let added = all.into_iter().reduce(|sum, of_rank| {
-        let pairs = sum.into_iter().zip(of_rank);
-        pairs.map(|(sum, seen)| sum.add(seen)).collect()
-    });
-    added.unwrap_or_default()
 }
 
 /// What a validation says of the weights.

@@ -28,6 +28,7 @@ mod ranks;
 mod recomputed;
 mod row;
 mod schedule;
+mod seen;
 mod settings;
 mod source;
 mod tcp_ranks;
