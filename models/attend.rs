@@ -32,11 +32,15 @@ pub fn attend(
     mask: Option<&Mask>,
 ) -> Tensor<4> {
     let dtype = query.dtype();
-    let mut scores = scores(query, key);
-    if let Some(mask) = mask {
-        scores = scores + mask.entries().clone();
-    }
-    weigh(softmax(scores, 3).cast(dtype), value)
+    let scores = scores(query, key);
+    let mask = mask.map(Mask::entries);
+    let weights = if tangent::applies(&scores) && !scores.is_autodiff() {
+        tangent::softmax(scores, mask)
+    } else {
+        let masked = mask.into_iter().cloned().fold(scores, Tensor::add);
+        softmax(masked, 3)
+    };
+    weigh(weights.cast(dtype), value)
 }
 
 /// `Q Kᵀ / sqrt(d_head)` in f32, each key head shared by its group of query heads.

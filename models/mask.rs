@@ -71,14 +71,6 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of some rows.
-    pub(crate) fn rows(&self, first: usize, count: usize) -> Self {
-        Self {
-            documents: self.documents.clone().narrow(0, first, count),
-            positions: self.positions.clone().narrow(0, first, count),
-        }
-    }
-
     /// Causal within each document, at most `window` positions back, the own one counted.
     ///
     /// # Shapes

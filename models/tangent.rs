@@ -84,6 +84,42 @@ fn swiglu_block(by_gate: &mut [f32], by_up: &mut [f32], rest: &mut [f32]) {
     }
 }
 
+/// `softmax(scores + mask)`, in no graph. Terms of a sum are added up in the order of the keys, so that keys that a mask hides
+/// change no bit of it, wherever they stand.
+///
+/// # Shapes
+/// - scores, output: `[batch, heads, rows, keys]`
+/// - mask: `[batch or 1, 1, rows, keys]`, 0 or minus infinity
+pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> {
+    let shape @ [_, heads, rows, keys] = scores.dims();
+    let mask = mask.map(|mask| (mask.dims()[0], host_f32(mask.clone())));
+    let nothing = vec![0.0; keys];
+    let mut weights = host_f32(scores);
+    let arch = Arch::new();
+    (weights.par_chunks_mut(keys))
+        .enumerate()
+        .with_min_len(BLOCK / keys.min(BLOCK))
+        .for_each(|(index, weights)| {
+            let mask = match &mask {
+                None => &nothing[..],
+                Some((masks, mask)) => {
+                    let of_batch = if *masks == 1 {
+                        0
+                    } else {
+                        index / (heads * rows)
+                    };
+                    &mask[(of_batch * rows + index % rows) * keys..][..keys]
+                }
+            };
+            arch.dispatch(|| {
+                exponentials_row(weights, None, mask, f32::NEG_INFINITY);
+            });
+            let sum: f32 = weights.iter().sum();
+            weights.iter_mut().for_each(|weight| *weight /= sum);
+        });
+    Tensor::from_data(TensorData::new(weights, shape), &Device::flex())
+}
+
 /// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`.
 ///
 /// # Shapes
@@ -197,7 +233,7 @@ pub fn exp(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use crate::device::test_device;
-    use burn::tensor::activation::silu;
+    use burn::tensor::activation::{silu, softmax as of_formula};
 
     use super::*;
 
@@ -266,6 +302,48 @@ mod tests {
         assert_eq!(host_f32(largest.clone()), [-1.5, 40.0]);
         let plain = (scores + mask - largest).exp();
         close(weights.reshape([2, 3]), plain.reshape([2, 3]));
+    }
+
+    #[test]
+    fn attention_weights_are_those_of_the_formula_wherever_hidden_keys_stand() {
+        let (heads, rows, keys) = (3, 5, 41);
+        let values: Vec<f32> = (0..2 * heads * rows * keys)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 4.0)
+            .collect();
+        let tensor = |values: &[f32], shape: [usize; 4]| {
+            Tensor::<1>::from_floats(values, &test_device()).reshape(shape)
+        };
+        let scores = tensor(&values, [2, heads, rows, keys]);
+        let hides = |i: usize| if i % 7 == 3 { f32::NEG_INFINITY } else { 0.0 };
+        let masks: Vec<f32> = (0..2 * rows * keys).map(hides).collect();
+        for masks_of in [1, 2] {
+            let mask = tensor(&masks[..masks_of * rows * keys], [masks_of, 1, rows, keys]);
+            let plain = of_formula(scores.clone() + mask.clone(), 3);
+            close(flat(softmax(scores.clone(), Some(&mask))), flat(plain));
+        }
+        let plain = of_formula(scores.clone(), 3);
+        close(flat(softmax(scores.clone(), None)), flat(plain));
+        // Nineteen hidden keys before, and four behind.
+        let hidden = |count| Tensor::full([2, heads, rows, count], 3.0, &test_device());
+        let wider = Tensor::cat(vec![hidden(19), scores.clone(), hidden(4)], 3);
+        let seen = |key: usize| (19..19 + keys).contains(&key);
+        let mask: Vec<f32> = (0..rows * (keys + 23))
+            .map(|i| {
+                if seen(i % (keys + 23)) {
+                    0.0
+                } else {
+                    f32::NEG_INFINITY
+                }
+            })
+            .collect();
+        let mask = tensor(&mask, [1, 1, rows, keys + 23]);
+        let moved = softmax(wider, Some(&mask)).narrow(3, 19, keys);
+        assert_eq!(host_f32(moved), host_f32(softmax(scores, None)));
+    }
+
+    fn flat(x: Tensor<4>) -> Tensor<2> {
+        let elements = x.shape().num_elements();
+        x.reshape([1, elements])
     }
 
     #[test]

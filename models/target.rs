@@ -165,21 +165,6 @@ pub struct Features {
 }
 
 impl Features {
-    /// The rows of all parts, one after the other; there is at least one.
-    pub(crate) fn joined(parts: Vec<Self>) -> Self {
-        let rows: usize = parts.iter().map(|part| part.last.dims()[0]).sum();
-        let (captured, last): (Vec<_>, Vec<_>) =
-            parts.into_iter().map(|of| (of.captured, of.last)).unzip();
-        let [_, seq, width] = captured[0].dims();
-        Self {
-            captured: match width {
-                0 => Tensor::zeros([rows, seq, 0], (&captured[0].device(), captured[0].dtype())),
-                _ => Tensor::cat(captured, 0),
-            },
-            last: Tensor::cat(last, 0),
-        }
-    }
-
     /// The features of some positions, in that order.
     pub fn select(&self, positions: &[usize]) -> Self {
         let contiguous = positions.iter().enumerate().all(|(i, &p)| i == p);

@@ -5,7 +5,6 @@ use burn::module::{Param, ParamId};
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
-use rayon::prelude::*;
 
 use crate::attention::AttentionConfig;
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
@@ -156,27 +155,6 @@ impl Transformer {
     /// # Shapes
     /// - tokens: `[batch, seq]`
     pub fn features(&self, tokens: Tensor<2, Int>, layout: &Layout, capture: &Capture) -> Features {
-        let [rows, _] = tokens.dims();
-        let threads = if self.device() == Device::flex() {
-            rows.min(rayon::current_num_threads())
-        } else {
-            1
-        };
-        if threads < 2 {
-            return self.features_of(tokens, layout, capture);
-        }
-        // All but products the CPU computes in one thread: so each thread has rows of its own.
-        let each = rows.div_ceil(threads);
-        let part = |first: usize| {
-            let count = each.min(rows - first);
-            let tokens = tokens.clone().narrow(0, first, count);
-            self.features_of(tokens, &layout.rows(first, count), capture)
-        };
-        let firsts: Vec<usize> = (0..rows).step_by(each).collect();
-        Features::joined(firsts.into_par_iter().map(part).collect())
-    }
-
-    fn features_of(&self, tokens: Tensor<2, Int>, layout: &Layout, capture: &Capture) -> Features {
         let mask = |window| Some(layout.mask(window));
         let inputs = self.embed(tokens);
         self.states(inputs, layout.positions.clone(), &mask, None, capture)

@@ -282,7 +282,6 @@ fn rows(count: usize, seq: usize, device: &Device) -> (Tensor<2, Int>, Layout) {
     (ints(tokens), layout)
 }
 
-/// Threads have rows of their own where the CPU computes.
 #[test]
 fn features_of_rows_together_are_those_of_each_alone() {
     let device = test_device();
