@@ -1,5 +1,5 @@
 //! Reports as rows of comma-separated values, for spreadsheets and programs.
-use crate::report::{DatasetReport, Report, SettingReport};
+use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 
 /// The names of the columns.
@@ -99,25 +99,11 @@ fn row(
         dataset.tokens.to_string(),
         dataset.passes.to_string(),
     ];
-    let (speedup, spread) = (dataset.speedup, &dataset.spread);
     cells.extend(measured(dataset.tau, dataset.tau_ci95));
     cells.extend(measured(dataset.alpha, dataset.alpha_ci95));
     cells.push(optional(dataset.draft_tokens_per_pass));
-    let (wall, interval) = (
-        speedup.map(|found| found.wall),
-        speedup.and_then(|found| found.wall_ci95),
-    );
-    cells.extend(measured(wall, interval));
-    cells.extend(measured(
-        speedup.and_then(|found| found.full_batches),
-        speedup.and_then(|found| found.full_batches_ci95),
-    ));
-    cells.push(optional(speedup.and_then(|found| found.model)));
-    cells.push(optional(speedup.and_then(|found| found.memory_bound)));
-    cells.extend(measured(
-        speedup.and_then(|found| found.predicted),
-        speedup.and_then(|found| found.predicted_ci95),
-    ));
+    cells.extend(speedups(dataset.speedup.as_ref()));
+    let spread = &dataset.spread;
     cells.extend(measured(spread.tau_mean, spread.tau_mean_ci95));
     cells.extend(measured(
         spread.tau_worst_tenth,
@@ -145,6 +131,25 @@ fn row(
         optional(found.map(|found| found.alpha))
     }));
     cells
+}
+
+fn speedups(found: Option<&Speedup>) -> Vec<String> {
+    let of = |of: fn(&Speedup) -> Option<f64>| found.and_then(of);
+    let interval = |of: fn(&Speedup) -> Option<[f64; 2]>| found.and_then(of);
+    let full_batches = measured(
+        of(|found| found.full_batches),
+        interval(|found| found.full_batches_ci95),
+    );
+    let models = [of(|found| found.model), of(|found| found.memory_bound)].map(optional);
+    let predicted = measured(
+        of(|found| found.predicted),
+        interval(|found| found.predicted_ci95),
+    );
+    let wall = measured(
+        of(|found| Some(found.wall)),
+        interval(|found| found.wall_ci95),
+    );
+    [&wall[..], &full_batches, &models, &predicted].concat()
 }
 
 /// A value and the ends of its interval.

@@ -64,7 +64,7 @@ pub use html::{page, page_with_curves};
 pub use opinions::TrainedReport;
 pub use paired::{PairedReport, PairedVerdict, paired};
 pub use picture::picture;
-pub use prompts::{Answer, Later, Prompt, PromptSet};
+pub use prompts::{Answer, Later, Prompt, PromptSet, said};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::{
     DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,

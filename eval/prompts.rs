@@ -51,11 +51,21 @@ impl Prompt {
         1 + self.later.as_ref().map_or(0, |later| later.count())
     }
 
-    /// The tokens of the turn that follows these answers, which are fewer than the turns.
+    /// The tokens of the turn that follows these answers; none after the last turn, nor where a later turn than the first has
+    /// more than `longest` tokens.
     ///
     /// # Errors
     /// The conversation cannot be made into tokens.
-    pub fn ask(&self, answers: &[Vec<u32>]) -> Result<Vec<u32>> {
+    pub fn next(&self, answers: &[Vec<u32>], longest: usize) -> Result<Option<Vec<u32>>> {
+        let turn = answers.len();
+        if turn == self.turns() {
+            return Ok(None);
+        }
+        let tokens = self.ask(answers)?;
+        Ok((turn == 0 || tokens.len() <= longest).then_some(tokens))
+    }
+
+    fn ask(&self, answers: &[Vec<u32>]) -> Result<Vec<u32>> {
         match &self.later {
             Some(later) if !answers.is_empty() => {
                 later.ask(answers).map_err(|source| Error::Turn {
@@ -65,6 +75,14 @@ impl Prompt {
             }
             _ => Ok(self.tokens.clone()),
         }
+    }
+}
+
+/// An answer without the token that ended it, which is one of `stop`.
+pub fn said(tokens: &[u32], stop: &[u32]) -> Vec<u32> {
+    match tokens.split_last() {
+        Some((last, said)) if stop.contains(last) => said.to_vec(),
+        _ => tokens.to_vec(),
     }
 }
 

@@ -84,6 +84,35 @@ fn swiglu_block(by_gate: &mut [f32], by_up: &mut [f32], rest: &mut [f32]) {
     }
 }
 
+/// A mask `[batch or 1, 1, rows, keys]` of scores of so many heads.
+struct HostMask {
+    values: Vec<f32>,
+    heads: usize,
+    rows: usize,
+    keys: usize,
+}
+
+impl HostMask {
+    fn of(mask: &Tensor<4>, heads: usize) -> Self {
+        let [_, _, rows, keys] = mask.dims();
+        let values = host_f32(mask.clone().without_autodiff());
+        Self {
+            values,
+            heads,
+            rows,
+            keys,
+        }
+    }
+
+    /// What is added to the row number `index` of scores `[batch, heads, rows, keys]`.
+    fn row(&self, index: usize) -> &[f32] {
+        let of_batch = index / (self.heads * self.rows);
+        let start = (of_batch * self.rows + index % self.rows) * self.keys;
+        // One mask for all of a batch is repeated.
+        &self.values[start % self.values.len()..][..self.keys]
+    }
+}
+
 /// `softmax(scores + mask)`, in no graph. Terms of a sum are added up in the order of the keys, so that keys that a mask hides
 /// change no bit of it, wherever they stand.
 ///
@@ -91,8 +120,8 @@ fn swiglu_block(by_gate: &mut [f32], by_up: &mut [f32], rest: &mut [f32]) {
 /// - scores, output: `[batch, heads, rows, keys]`
 /// - mask: `[batch or 1, 1, rows, keys]`, 0 or minus infinity
 pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> {
-    let shape @ [_, heads, rows, keys] = scores.dims();
-    let mask = mask.map(|mask| (mask.dims()[0], host_f32(mask.clone())));
+    let shape @ [_, heads, _, keys] = scores.dims();
+    let mask = mask.map(|mask| HostMask::of(mask, heads));
     let nothing = vec![0.0; keys];
     let mut weights = host_f32(scores);
     let arch = Arch::new();
@@ -100,17 +129,7 @@ pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> 
         .enumerate()
         .with_min_len(BLOCK / keys.min(BLOCK))
         .for_each(|(index, weights)| {
-            let mask = match &mask {
-                None => &nothing[..],
-                Some((masks, mask)) => {
-                    let of_batch = if *masks == 1 {
-                        0
-                    } else {
-                        index / (heads * rows)
-                    };
-                    &mask[(of_batch * rows + index % rows) * keys..][..keys]
-                }
-            };
+            let mask = mask.as_ref().map_or(&nothing[..], |mask| mask.row(index));
             arch.dispatch(|| {
                 exponentials_row(weights, None, mask, f32::NEG_INFINITY);
             });
@@ -132,20 +151,14 @@ pub(crate) fn exponentials(
     floor: Option<Tensor<4>>,
 ) -> (Tensor<4>, Tensor<4>) {
     let shape @ [batch, heads, rows, keys] = scores.dims();
-    let (masks, mask) = (mask.dims()[0], host_f32(mask.clone().without_autodiff()));
+    let mask = HostMask::of(mask, heads);
     let floor = match floor {
         Some(floor) => host_f32(floor.without_autodiff()),
         None => vec![f32::NEG_INFINITY; batch * heads * rows],
     };
     let arch = Arch::new();
     let row = |index: usize, scores: &mut [f32], rest: Option<&mut [f32]>| {
-        let of_batch = match masks {
-            1 => 0,
-            _ => index / (heads * rows),
-        };
-        let start = (of_batch * rows + index % rows) * keys;
-        let mask = &mask[start..start + keys];
-        arch.dispatch(|| exponentials_row(scores, rest, mask, floor[index]))
+        arch.dispatch(|| exponentials_row(scores, rest, mask.row(index), floor[index]))
     };
     let together = BLOCK / keys.min(BLOCK);
     let on_host = |largest: Vec<f32>| {

@@ -5,18 +5,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use spectrain_checkpoints::{NamedTensor, state};
-use spectrain_models::eagle3::{Eagle3, Eagle3Config};
-use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
+use spectrain_models::Drafter;
+use spectrain_models::eagle3::Eagle3;
+use spectrain_models::language_model::LanguageModel;
 use spectrain_models::medusa::{Medusa, MedusaConfig};
-use spectrain_models::pard::{Pard, PardConfig};
-use spectrain_models::{Drafter, FreshConfig};
+use spectrain_models::pard::Pard;
 use spectrain_train::{
-    Distill, DistillConfig, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective,
-    OnPolicyConfig, PardLoss, PardLossConfig, Ranks as _, TcpRanks, TrainingTimeTest,
-    TrainingTimeTestConfig,
+    Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, PardLoss, Ranks as _,
+    TcpRanks, TrainingTimeTest,
 };
 
-use crate::resume::{Session, Trained, figures, train_as};
+use crate::resume::{
+    Session, Trained, dropped_settings, eagle3_settings, figures, on_policy_settings, train_as,
+};
 
 /// Trains on so many ranks, each a thread; `session` makes that of a rank.
 fn together<D, O>(
@@ -86,17 +87,9 @@ where
     );
 }
 
-fn eagle3() -> (Eagle3Config, TrainingTimeTestConfig) {
-    let objective = TrainingTimeTestConfig {
-        draft_steps: 2,
-        ..Default::default()
-    };
-    (Eagle3Config::default(), objective)
-}
-
 #[test]
 fn two_and_three_ranks_train_eagle3_as_one_does_bitwise() {
-    let (config, objective) = eagle3();
+    let (config, objective) = eagle3_settings();
     for count in [2, 3] {
         ranks_equal_one::<Eagle3, TrainingTimeTest>(count, (&config, &objective));
     }
@@ -110,28 +103,9 @@ fn ranks_train_heads_that_take_turns_as_one_does_bitwise() {
 
 #[test]
 fn ranks_that_draw_and_write_their_own_texts_train_as_one_does_bitwise() {
-    let config = LanguageModelConfig {
-        fresh: Some(FreshConfig::default()),
-        ..Default::default()
-    };
-    let objective = DistillConfig {
-        on_policy: OnPolicyConfig {
-            fraction: 0.5,
-            ..Default::default()
-        },
-        ..Default::default()
-    };
+    let (config, objective) = on_policy_settings(0.5);
     ranks_equal_one::<LanguageModel, Distill>(2, (&config, &objective));
-    let config = PardConfig {
-        fresh: Some(FreshConfig::default()),
-        mask_token: Some(47),
-        target_features: true,
-        ..Default::default()
-    };
-    let objective = PardLossConfig {
-        feature_dropout: 0.5,
-        ..Default::default()
-    };
+    let (config, objective) = dropped_settings();
     ranks_equal_one::<Pard, PardLoss>(2, (&config, &objective));
 }
 
@@ -147,7 +121,7 @@ fn distance(ours: &[NamedTensor], theirs: &[NamedTensor]) -> f32 {
 
 #[test]
 fn ranks_with_several_batches_each_differ_by_rounding_alone() {
-    let (config, objective) = eagle3();
+    let (config, objective) = eagle3_settings();
     let settings = (&config, &objective);
     let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let (_, weights) =
@@ -163,7 +137,7 @@ fn ranks_with_several_batches_each_differ_by_rounding_alone() {
 
 #[test]
 fn a_run_goes_on_with_another_number_of_ranks() {
-    let (config, objective) = eagle3();
+    let (config, objective) = eagle3_settings();
     let settings = (&config, &objective);
     let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let expected =
@@ -194,7 +168,7 @@ fn a_run_goes_on_with_another_number_of_ranks() {
 
 #[test]
 fn a_rank_that_dies_ends_all_and_the_last_step_is_kept() {
-    let (config, objective) = eagle3();
+    let (config, objective) = eagle3_settings();
     let settings = (&config, &objective);
     let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let expected =

@@ -73,12 +73,16 @@ fn eagle3(folder: &Path, session: &Session) -> Trained {
 }
 
 fn try_eagle3(folder: &Path, session: &Session) -> Result<Trained, Error> {
+    let (config, objective) = eagle3_settings();
+    train::<Eagle3, TrainingTimeTest>(&config, &objective, folder, session)
+}
+
+pub fn eagle3_settings() -> (Eagle3Config, TrainingTimeTestConfig) {
     let objective = TrainingTimeTestConfig {
         draft_steps: 2,
         ..Default::default()
     };
-    let config = Eagle3Config::default();
-    train::<Eagle3, TrainingTimeTest>(&config, &objective, folder, session)
+    (Eagle3Config::default(), objective)
 }
 
 fn noisy(noise: Noise, folder: &Path, session: &Session) -> Trained {
@@ -91,6 +95,12 @@ fn noisy(noise: Noise, folder: &Path, session: &Session) -> Trained {
 }
 
 fn on_policy(fraction: f64, folder: &Path, session: &Session) -> Trained {
+    let (config, objective) = on_policy_settings(fraction);
+    train::<LanguageModel, Distill>(&config, &objective, folder, session).unwrap()
+}
+
+/// A language model that writes this fraction of its batches itself.
+pub fn on_policy_settings(fraction: f64) -> (LanguageModelConfig, DistillConfig) {
     let config = LanguageModelConfig {
         fresh: Some(FreshConfig::default()),
         ..Default::default()
@@ -102,10 +112,16 @@ fn on_policy(fraction: f64, folder: &Path, session: &Session) -> Trained {
         },
         ..Default::default()
     };
-    train::<LanguageModel, Distill>(&config, &objective, folder, session).unwrap()
+    (config, objective)
 }
 
 fn dropped(folder: &Path, session: &Session) -> Trained {
+    let (config, objective) = dropped_settings();
+    train::<Pard, PardLoss>(&config, &objective, folder, session).unwrap()
+}
+
+/// A drafter that is trained without the target's features in half of its rows.
+pub fn dropped_settings() -> (PardConfig, PardLossConfig) {
     let config = PardConfig {
         fresh: Some(FreshConfig::default()),
         mask_token: Some(47),
@@ -116,7 +132,7 @@ fn dropped(folder: &Path, session: &Session) -> Trained {
         feature_dropout: 0.5,
         ..Default::default()
     };
-    train::<Pard, PardLoss>(&config, &objective, folder, session).unwrap()
+    (config, objective)
 }
 
 fn train<D, O>(

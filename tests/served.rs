@@ -35,15 +35,21 @@ fn evaluate(workspace: &Workspace, more: &[&str]) -> Outcome {
 }
 
 /// The served part of the report.
-fn served(workspace: &Workspace) -> Vec<Value> {
+pub fn served(workspace: &Workspace) -> Vec<Value> {
     let report = workspace.json("out/report.json");
     report["served"].as_array().unwrap().clone()
 }
 
-/// The requests that are measured, which are longer than others, each prompt once.
-fn measured(engine: &PlayedEngine) -> Vec<Value> {
+/// The requests that are measured, which are longer than others.
+pub fn asked_for(new: usize, engine: &PlayedEngine) -> Vec<Value> {
     let mut bodies = engine.bodies();
-    bodies.retain(|body| body["max_tokens"] == NEW);
+    bodies.retain(|body| body["max_tokens"] == new);
+    bodies
+}
+
+/// The same, each prompt once.
+fn measured(engine: &PlayedEngine) -> Vec<Value> {
+    let mut bodies = asked_for(NEW, engine);
     let mut prompts = Vec::new();
     bodies.retain(|body| {
         let is_new = !prompts.contains(&body["prompt"]);

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 
 use crate::played_engine::{Played, PlayedEngine, accepted_of, answer_to};
+use crate::served::{asked_for, served};
 use crate::workspace::{Outcome, VOCAB, Workspace};
 
 /// Tokens of an answer.
@@ -29,16 +30,8 @@ fn evaluate(workspace: &Workspace, more: &str) -> Outcome {
     ))
 }
 
-fn served(workspace: &Workspace) -> Vec<Value> {
-    let report = workspace.json("out/report.json");
-    report["served"].as_array().unwrap().clone()
-}
-
-/// The requests that are measured, which are longer than others.
 fn measured(engine: &PlayedEngine) -> Vec<Value> {
-    let mut bodies = engine.bodies();
-    bodies.retain(|body| body["max_tokens"] == NEW);
-    bodies
+    asked_for(NEW, engine)
 }
 
 fn tokens(body: &Value) -> Vec<u32> {

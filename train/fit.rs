@@ -182,8 +182,9 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
                 }
             }
         });
-        let leads = together.leads();
-        let log = leads.then(|| Log::new(config.steps, progress.step, &folder));
+        let log = together
+            .leads()
+            .then(|| Log::new(config.steps, progress.step, &folder));
         let mut run = Run {
             config,
             batches_of_step: share.len(),
@@ -431,15 +432,15 @@ impl Run<'_> {
         learning_rate: f64,
         statistics: Statistics,
     ) -> Result<()> {
-        let formed = self.accumulate(trainee, batches, step, statistics);
-        let stopped = matches!(formed, Err(Error::Interrupted));
-        if formed.is_err() && !stopped {
-            return formed.map(drop);
-        }
-        if self.together.any(stopped)? {
+        let formed = match self.accumulate(trainee, batches, step, statistics) {
+            Err(Error::Interrupted) => None,
+            formed => Some(formed?),
+        };
+        // One rank that stops here stops all, before they wait for its gradients.
+        let stops = self.together.any(formed.is_none())?;
+        let Some(mut pending) = formed.filter(|_| !stops) else {
             return Err(Error::Interrupted);
-        }
-        let mut pending = formed?;
+        };
         if let Some(ranks) = &mut self.together.0 {
             trainee.exchange(*ranks)?;
         }
@@ -487,9 +488,9 @@ impl Run<'_> {
 
     /// Rank 0 validates, and tells the others what it says; where that is interrupted, whoever takes the state up does it.
     fn validate(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
-        let verdict = match self.log {
-            Some(_) => self.judge(trainee, progress)?,
-            None => Verdict::NotBest,
+        let verdict = match self.together.leads() {
+            true => self.judge(trainee, progress)?,
+            false => Verdict::NotBest,
         };
         self.together.of_first(verdict)
     }

@@ -29,6 +29,14 @@ pub trait Ranks: Send {
     /// The other rank has ended.
     fn send(&mut self, to: usize, message: &[u8]) -> Result<()>;
 
+    /// Sends a message to all others, from rank 0.
+    ///
+    /// # Errors
+    /// One of them has ended.
+    fn send_all(&mut self, message: &[u8]) -> Result<()> {
+        (1..self.count()).try_for_each(|rank| self.send(rank, message))
+    }
+
     /// Waits for the next message of another rank. Of two ranks one is always rank 0.
     ///
     /// # Errors
@@ -125,10 +133,7 @@ impl Together<'_> {
         for rank in 1..ranks.count() {
             all.push(unpacked(rank, &ranks.receive(rank)?)?);
         }
-        let message = packed(&all);
-        for rank in 1..ranks.count() {
-            ranks.send(rank, &message)?;
-        }
+        ranks.send_all(&packed(&all))?;
         Ok(all)
     }
 
@@ -191,10 +196,7 @@ pub(crate) fn average_by_first(
         let (gradients, counted) = read(rank, &ranks.receive(rank)?, device)?;
         add(gradients, counted);
     }
-    let message = message(own, total);
-    for rank in 1..ranks.count() {
-        ranks.send(rank, &message)?;
-    }
+    ranks.send_all(&message(own, total))?;
     Ok(total)
 }
 

@@ -68,14 +68,6 @@ pub(crate) enum Warm {
 }
 
 impl EvaluateSettings {
-    /// An answer without the token that ended it.
-    pub(super) fn said(&self, tokens: &[u32]) -> Vec<u32> {
-        match tokens.split_last() {
-            Some((last, said)) if self.stop.contains(last) => said.to_vec(),
-            _ => tokens.to_vec(),
-        }
-    }
-
     pub(crate) fn decode(
         &self,
         sampling: &Sampling,

@@ -6,7 +6,7 @@ use spectrain_data::seed::mix;
 
 use crate::error::{Error, Result};
 use crate::evaluate::settings::EvaluateSettings;
-use crate::prompts::{Answer, PromptSet, conversations};
+use crate::prompts::{Answer, PromptSet, conversations, said};
 use crate::speculate::Generation;
 use crate::speculate::queue::{PromptQueue, Queued};
 
@@ -97,17 +97,13 @@ impl<'a> Talks<'a> {
         let talk = &mut self.talks[ticket];
         let prompt = &talk.set.prompts[talk.place];
         let turn = talk.said.len();
-        if turn == prompt.turns() {
-            return Ok(None);
-        }
         let asked = match &talk.same {
             Some(same) => same.get(turn).cloned(),
-            None => Some(prompt.ask(&talk.said)?),
+            None => prompt.next(&talk.said, self.longest)?,
         };
-        // A turn that the target's context has no room for is not asked, nor is what follows it.
-        let asked = asked.filter(|tokens| turn == 0 || tokens.len() <= self.longest);
         match &asked {
             Some(asked) => talk.asked.clone_from(asked),
+            // A turn that the target's context has no room for is not asked, nor is what follows it.
             None => (turn..prompt.turns()).for_each(|_| (self.done)(&talk.set.name)),
         }
         Ok(asked)
@@ -134,7 +130,8 @@ impl PromptQueue for Talks<'_> {
     fn answered(&mut self, ticket: usize, generation: Generation) -> Result<()> {
         let talk = &mut self.talks[ticket];
         let turn = talk.said.len();
-        talk.said.push(self.settings.said(&generation.tokens));
+        talk.said
+            .push(said(&generation.tokens, &self.settings.stop));
         talk.answers.push(Answer {
             conversation: talk.place,
             turn,

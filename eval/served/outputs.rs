@@ -40,10 +40,10 @@ pub struct ServedOutputs {
 impl ServedOutputs {
     /// Compares the answers to the same prompts; the datasets of their conversations and the numbers there are `places`. `None`
     /// where a server gives no token ids.
-    pub fn new<'t>(
+    pub fn new(
         with: ComparedWith,
         places: &[(&str, usize)],
-        talks: [&'t [ServedTalk]; 2],
+        [ours, theirs]: [&[ServedTalk]; 2],
     ) -> Option<Self> {
         let mut found = Self {
             with,
@@ -52,39 +52,38 @@ impl ServedOutputs {
             tokens: 0,
             differences: Vec::new(),
         };
-        let turns = |(place, (ours, theirs)): (_, (&'t ServedTalk, &'t ServedTalk))| {
-            let pairs = ours.answers.iter().zip(&theirs.answers);
-            pairs
-                .enumerate()
-                .map(move |(turn, pair)| (place, turn, pair))
-        };
-        let [ours, theirs] = talks;
-        let turns = places.iter().zip(ours.iter().zip(theirs)).flat_map(turns);
-        for (&(dataset, prompt), turn, (answer, other)) in turns {
-            let (ids, plain) = (answer.ids.as_deref(), other.ids.as_deref());
-            // An answer without tokens has no part in which their ids could stand.
-            let none = |answer: &Answer| (answer.tokens == 0).then_some(&[][..]);
-            let (ids, plain) = (ids.or(none(answer))?, plain.or(none(other))?);
-            let equal = ids.iter().zip(plain).take_while(|(a, b)| a == b).count();
-            found.outputs += 1;
-            found.tokens += equal as u64;
-            if ids.len() == equal && plain.len() == equal {
-                continue;
+        for (place, (ours, theirs)) in places.iter().zip(ours.iter().zip(theirs)) {
+            for (turn, answers) in ours.answers.iter().zip(&theirs.answers).enumerate() {
+                found.compare(*place, turn, (ids(answers.0)?, ids(answers.1)?));
             }
-            found.tokens += 1;
-            found.differ += 1;
-            found.differences.push(Difference {
-                dataset: dataset.into(),
-                prompt,
-                turn,
-                token: equal,
-                plain: plain.get(equal).copied(),
-                speculative: ids.get(equal).copied(),
-                margin: None,
-                tolerance: 0.0,
-            });
         }
         Some(found)
+    }
+
+    fn compare(
+        &mut self,
+        (dataset, prompt): (&str, usize),
+        turn: usize,
+        (ids, plain): (&[u32], &[u32]),
+    ) {
+        let equal = ids.iter().zip(plain).take_while(|(a, b)| a == b).count();
+        self.outputs += 1;
+        self.tokens += equal as u64;
+        if ids.len() == equal && plain.len() == equal {
+            return;
+        }
+        self.tokens += 1;
+        self.differ += 1;
+        self.differences.push(Difference {
+            dataset: dataset.into(),
+            prompt,
+            turn,
+            token: equal,
+            plain: plain.get(equal).copied(),
+            speculative: ids.get(equal).copied(),
+            margin: None,
+            tolerance: 0.0,
+        });
     }
 
     /// A sentence, and a line for each of the first differences.
@@ -102,6 +101,12 @@ impl ServedOutputs {
         }
         text
     }
+}
+
+/// The token ids of an answer, where the server gives them. An answer without tokens has no part in which they could stand.
+fn ids(answer: &Answer) -> Option<&[u32]> {
+    let none = (answer.tokens == 0).then_some(&[][..]);
+    answer.ids.as_deref().or(none)
 }
 
 #[cfg(test)]

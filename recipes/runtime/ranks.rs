@@ -195,11 +195,6 @@ impl Group {
         })
     }
 
-    /// How many ranks there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// Whether this is rank 0, which alone writes what is left.
     pub fn leads(&self) -> bool {
         self.rank == 0
@@ -320,9 +315,7 @@ impl Started {
 /// Tells the others the name of a stage, or that it is over.
 fn tell(state: &mut State, stage: &str) -> Result<()> {
     if let State::Together(ranks, _) = state {
-        for rank in 1..ranks.count() {
-            ranks.send(rank, stage.as_bytes())?;
-        }
+        ranks.send_all(stage.as_bytes())?;
     }
     Ok(())
 }

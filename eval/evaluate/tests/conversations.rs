@@ -6,7 +6,7 @@ use spectrain_models::Capture;
 
 use super::super::*;
 use super::toy;
-use crate::prompts::Later;
+use crate::prompts::{Later, said};
 use crate::speculate::{Generation, PassRecord};
 use crate::toy::{Style, ToyTarget};
 use crate::verify::VerifierChoice;
@@ -174,7 +174,7 @@ fn above_temperature_0_each_setting_has_its_own_conversation() {
     for outputs in &found.outputs {
         for turns in conversations(&outputs[0]) {
             assert_eq!(turns.len(), 3);
-            let said = settings(1.0).said(&turns[0].generation.tokens);
+            let said = said(&turns[0].generation.tokens, &settings(1.0).stop);
             let next = [&[1, 2][..], &said, &[BREAK, 0]].concat();
             assert_eq!(turns[1].prompt, next);
         }

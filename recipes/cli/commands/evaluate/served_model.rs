@@ -37,16 +37,6 @@ pub(super) struct Asking {
     pub(super) cache: String,
 }
 
-impl Asking {
-    /// An answer without the token that ended it.
-    pub(super) fn said(&self, tokens: &[u32]) -> Vec<u32> {
-        match (tokens.split_last(), &self.stop) {
-            (Some((last, said)), Some(stop)) if stop.contains(last) => said.to_vec(),
-            _ => tokens.to_vec(),
-        }
-    }
-}
-
 /// A model on a server.
 pub(super) struct ServedModel {
     pub(super) role: Role,

@@ -7,9 +7,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Result;
-use spectrain_eval::Prompt;
 use spectrain_eval::served::answer::Answer;
 use spectrain_eval::served::figures::ServedTalk;
+use spectrain_eval::{Prompt, said};
 
 use super::prompts::ServedPrompts;
 use super::served_model::{Asking, ServedModel};
@@ -111,16 +111,17 @@ impl Shared {
 
     /// Asks a conversation turn by turn; nothing more is to be asked where it breaks off.
     fn talk(&self, number: usize, results: &Sender<Sent>) -> ControlFlow<()> {
-        let mut said = Vec::new();
+        let stop = self.asking.stop.as_deref().unwrap_or_default();
+        let mut answers = Vec::new();
         for turn in 0..self.talks[number].turns() {
-            let answer = match self.turn(number, turn, &said) {
+            let answer = match self.turn(number, turn, &answers) {
                 Ok(Some(asked)) => self.server.answer(&asked, &self.asking, &|| self.is_over()),
                 Ok(None) => break,
                 Err(error) => Err(error),
             };
             let of_server = answer.as_ref().ok();
             let ids = of_server.and_then(|answer| answer.ids.as_deref());
-            said.extend(ids.map(|ids| self.asking.said(ids)));
+            answers.extend(ids.map(|ids| said(ids, stop)));
             let failed = answer.is_err();
             if results.send((number, answer)).is_err() || failed || self.is_over() {
                 return ControlFlow::Break(());
@@ -129,18 +130,15 @@ impl Shared {
         ControlFlow::Continue(())
     }
 
-    /// The tokens of a turn, after what was `said` to those before it; none where the conversation ends.
-    fn turn(&self, number: usize, turn: usize, said: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
+    /// The tokens of a turn, after the `answers` to those before it; none where the conversation ends.
+    fn turn(&self, number: usize, turn: usize, answers: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
         let prompt = &self.talks[number];
         match &self.turns {
             Turns::First => Ok((turn == 0).then(|| prompt.tokens.clone())),
             Turns::Same(all) => Ok(all[number].get(turn).cloned()),
             // Without token ids it is not known what was said.
-            Turns::Own { .. } if said.len() < turn => Ok(None),
-            Turns::Own { longest } => {
-                let asked = prompt.ask(said)?;
-                Ok(Some(asked).filter(|tokens| turn == 0 || tokens.len() <= *longest))
-            }
+            Turns::Own { .. } if answers.len() < turn => Ok(None),
+            Turns::Own { longest } => Ok(prompt.next(answers, *longest)?),
         }
     }
 
