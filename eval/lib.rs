@@ -32,6 +32,7 @@ mod speculate;
 mod spread;
 mod statistics;
 mod summary;
+mod sweep;
 mod texts;
 mod token_class;
 #[cfg(test)]
@@ -77,6 +78,7 @@ pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
 pub use spread::SpreadReport;
 pub use statistics::Acceptance;
 pub use summary::summary;
+pub use sweep::{Variation, sweep};
 pub use texts::own::{ENOUGH, LEAST_LIKELIEST};
 pub use texts::report::TextsReport;
 pub use texts::{TextSettings, Texts};

@@ -224,12 +224,12 @@ fn sign_test(better: usize, worse: usize) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::draft::DraftReport;
     use crate::report::{DrafterReport, TargetReport};
 
-    fn report(counts: Vec<Counts>, prompts: &str, target: &str) -> Report {
+    pub(crate) fn report(counts: Vec<Counts>, prompts: &str, target: &str) -> Report {
         let dataset = DatasetReport {
             name: "eval".into(),
             counts,
@@ -268,7 +268,7 @@ mod tests {
         (0..40).map(|at| of(30 + at % 37 + more)).collect()
     }
 
-    fn of(passes: u64) -> Counts {
+    pub(crate) fn of(passes: u64) -> Counts {
         Counts::from([120.0, passes as f64])
     }
 

@@ -42,6 +42,7 @@ Options:
       --json               With `--plan`, print it as JSON
       --stage <NAME>       Run only this stage; may be repeated
       --set <KEY=VALUE>    Set one key of the recipe, such as `train.steps=100`; may be repeated
+      --sweep <KEY=V,V>    Train once with each of these values of a key, such as `train.learning_rate=1e-3,2e-3`, each in a run of its own, and print τ of each beside that of the first; repeated, every combination; several of `seed` are pooled
       --part <N/PARTS>     With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
       --parts <DIR|URL>    Where parts are: a folder, or `s3://`, `gs://` or `az://` with bucket and prefix; without it `features-parts` in the run
       --device <DEVICE>    `cpu` or `cuda:N` [default: cpu]

@@ -17,14 +17,18 @@ pub enum Effect {
 use Effect::{GoesOn, Nothing, StartsOver};
 
 /// Every key of [`TrainConfig`]. One that is not here counts as [`StartsOver`].
-const EFFECTS: [(&str, Effect); 24] = [
+const EFFECTS: [(&str, Effect); 28] = [
     // The learning rate of a step may depend on it, but a state of any step can be trained on.
     ("steps", GoesOn),
     ("epochs", GoesOn),
     // What a step learns from what.
     ("batch_tokens", StartsOver),
     ("gradient_accumulation", StartsOver),
+    ("optimizer", StartsOver),
     ("learning_rate", StartsOver),
+    ("matrix_learning_rate", StartsOver),
+    ("table_learning_rate", StartsOver),
+    ("muon_momentum", StartsOver),
     ("schedule", StartsOver),
     ("min_lr_ratio", StartsOver),
     ("warmup_steps", StartsOver),
@@ -83,6 +87,8 @@ mod tests {
     fn every_key_of_the_table_is_classified_once_and_no_other() {
         let table = TrainConfig {
             epochs: Some(2.0),
+            matrix_learning_rate: Some(1e-3),
+            table_learning_rate: Some(1e-3),
             ..TrainConfig::default()
         };
         let table = serde_json::to_value(table).unwrap();

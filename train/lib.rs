@@ -17,6 +17,7 @@ mod fit;
 mod judge;
 mod log;
 mod metrics;
+mod muon;
 mod next_token;
 mod noise;
 mod objective;
@@ -59,13 +60,13 @@ pub use next_token::{NextToken, NextTokenConfig};
 pub use noise::{Noise, NoiseKind};
 pub use objective::{Loss, LossReport, Objective, StepReport};
 pub use on_policy::OnPolicyConfig;
-pub use optimizer::{AdamW, AdamWConfig, Gradients};
+pub use optimizer::{Gradients, Kind, Mover, Optimizer, OptimizerConfig};
 pub use pard::{PardLoss, PardLossConfig};
 pub use peagle::{PEagleLoss, PEagleLossConfig};
 pub use ranks::{Ranks, Share};
 pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
-pub use settings::{OF_EPOCHS, TrainConfig};
+pub use settings::{OF_EPOCHS, OptimizerName, TrainConfig};
 pub use source::{
     AddFeatures, BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly, with_stored,
 };
@@ -73,7 +74,7 @@ pub use tcp_ranks::{Invitation, TcpRanks};
 pub use teacher::Teacher;
 pub use trainee::{Train, Trainee};
 pub use training_time_test::{
-    MaskAlign, OutOfVocab, Reduction, TrainingTimeTest, TrainingTimeTestConfig,
+    MaskAlign, OutOfVocab, Reduction, StepWeights, TrainingTimeTest, TrainingTimeTestConfig,
 };
 pub use validation::{Gain, Validation};
 pub use vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};

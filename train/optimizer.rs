@@ -1,4 +1,4 @@
-//! AdamW over the named parameters of a module, with clipping of the global gradient norm.
+//! AdamW and Muon over the named parameters of a module, with clipping of the global gradient norm.
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -11,33 +11,96 @@ use spectrain_models::weights::{host_f32, lift, tensor_from};
 use crate::arithmetic::arithmetic;
 use crate::arithmetic::operations::{AdamWStep, Moments, NamedGradients};
 use crate::error::{Error, Result};
+use crate::muon::{self, MuonStep};
 
-/// Settings of [`AdamW`] (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).
+/// Settings of an [`Optimizer`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamWConfig {
-    /// Decay of the first moment.
+pub struct OptimizerConfig {
+    /// What moves matrices, other than tables.
+    pub matrices: Mover,
+    /// Their learning rate, and that of tables, as multiples of that of norms and biases.
+    pub matrix_rate: f64,
+    /// See `matrix_rate`.
+    pub table_rate: f64,
+    /// AdamW's decay of the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// AdamW's decay of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the root of AdamW's second moment.
     pub epsilon: f64,
-    /// Share of the learning rate by which matrices shrink at each step. Norms and biases do not: nothing pulls a gain
-    /// towards zero.
+    /// Share of the learning rate by which matrices and tables shrink at each step. Norms and biases do not: nothing pulls a
+    /// gain towards zero.
     pub weight_decay: f64,
     /// Size to which every element of the gradient is cut; 0 cuts nothing.
     pub clip_value: f64,
+}
+
+/// What moves a parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mover {
+    /// AdamW (Loshchilov and Hutter, <https://arxiv.org/abs/1711.05101>).
+    AdamW,
+    /// Muon (Jordan et al., <https://kellerjordan.github.io/posts/muon/>), with this decay of the momentum.
+    Muon(f64),
+}
+
+/// What a parameter is to an optimiser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A matrix from states to states.
+    Matrix,
+    /// A matrix with a row or a column for each token.
+    Table,
+    /// Gains, biases, kernels, and whatever else is no matrix.
+    Other,
+}
+
+/// The modules that have a row or a column for each token.
+const TABLES: [&str; 7] = [
+    "embed_tokens",
+    "lm_head",
+    "lm_heads",
+    "markov_w1",
+    "markov_w2",
+    "predecessor_codebook",
+    "successor_codebook",
+];
+
+impl Kind {
+    /// Of the parameter at `path`, of this shape.
+    pub fn of(path: &str, shape: &[usize]) -> Self {
+        if path.split('.').any(|module| TABLES.contains(&module)) {
+            return Self::Table;
+        }
+        match shape {
+            // One row or column is a vector.
+            [rows, columns] if *rows > 1 && *columns > 1 => Self::Matrix,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Gradients by parameter name, flat, f32.
 #[derive(Debug, Default)]
 pub struct Gradients(NamedGradients);
 
-/// The optimiser and its state.
+/// Moves the parameters of a module, and keeps what it needs for that.
 #[derive(Debug)]
-pub struct AdamW {
-    config: AdamWConfig,
-    moments: BTreeMap<String, Moments>,
+pub struct Optimizer {
+    config: OptimizerConfig,
+    kept: BTreeMap<String, Kept>,
     updates: u64,
+}
+
+/// What is kept of a parameter's gradients, flat, f32.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "handles of tensors, a few of each parameter"
+)]
+enum Kept {
+    AdamW(Moments),
+    Muon(Tensor<1>),
 }
 
 impl Gradients {
@@ -149,12 +212,12 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.reshape([len])
 }
 
-impl AdamW {
+impl Optimizer {
     /// An optimiser that has seen nothing.
-    pub fn new(config: AdamWConfig) -> Self {
+    pub fn new(config: OptimizerConfig) -> Self {
         Self {
             config,
-            moments: BTreeMap::new(),
+            kept: BTreeMap::new(),
             updates: 0,
         }
     }
@@ -182,45 +245,86 @@ impl AdamW {
         })
     }
 
-    /// The weights of a parameter, of which a step at the learning rate `rate` takes the share `decay * rate` away.
-    fn moved(
+    /// The weights of a parameter behind a step.
+    fn moved<const D: usize>(
         &mut self,
         name: &str,
-        weights: Tensor<1>,
+        weights: Tensor<D>,
         gradient: Tensor<1>,
-        Pace { rate, decay }: Pace,
-    ) -> Tensor<1> {
-        let moments = self.moments.remove(name).unwrap_or_else(|| Moments {
-            first: gradient.zeros_like(),
-            second: gradient.zeros_like(),
-        });
-        let AdamWConfig { beta1, beta2, .. } = self.config;
+        learning_rate: f64,
+    ) -> Tensor<D> {
+        let shape = weights.dims();
+        let config = self.config;
+        let kind = Kind::of(name, &shape);
+        let rate = match kind {
+            Kind::Matrix => learning_rate * config.matrix_rate,
+            Kind::Table => learning_rate * config.table_rate,
+            Kind::Other => learning_rate,
+        };
+        let decay = match D {
+            1 => 0.0,
+            _ => config.weight_decay,
+        };
+        let pace = Pace {
+            rate,
+            shrink: 1.0 - rate * decay,
+        };
+        let kept = self.kept.remove(name);
+        let (moved, kept) = match (kind, config.matrices) {
+            (Kind::Matrix, Mover::Muon(beta)) => {
+                let matrix = [shape[0], shape[1]];
+                muon(weights.reshape(matrix), kept, gradient, beta, pace)
+            }
+            _ => {
+                let flat = weights.reshape([gradient.shape().num_elements()]);
+                self.adamw(flat, kept, gradient, pace)
+            }
+        };
+        self.kept.insert(name.to_owned(), kept);
+        moved.reshape(shape)
+    }
+
+    fn adamw(
+        &self,
+        weights: Tensor<1>,
+        kept: Option<Kept>,
+        gradient: Tensor<1>,
+        pace: Pace,
+    ) -> (Tensor<1>, Kept) {
+        let moments = match kept {
+            Some(Kept::AdamW(moments)) => moments,
+            _ => Moments {
+                first: gradient.zeros_like(),
+                second: gradient.zeros_like(),
+            },
+        };
+        let OptimizerConfig { beta1, beta2, .. } = self.config;
         let step = AdamWStep {
             beta1,
             beta2,
             epsilon: self.config.epsilon,
             correct1: 1.0 - beta1.powi(self.updates as i32),
             correct2: 1.0 - beta2.powi(self.updates as i32),
-            rate,
-            shrink: 1.0 - rate * decay,
+            rate: pace.rate,
+            shrink: pace.shrink,
         };
         let own = arithmetic(&gradient.device());
         let (moved, moments) = own.adamw(weights, moments, gradient, &step);
-        self.moments.insert(name.to_owned(), moments);
-        moved
+        (moved, Kept::AdamW(moments))
     }
 
-    /// The state for a checkpoint: both moments of every parameter, under its name.
+    /// The state for a checkpoint: what is kept of every parameter, under its name.
     pub fn state(&self) -> (u64, Vec<NamedTensor>) {
-        let tensor = |name: &str, moment: &str, values: &Tensor<1>| {
+        let tensor = |name: &str, part: &str, values: &Tensor<1>| {
             let values = host_f32(values.clone());
-            NamedTensor::from_f32(format!("{name}.{moment}"), [values.len()], values)
+            NamedTensor::from_f32(format!("{name}.{part}"), [values.len()], values)
         };
-        let tensors = self.moments.iter().flat_map(|(name, moments)| {
-            [
-                tensor(name, "first", &moments.first),
-                tensor(name, "second", &moments.second),
-            ]
+        let tensors = self.kept.iter().flat_map(|(name, kept)| match kept {
+            Kept::AdamW(moments) => vec![
+                tensor(name, FIRST, &moments.first),
+                tensor(name, SECOND, &moments.second),
+            ],
+            Kept::Muon(momentum) => vec![tensor(name, MOMENTUM, momentum)],
         });
         (self.updates, tensors.collect())
     }
@@ -235,34 +339,70 @@ impl AdamW {
         tensors: Vec<NamedTensor>,
         device: &Device,
     ) -> Result<()> {
-        let mut found: BTreeMap<String, NamedTensor> =
-            tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
         self.updates = updates;
-        self.moments.clear();
-        let firsts: Vec<String> = found
-            .keys()
-            .filter(|n| n.ends_with(".first"))
-            .cloned()
-            .collect();
-        for first in firsts {
-            let name = first.trim_end_matches(".first").to_owned();
-            let mut take = |key: String| {
-                found
-                    .remove(&key)
-                    .map(|t| tensor_from(t, device))
-                    .ok_or(Error::State {
-                        path: "optimizer".into(),
-                        mismatch: Mismatch::new(format!("tensor `{key}`"), "none"),
-                    })
+        self.kept.clear();
+        let mut seconds = BTreeMap::new();
+        let mut firsts = BTreeMap::new();
+        for tensor in tensors {
+            let Some((name, part)) = tensor.name.rsplit_once('.') else {
+                return Err(foreign("the state of a parameter", &tensor.name));
             };
-            let moments = Moments {
-                first: take(first)?,
-                second: take(format!("{name}.second"))?,
-            };
-            self.moments.insert(name, moments);
+            let (name, part) = (name.to_owned(), part.to_owned());
+            let values = tensor_from(tensor, device);
+            match part.as_str() {
+                FIRST => drop(firsts.insert(name, values)),
+                SECOND => drop(seconds.insert(name, values)),
+                MOMENTUM => drop(self.kept.insert(name, Kept::Muon(values))),
+                _ => {
+                    return Err(foreign(
+                        "the state of a parameter",
+                        &format!("{name}.{part}"),
+                    ));
+                }
+            }
         }
-        Ok(())
+        for (name, first) in firsts {
+            let Some(second) = seconds.remove(&name) else {
+                return Err(foreign(&format!("tensor `{name}.{SECOND}`"), "none"));
+            };
+            let moments = Moments { first, second };
+            self.kept.insert(name, Kept::AdamW(moments));
+        }
+        match seconds.pop_first() {
+            Some((name, _)) => Err(foreign(&format!("tensor `{name}.{FIRST}`"), "none")),
+            None => Ok(()),
+        }
     }
+}
+
+/// What a checkpoint calls the parts of [`Kept`].
+const FIRST: &str = "first";
+const SECOND: &str = "second";
+const MOMENTUM: &str = "momentum";
+
+fn foreign(expected: &str, found: &str) -> Error {
+    Error::State {
+        path: "optimizer".into(),
+        mismatch: Mismatch::new(expected, found),
+    }
+}
+
+fn muon(
+    weights: Tensor<2>,
+    kept: Option<Kept>,
+    gradient: Tensor<1>,
+    beta: f64,
+    Pace { rate, shrink }: Pace,
+) -> (Tensor<1>, Kept) {
+    let shape = weights.dims();
+    let gradient = gradient.reshape(shape);
+    let momentum = match kept {
+        Some(Kept::Muon(momentum)) => momentum.reshape(shape),
+        _ => gradient.zeros_like(),
+    };
+    let step = MuonStep { beta, rate, shrink };
+    let (weights, momentum) = muon::step(weights, momentum, gradient, step);
+    (flat(weights), Kept::Muon(flat(momentum)))
 }
 
 /// How far a step goes.
@@ -270,15 +410,15 @@ impl AdamW {
 struct Pace {
     /// The learning rate.
     rate: f64,
-    /// Share of it by which weights shrink.
-    decay: f64,
+    /// What is left of the weights before it.
+    shrink: f64,
 }
 
 struct Step<'a> {
     path: Vec<String>,
     gradients: BTreeMap<String, Tensor<1>>,
     learning_rate: f64,
-    optimizer: &'a mut AdamW,
+    optimizer: &'a mut Optimizer,
 }
 
 impl ModuleMapper for Step<'_> {
@@ -297,18 +437,9 @@ impl ModuleMapper for Step<'_> {
         };
         let (id, tensor, mapper) = param.consume();
         let device = tensor.device();
-        let shape = tensor.dims();
-        let len = tensor.shape().num_elements();
-        let flat = tensor.without_autodiff().reshape([len]);
-        let pace = Pace {
-            rate: self.learning_rate,
-            decay: match D {
-                1 => 0.0,
-                _ => self.optimizer.config.weight_decay,
-            },
-        };
-        let moved = self.optimizer.moved(&name, flat, gradient, pace);
-        let moved = lift(moved.reshape(shape), &device).require_grad();
+        let weights = tensor.without_autodiff();
+        let moved = (self.optimizer).moved(&name, weights, gradient, self.learning_rate);
+        let moved = lift(moved, &device).require_grad();
         Param::from_mapped_value(id, moved, mapper)
     }
 }
@@ -318,7 +449,10 @@ mod tests {
     use super::*;
     use spectrain_models::device::test_device;
 
-    const CONFIG: AdamWConfig = AdamWConfig {
+    const CONFIG: OptimizerConfig = OptimizerConfig {
+        matrices: Mover::AdamW,
+        matrix_rate: 1.0,
+        table_rate: 1.0,
         beta1: 0.9,
         beta2: 0.95,
         epsilon: 1e-8,
@@ -326,24 +460,18 @@ mod tests {
         clip_value: 0.0,
     };
 
-    fn pace(rate: f64) -> Pace {
-        Pace {
-            rate,
-            decay: CONFIG.weight_decay,
-        }
-    }
-
     #[test]
     fn two_steps_equal_the_formula_by_hand() {
         let device = test_device();
-        let mut optimizer = AdamW::new(CONFIG);
-        let mut weight = Tensor::<1>::from_floats([1.0], &device);
+        let mut optimizer = Optimizer::new(CONFIG);
+        // A matrix of one row, so that it decays and Muon has no say in it.
+        let mut weight = Tensor::<2>::from_floats([[1.0]], &device);
         let mut expected = 1.0f64;
         let (mut m, mut v) = (0.0f64, 0.0f64);
         for (step, gradient) in [0.5f64, -0.2].into_iter().enumerate() {
             optimizer.updates += 1;
             let g = Tensor::<1>::from_floats([gradient as f32], &device);
-            weight = optimizer.moved("w", weight, g, pace(0.01));
+            weight = optimizer.moved("w", weight, g, 0.01);
             m = 0.9 * m + 0.1 * gradient;
             v = 0.95 * v + 0.05 * gradient * gradient;
             let t = step as i32 + 1;
@@ -400,11 +528,11 @@ mod tests {
                 .map(|(name, count)| (name.to_owned(), Tensor::zeros([count], &test_device())))
                 .into(),
         );
-        let config = AdamWConfig {
+        let config = OptimizerConfig {
             weight_decay: 0.5,
             ..CONFIG
         };
-        let moved = AdamW::new(config).update(linear, gradients, 0.1);
+        let moved = Optimizer::new(config).update(linear, gradients, 0.1);
         let value = |x: Tensor<1>| host_f32(x)[0];
         let [moved_weight, moved_bias] =
             [moved.weight.val().sum(), moved.bias.unwrap().val().sum()];
@@ -417,14 +545,14 @@ mod tests {
         let device = test_device();
         let gradient = || Tensor::<1>::from_floats([0.3, -0.7], &device);
         let weight = || Tensor::<1>::from_floats([0.1, 0.2], &device);
-        let mut original = AdamW::new(CONFIG);
+        let mut original = Optimizer::new(CONFIG);
         original.updates = 1;
-        original.moved("w", weight(), gradient(), pace(0.1));
+        original.moved("w", weight(), gradient(), 0.1);
         let (updates, tensors) = original.state();
-        let mut restored = AdamW::new(CONFIG);
+        let mut restored = Optimizer::new(CONFIG);
         restored.restore(updates, tensors, &device).unwrap();
-        let a = host_f32(original.moved("w", weight(), gradient(), pace(0.1)));
-        let b = host_f32(restored.moved("w", weight(), gradient(), pace(0.1)));
+        let a = host_f32(original.moved("w", weight(), gradient(), 0.1));
+        let b = host_f32(restored.moved("w", weight(), gradient(), 0.1));
         assert_eq!(a, b);
     }
 }

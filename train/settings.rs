@@ -5,7 +5,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_models::bounds;
 
 use crate::error::{Error, Result};
-use crate::optimizer::AdamWConfig;
+use crate::optimizer::{Mover, OptimizerConfig};
 use crate::schedule::{Decay, Schedule};
 use crate::source::Samples;
 
@@ -23,7 +23,7 @@ fn is_of_epochs(steps: &usize) -> bool {
     *steps == OF_EPOCHS
 }
 
-/// AdamW with f32 master weights, and clipping of the gradient.
+/// How a drafter is trained: with f32 master weights, and gradients that are clipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
@@ -38,8 +38,19 @@ pub struct TrainConfig {
     pub batch_tokens: usize,
     /// Batches whose gradients are averaged in one step, each counting by its positions that count.
     pub gradient_accumulation: usize,
+    /// What moves matrices. Tables of tokens (embeddings, heads, codebooks), norms and biases are moved by AdamW in any
+    /// case.
+    pub optimizer: OptimizerName,
     /// Peak learning rate.
     pub learning_rate: f64,
+    /// That of matrices, where they have one of their own. Left out: `learning_rate`, with Muon ten times that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matrix_learning_rate: Option<f64>,
+    /// That of tables of tokens, where they have one of their own. Left out: `learning_rate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table_learning_rate: Option<f64>,
+    /// Muon's decay of the momentum.
+    pub muon_momentum: f64,
     /// The learning rate after the warm-up.
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end.
@@ -51,7 +62,7 @@ pub struct TrainConfig {
     /// Size to which every element of the gradient is cut after that; 0 cuts nothing. EAGLE-1 takes 0.5, and then clips
     /// by no norm.
     pub clip_value: f64,
-    /// AdamW's weight decay of matrices; norms and biases do not decay.
+    /// Weight decay of matrices and tables; norms and biases do not decay.
     pub weight_decay: f64,
     /// AdamW's decay of the first moment.
     pub beta1: f64,
@@ -83,6 +94,20 @@ pub struct TrainConfig {
     pub explosion: f64,
 }
 
+/// What moves matrices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerName {
+    /// AdamW.
+    #[default]
+    AdamW,
+    /// Muon: each moves along its momentum, made orthogonal.
+    Muon,
+}
+
+/// How many times the other learning rate Muon's is, unless it is given.
+const MUON_RATE: f64 = 10.0;
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -90,7 +115,11 @@ impl Default for TrainConfig {
             epochs: None,
             batch_tokens: 4096,
             gradient_accumulation: 1,
+            optimizer: OptimizerName::AdamW,
             learning_rate: 1e-4,
+            matrix_learning_rate: None,
+            table_learning_rate: None,
+            muon_momentum: 0.95,
             schedule: Decay::Cosine,
             min_lr_ratio: 0.0,
             warmup_steps: 50,
@@ -177,9 +206,15 @@ impl TrainConfig {
 
     /// Fails on numbers of the optimiser that make no sense.
     fn check_optimizer(&self) -> Result<()> {
-        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
-            let got = self.learning_rate.to_string();
-            return wrong("learning_rate", "a positive number", got);
+        let rates = [
+            ("learning_rate", Some(self.learning_rate)),
+            ("matrix_learning_rate", self.matrix_learning_rate),
+            ("table_learning_rate", self.table_learning_rate),
+        ];
+        for (key, rate) in rates {
+            if let Some(rate) = rate.filter(|rate| !(*rate > 0.0 && rate.is_finite())) {
+                return wrong(key, "a positive number", rate.to_string());
+            }
         }
         if self.epsilon.is_nan() || self.epsilon <= 0.0 {
             return wrong("epsilon", "a positive number", self.epsilon.to_string());
@@ -195,7 +230,12 @@ impl TrainConfig {
                 return wrong(key, "0 or more", value.to_string());
             }
         }
-        for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+        let betas = [
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
+            ("muon_momentum", self.muon_momentum),
+        ];
+        for (key, beta) in betas {
             if !(0.0..1.0).contains(&beta) {
                 return wrong(key, "at least 0 and below 1", beta.to_string());
             }
@@ -250,8 +290,16 @@ impl TrainConfig {
     }
 
     /// The optimiser's settings.
-    pub fn optimizer(&self) -> AdamWConfig {
-        AdamWConfig {
+    pub fn optimizer(&self) -> OptimizerConfig {
+        let (matrices, usual) = match self.optimizer {
+            OptimizerName::AdamW => (Mover::AdamW, 1.0),
+            OptimizerName::Muon => (Mover::Muon(self.muon_momentum), MUON_RATE),
+        };
+        let multiple = |own: Option<f64>| own.map(|own| own / self.learning_rate);
+        OptimizerConfig {
+            matrices,
+            matrix_rate: multiple(self.matrix_learning_rate).unwrap_or(usual),
+            table_rate: multiple(self.table_learning_rate).unwrap_or(1.0),
             beta1: self.beta1,
             beta2: self.beta2,
             epsilon: self.epsilon,

@@ -9,7 +9,7 @@ use crate::batch::{Batch, Rows};
 use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, LossReport, Objective};
-use crate::optimizer::{AdamW, AdamWConfig, Gradients};
+use crate::optimizer::{Gradients, Optimizer, OptimizerConfig};
 use crate::ranks::Ranks;
 
 /// A model in training, without its type. What the loop holds.
@@ -67,7 +67,7 @@ pub struct Trainee<M: Module, O> {
     /// Taken out during an update only: see [`Train::update`].
     model: Option<M>,
     objective: O,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     gradients: Gradients,
     /// What `gradients` are the mean over.
     counted: f64,
@@ -76,11 +76,11 @@ pub struct Trainee<M: Module, O> {
 
 impl<M: Module, O: Objective<M>> Trainee<M, O> {
     /// Puts `model`, whose parameters are on an autodiff device, in training.
-    pub fn new(model: M, objective: O, optimizer: AdamWConfig) -> Self {
+    pub fn new(model: M, objective: O, optimizer: OptimizerConfig) -> Self {
         Self {
             model: Some(model),
             objective,
-            optimizer: AdamW::new(optimizer),
+            optimizer: Optimizer::new(optimizer),
             gradients: Gradients::default(),
             counted: 0.0,
             propose: |_, _| None,
@@ -114,7 +114,7 @@ where
     D::State: 'static,
 {
     /// Puts a drafter in training.
-    pub fn drafter(model: D, objective: O, optimizer: AdamWConfig) -> Self {
+    pub fn drafter(model: D, objective: O, optimizer: OptimizerConfig) -> Self {
         Self {
             propose: |drafter, dtype| Some(Box::new(Session::new(held_in(drafter.valid(), dtype)))),
             ..Self::new(model, objective, optimizer)

@@ -17,7 +17,10 @@ use crate::objective::{Loss, Objective};
 use crate::recomputed::{KEPT, Unrolled, positions, run};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
-use crate::vocab_loss::{HeadParameter, JudgedRows, LossHead, Wanted, vocab_gradients, vocab_loss};
+use crate::vocab_loss::{
+    HeadParameter, JudgedRows, LossHead, Wanted, judged_loss, vocab_gradients,
+};
+use crate::weighing::{Divisor, Weighing};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -26,8 +29,12 @@ use crate::workload::{WorkRows, Workload};
 pub struct TrainingTimeTestConfig {
     /// Draft steps unrolled in training.
     pub draft_steps: usize,
+    /// How much each draft step counts.
+    pub step_weights: StepWeights,
     /// The loss of draft step *j*, from 0, counts `decay`^*j*; above 0, at most 1.
     pub decay: f64,
+    /// Share of 1 in the acceptance rates by which steps are weighed by reach.
+    pub certainty: f64,
     /// The divergence minimised at each position.
     pub divergence: Divergence,
     /// Which tokens have to be in the loss mask for a position to count.
@@ -39,6 +46,18 @@ pub struct TrainingTimeTestConfig {
     /// Whether the backward pass computes the unrolled steps again, one at a time: far less memory for about a tenth
     /// more time.
     pub recompute: bool,
+}
+
+/// How much each draft step counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepWeights {
+    /// By `decay`, everywhere alike (the paper).
+    Decay,
+    /// At each position as likely as a decoder gets to the step and beyond, by the drafter's own acceptance rates there:
+    /// `Σ_{m >= j} Π_{i <= m} α_i`. With `divergence = "nla"` and no certainty the gradient is that of the expected number of
+    /// accepted tokens.
+    Reach,
 }
 
 /// Which positions count. The feature of `x_t` and the token `x_{t+1+j}` predict `x_{t+2+j}` at step `j`.
@@ -87,7 +106,9 @@ impl Default for TrainingTimeTestConfig {
     fn default() -> Self {
         Self {
             draft_steps: 7,
+            step_weights: StepWeights::Decay,
             decay: 0.8,
+            certainty: 0.5,
             divergence: Divergence::Kl,
             mask_align: MaskAlign::Label,
             reduction: Reduction::Counted,
@@ -115,6 +136,13 @@ impl Objective<Eagle3> for TrainingTimeTest {
         )])?;
         if !(config.decay > 0.0 && config.decay <= 1.0) {
             return setting("decay", "above 0 and at most 1", config.decay.to_string());
+        }
+        if !(0.0..=1.0).contains(&config.certainty) {
+            return setting("certainty", "from 0 to 1", config.certainty.to_string());
+        }
+        if config.step_weights == StepWeights::Reach && config.reduction == Reduction::All {
+            let expected = "`counted`, since `step_weights = \"reach\"` divides by the weights";
+            return setting("reduction", expected, "all".into());
         }
         if let Some((expected, got)) = config.divergence.problem() {
             return setting("divergence", expected, got);
@@ -148,6 +176,17 @@ impl Objective<Eagle3> for TrainingTimeTest {
             teacher: &teacher,
             divergence: self.config.divergence,
         };
+        let certainty = self.config.certainty as f32;
+        let weighing = Weighing {
+            group: &|row| row.position,
+            weigh: &|rows, found| by_reach(rows, found, certainty),
+            divisor: Divisor::Weights,
+            factor: 1.0,
+        };
+        let judged = JudgedRows {
+            weighing: (self.config.step_weights == StepWeights::Reach).then_some(weighing),
+            ..JudgedRows::new(rows, judge, statistics)
+        };
         let head = LossHead {
             weight: drafter.head(),
             bias: None,
@@ -155,8 +194,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
         };
         let mut loss = if self.config.recompute && batch.tokens.is_autodiff() {
             let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.draft_steps);
-            let rows = JudgedRows::new(rows, judge, statistics);
-            let mut judged = vocab_gradients(hidden, head, rows, Wanted::Gradients);
+            let mut judged = vocab_gradients(hidden, head, judged, Wanted::Gradients);
             let gradients = std::mem::take(&mut judged.hidden_gradients);
             let mut loss = Loss::from(judged);
             if !gradients.is_empty() {
@@ -165,7 +203,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
             loss
         } else {
             let hidden = self.unroll(drafter, batch);
-            Loss::from(vocab_loss(&hidden, head, rows, judge, statistics))
+            Loss::from(judged_loss(&hidden, head, judged))
         };
         loss.missed = missed;
         if self.config.reduction == Reduction::All {
@@ -215,6 +253,10 @@ impl TrainingTimeTest {
             })
             .collect();
         let missed = self.drop_out_of_vocab(&mut rows, teacher);
+        if self.config.step_weights == StepWeights::Reach {
+            rows.sort_by_key(|row| (row.position, row.step));
+            return (rows, missed);
+        }
         let mut counted = vec![0usize; self.config.draft_steps];
         rows.iter().for_each(|row| counted[row.step] += 1);
         for row in &mut rows {
@@ -240,5 +282,57 @@ impl TrainingTimeTest {
         rows.extract_if(.., out)
             .map(|row| (row.step, row.position))
             .collect()
+    }
+}
+
+/// Weighs the steps of each position: `w_j = Σ_{m >= j} Π_{i <= m} α_i`, with `α` mixed with certainty. A step that does not
+/// count is reached by none.
+fn by_reach(rows: &mut [JudgedRow], found: &[[f32; 2]], certainty: f32) {
+    let mut start = 0;
+    while start < rows.len() {
+        let position = rows[start].position;
+        // Steps without a gap, from the first one on.
+        let of_position = rows[start..].iter().enumerate();
+        let length = of_position
+            .take_while(|(at, row)| row.position == position && row.step == *at)
+            .count();
+        let mut beyond = 0.0;
+        let reach: Vec<f32> = (found[start..start + length].iter())
+            .scan(1.0, |reach, [alpha, _]| {
+                *reach *= (1.0 - certainty) * alpha + certainty;
+                Some(*reach)
+            })
+            .collect();
+        for (row, reach) in rows[start..start + length].iter_mut().zip(&reach).rev() {
+            beyond += reach;
+            row.weight = beyond;
+        }
+        let rest = rows[start + length..].iter_mut();
+        let gone = rest.take_while(|row| row.position == position);
+        start += length + gone.map(|row| row.weight = 0.0).count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_weigh_as_much_as_decoders_get_to_them_and_beyond() {
+        let row = |(position, step)| JudgedRow {
+            step,
+            position,
+            teacher: 0,
+            weight: 0.0,
+        };
+        // Of position 7 the second step does not count, so the third is never reached.
+        let mut rows = [(3, 0), (3, 1), (3, 2), (7, 0), (7, 2), (9, 1), (11, 0)].map(row);
+        let found = [0.5, 0.5, 1.0, 0.25, 1.0, 1.0, 0.0].map(|alpha| [alpha, 1.0]);
+        let weights = |rows: &[JudgedRow]| rows.iter().map(|row| row.weight).collect::<Vec<_>>();
+        by_reach(&mut rows, &found, 0.0);
+        assert_eq!(weights(&rows), [1.0, 0.5, 0.25, 0.25, 0.0, 0.0, 0.0]);
+        by_reach(&mut rows, &found, 0.5);
+        // Mixed: 0.75, 0.75, 1; 0.625; 0.5.
+        assert_eq!(weights(&rows), [1.875, 1.125, 0.5625, 0.625, 0.0, 0.0, 0.5]);
     }
 }

@@ -22,6 +22,14 @@ pub struct DeviceArgument {
     pub device: String,
 }
 
+/// `KEY=VALUE`, as it was given.
+pub fn key_value(given: &str) -> Result<String, String> {
+    match given.split_once('=') {
+        Some((key, _)) if !key.trim().is_empty() => Ok(given.to_owned()),
+        _ => Err("expected KEY=VALUE".into()),
+    }
+}
+
 /// Variables of the chat template.
 #[derive(Debug, Default, Args)]
 pub struct TemplateArgument {

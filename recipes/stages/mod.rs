@@ -2,6 +2,7 @@
 
 mod answers;
 pub mod array;
+pub mod borrowed;
 pub mod context;
 pub mod evaluate;
 pub mod export;

@@ -39,14 +39,17 @@ pub fn shown(report: &Report) -> String {
     summary(&[(name_of(report), report.clone())])
 }
 
-/// The report of a finished run as it is shown on a terminal.
-pub fn of_run(run: &RunFolder) -> Result<String> {
+/// The report of a finished run.
+pub fn read(run: &RunFolder) -> Result<Report> {
     let path = run.stage("evaluate").join("report.json");
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;
-    let report = Report::from_json(&text)
-        .with_context(|| format!("`{}` is not a report", path.display()))?;
-    Ok(shown(&report))
+    Report::from_json(&text).with_context(|| format!("`{}` is not a report", path.display()))
+}
+
+/// The same as it is shown on a terminal.
+pub fn of_run(run: &RunFolder) -> Result<String> {
+    read(run).map(|report| shown(&report))
 }
 
 /// The figures of the report in a run's folder, where it has one.

@@ -163,7 +163,7 @@ fn squares(block: &[f32]) -> f64 {
     rest + lanes.iter().sum::<f64>()
 }
 
-/// Constants of one AdamW step; see [`crate::AdamW`].
+/// Constants of one AdamW step; see [`crate::Optimizer`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AdamWStep {
     pub(crate) beta1: f32,

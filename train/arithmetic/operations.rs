@@ -60,7 +60,7 @@ pub(crate) struct Moments {
     pub(crate) second: Tensor<1>,
 }
 
-/// A step of [`AdamW`](crate::AdamW) at one parameter.
+/// A step of AdamW at one parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AdamWStep {
     pub(crate) beta1: f64,

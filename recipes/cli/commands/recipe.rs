@@ -8,8 +8,8 @@ use clap::Args;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_train::Share;
 
-use crate::cli::arguments::DeviceArgument;
-use crate::cli::progress::{Output, print, print_json};
+use crate::cli::arguments::{DeviceArgument, key_value};
+use crate::cli::progress::{Output, print, print_json, tell};
 use crate::errors::Misuse;
 use crate::plan;
 use crate::plan::preflight::Asked;
@@ -20,9 +20,14 @@ use crate::runtime::device;
 use crate::runtime::interruption::{Interrupted, or_interrupted};
 use crate::runtime::ranks::{Group, Place};
 use crate::stages::array::{ArrayJob, Part};
+use crate::stages::borrowed::borrow;
 use crate::stages::context::StageContext;
 use crate::stages::part::check_stages;
 use crate::stages::{in_order, order, part, report};
+
+mod sweep;
+
+use sweep::Swept;
 
 /// Arguments of `spectrain recipe`.
 #[derive(Debug, Args)]
@@ -41,6 +46,10 @@ pub struct RecipeArguments {
     /// Set one key of the recipe, such as `train.steps=100`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     overrides: Vec<String>,
+    /// Train once with each of these values of a key, such as `train.learning_rate=1e-3,2e-3`, each in a run of its own, and
+    /// print τ of each beside that of the first; repeated, every combination; several of `seed` are pooled
+    #[arg(long, value_name = "KEY=V,V", conflicts_with_all = ["plan", "part", "devices"])]
+    sweep: Vec<Swept>,
     /// With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
     #[arg(long, value_name = "N/PARTS", conflicts_with_all = ["plan", "fresh"])]
     part: Option<Part>,
@@ -63,13 +72,6 @@ pub struct RecipeArguments {
     pub(crate) quiet: bool,
 }
 
-fn key_value(given: &str) -> Result<String, String> {
-    match given.split_once('=') {
-        Some((key, _)) if !key.trim().is_empty() => Ok(given.to_owned()),
-        _ => Err("expected KEY=VALUE".into()),
-    }
-}
-
 /// Prints what would run. Fails where it would be refused.
 fn show_plan(asked: &Asked, as_json: bool) -> Result<()> {
     let plan = plan::plan(asked)?;
@@ -89,6 +91,16 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     let recipe = read_file(&arguments.file, &arguments.overrides)?;
     order::selected(&recipe, &arguments.stages)?;
     let place = Place::of_environment()?.filter(|_| !arguments.plan && arguments.part.is_none());
+    if !arguments.sweep.is_empty() {
+        return match place {
+            None => arguments.run_sweep(),
+            Some(_) => Err(Misuse(
+                "`--sweep` trains with one rank, and the environment's `WORLD_SIZE` asks for more"
+                    .into(),
+            )
+            .into()),
+        };
+    }
     let ranks = match &place {
         Some(place) => place.count,
         None => arguments.devices.len().max(1),
@@ -111,8 +123,14 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         None if ranks > 1 && !arguments.plan => Some(Group::start(ranks, &identity)?),
         None => None,
     };
-    arguments.lead(&recipe, &device, group.as_ref())?;
+    if arguments.plan {
+        return show_plan(&arguments.asked(&recipe, &device), arguments.json);
+    }
+    let run = arguments.lead(&recipe, &device, group.as_ref(), &[])?;
     group.iter().for_each(Group::end);
+    if arguments.evaluates() {
+        print(report::of_run(&RunFolder::unlocked(run))?)?;
+    }
     Ok(())
 }
 
@@ -125,25 +143,67 @@ impl RecipeArguments {
         }
     }
 
-    /// Runs the stages, of those of the training on other ranks, too.
-    fn lead(&self, recipe: &ResolvedRecipe, name: &str, group: Option<&Group>) -> Result<()> {
-        if self.part.is_some() {
-            check_stages(&self.stages)?;
+    /// Trains every combination of the swept values in a run of its own, and prints τ of each.
+    fn run_sweep(&self) -> Result<()> {
+        let combinations = sweep::combinations(&self.sweep)?;
+        let read = |overrides: &[String]| {
+            let recipe = read_file(&self.file, &[&self.overrides, overrides].concat())?;
+            order::selected(&recipe, &self.stages)?;
+            Ok(recipe)
+        };
+        // All are read before any is trained: what is wrong with the last one is told at once.
+        let recipes = sweep::recipes(&combinations, &read)?;
+        let mut runs = Vec::new();
+        for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
+            tell(format!(
+                "{} of {}: {combination}",
+                number + 1,
+                recipes.len()
+            ));
+            runs.push(self.lead(recipe, &self.device.device, None, &runs)?);
         }
-        let existing = if self.fresh {
+        if self.evaluates() {
+            print(sweep::table(&combinations, &recipes, runs)?)?;
+        }
+        Ok(())
+    }
+
+    fn existing(&self) -> Existing {
+        if self.fresh {
             Existing::SetAside
         } else {
             Existing::Continue
-        };
-        let asked = Asked {
+        }
+    }
+
+    fn asked<'a>(&'a self, recipe: &'a ResolvedRecipe, device: &'a str) -> Asked<'a> {
+        Asked {
             recipe,
             runs: &self.runs,
-            existing,
-            device: name,
-        };
-        if self.plan {
-            return show_plan(&asked, self.json);
+            existing: self.existing(),
+            device,
         }
+    }
+
+    /// Whether there is a report in the end.
+    fn evaluates(&self) -> bool {
+        let last = self.stages.is_empty() || self.stages.iter().any(|stage| stage == "evaluate");
+        last && self.part.is_none()
+    }
+
+    /// Runs the stages, of those of the training on other ranks, too. What an `earlier` run has made alike is taken from there.
+    /// Returns the run's folder.
+    fn lead(
+        &self,
+        recipe: &ResolvedRecipe,
+        name: &str,
+        group: Option<&Group>,
+        earlier: &[PathBuf],
+    ) -> Result<PathBuf> {
+        if self.part.is_some() {
+            check_stages(&self.stages)?;
+        }
+        let asked = self.asked(recipe, name);
         asked.check()?;
         let output = if self.quiet {
             Output::Quiet
@@ -151,14 +211,18 @@ impl RecipeArguments {
             Output::detect()
         };
         let run = match self.part {
-            None => RunFolder::open(asked.run(), &recipe.toml, existing)?,
+            None => RunFolder::open(asked.run(), &recipe.toml, self.existing())?,
             // Other parts may be captured in the same run.
             Some(_) => RunFolder::shared(&self.runs, &recipe.name)?,
         };
         let mut context = self.context(recipe, (&run, name, output), group)?;
         if let Some(part) = self.part {
-            return part::capture(&mut context, part)
-                .map_err(|error| or_interrupted(error, Interrupted::Run));
+            part::capture(&mut context, part)
+                .map_err(|error| or_interrupted(error, Interrupted::Run))?;
+            return Ok(run.path().to_owned());
+        }
+        for other in earlier {
+            borrow(&context, other)?;
         }
         let started = Instant::now();
         in_order::run(&context, &self.stages)?;
@@ -166,10 +230,7 @@ impl RecipeArguments {
             "all stages: {:.0} s",
             started.elapsed().as_secs_f64()
         ));
-        if self.stages.is_empty() || self.stages.iter().any(|stage| stage == "evaluate") {
-            print(report::of_run(&run)?)?;
-        }
-        Ok(())
+        Ok(run.path().to_owned())
     }
 
     /// Trains with rank 0 the stages that it begins; nothing else is done here, and nothing written.

@@ -1,0 +1,208 @@
+//! Variations of one training side by side: τ of each, and how it differs from that of the first, by pairs of prompts.
+use std::fmt::Write as _;
+
+use spectrain_checkpoints::Mismatch;
+
+use crate::bootstrap::bootstrap;
+use crate::counts::Counts;
+use crate::error::{Error, Result};
+use crate::interval::with_interval;
+use crate::paired::{PairedReport, PairedVerdict, paired};
+use crate::report::{Report, SettingReport};
+
+/// Columns of the names of variations that stand before their figures.
+const NAMES: usize = 30;
+/// Seed of the intervals.
+const SEED: u64 = 0;
+
+/// A variation, which may have been trained with several seeds.
+#[derive(Debug, Clone)]
+pub struct Variation {
+    /// What is different in it.
+    pub name: String,
+    /// Seconds of the training of each seed.
+    pub seconds: Vec<f64>,
+    /// The report of each seed.
+    pub reports: Vec<Report>,
+}
+
+/// A row of the table.
+struct Row<'a> {
+    variation: &'a Variation,
+    /// Of all seeds pooled.
+    tau: Option<f64>,
+    ci95: Option<[f64; 2]>,
+    /// τ of each seed.
+    each: Vec<f64>,
+    /// Against the first variation; none for itself.
+    difference: Option<PairedReport>,
+}
+
+/// A table of `variations` for each way of decoding, the largest τ first.
+///
+/// # Errors
+/// They were judged by different targets or on other prompts.
+pub fn sweep(variations: &[Variation]) -> Result<String> {
+    let pooled = variations.iter().map(|variation| pool(&variation.reports));
+    let pooled = pooled.collect::<Result<Vec<_>>>()?;
+    let Some(first) = pooled.first() else {
+        return Ok(String::new());
+    };
+    let mut differences = vec![Vec::new()];
+    for other in &pooled[1..] {
+        differences.push(paired(first, other)?);
+    }
+    let mut text = String::new();
+    for setting in &first.settings {
+        let heading = setting.heading();
+        let mut rows: Vec<Row> = Vec::new();
+        for ((variation, pooled), differences) in variations.iter().zip(&pooled).zip(&differences) {
+            let same = |found: &&SettingReport| found.heading() == heading;
+            let Some(setting) = pooled.settings.iter().find(same) else {
+                continue;
+            };
+            let counts: Vec<Counts> = counts(setting).collect();
+            let tau = |drawn: &[&Counts]| drawn.iter().copied().copied().sum::<Counts>().tau();
+            let of_seed = |report: &Report| {
+                let setting = report.settings.iter().find(same)?;
+                self::counts(setting).sum::<Counts>().tau()
+            };
+            rows.push(Row {
+                variation,
+                tau: tau(&counts.iter().collect::<Vec<_>>()),
+                ci95: bootstrap(&counts, SEED, tau),
+                each: variation.reports.iter().filter_map(of_seed).collect(),
+                difference: (differences.iter())
+                    .find(|found| found.setting == heading)
+                    .cloned(),
+            });
+        }
+        rows.sort_by(|one, other| {
+            let tau = |row: &Row| row.tau.unwrap_or_default();
+            tau(other).total_cmp(&tau(one))
+        });
+        _ = writeln!(text, "\n{heading}");
+        text += &line("", ["τ [95 % CI]", "against the first", "training"]);
+        text.extend(rows.iter().map(shown));
+    }
+    Ok(text)
+}
+
+fn shown(row: &Row) -> String {
+    let difference = match &row.difference {
+        None => "the first".into(),
+        Some(found) => {
+            let [low, high] = found.ci95;
+            let mark = match found.verdict() {
+                PairedVerdict::NotToldApart => "",
+                PairedVerdict::Better => " better",
+                PairedVerdict::Worse => " worse",
+            };
+            format!("{:+.2} [{low:+.2}, {high:+.2}]{mark}", found.difference)
+        }
+    };
+    let tau = with_interval(row.tau, row.ci95);
+    let all = &row.variation.seconds;
+    let seconds = format!("{:.0} s", all.iter().sum::<f64>() / all.len() as f64);
+    let mut text = line(&row.variation.name, [&tau, &difference, &seconds]);
+    if row.each.len() > 1 {
+        let each: Vec<String> = row.each.iter().map(|tau| format!("{tau:.2}")).collect();
+        _ = writeln!(text, "    seeds: {}", each.join(", "));
+    }
+    text
+}
+
+fn line(name: &str, [tau, difference, seconds]: [&str; 3]) -> String {
+    let (before, name) = match name.chars().count() {
+        0..NAMES => (String::new(), name),
+        _ => (format!("{name}\n"), ""),
+    };
+    let line = format!("{before}{name:NAMES$}{tau:19}{difference:30}{seconds}");
+    format!("{}\n", line.trim_end())
+}
+
+/// The first report with the counts of all: what is drawn anew for an interval are conversations, each with all its drafters.
+fn pool(reports: &[Report]) -> Result<Report> {
+    let [first, others @ ..] = reports else {
+        return Err(other("a report", "none"));
+    };
+    let mut pooled = first.clone();
+    for report in others {
+        // Fails where they cannot be compared.
+        paired(first, report)?;
+        for setting in &mut pooled.settings {
+            let same = |found: &&SettingReport| found.heading() == setting.heading();
+            let Some(more) = report.settings.iter().find(same) else {
+                return Err(other(&setting.heading(), "no such setting"));
+            };
+            for dataset in &mut setting.datasets {
+                let same = more.datasets.iter().find(|of| of.name == dataset.name);
+                let counts = same.map_or(&[][..], |same| &same.counts);
+                for (sum, more) in dataset.counts.iter_mut().zip(counts) {
+                    *sum = *sum + *more;
+                }
+            }
+        }
+    }
+    Ok(pooled)
+}
+
+/// Of each conversation.
+fn counts(setting: &SettingReport) -> impl Iterator<Item = Counts> {
+    setting
+        .datasets
+        .iter()
+        .flat_map(|of| of.counts.iter().copied())
+}
+
+fn other(expected: &str, found: &str) -> Error {
+    Error::Setting {
+        key: "sweep",
+        mismatch: Mismatch::new(expected, found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paired::tests::{of, report};
+
+    fn variation(name: &str, passes: &[u64]) -> Variation {
+        let of_seed = |&passes: &u64| report(vec![of(passes), of(2 * passes)], "p", "t");
+        Variation {
+            name: name.into(),
+            seconds: vec![12.4; passes.len()],
+            reports: passes.iter().map(of_seed).collect(),
+        }
+    }
+
+    #[test]
+    fn variations_stand_by_their_tau_against_the_first() {
+        let table = sweep(&[
+            variation("lr=1", &[40, 60]),
+            variation("lr=2", &[40, 40]),
+            variation("a name that has a line of its own", &[60, 60]),
+        ])
+        .unwrap();
+        let expected = "
+T=0, greedy, chain 5
+                              τ [95 % CI]        against the first             training
+lr=2                          2.00 [1.50, 3.00]  +0.40 [+0.30, +0.60] better   12 s
+    seeds: 2.00, 2.00
+lr=1                          1.60 [1.20, 2.40]  the first                     12 s
+    seeds: 2.00, 1.33
+a name that has a line of its own
+                              1.33 [1.00, 2.00]  -0.27 [-0.40, -0.20] worse    12 s
+    seeds: 1.33, 1.33
+";
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn what_was_judged_otherwise_is_refused() {
+        let mut foreign = variation("lr=2", &[40]);
+        foreign.reports.push(report(vec![of(1), of(2)], "p", "u"));
+        let refused = sweep(&[variation("lr=1", &[40]), foreign]).unwrap_err();
+        assert!(refused.to_string().contains("weights of the target"));
+    }
+}

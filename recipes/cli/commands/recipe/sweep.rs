@@ -1,0 +1,222 @@
+//! `spectrain recipe --sweep`: one recipe trained with every combination of some values, and one table of what came of it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result};
+use spectrain_eval::{Variation, sweep};
+
+use crate::cli::arguments::key_value;
+use crate::errors::Misuse;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::run_folder::RunFolder;
+use crate::stages::report;
+
+/// Runs that one command makes, at most.
+const MOST: usize = 1000;
+/// The key whose values are not told apart in the table, but pooled.
+const SEED: &str = "seed";
+
+/// A key and the values that it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Swept {
+    key: String,
+    values: Vec<String>,
+}
+
+impl FromStr for Swept {
+    type Err = String;
+
+    /// Reads `KEY=VALUE,VALUE,…`; commas within brackets, braces and quotes are part of a value.
+    fn from_str(given: &str) -> Result<Self, String> {
+        let given = key_value(given)?;
+        let (key, values) = given.split_once('=').unwrap_or_default();
+        let (mut depth, mut quoted, mut all) = (0, None, vec![String::new()]);
+        for c in values.chars() {
+            match (c, quoted) {
+                ('"' | '\'', None) => quoted = Some(c),
+                (_, Some(quote)) if c == quote => quoted = None,
+                ('[' | '{', None) => depth += 1,
+                (']' | '}', None) => depth -= 1,
+                (',', None) if depth == 0 => {
+                    all.push(String::new());
+                    continue;
+                }
+                _ => {}
+            }
+            all.iter_mut().last().into_iter().for_each(|of| of.push(c));
+        }
+        let values: Vec<String> = all.iter().map(|value| value.trim().to_owned()).collect();
+        if values.iter().any(String::is_empty) {
+            return Err("expected KEY=VALUE,VALUE,… with no value empty".into());
+        }
+        Ok(Self {
+            key: key.trim().to_owned(),
+            values,
+        })
+    }
+}
+
+/// Values of keys, in the order of the keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Combination(Vec<(String, String)>);
+
+impl Combination {
+    fn with(&self, key: &str, value: &str) -> Self {
+        let mut more = self.0.clone();
+        more.push((key.to_owned(), value.to_owned()));
+        Self(more)
+    }
+
+    /// What the table calls it.
+    fn variation(&self) -> String {
+        let others = self.0.iter().filter(|(key, _)| key != SEED);
+        words(others, ", ")
+    }
+
+    /// The name of its run.
+    fn run_name(&self, recipe: &str) -> String {
+        let plain = |c: char| match c {
+            '=' => '-',
+            c if c.is_ascii_alphanumeric() || "-_.".contains(c) => c,
+            _ => '_',
+        };
+        let words = words(self.0.iter(), "-");
+        format!("{recipe}-{}", words.chars().map(plain).collect::<String>())
+    }
+}
+
+impl fmt::Display for Combination {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&words(self.0.iter(), ", "))
+    }
+}
+
+/// Values with the last parts of their keys.
+fn words<'a>(values: impl Iterator<Item = &'a (String, String)>, between: &str) -> String {
+    let parts = values.map(|(key, value)| {
+        let key = key.rsplit('.').next().unwrap_or_default();
+        format!("{key}={value}")
+    });
+    parts.collect::<Vec<_>>().join(between)
+}
+
+/// Every combination, the last key's values the fastest.
+pub(super) fn combinations(swept: &[Swept]) -> Result<Vec<Combination>> {
+    let mut found = vec![Combination::default()];
+    for Swept { key, values } in swept {
+        let with_each = |before: &Combination| -> Vec<Combination> {
+            values.iter().map(|value| before.with(key, value)).collect()
+        };
+        found = found.iter().flat_map(with_each).collect();
+        if found.len() > MOST {
+            return Err(Misuse(format!(
+                "`--sweep`: expected at most {MOST} combinations, found {}",
+                found.len()
+            ))
+            .into());
+        }
+    }
+    Ok(found)
+}
+
+/// The recipe of each combination; `read` reads it with overrides.
+pub(super) fn recipes(
+    combinations: &[Combination],
+    read: &dyn Fn(&[String]) -> Result<ResolvedRecipe>,
+) -> Result<Vec<ResolvedRecipe>> {
+    let base = read(&[])?;
+    let mut recipes: Vec<ResolvedRecipe> = Vec::new();
+    for combination in combinations {
+        let name = ("name".to_owned(), combination.run_name(&base.name));
+        let own = combination.0.iter().chain([&name]);
+        let overrides: Vec<String> = own.map(|(key, value)| format!("{key}={value}")).collect();
+        let recipe = read(&overrides).with_context(|| combination.to_string())?;
+        if recipes.iter().any(|other| other.name == recipe.name) {
+            let message = format!("`--sweep`: two combinations have the run `{}`", recipe.name);
+            return Err(Misuse(message).into());
+        }
+        recipes.push(recipe);
+    }
+    Ok(recipes)
+}
+
+/// τ of every combination, which has the recipe and the run at the same place.
+pub(super) fn table(
+    combinations: &[Combination],
+    recipes: &[ResolvedRecipe],
+    runs: Vec<PathBuf>,
+) -> Result<String> {
+    let mut variations: Vec<Variation> = Vec::new();
+    for ((combination, recipe), run) in combinations.iter().zip(recipes).zip(runs) {
+        let name = combination.variation();
+        let run = RunFolder::unlocked(run);
+        let (seconds, report) = (training_seconds(recipe, &run)?, report::read(&run)?);
+        match variations.iter_mut().find(|known| known.name == name) {
+            Some(known) => {
+                known.seconds.push(seconds);
+                known.reports.push(report);
+            }
+            None => variations.push(Variation {
+                name,
+                seconds: vec![seconds],
+                reports: vec![report],
+            }),
+        }
+    }
+    Ok(sweep(&variations)?)
+}
+
+/// How long the training took.
+fn training_seconds(recipe: &ResolvedRecipe, run: &RunFolder) -> Result<f64> {
+    let mut sum = 0.0;
+    for stage in recipe.training_stages() {
+        let manifest = run.manifest(stage)?;
+        sum += manifest.and_then(|of| of.seconds).unwrap_or_default();
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn swept(given: &str) -> Swept {
+        given.parse().unwrap()
+    }
+
+    #[test]
+    fn commas_within_a_value_do_not_end_it() {
+        let found = swept("drafter.layers=[1, 2],[3] , \"a,b\",{ x = 1, y = [2] }");
+        let values = ["[1, 2]", "[3]", "\"a,b\"", "{ x = 1, y = [2] }"];
+        assert_eq!(
+            (&*found.key, found.values),
+            ("drafter.layers", values.map(String::from).to_vec())
+        );
+        for wrong in ["a=", "a=1,", "a", "=1"] {
+            assert!(wrong.parse::<Swept>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_combination_has_a_run_of_its_own() {
+        let swept = [swept("train.learning_rate=1e-3,2e-3"), swept("seed=0,1")];
+        let all = combinations(&swept).unwrap();
+        let names: Vec<String> = all.iter().map(|of| of.run_name("a")).collect();
+        let expected = [
+            "a-learning_rate-1e-3-seed-0",
+            "a-learning_rate-1e-3-seed-1",
+            "a-learning_rate-2e-3-seed-0",
+            "a-learning_rate-2e-3-seed-1",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(all[2].to_string(), "learning_rate=2e-3, seed=0");
+        assert_eq!(all[2].variation(), "learning_rate=2e-3");
+        let odd = Combination::default().with("x.y", "[1, 2]");
+        assert_eq!(odd.run_name("a"), "a-y-_1__2_");
+        let many = format!("x={}", ["1"; 40].join(","));
+        let many = [self::swept(&many), self::swept(&many)];
+        assert!(combinations(&many).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! `spectrain recipe --sweep`: runs that share what comes before their training, and one table.
+use std::os::unix::fs::MetadataExt as _;
+
+use crate::workspace::{Outcome, Workspace};
+
+const SWEEP: [&str; 4] = [
+    "--sweep",
+    "train.learning_rate=1e-2,1e-5",
+    "--sweep",
+    "seed=0,1",
+];
+const TOKENS: &str = "prepare/train/tokens.json";
+
+fn run_with(workspace: &Workspace, words: &[&str]) -> Outcome {
+    workspace.run(&[&["recipe", "recipe.toml"], words].concat())
+}
+
+fn runs() -> Vec<String> {
+    let each = |rate: &str| [0, 1].map(|seed| format!("runs/run-learning_rate-{rate}-seed-{seed}"));
+    ["1e-2", "1e-5"]
+        .iter()
+        .flat_map(|rate| each(rate))
+        .collect()
+}
+
+#[test]
+fn every_combination_is_trained_and_stands_in_one_table() {
+    let workspace = Workspace::new();
+    let first = run_with(&workspace, &SWEEP).succeeded();
+    let inode = |file: String| workspace.path(file).metadata().unwrap().ino();
+    let prepared: Vec<u64> = runs()
+        .iter()
+        .map(|run| inode(format!("{run}/{TOKENS}")))
+        .collect();
+    assert!(prepared.iter().all(|other| *other == prepared[0]), "linked");
+    for part in [
+        "learning_rate=1e-2 ",
+        "learning_rate=1e-5 ",
+        "the first",
+        "    seeds: ",
+        "T=0, greedy, chain 2",
+    ] {
+        assert!(first.stdout.contains(part), "no `{part}`: {}", first.stdout);
+    }
+    assert!(!first.stdout.contains("seed=0"), "{}", first.stdout);
+    assert!(
+        first.stderr.contains("4 of 4: learning_rate=1e-5, seed=1"),
+        "{}",
+        first.stderr
+    );
+
+    // Whoever adds a value trains that one alone.
+    let more = [
+        "--sweep",
+        "train.learning_rate=1e-2,1e-5,1e-3",
+        "--sweep",
+        "seed=0,1",
+    ];
+    let weights =
+        |run: &String| workspace.bytes(&format!("{run}/export/drafter/model.safetensors"));
+    let before: Vec<Vec<u8>> = runs().iter().map(weights).collect();
+    assert_ne!(before[0], before[1]);
+    let second = run_with(&workspace, &more).succeeded();
+    assert!(
+        second.stdout.contains("learning_rate=1e-3 "),
+        "{}",
+        second.stdout
+    );
+    assert!(
+        second.stderr.contains("train: done before"),
+        "{}",
+        second.stderr
+    );
+    assert!(before == runs().iter().map(weights).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_stage_that_is_another_in_a_combination_is_made_there() {
+    let workspace = Workspace::new();
+    run_with(
+        &workspace,
+        &["--sweep", "data.max_length=64,128", "--stage", "prepare"],
+    )
+    .succeeded();
+    let length =
+        |run: &str| workspace.bytes(&format!("runs/run-max_length-{run}/prepare/manifest.json"));
+    assert_ne!(length("64"), length("128"));
+}
+
+#[test]
+fn what_is_wrong_with_a_combination_is_told_before_any_is_trained() {
+    let workspace = Workspace::new();
+    for (sweep, words) in [
+        ("train.learning_rate=1e-2,-1", "learning_rate=-1"),
+        ("train.learning_rates=1,2", "learning_rates"),
+        (
+            "train.learning_rate=1e-2,1e-2",
+            "two combinations have the run",
+        ),
+        ("train.learning_rate=", "no value empty"),
+    ] {
+        let refused = run_with(&workspace, &["--sweep", sweep]);
+        assert_eq!(refused.code, Some(2), "{refused:#?}");
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    let planned = run_with(&workspace, &["--sweep", "seed=0,1", "--plan"]);
+    assert_eq!(planned.code, Some(2));
+    assert!(!workspace.path("runs").exists());
+}
