@@ -245,13 +245,12 @@ pub fn exp(x: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::device::test_device;
     use burn::tensor::activation::{silu, softmax as of_formula};
 
     use super::*;
 
     fn leaf(values: &[f32]) -> Tensor<2> {
-        let device = test_device().autodiff();
+        let device = Device::flex().autodiff();
         let x = Tensor::<1>::from_floats(values, &device);
         x.reshape([2, values.len() / 2]).require_grad()
     }
@@ -310,7 +309,7 @@ mod tests {
         close(got, expected);
         let scores = gate.reshape([1, 1, 2, 3]);
         let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
-        let mask = Tensor::<1>::from_floats(mask, &test_device()).reshape([1, 1, 2, 3]);
+        let mask = Tensor::<1>::from_floats(mask, &Device::flex()).reshape([1, 1, 2, 3]);
         let (weights, largest) = exponentials(scores.clone(), &mask, None);
         assert_eq!(host_f32(largest.clone()), [-1.5, 40.0]);
         let plain = (scores + mask - largest).exp();
@@ -324,7 +323,7 @@ mod tests {
             .map(|i| ((i * 37 % 101) as f32 - 50.0) / 4.0)
             .collect();
         let tensor = |values: &[f32], shape: [usize; 4]| {
-            Tensor::<1>::from_floats(values, &test_device()).reshape(shape)
+            Tensor::<1>::from_floats(values, &Device::flex()).reshape(shape)
         };
         let scores = tensor(&values, [2, heads, rows, keys]);
         let hides = |i: usize| if i % 7 == 3 { f32::NEG_INFINITY } else { 0.0 };
@@ -337,7 +336,7 @@ mod tests {
         let plain = of_formula(scores.clone(), 3);
         close(flat(softmax(scores.clone(), None)), flat(plain));
         // Nineteen hidden keys before, and four behind.
-        let hidden = |count| Tensor::full([2, heads, rows, count], 3.0, &test_device());
+        let hidden = |count| Tensor::full([2, heads, rows, count], 3.0, &Device::flex());
         let wider = Tensor::cat(vec![hidden(19), scores.clone(), hidden(4)], 3);
         let seen = |key: usize| (19..19 + keys).contains(&key);
         let mask: Vec<f32> = (0..rows * (keys + 23))
@@ -363,7 +362,7 @@ mod tests {
     fn exponentials_have_the_value_and_the_gradient_of_their_formula() {
         let scores = leaf(&[1.0, -2.0, 30.0, 0.5, 7.0, -50.0]);
         let mask = [0.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0];
-        let mask = Tensor::<1>::from_floats(mask, &test_device().autodiff()).reshape([1, 1, 2, 3]);
+        let mask = Tensor::<1>::from_floats(mask, &Device::flex().autodiff()).reshape([1, 1, 2, 3]);
         let (weights, largest) = exponentials(scores.clone().reshape([1, 1, 2, 3]), &mask, None);
         assert_eq!(host_f32(largest.clone()), [1.0, 7.0]);
         let plain = (scores.clone().reshape([1, 1, 2, 3]) + mask - largest).exp();

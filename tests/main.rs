@@ -12,6 +12,7 @@ mod cli;
 mod data_sources;
 mod deer;
 mod deer_parity;
+mod devices;
 mod dflash;
 mod dflash_parity;
 mod dialects_blocks;

@@ -1,4 +1,5 @@
-//! Both ways compute the same: on the CPU, where both run, at sizes that are no multiple of a register or of a block.
+//! Both ways compute the same, the CPU's on the CPU and that of any device on the device of tests, at sizes that are no multiple of a
+//! register or of a block.
 use burn::prelude::*;
 use burn::tensor::{DType, Distribution};
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -18,7 +19,12 @@ const D_MODEL: usize = 24;
 const VOCAB: usize = 517;
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &test_device())
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+}
+
+/// The same on the device of tests.
+fn there<const D: usize>(x: &Tensor<D>) -> Tensor<D> {
+    Tensor::from_data(x.to_data(), (&test_device(), x.dtype()))
 }
 
 fn close<const D: usize>(what: &str, one: Tensor<D>, other: Tensor<D>, tolerance: f32) {
@@ -37,18 +43,15 @@ fn norms_and_clipped_gradients_are_the_same() {
         [("a", 100_003), ("b", 1), ("c", 65_536)].map(named).into()
     };
     let mut one = gradients();
-    let mut other = one.clone();
+    let moved = |(name, gradient): (&String, &Tensor<1>)| (name.clone(), there(gradient));
+    let mut other: NamedGradients = one.iter().map(moved).collect();
     let norm = Cpu.norm(&mut one).unwrap();
-    close(
-        "norm",
-        norm.clone(),
-        Tensors.norm(&mut other).unwrap(),
-        1e-5,
-    );
+    let norm_there = Tensors.norm(&mut other).unwrap();
+    close("norm", norm.clone(), norm_there.clone(), 1e-5);
     // Above the norm nothing is scaled, below it all is.
     for largest in [1e4, 3.0] {
         Cpu.clip(&mut one, norm.clone(), largest);
-        Tensors.clip(&mut other, norm.clone(), largest);
+        Tensors.clip(&mut other, norm_there.clone(), largest);
         for (name, gradient) in &one {
             close(name, gradient.clone(), other[name].clone(), 1e-5);
         }
@@ -61,12 +64,13 @@ fn norms_and_clipped_gradients_are_the_same() {
 #[test]
 fn steps_of_adamw_are_the_same() {
     let len = 70_001;
-    let zeros = || Moments {
-        first: Tensor::zeros([len], &test_device()),
-        second: Tensor::zeros([len], &test_device()),
+    let zeros = |device: &Device| Moments {
+        first: Tensor::zeros([len], device),
+        second: Tensor::zeros([len], device),
     };
     let weights: Tensor<1> = random([len]);
-    let (mut one, mut other) = ((weights.clone(), zeros()), (weights, zeros()));
+    let mut other = (there(&weights), zeros(&test_device()));
+    let mut one = (weights, zeros(&Device::flex()));
     for updates in 1..=3 {
         let step = AdamWStep {
             beta1: 0.9,
@@ -78,8 +82,8 @@ fn steps_of_adamw_are_the_same() {
             shrink: 1.0 - 1e-4,
         };
         let gradient: Tensor<1> = random([len]);
-        one = Cpu.adamw(one.0, one.1, gradient.clone(), &step);
-        other = Tensors.adamw(other.0, other.1, gradient, &step);
+        other = Tensors.adamw(other.0, other.1, there(&gradient), &step);
+        one = Cpu.adamw(one.0, one.1, gradient, &step);
     }
     close("weights", one.0, other.0, 1e-5);
     close("first moment", one.1.first, other.1.first, 1e-5);
@@ -90,23 +94,22 @@ fn steps_of_adamw_are_the_same() {
 fn the_likeliest_tokens_are_the_same() {
     let logits: Tensor<2> = random([37, VOCAB]);
     let found = Cpu.likeliest(&logits, 7);
-    assert_eq!(found, Tensors.likeliest(&logits, 7));
+    assert_eq!(found, Tensors.likeliest(&there(&logits), 7));
     assert_eq!(found.len(), 37 * 7);
 }
 
 #[test]
 fn sums_of_products_are_the_same() {
-    let device = test_device();
     for dtype in [DType::F32, DType::BF16] {
-        let mut one = Cpu.product_sum([D_MODEL, VOCAB], dtype, &device);
-        let mut other = Tensors.product_sum([D_MODEL, VOCAB], dtype, &device);
+        let mut one = Cpu.product_sum([D_MODEL, VOCAB], dtype, &Device::flex());
+        let mut other = Tensors.product_sum([D_MODEL, VOCAB], dtype, &test_device());
         for rows in [POSITIONS, 1] {
             let hidden: Tensor<2> = random([rows, D_MODEL]);
             let gradient: Tensor<2> = random([rows, VOCAB]);
             let (hidden, gradient) = (hidden.cast(dtype), gradient.cast(dtype));
             let back = one.add(hidden.clone(), gradient.clone());
             close("gradient", back, gradient.clone(), 0.0);
-            other.add(hidden, gradient);
+            other.add(there(&hidden), there(&gradient));
         }
         let sum = one.into_tensor();
         assert_eq!(sum.dtype(), DType::F32);
@@ -127,17 +130,17 @@ fn rows() -> Vec<JudgedRow> {
 }
 
 /// Judges `rows` in both ways, in several chunks.
-fn judged_alike(what: &str, judge: Judge, vocab: usize) {
+fn judged_alike(what: &str, [judge, judge_there]: [Judge; 2], vocab: usize) {
     let rows = rows();
     let mut positions: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
     positions.dedup();
     let mut one = Cpu.row_judge(judge, positions.clone(), Statistics::All);
-    let mut other = Tensors.row_judge(judge, positions.clone(), Statistics::All);
+    let mut other = Tensors.row_judge(judge_there, positions.clone(), Statistics::All);
     let mut brief = Cpu.row_judge(judge, positions, Statistics::Loss);
     for rows in rows.chunks(130) {
         let logits: Tensor<2> = random([rows.len(), vocab]);
         let one = one.judge(logits.clone(), rows);
-        let other = other.judge(logits.clone(), rows);
+        let other = other.judge(there(&logits), rows);
         assert!(brief.judge(logits, rows).statistics.is_none(), "{what}");
         close(what, one.distance.value, other.distance.value, 1e-4);
         close(what, one.distance.gradient, other.distance.gradient, 1e-5);
@@ -153,7 +156,7 @@ fn judged_alike(what: &str, judge: Judge, vocab: usize) {
 #[test]
 fn rows_are_judged_alike_by_labels() {
     let labels: Vec<u32> = (0..POSITIONS).map(|at| (at * 7 % VOCAB) as u32).collect();
-    judged_alike("labels", Judge::Labels(&labels), VOCAB);
+    judged_alike("labels", [Judge::Labels(&labels); 2], VOCAB);
 }
 
 #[test]
@@ -162,15 +165,21 @@ fn rows_are_judged_alike_by_the_target() {
     let some = DraftVocabulary::from_counts(&counts, 211, &[]).unwrap();
     for vocabulary in [DraftVocabulary::full(VOCAB), some] {
         let (last, head) = (random([POSITIONS, D_MODEL]), random([D_MODEL, VOCAB]));
-        let mut teacher = Teacher::made_up(last, head, &vocabulary);
-        teacher.find_proposable(0..POSITIONS);
+        let teachers = [
+            Teacher::made_up(there(&last), there(&head), &vocabulary),
+            Teacher::made_up(last, head, &vocabulary),
+        ];
+        let [there, here] = teachers.map(|mut teacher| {
+            teacher.find_proposable(0..POSITIONS);
+            teacher
+        });
         for divergence in [Divergence::Kl, Divergence::SoftCe, Divergence::Tv] {
-            let judge = Judge::Target {
-                teacher: &teacher,
+            let judges = [&here, &there].map(|teacher| Judge::Target {
+                teacher,
                 divergence,
-            };
+            });
             let what = format!("{divergence:?} over {}", vocabulary.len());
-            judged_alike(&what, judge, vocabulary.len());
+            judged_alike(&what, judges, vocabulary.len());
         }
     }
 }
