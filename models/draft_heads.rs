@@ -167,6 +167,7 @@ pub(crate) fn fresh_weights<'a>(
     Untrained {
         random: RandomWeights::new(seed),
         heads: Some("lm_heads."),
+        norm: false,
         target,
         vocabulary,
     }

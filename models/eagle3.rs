@@ -66,10 +66,10 @@ pub struct Eagle3Config {
 pub enum Head {
     /// Drawn at random and trained, as in the paper.
     Own,
-    /// Starts as the target's rows and is trained.
+    /// Starts as the target's rows and is trained, as is the norm before it.
     #[default]
     Copied,
-    /// The target's rows, frozen.
+    /// The target's rows, frozen; the norm before it starts as the target's.
     Shared,
 }
 
@@ -263,6 +263,7 @@ impl Drafter for Eagle3 {
         let mut weights = Untrained {
             random: RandomWeights::new(seed),
             heads: (config.head == Head::Copied).then_some("lm_head."),
+            norm: config.head != Head::Own,
             target,
             vocabulary,
         };

@@ -297,6 +297,7 @@ impl Drafter for PEagle {
         let mut weights = Untrained {
             random: RandomWeights::new(seed),
             heads: (config.head == Head::Copied).then_some("lm_head."),
+            norm: config.head != Head::Own,
             target,
             vocabulary,
         };

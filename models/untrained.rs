@@ -5,19 +5,27 @@ use crate::error::Result;
 use crate::target::TargetParts;
 use crate::weights::{Init, RandomWeights, Weights, host_f32};
 
-/// Random parameters, except for embeddings, and heads that start as the target's.
+/// Random parameters, except for embeddings, and heads and the norm before them that start as the target's.
 pub(crate) struct Untrained<'a> {
     pub(crate) random: RandomWeights,
     /// What the names of such heads start with, if there are any.
     pub(crate) heads: Option<&'static str>,
+    /// Whether the final norm starts as the target's: what a head of the target's rows has been trained on.
+    pub(crate) norm: bool,
     pub(crate) target: &'a TargetParts,
     pub(crate) vocabulary: &'a DraftVocabulary,
 }
 
 impl Weights for Untrained<'_> {
     fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
-        if name == "embed_tokens.weight" {
-            let values = host_f32(self.target.embed_tokens.weight.val());
+        let known = match name {
+            "embed_tokens.weight" => Some(host_f32(self.target.embed_tokens.weight.val())),
+            "norm.weight" if self.norm && self.target.norm.weight.is_initialized() => {
+                Some(host_f32(self.target.norm.weight.val()))
+            }
+            _ => None,
+        };
+        if let Some(values) = known {
             return Ok(NamedTensor::from_f32(name, shape, values));
         }
         if !self.heads.is_some_and(|heads| name.starts_with(heads)) {

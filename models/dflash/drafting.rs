@@ -18,6 +18,7 @@ use crate::language_model::logits;
 use crate::mask::token_ids;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
+use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Weights, host_f32};
 
 /// The settings of a sequence's decoding.
@@ -68,7 +69,13 @@ impl Drafter for DFlash {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = RandomWeights::new(seed);
+        let mut weights = Untrained {
+            random: RandomWeights::new(seed),
+            heads: None,
+            norm: true,
+            target,
+            vocabulary,
+        };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

@@ -14,7 +14,7 @@ pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
 }
 
 /// The commands that serve what the stage left, for a shell: those for each folder behind its name.
-pub(super) fn commands_again(run: &RunFolder) -> Result<String> {
+pub fn commands_again(run: &RunFolder) -> Result<String> {
     let mut text = String::new();
     for part in parts(run)? {
         let folder = run.path().join(part["folder"].as_str().unwrap_or_default());

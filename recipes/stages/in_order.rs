@@ -8,12 +8,10 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use spectrain_checkpoints::state;
 
-use crate::cli::progress::print;
 use crate::runs::places::trained;
 use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
 use crate::stages::context::StageContext;
-use crate::stages::exported::commands_again;
 use crate::stages::inputs::settings;
 use crate::stages::order::selected;
 use crate::stages::parts;
@@ -21,6 +19,15 @@ use crate::stages::stage::Stage;
 
 /// Runs the stages of a recipe that are not done, or of these only the ones named.
 pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
+    run_and_tell(context, only, &mut |_| Ok(()))
+}
+
+/// The same; `done` is called with the name of each stage that was wanted, once it is done.
+pub fn run_and_tell(
+    context: &StageContext,
+    only: &[String],
+    done: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<()> {
     let stages = selected(context.recipe, only)?;
     let is_selected = |stage: &Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let last = stages.iter().rposition(is_selected);
@@ -30,13 +37,10 @@ pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
         if is_selected(stage) {
             run_stage(context, stage)
                 .map_err(goes_on)
-                .with_context(|| format!("stage `{}`", stage.name))?
+                .with_context(|| format!("stage `{}`", stage.name))?;
+            done(stage.name)?;
         } else {
             require_done(context, stage).map_err(goes_on)?
-        }
-        // Whoever runs a recipe again may want just these, and what comes after may take long.
-        if stage.name == "export" && is_selected(stage) {
-            print(commands_again(context.run)?)?;
         }
     }
     Ok(())

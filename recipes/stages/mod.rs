@@ -6,7 +6,7 @@ pub mod borrowed;
 pub mod context;
 pub mod evaluate;
 pub mod export;
-mod exported;
+pub mod exported;
 pub mod features;
 pub mod in_order;
 pub mod inputs;

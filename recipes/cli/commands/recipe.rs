@@ -22,6 +22,7 @@ use crate::runtime::ranks::{Group, Place};
 use crate::stages::array::{ArrayJob, Part};
 use crate::stages::borrowed::borrow;
 use crate::stages::context::StageContext;
+use crate::stages::exported::commands_again;
 use crate::stages::part::check_stages;
 use crate::stages::{in_order, order, part, report};
 
@@ -225,7 +226,13 @@ impl RecipeArguments {
             borrow(&context, other)?;
         }
         let started = Instant::now();
-        in_order::run(&context, &self.stages)?;
+        in_order::run_and_tell(&context, &self.stages, &mut |stage| {
+            // Whoever runs a recipe again may want just these, and what comes after may take long.
+            match stage == "export" && self.sweep.is_empty() {
+                true => print(commands_again(&run)?),
+                false => Ok(()),
+            }
+        })?;
         context.output.say(format!(
             "all stages: {:.0} s",
             started.elapsed().as_secs_f64()
