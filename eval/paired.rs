@@ -70,7 +70,7 @@ impl PairedReport {
     }
 
     /// Of pairs of tokens and passes, the compared report's first. `None` where either has no passes.
-    fn of(setting: String, pairs: &[[Counts; 2]]) -> Option<Self> {
+    pub(crate) fn of(setting: String, pairs: &[[Counts; 2]]) -> Option<Self> {
         let tau = |drawn: &[&[Counts; 2]], report: usize| {
             drawn.iter().map(|pair| pair[report]).sum::<Counts>().tau()
         };
@@ -123,12 +123,9 @@ impl fmt::Display for PairedReport {
 pub fn paired(baseline: &Report, report: &Report) -> Result<Vec<PairedReport>> {
     let mut found = Vec::new();
     for setting in &report.settings {
-        let heading = setting.heading();
-        let is_same =
-            |other: &&SettingReport| other.heading() == heading && other.target == setting.target;
-        if let Some(other) = baseline.settings.iter().find(is_same) {
+        if let Some(other) = baseline.like(setting) {
             let pairs = pairs(baseline, (other, setting))?;
-            found.extend(PairedReport::of(heading, &pairs));
+            found.extend(PairedReport::of(setting.heading(), &pairs));
         }
     }
     if found.is_empty() {
@@ -170,7 +167,7 @@ pub(crate) fn against_free(report: &Report) -> Vec<PairedReport> {
 }
 
 /// Tokens and passes of each conversation in both settings.
-fn pairs(
+pub(crate) fn pairs(
     baseline: &Report,
     (one, other): (&SettingReport, &SettingReport),
 ) -> Result<Vec<[Counts; 2]>> {

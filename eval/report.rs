@@ -397,6 +397,13 @@ impl Report {
         }
     }
 
+    /// The setting that decodes for the same target in the same way, if there is one.
+    pub(crate) fn like(&self, setting: &SettingReport) -> Option<&SettingReport> {
+        let heading = setting.heading();
+        let mut all = self.settings.iter();
+        all.find(|known| known.heading() == heading && known.target == setting.target)
+    }
+
     /// Every target, one or several.
     pub fn all_targets(&self) -> &[TargetReport] {
         if self.targets.is_empty() {

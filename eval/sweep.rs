@@ -7,7 +7,7 @@ use crate::bootstrap::bootstrap;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::interval::with_interval;
-use crate::paired::{PairedReport, PairedVerdict, paired};
+use crate::paired::{PairedReport, PairedVerdict, paired, pairs};
 use crate::report::{Report, SettingReport};
 
 /// Columns of the names of variations that stand before their figures.
@@ -48,40 +48,44 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
     let Some(first) = pooled.first() else {
         return Ok(String::new());
     };
-    let mut differences = vec![Vec::new()];
     for other in &pooled[1..] {
-        differences.push(paired(first, other)?);
+        // Fails where they cannot be compared.
+        paired(first, other)?;
     }
     let mut text = String::new();
     for setting in &first.settings {
-        let heading = setting.heading();
         let mut rows: Vec<Row> = Vec::new();
-        for ((variation, pooled), differences) in variations.iter().zip(&pooled).zip(&differences) {
-            let same = |found: &&SettingReport| found.heading() == heading;
-            let Some(setting) = pooled.settings.iter().find(same) else {
+        for (number, (variation, pooled)) in variations.iter().zip(&pooled).enumerate() {
+            let Some(own) = pooled.like(setting) else {
                 continue;
             };
-            let counts: Vec<Counts> = counts(setting).collect();
+            let difference = match number {
+                0 => None,
+                _ => PairedReport::of(setting.heading(), &pairs(first, (setting, own))?),
+            };
+            let counts: Vec<Counts> = counts(own).collect();
             let tau = |drawn: &[&Counts]| drawn.iter().copied().copied().sum::<Counts>().tau();
             let of_seed = |report: &Report| {
-                let setting = report.settings.iter().find(same)?;
-                self::counts(setting).sum::<Counts>().tau()
+                let own = report.like(setting)?;
+                self::counts(own).sum::<Counts>().tau()
             };
             rows.push(Row {
                 variation,
                 tau: tau(&counts.iter().collect::<Vec<_>>()),
                 ci95: bootstrap(&counts, SEED, tau),
                 each: variation.reports.iter().filter_map(of_seed).collect(),
-                difference: (differences.iter())
-                    .find(|found| found.setting == heading)
-                    .cloned(),
+                difference,
             });
         }
         rows.sort_by(|one, other| {
             let tau = |row: &Row| row.tau.unwrap_or_default();
             tau(other).total_cmp(&tau(one))
         });
-        _ = writeln!(text, "\n{heading}");
+        let target = match &setting.target {
+            Some(_) => format!("{}: ", first.target_of(setting)),
+            None => String::new(),
+        };
+        _ = writeln!(text, "\n{target}{}", setting.heading());
         text += &line("", ["τ [95 % CI]", "against the first", "training"]);
         text.extend(rows.iter().map(shown));
     }
@@ -131,8 +135,7 @@ fn pool(reports: &[Report]) -> Result<Report> {
         // Fails where they cannot be compared.
         paired(first, report)?;
         for setting in &mut pooled.settings {
-            let same = |found: &&SettingReport| found.heading() == setting.heading();
-            let Some(more) = report.settings.iter().find(same) else {
+            let Some(more) = report.like(setting) else {
                 return Err(other(&setting.heading(), "no such setting"));
             };
             for dataset in &mut setting.datasets {

@@ -102,25 +102,33 @@ fn close_tensors(what: &str, found: &[NamedTensor], expected: &[NamedTensor], sh
     }
 }
 
-#[test]
-fn every_recipe_trains_and_decodes_on_a_device_as_on_the_cpu() {
+/// Every recipe with the target in `dtype` on the device of tests, and in f32 on the CPU, beside which its features and its loss may be off
+/// by these shares. `more` compares the rest.
+fn compared(dtype: DType, [features, loss]: [f32; 2], more: impl Fn(&str, &Worked, &Worked)) {
     for trial in trials() {
         let expected = worked(&trial, &Device::flex(), DType::F32);
-        let found = worked(&trial, &test_device(), DType::F32);
+        let found = worked(&trial, &test_device(), dtype);
         let name = trial.name;
         println!("{name}: loss {} and {}", found.loss, expected.loss);
         close(
             &format!("{name}: features"),
             &found.features,
             &expected.features,
-            1e-4,
+            features,
         );
         assert!(
-            (found.loss - expected.loss).abs() < 1e-4 * expected.loss.abs().max(1.0),
+            (found.loss - expected.loss).abs() < f64::from(loss) * expected.loss.abs().max(1.0),
             "{name}: {} {}",
             found.loss,
             expected.loss
         );
+        more(name, &found, &expected);
+    }
+}
+
+#[test]
+fn every_recipe_trains_and_decodes_on_a_device_as_on_the_cpu() {
+    compared(DType::F32, [1e-4, 1e-4], |name, found, expected| {
         close_tensors(
             &format!("{name}: gradients"),
             &found.moments,
@@ -135,34 +143,18 @@ fn every_recipe_trains_and_decodes_on_a_device_as_on_the_cpu() {
             5e-2,
         );
         assert_eq!(found.tokens, expected.tokens, "{name}");
-    }
+    });
 }
 
 #[test]
 fn every_recipe_trains_and_decodes_with_a_target_in_bf16() {
-    for trial in trials() {
-        let expected = worked(&trial, &Device::flex(), DType::F32);
-        let found = worked(&trial, &test_device(), DType::BF16);
-        let name = trial.name;
-        println!("{name}: loss {} and {}", found.loss, expected.loss);
-        close(
-            &format!("{name}: features"),
-            &found.features,
-            &expected.features,
-            5e-2,
-        );
-        assert!(
-            (found.loss - expected.loss).abs() < 2e-2 * expected.loss.abs().max(1.0),
-            "{name}: {} {}",
-            found.loss,
-            expected.loss
-        );
+    compared(DType::BF16, [5e-2, 2e-2], |name, found, expected| {
         assert_eq!(found.tokens.len(), NEW, "{name}");
         for (a, b) in found.moments.iter().zip(&expected.moments) {
             let cosine = cosine(&a.to_f32().unwrap(), &b.to_f32().unwrap());
             assert!(cosine > 0.98, "{name}: gradient of `{}`: {cosine}", a.name);
         }
-    }
+    });
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {

@@ -20,7 +20,7 @@ use crate::teacher::Teacher;
 use crate::vocab_loss::{
     HeadParameter, JudgedRows, LossHead, Wanted, judged_loss, vocab_gradients,
 };
-use crate::weighing::{Divisor, Weighing};
+use crate::weighing::{Divisor, Weighing, reach};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
@@ -287,29 +287,19 @@ impl TrainingTimeTest {
 
 /// Weighs the steps of each position: `w_j = Σ_{m >= j} Π_{i <= m} α_i`, with `α` mixed with certainty. A step that does not
 /// count is reached by none.
-fn by_reach(rows: &mut [JudgedRow], found: &[[f32; 2]], certainty: f32) {
-    let mut start = 0;
-    while start < rows.len() {
-        let position = rows[start].position;
-        // Steps without a gap, from the first one on.
-        let of_position = rows[start..].iter().enumerate();
-        let length = of_position
-            .take_while(|(at, row)| row.position == position && row.step == *at)
-            .count();
-        let mut beyond = 0.0;
-        let reach: Vec<f32> = (found[start..start + length].iter())
-            .scan(1.0, |reach, [alpha, _]| {
-                *reach *= (1.0 - certainty) * alpha + certainty;
-                Some(*reach)
-            })
-            .collect();
-        for (row, reach) in rows[start..start + length].iter_mut().zip(&reach).rev() {
-            beyond += reach;
-            row.weight = beyond;
+fn by_reach(rows: &mut [JudgedRow], mut found: &[[f32; 2]], certainty: f32) {
+    for steps in rows.chunk_by_mut(|one, other| one.position == other.position) {
+        let (here, rest) = found.split_at(steps.len());
+        found = rest;
+        let places = steps.iter().zip(here).enumerate();
+        let kept = places.map(|(at, (row, [alpha, _]))| match row.step == at {
+            true => (1.0 - certainty) * alpha + certainty,
+            false => 0.0,
+        });
+        let weights = reach(&kept.collect::<Vec<_>>());
+        for (row, weight) in steps.iter_mut().zip(weights) {
+            row.weight = weight;
         }
-        let rest = rows[start + length..].iter_mut();
-        let gone = rest.take_while(|row| row.position == position);
-        start += length + gone.map(|row| row.weight = 0.0).count();
     }
 }
 

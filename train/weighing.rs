@@ -55,6 +55,19 @@ impl Divisor {
     }
 }
 
+/// `w_j = Σ_{m >= j} Π_{i <= m} kept_i`: how much is expected to be kept from each place on, where `kept` says how likely each is kept
+/// once all before it are.
+pub(crate) fn reach(kept: &[f32]) -> Vec<f32> {
+    let product = |reach: &mut f32, kept: &f32| {
+        *reach *= kept;
+        Some(*reach)
+    };
+    let reached: Vec<f32> = kept.iter().scan(1.0, product).collect();
+    (0..kept.len())
+        .map(|at| reached[at..].iter().sum())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,9 +8,8 @@ use anyhow::{Context as _, Result};
 use spectrain_checkpoints::atomic::partial_path;
 
 use crate::runs::files::remove_whole;
-use crate::runs::run_folder::{StageState, Wanted, stage_state};
+use crate::runs::run_folder::StageState;
 use crate::stages::context::StageContext;
-use crate::stages::inputs::{effect, settings};
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
@@ -25,12 +24,7 @@ pub fn borrow(context: &StageContext, other: &Path) -> Result<()> {
         if context.run.manifest(stage.name)?.is_some() {
             continue;
         }
-        let wanted = Wanted {
-            settings: &settings(context.recipe, &stage)?,
-            inputs: &context.inputs(&stage)?,
-            effect,
-        };
-        let StageState::Done(_) = stage_state(other, stage.name, wanted)? else {
+        let StageState::Done(_) = context.state_in(other, &stage)? else {
             break;
         };
         let (from, to) = (other.join(stage.name), context.folder(stage.name));

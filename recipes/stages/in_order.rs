@@ -13,7 +13,7 @@ use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
 use crate::stages::context::StageContext;
 use crate::stages::inputs::settings;
-use crate::stages::order::selected;
+use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
 use crate::stages::stage::Stage;
 
@@ -29,7 +29,7 @@ pub fn run_and_tell(
     done: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
     let stages = selected(context.recipe, only)?;
-    let is_selected = |stage: &Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
+    let is_selected = |stage: &Stage| is_selected(stage.name, only);
     let last = stages.iter().rposition(is_selected);
     for stage in &stages[..last.map_or(0, |last| last + 1)] {
         check_interrupted().map_err(|_| Interrupted::Run)?;

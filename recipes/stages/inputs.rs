@@ -1,5 +1,7 @@
 //! What a stage is made from: the part of the recipe that it reads, and the hashes of everything else.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::hash;
@@ -7,7 +9,7 @@ use spectrain_train::Effect;
 
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::places::{EXPORTED, trained};
-use crate::runs::run_folder::{Inputs, StageState, Wanted};
+use crate::runs::run_folder::{Inputs, StageState, Wanted, stage_state};
 use crate::runtime::model_files::text_files;
 use crate::runtime::prompt_sets;
 use crate::stages::context::StageContext;
@@ -118,12 +120,24 @@ impl StageContext<'_> {
 
     /// Whether a stage has to run. Fails if an input is not there.
     pub fn state(&self, stage: &Stage) -> Result<StageState> {
-        let wanted = Wanted {
+        self.compared(stage, |wanted| self.run.stage_state(stage.name, wanted))
+    }
+
+    /// What the run in `other` holds of a stage as this one wants it. That what it left is unchanged is taken for granted.
+    pub(super) fn state_in(&self, other: &Path, stage: &Stage) -> Result<StageState> {
+        self.compared(stage, |wanted| stage_state(other, stage.name, wanted))
+    }
+
+    fn compared(
+        &self,
+        stage: &Stage,
+        compare: impl FnOnce(Wanted) -> Result<StageState>,
+    ) -> Result<StageState> {
+        compare(Wanted {
             settings: &settings(self.recipe, stage)?,
             inputs: &self.inputs(stage)?,
             effect,
-        };
-        self.run.stage_state(stage.name, wanted)
+        })
     }
 }
 

@@ -151,6 +151,11 @@ pub fn of(recipe: &ResolvedRecipe) -> Vec<Stage> {
     wanted.flat_map(each).collect()
 }
 
+/// Whether a stage is wanted where those named in `only` are, or all where none is.
+pub fn is_selected(stage: &str, only: &[String]) -> bool {
+    only.is_empty() || only.iter().any(|name| name == stage)
+}
+
 /// The stages of a recipe, of which there are those named in `only`.
 pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> {
     let stages = of(recipe);

@@ -1,5 +1,6 @@
 //! Weights of slots that depend on how the drafter fares.
 use crate::row::JudgedRow;
+use crate::weighing::reach;
 
 /// Of some positions: the drafter's probability of the right token, and whether its most likely one is that.
 pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
@@ -15,19 +16,15 @@ pub(super) fn preview(rows: &[JudgedRow], found: &[[f32; 2]]) -> Preview {
 /// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
 /// certain.
 pub(super) fn by_reach(rows: &mut [JudgedRow], seen: &Preview, slots: usize, certainty: f32) {
-    for row in rows {
-        let (block, slot) = (row.position / slots, row.position % slots);
+    for of_block in rows.chunk_by_mut(|one, other| one.position / slots == other.position / slots) {
+        let block = of_block[0].position / slots;
         let sure = |slot: usize| {
             let found = seen.get(&(block * slots + slot));
             found.map_or(1.0, |(q, _)| (1.0 - certainty) * q + certainty)
         };
-        let mut reach = 1.0;
-        row.weight = 0.0;
-        for later in 0..slots {
-            reach *= sure(later);
-            if later >= slot {
-                row.weight += reach;
-            }
+        let weights = reach(&(0..slots).map(sure).collect::<Vec<_>>());
+        for row in of_block {
+            row.weight = weights[row.position % slots];
         }
     }
 }

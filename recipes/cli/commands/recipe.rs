@@ -94,7 +94,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     let place = Place::of_environment()?.filter(|_| !arguments.plan && arguments.part.is_none());
     if !arguments.sweep.is_empty() {
         return match place {
-            None => arguments.run_sweep(),
+            None => arguments.run_sweep(&recipe.name),
             Some(_) => Err(Misuse(
                 "`--sweep` trains with one rank, and the environment's `WORLD_SIZE` asks for more"
                     .into(),
@@ -145,7 +145,7 @@ impl RecipeArguments {
     }
 
     /// Trains every combination of the swept values in a run of its own, and prints τ of each.
-    fn run_sweep(&self) -> Result<()> {
+    fn run_sweep(&self, name: &str) -> Result<()> {
         let combinations = sweep::combinations(&self.sweep)?;
         let read = |overrides: &[String]| {
             let recipe = read_file(&self.file, &[&self.overrides, overrides].concat())?;
@@ -153,7 +153,7 @@ impl RecipeArguments {
             Ok(recipe)
         };
         // All are read before any is trained: what is wrong with the last one is told at once.
-        let recipes = sweep::recipes(&combinations, &read)?;
+        let recipes = sweep::recipes(name, &combinations, &read)?;
         let mut runs = Vec::new();
         for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
             tell(format!(
@@ -188,8 +188,7 @@ impl RecipeArguments {
 
     /// Whether there is a report in the end.
     fn evaluates(&self) -> bool {
-        let last = self.stages.is_empty() || self.stages.iter().any(|stage| stage == "evaluate");
-        last && self.part.is_none()
+        order::is_selected("evaluate", &self.stages) && self.part.is_none()
     }
 
     /// Runs the stages, of those of the training on other ranks, too. What an `earlier` run has made alike is taken from there.

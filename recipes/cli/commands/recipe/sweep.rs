@@ -121,15 +121,15 @@ pub(super) fn combinations(swept: &[Swept]) -> Result<Vec<Combination>> {
     Ok(found)
 }
 
-/// The recipe of each combination; `read` reads it with overrides.
+/// The recipe of each combination of values for that of this name; `read` reads it with overrides.
 pub(super) fn recipes(
+    base: &str,
     combinations: &[Combination],
     read: &dyn Fn(&[String]) -> Result<ResolvedRecipe>,
 ) -> Result<Vec<ResolvedRecipe>> {
-    let base = read(&[])?;
     let mut recipes: Vec<ResolvedRecipe> = Vec::new();
     for combination in combinations {
-        let name = ("name".to_owned(), combination.run_name(&base.name));
+        let name = ("name".to_owned(), combination.run_name(base));
         let own = combination.0.iter().chain([&name]);
         let overrides: Vec<String> = own.map(|(key, value)| format!("{key}={value}")).collect();
         let recipe = read(&overrides).with_context(|| combination.to_string())?;
