@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use rand::rngs::StdRng;
 use spectrain_checkpoints::Mismatch;
+use spectrain_models::few_rows::Decoding;
 use spectrain_models::{
     Caches, Capture, Draft, Features, LogitRows, Pass, Proposer, Target, chain,
 };
@@ -217,6 +218,7 @@ impl<'a> Decoder<'a> {
         queued: Queued,
     ) -> Result<Lane<'l>> {
         let clock = Instant::now();
+        let _decoding = Decoding::begin();
         let Queued {
             ticket,
             prompt,
@@ -236,6 +238,7 @@ impl<'a> Decoder<'a> {
     /// One pass of the target for all sequences, none of which is done. Returns the seconds of all together.
     fn step(&self, way: &Way, lanes: &mut [Lane]) -> std::result::Result<Seconds, Failed> {
         let clock = Instant::now();
+        let _decoding = Decoding::begin();
         for lane in &mut *lanes {
             self.check_interrupted().map_err(Failed::of(lane))?;
             lane.draft(way.settings).map_err(Failed::of(lane))?;

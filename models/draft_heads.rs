@@ -14,6 +14,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::bounds;
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
+use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mask::Layout;
@@ -71,7 +72,7 @@ impl OutputLayer {
     /// - output: `[rows, draft_vocab]`, f32
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.clone().cast(hidden.dtype());
-        let logits = hidden.matmul(weight).cast(DType::F32);
+        let logits = product(hidden, weight).cast(DType::F32);
         match &self.bias {
             None => logits,
             Some(bias) => logits + bias.clone().cast(DType::F32).unsqueeze(),

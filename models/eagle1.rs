@@ -13,6 +13,7 @@ use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
 use crate::error::Result;
+use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
@@ -100,7 +101,7 @@ impl Eagle1 {
     fn logits(&self, predicted: Tensor<3>) -> Tensor<2> {
         let predicted: Tensor<2> = predicted.squeeze_dim(0);
         let weight = self.head().cast(predicted.dtype());
-        predicted.matmul(weight).cast(DType::F32)
+        product(predicted, weight).cast(DType::F32)
     }
 }
 

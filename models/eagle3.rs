@@ -15,6 +15,7 @@ use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
+use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
@@ -195,7 +196,7 @@ impl Eagle3 {
     fn logits(&self, outputs: Tensor<3>) -> Tensor<2> {
         let normed: Tensor<2> = self.normed(outputs).squeeze_dim(0);
         let weight = self.head().cast(normed.dtype());
-        normed.matmul(weight).cast(DType::F32)
+        product(normed, weight).cast(DType::F32)
     }
 }
 

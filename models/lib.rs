@@ -21,6 +21,7 @@ pub mod eagle3;
 mod eagle_layer;
 mod error;
 mod experts;
+pub mod few_rows;
 mod frozen;
 pub mod generate;
 pub mod hydra;

@@ -2,6 +2,7 @@ use burn::module::Param;
 use burn::prelude::*;
 
 use crate::error::Result;
+use crate::few_rows::product;
 use crate::weights::{Init, Scope};
 
 /// `x W (+ b)`. The weight is `[d_in, d_out]` in memory and `[d_out, d_in]` in files.
@@ -61,7 +62,7 @@ impl Linear {
         shape[D - 1] = d_out;
         let dtype = x.dtype();
         let flat: Tensor<2> = x.reshape([rows, d_in]);
-        let mut out = flat.clone().matmul(weight.cast(dtype));
+        let mut out = product(flat.clone(), weight.cast(dtype));
         if let Some(lora) = &self.lora {
             out = out + lora.forward(flat);
         }

@@ -19,6 +19,7 @@ use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, fuse, fuse_norms};
 use crate::eagle3::{Eagle3, Eagle3Config, Head};
 use crate::error::{Error, Result};
+use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
@@ -219,7 +220,7 @@ impl PEagle {
         }
         let hidden: Tensor<2> = slots.clone().narrow(1, slot, 1).squeeze_dim(0);
         state.slots = Some(slots);
-        let logits = hidden.clone().matmul(self.head().cast(hidden.dtype()));
+        let logits = product(hidden.clone(), self.head().cast(hidden.dtype()));
         logits.cast(DType::F32).repeat_dim(0, copies)
     }
 }
@@ -376,7 +377,7 @@ impl Drafter for PEagle {
         };
         let logits = |hidden: Tensor<2>| {
             let head = self.head().cast(hidden.dtype());
-            hidden.matmul(head).cast(DType::F32)
+            product(hidden, head).cast(DType::F32)
         };
         masked(text, 1, take, nodes, logits);
     }

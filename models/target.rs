@@ -143,7 +143,8 @@ impl TargetParts {
         let ids = vocabulary.target_ids().into_iter();
         let ids: Vec<i64> = ids.map(i64::from).collect();
         let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &weight.device());
-        weight.select(1, ids)
+        // Rows of it as files have them, one after the other in memory.
+        weight.transpose().select(0, ids).transpose()
     }
 }
 

@@ -224,6 +224,11 @@ impl<'a> Scope<'a> {
         init: Init,
     ) -> Result<Param<Tensor<2>>> {
         let mut tensor = self.take(name, &[d_out, d_in], init)?;
+        if !is_hollow(&tensor) && *self.device == Device::flex() {
+            // Nothing is trained there, and products with few rows read it in the file's order.
+            let weight: Tensor<2> = tensor_from(tensor, self.device);
+            return Ok(Param::from_tensor(weight.transpose()));
+        }
         if !is_hollow(&tensor) {
             tensor.bytes = transpose(&tensor.bytes, d_out, d_in);
         }

@@ -12,6 +12,7 @@ use crate::cache::KvCache;
 use crate::draft_tree::largest;
 use crate::drafter::{Drafter, walk};
 use crate::error::Result;
+use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 use crate::language_model::logits;
@@ -172,7 +173,7 @@ impl Drafter for DFlash {
             let (steps, rows) = known_slots(text, &places, slots, &device);
             let read = read.select(0, rows);
             let head = self.head().cast(read.dtype());
-            take(&steps, read.matmul(head).cast(DType::F32));
+            take(&steps, product(read, head).cast(DType::F32));
         }
     }
 

@@ -87,6 +87,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
 
 /// Reads the command line, runs the command and says how it ended: 0 done, 1 failed, 2 misuse, 130 interrupted.
 pub fn main() -> ExitCode {
+    join_thread_pool();
     // Misuse ends here, with 2.
     let arguments = Arguments::parse();
     let level = match &arguments.command {
@@ -116,6 +117,14 @@ pub fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Makes this thread one of those that share out an operation on the CPU. Else it would wait for another to begin, for each of
+/// the thousands of small operations of a pass.
+fn join_thread_pool() {
+    let pool = rayon::ThreadPoolBuilder::new().use_current_thread();
+    // Fails where there is a pool already, which does the same work, only later.
+    drop(pool.build_global());
 }
 
 /// An error and its causes. Messages that already end in their cause do not have it repeated.
