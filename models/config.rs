@@ -24,7 +24,8 @@ pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Resul
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
     let ignored = ignored_tensors(&config);
     let mut weights = FolderWeights::new(folder, "model.");
-    let target = Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)?;
+    let scope = Scope::root(&mut weights, device, dtype);
+    let target = Transformer::new(&mut scope.frozen(), config)?;
     weights.finish(&ignored)?;
     Ok(target.from_folder(folder.path()))
 }

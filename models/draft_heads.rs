@@ -71,8 +71,7 @@ impl OutputLayer {
     /// - hidden: `[rows, d_model]`
     /// - output: `[rows, draft_vocab]`, f32
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        let weight = self.weight.clone().cast(hidden.dtype());
-        let logits = product(hidden, weight).cast(DType::F32);
+        let logits = product(hidden, self.weight.clone()).cast(DType::F32);
         match &self.bias {
             None => logits,
             Some(bias) => logits + bias.clone().cast(DType::F32).unsqueeze(),

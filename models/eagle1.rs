@@ -100,8 +100,7 @@ impl Eagle1 {
     /// Logits of the tokens that follow predicted features. `[1, rows, d_model]` to `[rows, vocab]`, f32.
     fn logits(&self, predicted: Tensor<3>) -> Tensor<2> {
         let predicted: Tensor<2> = predicted.squeeze_dim(0);
-        let weight = self.head().cast(predicted.dtype());
-        product(predicted, weight).cast(DType::F32)
+        product(predicted, self.head()).cast(DType::F32)
     }
 }
 

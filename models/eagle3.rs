@@ -195,8 +195,7 @@ impl Eagle3 {
     /// `[1, seq, d_model]` to logits over the draft vocabulary, `[seq, draft_vocab]`.
     fn logits(&self, outputs: Tensor<3>) -> Tensor<2> {
         let normed: Tensor<2> = self.normed(outputs).squeeze_dim(0);
-        let weight = self.head().cast(normed.dtype());
-        product(normed, weight).cast(DType::F32)
+        product(normed, self.head()).cast(DType::F32)
     }
 }
 

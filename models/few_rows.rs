@@ -14,7 +14,8 @@ use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::prelude::*;
-use burn::tensor::DType;
+use burn::tensor::{DType, Element, FloatDType, bf16};
+use pulp::bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -29,34 +30,93 @@ const TOGETHER: usize = 6;
 
 /// What a back end computes by itself.
 #[backend_extension(Flex)]
-trait FewRows: Backend {
-    /// `x · weight`
+trait Products: Backend {
+    /// `x · weight` of few rows.
     fn few_rows(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// A weight in bf16 as f32.
+    fn widened(weight: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-impl FewRows for Flex {
+impl Products for Flex {
     fn few_rows(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
-        let columns_in_memory = transposed_in_memory(&weight);
         let x = x.to_contiguous();
-        let (Some(columns), Some(rows)) = (columns_in_memory, x.as_slice::<f32>()) else {
-            return Self::float_matmul(x, weight);
-        };
-        let inner = weight.layout().shape()[0];
-        let (count, width) = (rows.len() / inner, columns.len() / inner);
-        let sums = product_of(rows, columns, inner);
-        FlexTensor::from_data(TensorData::new(sums, [count, width]))
+        let found = x.as_slice::<f32>().and_then(|rows| match weight.dtype() {
+            DType::F32 => Some(with_columns::<f32>(rows, &weight)?),
+            DType::BF16 => Some(with_columns::<bf16>(rows, &weight)?),
+            _ => None,
+        });
+        found.unwrap_or_else(|| Self::float_matmul(x, weight_as_f32(weight)))
+    }
+
+    fn widened(weight: FlexTensor) -> FlexTensor {
+        weight_as_f32(weight)
+    }
+}
+
+/// `x · weight`, where the columns of the weight stand one after the other in memory.
+fn with_columns<E: Stored>(rows: &[f32], weight: &FlexTensor) -> Option<FlexTensor> {
+    let columns = columns_of::<E>(weight)?;
+    let inner = weight.layout().shape()[0];
+    let shape = [rows.len() / inner, columns.len() / inner];
+    let sums = product_of(rows, columns, inner);
+    Some(FlexTensor::from_data(TensorData::new(sums, shape)))
+}
+
+/// A matrix in f32, stored as it was.
+fn weight_as_f32(weight: FlexTensor) -> FlexTensor {
+    if weight.dtype() == DType::F32 {
+        return weight;
+    }
+    let Some(columns) = columns_of::<bf16>(&weight) else {
+        return Flex::float_cast(weight, FloatDType::F32);
+    };
+    let [inner, width] = [weight.layout().shape()[0], weight.layout().shape()[1]];
+    let mut wide = vec![0.0; columns.len()];
+    wide.par_chunks_mut(SMALL)
+        .zip(columns.par_chunks(SMALL))
+        .for_each(|(wide, narrow)| widen(narrow, wide));
+    let wide = FlexTensor::from_data(TensorData::new(wide, [width, inner]));
+    Flex::float_transpose(wide)
+}
+
+/// How an element of a weight is stored.
+trait Stored: Element + Pod + Sync {
+    /// A column as f32: itself, or its elements written to `room`, which is as long.
+    fn as_f32<'a>(column: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn as_f32<'a>(column: &'a [Self], _: &'a mut [f32]) -> &'a [f32] {
+        column
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    fn as_f32<'a>(column: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
+        widen(column, room);
+        room
+    }
+}
+
+/// Every number of bf16 is one of f32, with the same first bits.
+#[inline(always)]
+fn widen(narrow: &[bf16], wide: &mut [f32]) {
+    for (wide, narrow) in wide.iter_mut().zip(narrow) {
+        *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
     }
 }
 
 /// The columns of a matrix one after the other, where they are so in memory.
-fn transposed_in_memory(weight: &FlexTensor) -> Option<&[f32]> {
+fn columns_of<E: Element + Pod>(weight: &FlexTensor) -> Option<&[E]> {
     let layout = weight.layout();
     let [inner, columns] = layout.shape()[..] else {
         return None;
     };
     let is_transposed = layout.strides() == [1, inner as isize] && inner * columns > 0;
     let start = layout.start_offset();
-    is_transposed.then(|| &weight.storage::<f32>()[start..start + inner * columns])
+    is_transposed.then(|| &weight.storage::<E>()[start..start + inner * columns])
 }
 
 thread_local! {
@@ -89,33 +149,34 @@ impl Drop for Decoding {
     }
 }
 
-/// `x · weight`.
+/// `x · weight` in the type of `x`, whatever type the weight is in.
 ///
 /// # Shapes
 /// - x: `[rows, d_in]`
 /// - weight: `[d_in, d_out]`
 /// - output: `[rows, d_out]`
 pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    let is_few = DECODES.get() && (1..=MOST_ROWS).contains(&x.dims()[0]);
-    let is_plain = |tensor: &Tensor<2>| {
-        !tensor.is_autodiff() && tensor.dtype() == DType::F32 && tensor.device() == Device::flex()
-    };
-    if !is_few || !is_plain(&x) || !is_plain(&weight) {
+    let is_here = |tensor: &Tensor<2>| !tensor.is_autodiff() && tensor.device() == Device::flex();
+    if x.dtype() != DType::F32 || !is_here(&x) || !is_here(&weight) {
+        let weight = weight.cast(x.dtype());
         return x.matmul(weight);
     }
-    let product = Dispatch::few_rows(x.into_dispatch(), weight.into_dispatch());
-    Tensor::from_dispatch(product)
+    let weight = weight.into_dispatch();
+    if DECODES.get() && (1..=MOST_ROWS).contains(&x.dims()[0]) {
+        return Tensor::from_dispatch(Dispatch::few_rows(x.into_dispatch(), weight));
+    }
+    x.matmul(Tensor::from_dispatch(Dispatch::widened(weight)))
 }
 
 /// # Shapes
 /// - rows: `[count, inner]`
 /// - columns: `[width, inner]`
 /// - output: `[count, width]`
-fn product_of(rows: &[f32], columns: &[f32], inner: usize) -> Vec<f32> {
+fn product_of<E: Stored>(rows: &[f32], columns: &[E], inner: usize) -> Vec<f32> {
     let (count, width) = (rows.len() / inner, columns.len() / inner);
     let arch = Arch::new();
     let mut sums = vec![0.0; count * width];
-    let of_columns = |(sums, columns): (&mut [f32], &[f32])| {
+    let of_columns = |(sums, columns): (&mut [f32], &[E])| {
         arch.dispatch(Columns {
             rows,
             columns,
@@ -144,75 +205,74 @@ fn product_of(rows: &[f32], columns: &[f32], inner: usize) -> Vec<f32> {
 }
 
 /// All rows with some columns.
-struct Columns<'a> {
+struct Columns<'a, E> {
     /// `[count, inner]`
     rows: &'a [f32],
     /// `[width, inner]`
-    columns: &'a [f32],
+    columns: &'a [E],
     inner: usize,
     /// `[width, count]`
     sums: &'a mut [f32],
 }
 
-impl WithSimd for Columns<'_> {
+impl<E: Stored> WithSimd for Columns<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let count = self.rows.len() / self.inner;
-        for column in 0..self.columns.len() / self.inner {
+        let mut room = vec![0.0; self.inner];
+        let columns = self.columns.chunks_exact(self.inner);
+        for (sums, column) in self.sums.chunks_exact_mut(count).zip(columns) {
+            let column = E::as_f32(column, &mut room);
             for first in (0..count).step_by(TOGETHER) {
+                let rows = &self.rows[first * self.inner..];
+                let sums = &mut sums[first..];
                 match count - first {
-                    1 => self.sum::<S, 1>(simd, first, column),
-                    2 => self.sum::<S, 2>(simd, first, column),
-                    3 => self.sum::<S, 3>(simd, first, column),
-                    4 => self.sum::<S, 4>(simd, first, column),
-                    5 => self.sum::<S, 5>(simd, first, column),
-                    _ => self.sum::<S, TOGETHER>(simd, first, column),
+                    1 => sum::<S, 1>(simd, rows, column, sums),
+                    2 => sum::<S, 2>(simd, rows, column, sums),
+                    3 => sum::<S, 3>(simd, rows, column, sums),
+                    4 => sum::<S, 4>(simd, rows, column, sums),
+                    5 => sum::<S, 5>(simd, rows, column, sums),
+                    _ => sum::<S, TOGETHER>(simd, rows, column, sums),
                 }
             }
         }
     }
 }
 
-impl Columns<'_> {
-    /// The sums of `M` rows from `first` on with a column, each in two halves that do not wait for one another.
-    #[inline(always)]
-    fn sum<S: Simd, const M: usize>(&mut self, simd: S, first: usize, column: usize) {
-        let inner = self.inner;
-        let rows: [_; M] = std::array::from_fn(
-            #[inline(always)]
-            |row| S::as_simd_f32s(&self.rows[(first + row) * inner..][..inner]),
-        );
-        let (weights, rest) = S::as_simd_f32s(&self.columns[column * inner..][..inner]);
-        let steps = weights.len();
-        assert!(rows.iter().all(|(lanes, _)| lanes.len() == steps));
-        let mut sums = [[simd.splat_f32s(0.0); 2]; M];
-        for step in (0..steps - steps % 2).step_by(2) {
-            for (half, weights) in weights[step..step + 2].iter().enumerate() {
-                for (sums, (lanes, _)) in sums.iter_mut().zip(&rows) {
-                    #[expect(
-                        unsafe_code,
-                        reason = "a check of each index costs as much as the sums"
-                    )]
-                    // SAFETY: there are `steps` lanes, as was asserted, and `step + 1 < steps`.
-                    let x = unsafe { *lanes.get_unchecked(step + half) };
-                    sums[half] = simd.mul_add_e_f32s(x, *weights, sums[half]);
-                }
+/// The sums of the first `M` rows with a column, each in two halves that do not wait for one another.
+#[inline(always)]
+fn sum<S: Simd, const M: usize>(simd: S, rows: &[f32], column: &[f32], out: &mut [f32]) {
+    let inner = column.len();
+    let rows: [_; M] = std::array::from_fn(
+        #[inline(always)]
+        |row| S::as_simd_f32s(&rows[row * inner..][..inner]),
+    );
+    let (weights, rest) = S::as_simd_f32s(column);
+    let steps = weights.len();
+    assert!(rows.iter().all(|(lanes, _)| lanes.len() == steps));
+    let mut sums = [[simd.splat_f32s(0.0); 2]; M];
+    for step in (0..steps - steps % 2).step_by(2) {
+        for (half, weights) in weights[step..step + 2].iter().enumerate() {
+            for (sums, (lanes, _)) in sums.iter_mut().zip(&rows) {
+                #[expect(
+                    unsafe_code,
+                    reason = "a check of each index costs as much as the sums"
+                )]
+                // SAFETY: there are `steps` lanes, as was asserted, and `step + 1 < steps`.
+                let x = unsafe { *lanes.get_unchecked(step + half) };
+                sums[half] = simd.mul_add_e_f32s(x, *weights, sums[half]);
             }
         }
-        let count = self.rows.len() / inner;
-        for (row, ([mut sum, other], (lanes, rest_of_row))) in
-            sums.into_iter().zip(rows).enumerate()
-        {
-            if steps % 2 == 1 {
-                sum = simd.mul_add_e_f32s(lanes[steps - 1], weights[steps - 1], sum);
-            }
-            let products = rest_of_row.iter().zip(rest).map(|(x, weight)| x * weight);
-            let rest: f32 = products.sum();
-            self.sums[column * count + first + row] =
-                simd.reduce_sum_f32s(simd.add_f32s(sum, other)) + rest;
+    }
+    for (([mut sum, other], (lanes, rest_of_row)), out) in sums.into_iter().zip(rows).zip(out) {
+        if steps % 2 == 1 {
+            sum = simd.mul_add_e_f32s(lanes[steps - 1], weights[steps - 1], sum);
         }
+        let products = rest_of_row.iter().zip(rest).map(|(x, weight)| x * weight);
+        let rest: f32 = products.sum();
+        *out = simd.reduce_sum_f32s(simd.add_f32s(sum, other)) + rest;
     }
 }
 
@@ -232,18 +292,19 @@ mod tests {
 
     #[test]
     fn products_are_those_of_matrices_and_do_not_depend_on_the_rows_beside() {
+        let _decoding = Decoding::begin();
         for [inner, width] in [[1, 1], [7, 3], [64, 33], [300, 65], [515, 257], [129, 1031]] {
             let weight = matrix([width, inner], 1).transpose();
             for count in [1, 2, 5, 6, 7, 13, 64, 65] {
                 let x = matrix([count, inner], 2);
-                let found = product(x.clone(), weight.clone());
+                let values = host_f32(product(x.clone(), weight.clone()));
                 let expected = host_f32(x.clone().matmul(weight.clone()));
-                let values = host_f32(found.clone());
                 for (found, expected) in values.iter().zip(&expected) {
                     let apart = (found - expected).abs();
                     assert!(apart < 1e-5 * inner as f32, "{found} {expected}");
                 }
                 if count > MOST_ROWS {
+                    assert_eq!(values, expected);
                     continue;
                 }
                 let last = x.narrow(0, count - 1, 1);
@@ -254,7 +315,47 @@ mod tests {
     }
 
     #[test]
+    fn only_a_pass_of_a_decoder_takes_few_rows_here() {
+        let (x, weight) = (matrix([5, 300], 1), matrix([200, 300], 2).transpose());
+        let general = host_f32(x.clone().matmul(weight.clone()));
+        assert_eq!(host_f32(product(x.clone(), weight.clone())), general);
+        let outer = Decoding::begin();
+        let here = host_f32(product(x.clone(), weight.clone()));
+        assert_ne!(here, general, "sums in another order");
+        drop(Decoding::begin());
+        assert_eq!(host_f32(product(x.clone(), weight.clone())), here);
+        drop(outer);
+        assert_eq!(host_f32(product(x, weight)), general);
+    }
+
+    #[test]
+    fn a_weight_in_bf16_gives_the_bits_of_the_same_numbers_in_f32() {
+        for shape in [[200, 300], [33, 515], [1, 1], [1031, 129]] {
+            let narrow = matrix(shape, 1).cast(DType::BF16);
+            let wide = narrow.clone().cast(DType::F32);
+            for count in [1, 6, 65, 300] {
+                let x = matrix([count, shape[1]], 2);
+                let same = || {
+                    let found = product(x.clone(), narrow.clone().transpose());
+                    assert_eq!(found.dtype(), DType::F32);
+                    let expected = product(x.clone(), wide.clone().transpose());
+                    assert_eq!(host_f32(found), host_f32(expected));
+                };
+                same();
+                let _decoding = Decoding::begin();
+                same();
+            }
+        }
+        // Rows one after the other, as models hold them that are trained.
+        let narrow = matrix([300, 200], 1).cast(DType::BF16);
+        let x = matrix([6, 300], 2);
+        let expected = host_f32(x.clone().matmul(narrow.clone().cast(DType::F32)));
+        assert_eq!(host_f32(product(x, narrow)), expected);
+    }
+
+    #[test]
     fn what_is_stored_otherwise_is_left_to_a_general_product() {
+        let _decoding = Decoding::begin();
         let (x, weight) = (matrix([3, 40], 1), matrix([40, 20], 2));
         let expected = host_f32(x.clone().matmul(weight.clone()));
         assert_eq!(host_f32(product(x.clone(), weight.clone())), expected);

@@ -62,7 +62,7 @@ impl Linear {
         shape[D - 1] = d_out;
         let dtype = x.dtype();
         let flat: Tensor<2> = x.reshape([rows, d_in]);
-        let mut out = product(flat.clone(), weight.cast(dtype));
+        let mut out = product(flat.clone(), weight);
         if let Some(lora) = &self.lora {
             out = out + lora.forward(flat);
         }

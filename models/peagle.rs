@@ -220,7 +220,7 @@ impl PEagle {
         }
         let hidden: Tensor<2> = slots.clone().narrow(1, slot, 1).squeeze_dim(0);
         state.slots = Some(slots);
-        let logits = product(hidden.clone(), self.head().cast(hidden.dtype()));
+        let logits = product(hidden.clone(), self.head());
         logits.cast(DType::F32).repeat_dim(0, copies)
     }
 }
@@ -375,10 +375,7 @@ impl Drafter for PEagle {
                 &mut |_, attention, x| attention.forward(x, &rotation, mask.as_ref(), None),
             )
         };
-        let logits = |hidden: Tensor<2>| {
-            let head = self.head().cast(hidden.dtype());
-            product(hidden, head).cast(DType::F32)
-        };
+        let logits = |hidden: Tensor<2>| product(hidden, self.head()).cast(DType::F32);
         masked(text, 1, take, nodes, logits);
     }
 }

@@ -87,7 +87,7 @@ impl Transformer {
         }
         let head = |scope: &mut Scope| {
             Linear::new(
-                &mut scope.child("lm_head"),
+                &mut scope.child("lm_head").shared(),
                 spec.d_model,
                 spec.vocab,
                 Bias::Without,

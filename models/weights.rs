@@ -160,6 +160,8 @@ pub struct Scope<'a> {
     path: String,
     device: &'a Device,
     dtype: DType,
+    /// Whether matrices that are multiplied with stay in bf16.
+    keeps_bf16: bool,
 }
 
 impl<'a> Scope<'a> {
@@ -170,6 +172,24 @@ impl<'a> Scope<'a> {
             path: String::new(),
             device,
             dtype,
+            keeps_bf16: false,
+        }
+    }
+
+    /// The same for a frozen model, whose matrices stay in bf16 where the file has them so and they can be read from it: on
+    /// the CPU, where half of the bytes are half of what decoding waits for, and products are the same bits.
+    pub fn frozen(self) -> Self {
+        Self {
+            keeps_bf16: *self.device == Device::flex(),
+            ..self
+        }
+    }
+
+    /// The same with all parameters in the type that is computed in, as others share them.
+    pub fn shared(self) -> Self {
+        Self {
+            keeps_bf16: false,
+            ..self
         }
     }
 
@@ -180,6 +200,7 @@ impl<'a> Scope<'a> {
             source: self.source,
             device: self.device,
             dtype: self.dtype,
+            keeps_bf16: self.keeps_bf16,
         }
     }
 
@@ -223,7 +244,10 @@ impl<'a> Scope<'a> {
         [d_in, d_out]: [usize; 2],
         init: Init,
     ) -> Result<Param<Tensor<2>>> {
-        let mut tensor = self.take(name, &[d_out, d_in], init)?;
+        let mut tensor = self.stored(name, &[d_out, d_in], init)?;
+        if !(self.keeps_bf16 && tensor.dtype == DType::BF16) {
+            tensor = tensor.cast(self.dtype)?;
+        }
         if !is_hollow(&tensor) && *self.device == Device::flex() {
             // Nothing is trained there, and products with few rows read it in the file's order.
             let weight: Tensor<2> = tensor_from(tensor, self.device);
@@ -262,8 +286,13 @@ impl<'a> Scope<'a> {
     }
 
     fn take(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        Ok(self.stored(name, shape, init)?.cast(self.dtype)?)
+    }
+
+    /// A tensor in the type that the source has.
+    fn stored(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
         let name = format!("{}{name}", self.path);
-        Ok(self.source.tensor(&name, shape, init)?.cast(self.dtype)?)
+        self.source.tensor(&name, shape, init)
     }
 
     fn parameter<const D: usize>(&self, tensor: NamedTensor) -> Param<Tensor<D>> {

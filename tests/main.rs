@@ -43,6 +43,7 @@ mod learning;
 mod links;
 mod memory;
 mod muon_parity;
+mod narrow_targets;
 mod numbers;
 mod object_server;
 mod object_stores;

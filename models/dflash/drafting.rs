@@ -172,8 +172,7 @@ impl Drafter for DFlash {
             let read: Tensor<2> = self.widened(hidden, previous).flatten(0, 1);
             let (steps, rows) = known_slots(text, &places, slots, &device);
             let read = read.select(0, rows);
-            let head = self.head().cast(read.dtype());
-            take(&steps, product(read, head).cast(DType::F32));
+            take(&steps, product(read, self.head()).cast(DType::F32));
         }
     }
 

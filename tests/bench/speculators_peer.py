@@ -1,8 +1,8 @@
 """Trains a drafter with the `speculators` library, to compare what other trainers make of the same tokens.
 
 The model, its loss, its optimizers and the shift of its data are the library's own; the target's states come from
-Transformers, as the library's files would hold them. Each step takes whole conversations of about `--batch-tokens`
-tokens, in `--rows` rows whose losses are averaged (on the CPU the library's attention is dense, so shorter rows cost less),
+Transformers, as the library's files would hold them. Each step takes whole conversations of `--batch-tokens` tokens
+or a few more, in `--rows` rows whose losses are averaged (on the CPU the library's attention is dense, so shorter rows cost less),
 and the learning rate follows the library's linear schedule. The library saves the result.
 
     pip install speculators torch transformers
@@ -58,6 +58,7 @@ def row_of(target, texts, layers, shift):
             hook = target.model.norm.register_forward_pre_hook(lambda _, given: kept.append(given[0]))
             found = target.model(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
             hook.remove()
+            found = [*found[:-1], kept[0]]  # the last is after the final norm, where engines hand it out before
         part = {
             "input_ids": torch.tensor(ids),
             "hidden_states": torch.cat([found[layer][0] for layer in layers], -1),
@@ -100,7 +101,7 @@ def main():
     parser.add_argument("target")
     parser.add_argument("out")
     parser.add_argument("--conversations", required=True)
-    parser.add_argument("--layers", type=int, nargs="+", required=True, help="whose states the drafter reads")
+    parser.add_argument("--layers", type=int, nargs="+", required=True, help="whose states the drafter reads; 1 is what the first layer gives")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=4, help="into which the tokens of a step are packed")
@@ -154,7 +155,7 @@ def main():
         mean = 0.0
         for _ in range(given.rows):
             batch, size = [], 0
-            while size + len(texts[at % len(texts)][0]) <= given.batch_tokens // given.rows:
+            while size < given.batch_tokens // given.rows:
                 batch.append(texts[at % len(texts)])
                 size, at = size + len(batch[-1][0]), at + 1
             row = row_of(target, batch, given.layers, shift_batch if is_eagle else lambda part: part)

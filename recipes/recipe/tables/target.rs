@@ -15,7 +15,7 @@ pub struct TargetTable {
     /// Branch, tag or commit of a hub id. Without it: the hub's main branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Type of the target's weights in memory.
+    /// Type in which the target computes; on the CPU, matrices that its files hold in bf16 stay so in memory, with the same result.
     pub dtype: TargetType,
     /// Addresses of servers that hand out the target's hidden states, such as `["http://localhost:8000"]`; with `features.mode = "served"`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -34,7 +34,7 @@ pub struct TargetTable {
     pub api_key_env: Option<String>,
 }
 
-/// Type of the target's weights in memory.
+/// Type in which the target computes; on the CPU, matrices that its files hold in bf16 stay so in memory, with the same result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetType {
