@@ -25,6 +25,8 @@ const MOST_ROWS: usize = 64;
 const COLUMNS: usize = 32;
 /// Elements of a matrix that are not worth a second thread.
 const SMALL: usize = 1 << 16;
+/// Columns that are widened at a time: what is widened is read again before it leaves the cache.
+const WIDENED: usize = 8;
 /// Rows whose sums are in registers at a time.
 const TOGETHER: usize = 6;
 
@@ -81,31 +83,31 @@ fn weight_as_f32(weight: FlexTensor) -> FlexTensor {
 
 /// How an element of a weight is stored.
 trait Stored: Element + Pod + Sync {
-    /// A column as f32: itself, or its elements written to `room`, which is as long.
-    fn as_f32<'a>(column: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
+    /// Columns as f32: themselves, or their elements written to `room`.
+    fn as_f32<'a>(columns: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32];
 }
 
 impl Stored for f32 {
-    #[inline(always)]
-    fn as_f32<'a>(column: &'a [Self], _: &'a mut [f32]) -> &'a [f32] {
-        column
+    fn as_f32<'a>(columns: &'a [Self], _: &'a mut Vec<f32>) -> &'a [f32] {
+        columns
     }
 }
 
 impl Stored for bf16 {
-    #[inline(always)]
-    fn as_f32<'a>(column: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
-        widen(column, room);
+    fn as_f32<'a>(columns: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32] {
+        room.resize(columns.len(), 0.0);
+        widen(columns, room);
         room
     }
 }
 
 /// Every number of bf16 is one of f32, with the same first bits.
-#[inline(always)]
 fn widen(narrow: &[bf16], wide: &mut [f32]) {
-    for (wide, narrow) in wide.iter_mut().zip(narrow) {
-        *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
-    }
+    Arch::new().dispatch(|| {
+        for (wide, narrow) in wide.iter_mut().zip(narrow) {
+            *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
+        }
+    });
 }
 
 /// The columns of a matrix one after the other, where they are so in memory.
@@ -177,12 +179,16 @@ fn product_of<E: Stored>(rows: &[f32], columns: &[E], inner: usize) -> Vec<f32> 
     let arch = Arch::new();
     let mut sums = vec![0.0; count * width];
     let of_columns = |(sums, columns): (&mut [f32], &[E])| {
-        arch.dispatch(Columns {
-            rows,
-            columns,
-            inner,
-            sums,
-        });
+        let mut room = Vec::new();
+        let columns = columns.chunks(WIDENED * inner);
+        for (sums, columns) in sums.chunks_mut(WIDENED * count).zip(columns) {
+            arch.dispatch(Columns {
+                rows,
+                columns: E::as_f32(columns, &mut room),
+                inner,
+                sums,
+            });
+        }
     };
     let at_once = if columns.len() < SMALL {
         width
@@ -205,29 +211,28 @@ fn product_of<E: Stored>(rows: &[f32], columns: &[E], inner: usize) -> Vec<f32> 
 }
 
 /// All rows with some columns.
-struct Columns<'a, E> {
+struct Columns<'a> {
     /// `[count, inner]`
     rows: &'a [f32],
     /// `[width, inner]`
-    columns: &'a [E],
+    columns: &'a [f32],
     inner: usize,
     /// `[width, count]`
     sums: &'a mut [f32],
 }
 
-impl<E: Stored> WithSimd for Columns<'_, E> {
+impl WithSimd for Columns<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let count = self.rows.len() / self.inner;
-        let mut room = vec![0.0; self.inner];
-        let columns = self.columns.chunks_exact(self.inner);
-        for (sums, column) in self.sums.chunks_exact_mut(count).zip(columns) {
-            let column = E::as_f32(column, &mut room);
+        let Self { inner, rows, .. } = self;
+        let count = rows.len() / inner;
+        for number in 0..self.columns.len() / inner {
+            let column = &self.columns[number * inner..][..inner];
             for first in (0..count).step_by(TOGETHER) {
-                let rows = &self.rows[first * self.inner..];
-                let sums = &mut sums[first..];
+                let rows = &rows[first * inner..];
+                let sums = &mut self.sums[number * count + first..];
                 match count - first {
                     1 => sum::<S, 1>(simd, rows, column, sums),
                     2 => sum::<S, 2>(simd, rows, column, sums),
