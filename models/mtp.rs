@@ -4,7 +4,6 @@
 use burn::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_checkpoints::{Mismatch, ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
@@ -12,7 +11,7 @@ use crate::attention::{Attention, AttentionConfig};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
@@ -25,26 +24,12 @@ use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
-use crate::weights::{FolderWeights, Init, RandomWeights, Scope, Weights};
+use crate::weights::{RandomWeights, Scope, Weights};
 
-/// The `[drafter]` table of an MTP recipe. Every key may be left out.
+/// The `[drafter]` table of an MTP recipe, which has no keys: engines give the layer the target's sizes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct MtpConfig {
-    /// What the decoder layer starts as, unless training starts from a folder.
-    pub layer: LayerStart,
-}
-
-/// What a decoder layer starts as.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LayerStart {
-    /// Drawn at random.
-    #[default]
-    Random,
-    /// The target's last layer.
-    Last,
-}
+pub struct MtpConfig {}
 
 /// The MTP drafter. Its fields carry the names of the checkpoint, which has those of `layer` beside them.
 #[derive(Module, Debug)]
@@ -100,7 +85,7 @@ impl Drafter for Mtp {
     /// # Panics
     /// The vocabulary is not the target's: the head is.
     fn new(
-        _: &MtpConfig,
+        config: &MtpConfig,
         target: &TargetParts,
         vocabulary: &DraftVocabulary,
         weights: &mut dyn Weights,
@@ -122,8 +107,7 @@ impl Drafter for Mtp {
             input_proj: Linear::new(&mut root.child("input_proj"), 2 * d, d, Bias::Without)?,
             layer: DecoderLayer::new(&mut root.child("layer"), &layer(spec))?,
             final_layernorm: norm(&mut root, "final_layernorm")?,
-            // What the layer started as is in no folder.
-            frozen: Frozen::new(MtpConfig::default(), target, vocabulary),
+            frozen: Frozen::new(config.clone(), target, vocabulary),
         })
     }
 
@@ -134,22 +118,12 @@ impl Drafter for Mtp {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut rest = Untrained {
+        let mut weights = Untrained {
             random: RandomWeights::new(seed),
             heads: None,
             norm: true,
             target,
             vocabulary,
-        };
-        if config.layer == LayerStart::Random {
-            return Self::new(config, target, vocabulary, &mut rest, device);
-        }
-        let folder = ModelFolder::open(of_target(target)?)?;
-        let mut weights = LastLayer {
-            layer: target.spec.layers - 1,
-            stored: FolderWeights::new(&folder, "model."),
-            folder: &folder,
-            rest,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
@@ -253,46 +227,5 @@ fn layer(target: &TargetSpec) -> DecoderLayerConfig {
         mlp_bias: Bias::Without,
         experts: None,
         norm_epsilon: target.norm_epsilon,
-    }
-}
-
-/// The folder of a target that has a last layer to start from.
-fn of_target(target: &TargetParts) -> Result<&std::path::Path> {
-    let refused = |expected, found| Error::Drafter {
-        key: "layer",
-        mismatch: Mismatch::new(expected, found),
-    };
-    if target.spec.experts_of(target.spec.layers - 1).is_some() {
-        let expected = "`random` where the target's last layer has experts";
-        return Err(refused(expected, "`last`"));
-    }
-    let folder = target.folder.as_deref();
-    folder.ok_or_else(|| refused("a target that was loaded from a folder", "one that was not"))
-}
-
-/// The target's last layer, with biases of 0 where it has none, and what is not of the layer from elsewhere.
-struct LastLayer<'a> {
-    layer: usize,
-    folder: &'a ModelFolder,
-    stored: FolderWeights<'a>,
-    rest: Untrained<'a>,
-}
-
-impl Weights for LastLayer<'_> {
-    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
-        let Some(rest) = name.strip_prefix("layer.") else {
-            return self.rest.tensor(name, shape, init);
-        };
-        let stored = format!("layers.{}.{rest}", self.layer);
-        let is_there = self.folder.info(&format!("model.{stored}")).is_ok();
-        if rest.ends_with(".bias") && !is_there {
-            let zeros = vec![0.0; shape.iter().product()];
-            return Ok(NamedTensor::from_f32(name, shape, zeros));
-        }
-        let tensor = self.stored.tensor(&stored, shape, init)?;
-        Ok(NamedTensor {
-            name: name.to_owned(),
-            ..tensor
-        })
     }
 }
