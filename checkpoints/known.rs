@@ -11,10 +11,12 @@ use crate::language_model::{LANGUAGE_MODEL, PARD};
 use crate::masked_language_model::DEER;
 use crate::medusa::MEDUSA;
 use crate::mismatch::Mismatch;
+use crate::mtp::MTP;
 use crate::peagle::{self, PEAGLE};
 use crate::speculators::{self, MODEL_TYPE};
 
-/// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors.
+/// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors, and an MTP layer stands in
+/// the folder of a language model.
 const DIALECTS: &[&Dialect] = &[
     &EAGLE3,
     &eagle3::SPECULATORS,
@@ -27,6 +29,7 @@ const DIALECTS: &[&Dialect] = &[
     &dflash::speculators::SPECULATORS,
     &dflash::transformers::TRANSFORMERS,
     &DEER,
+    &MTP,
     &PARD,
     &LANGUAGE_MODEL,
 ];
@@ -34,10 +37,10 @@ const DIALECTS: &[&Dialect] = &[
 /// Names of drafters that other libraries have and this program has not, as their classes or the keys of their layouts
 /// have them, in lower case.
 const OTHERS: [(&str, &str); 4] = [
-    ("mtp", "MTP"),
-    ("xpress", "XPress"),
-    ("domino", "Domino"),
-    ("mlpspeculator", "MLP speculator"),
+    ("mtp", "MTP drafters of this layout"),
+    ("xpress", "XPress drafters"),
+    ("domino", "Domino drafters"),
+    ("mlpspeculator", "MLP speculator drafters"),
 ];
 
 /// The dialect of a drafter's folder.
@@ -67,7 +70,7 @@ fn refuse_others(folder: &ModelFolder) -> Result<()> {
         let lower = name.to_lowercase();
         let other = OTHERS.iter().find(|(sign, _)| lower.contains(sign));
         if let Some((_, kind)) = other {
-            let remark = format!("; {kind} drafters are not supported");
+            let remark = format!("; {kind} are not supported");
             return Err(unknown(folder, key, &remark));
         }
     }

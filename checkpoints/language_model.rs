@@ -36,10 +36,11 @@ pub const PARD: Dialect = Dialect {
 };
 
 /// The decoders that this program computes: `model_type`, and the name under `architectures`.
-pub const ARCHITECTURES: [(&str, &str); 5] = [
+pub const ARCHITECTURES: [(&str, &str); 6] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral", "MistralForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
+    ("mimo", "MiMoForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("qwen3_moe", "Qwen3MoeForCausalLM"),
 ];

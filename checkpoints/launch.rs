@@ -128,6 +128,22 @@ pub(crate) fn vllm(dir: &Path, method: &'static str, target: &str, draft_tokens:
     vllm_command(method, target, &speculative)
 }
 
+/// The same for a target whose configuration is changed for it.
+pub(crate) fn vllm_overriding(
+    dir: &Path,
+    method: &'static str,
+    (target, overrides): (&str, &Value),
+    draft_tokens: usize,
+) -> Launch {
+    let launch = vllm(dir, method, target, draft_tokens);
+    let text = format!(
+        "{} --hf-overrides {}",
+        launch.text,
+        quote(&overrides.to_string())
+    );
+    Launch { text, ..launch }
+}
+
 /// The same for a drafter that drafts in one pass.
 pub(crate) fn vllm_parallel(
     dir: &Path,

@@ -24,6 +24,7 @@ pub mod launch;
 pub mod masked_language_model;
 pub mod medusa;
 mod mismatch;
+pub mod mtp;
 pub mod names;
 pub mod peagle;
 mod printable;

@@ -6,59 +6,22 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::draft_heads::DraftHeads;
-use crate::drafter::Drafter;
 use crate::known_text::{DraftStep, KnownText, TakeLogits};
 use crate::linear::Linear;
-use crate::mask::{Layout, Mask, token_ids};
-use crate::rope::Rotation;
+use crate::mask::{Layout, token_ids};
 use crate::steps::Steps;
-use crate::target::Features;
 use crate::unrolled::UnrolledCache;
+use crate::unrolls::Unrolls;
 
 /// Logits that are in memory at a time.
 const CHUNK: usize = 1 << 23;
 
-/// A drafter whose next step reads its own hidden states, computed for all places of packed rows at once
-/// (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
-pub(crate) trait Unrolls: Drafter {
-    /// What step 0 reads beside embeddings. `[batch, seq, d_model]`
-    fn begin(&self, features: &Features) -> Tensor<3>;
-
-    /// The next step over packed rows: `unrolled_step` of the model.
-    fn output(
-        &self,
-        embedded: Tensor<3>,
-        hidden: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
-    ) -> Tensor<3>;
-
-    /// What the step behind it reads in place of `hidden`. `[batch, seq, d_model]` to the same.
-    fn next(&self, output: Tensor<3>) -> Tensor<3> {
-        output
-    }
-
-    /// What the head makes of it. `[1, rows, d_model]` to `[rows, draft_vocab]`, f32.
-    fn read(&self, output: Tensor<3>) -> Tensor<2>;
-
-    /// How many positions back a query sees, the own one counted; none for all.
-    fn sees_back(&self) -> Option<usize> {
-        None
-    }
-}
-
-/// See [`Drafter::along`]: step by step, each for all places at once.
+/// See [`Drafter::along`](crate::drafter::Drafter::along): step by step, each for all places at once.
 pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut TakeLogits) {
     let features = text.features(0, text.rows());
     let device = features.last.device();
     let layout = text.layout(&device);
-    let inputs = Steps::new(
-        drafter.target(),
-        text.row(&device),
-        layout,
-        drafter.sees_back(),
-    );
+    let inputs = Steps::new(drafter, text.row(&device), layout);
     let mut cache = UnrolledCache::default();
     let mut hidden = drafter.begin(&features);
     for step in 0..text.depth {
@@ -79,7 +42,7 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
     }
 }
 
-/// See [`Drafter::along`], for a drafter with a head for each step.
+/// See [`Drafter::along`](crate::drafter::Drafter::along), for a drafter with a head for each step.
 pub(crate) fn heads<D: DraftHeads>(drafter: &D, text: &KnownText, take: &mut TakeLogits) {
     let last = text.features(0, text.rows()).last;
     let device = last.device();
@@ -99,7 +62,7 @@ pub(crate) fn heads<D: DraftHeads>(drafter: &D, text: &KnownText, take: &mut Tak
     }
 }
 
-/// See [`Drafter::along`], for a drafter whose steps depend on the tokens before and on nothing else: what its head reads
+/// See [`Drafter::along`](crate::drafter::Drafter::along), for a drafter whose steps depend on the tokens before and on nothing else: what its head reads
 /// behind every token.
 ///
 /// # Shapes
@@ -171,7 +134,7 @@ impl Branches {
     }
 }
 
-/// See [`Drafter::along`], for a drafter whose later steps are masks that see the text before them and the masks of their own
+/// See [`Drafter::along`](crate::drafter::Drafter::along), for a drafter whose later steps are masks that see the text before them and the masks of their own
 /// draft: what its head reads at the nodes, `[1, nodes, d_model]`, of which the first is the token at `from`.
 pub(crate) fn masked(
     text: &KnownText,

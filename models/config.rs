@@ -4,6 +4,7 @@ use std::path::Path;
 use burn::prelude::*;
 use serde_json::{Value, json};
 use spectrain_checkpoints::language_model::{ARCHITECTURES, model_types};
+use spectrain_checkpoints::mtp;
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
 
@@ -22,7 +23,8 @@ use crate::weights::{FolderWeights, Scope};
 /// The architecture is not supported, or a tensor is missing, mis-shaped or unknown; the message names it.
 pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Result<Transformer> {
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
-    let ignored = ignored_tensors(&config);
+    let mut ignored = ignored_tensors(&config);
+    ignored.extend(mtp::beside_target(folder));
     let mut weights = FolderWeights::new(folder, "model.");
     let scope = Scope::root(&mut weights, device, dtype);
     let target = Transformer::new(&mut scope.frozen(), config)?;
@@ -97,6 +99,8 @@ impl TransformerConfig {
         if activation.is_some_and(|name| name != "silu") {
             return Err(keys.problem("hidden_act", "`silu`"));
         }
+        // MiMo is Qwen2 with a layer beside it.
+        let kind = if kind == "mimo" { "qwen2" } else { kind };
         let attention_bias = keys.flag("attention_bias", false)?;
         let mut spec = spec(&keys)?;
         if kind == routing::KIND {

@@ -151,7 +151,8 @@ impl DecoderLayer {
         })
     }
 
-    fn around(
+    /// The layer with attention by `attend`, which is given what attention reads. `[batch, seq, d_model]` to the same.
+    pub(crate) fn around(
         &self,
         x: Tensor<3>,
         attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,

@@ -1,19 +1,17 @@
 //! EAGLE-1: one decoder layer that continues the target's last hidden states, read by the target's own head
 //! (<https://arxiv.org/abs/2401.15077>). HASS (<https://arxiv.org/abs/2408.15766>) trains the same module.
 use burn::prelude::*;
-use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{Unrolls, unrolled};
+use crate::along::unrolled;
 use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
 use crate::error::Result;
-use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
@@ -22,6 +20,7 @@ use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
+use crate::unrolls::Unrolls;
 use crate::weights::{RandomWeights, Scope, Weights};
 
 /// The `[drafter]` table of an EAGLE-1 recipe. Every key may be left out.
@@ -49,31 +48,6 @@ pub struct Eagle1 {
 }
 
 impl Eagle1 {
-    /// Step `cache.len()` of the drafter unrolled over whole packed rows: the features that follow.
-    ///
-    /// # Shapes
-    /// - embedded: `[batch, seq, d_model]`, of the token after each feature
-    /// - features: `[batch, seq, d_model]`, true ones at step 0, predicted ones after
-    /// - mask: `[batch, 1, seq, seq]`
-    /// - output: `[batch, seq, d_model]`
-    pub fn unrolled_step(
-        &self,
-        embedded: Tensor<3>,
-        features: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
-    ) -> Tensor<3> {
-        self.layer(embedded, features, |attention, x| {
-            attention.output(cache.attend(attention.project(x, rotation), mask))
-        })
-    }
-
-    /// The target's head, frozen, `[d_model, vocab]`.
-    pub fn head(&self) -> Tensor<2> {
-        self.frozen.head(None, &self.fc.weight.device())
-    }
-
     fn layer(
         &self,
         embedded: Tensor<3>,
@@ -95,12 +69,6 @@ impl Eagle1 {
         self.layer(embedded, features, |attention, x| {
             attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
         })
-    }
-
-    /// Logits of the tokens that follow predicted features. `[1, rows, d_model]` to `[rows, vocab]`, f32.
-    fn logits(&self, predicted: Tensor<3>) -> Tensor<2> {
-        let predicted: Tensor<2> = predicted.squeeze_dim(0);
-        product(predicted, self.head()).cast(DType::F32)
     }
 }
 
@@ -181,7 +149,7 @@ impl Drafter for Eagle1 {
     }
 
     fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.logits(state.root())
+        self.read(state.root())
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
@@ -189,7 +157,7 @@ impl Drafter for Eagle1 {
         let predicted = state.draft(tree, nodes, |features, pass| {
             self.decode(&tokens, features, pass)
         });
-        self.logits(predicted)
+        self.read(predicted)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -206,19 +174,23 @@ impl Unrolls for Eagle1 {
         features.last.clone()
     }
 
+    /// The features that follow: true ones are read at step 0, predicted ones after.
     fn output(
         &self,
         embedded: Tensor<3>,
-        hidden: Tensor<3>,
+        features: Tensor<3>,
         rotation: &Rotation,
         mask: &Mask,
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
-        self.unrolled_step(embedded, hidden, rotation, mask, cache)
+        self.layer(embedded, features, |attention, x| {
+            attention.output(cache.attend(attention.project(x, rotation), mask))
+        })
     }
 
-    fn read(&self, output: Tensor<3>) -> Tensor<2> {
-        self.logits(output)
+    /// The target's, frozen.
+    fn head(&self) -> Tensor<2> {
+        self.frozen.head(None, &self.fc.weight.device())
     }
 }
 

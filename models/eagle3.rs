@@ -2,20 +2,18 @@
 //! EAGLE-3.1 as options.
 use burn::module::ParamId;
 use burn::prelude::*;
-use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::{Unrolls, unrolled};
+use crate::along::unrolled;
 use crate::attention::Attention;
 use crate::bounds;
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
-use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
@@ -25,6 +23,7 @@ use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
+use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
 
@@ -118,54 +117,8 @@ impl Eagle3 {
         fuse(&self.fc, self.input_norm.as_ref(), &self.fc_norm, captured)
     }
 
-    /// Step `cache.len()` of the unrolled drafter, over whole packed rows.
-    ///
-    /// # Shapes
-    /// - embedded: `[batch, seq, d_model]`, of the token after each hidden state
-    /// - hidden: `[batch, seq, d_model]`, fused features at step 0, [`Self::feedback`] after
-    /// - mask: `[batch, 1, seq, seq]`, what this step sees of the keys of step 0
-    /// - output: `[batch, seq, d_model]`, before the final norm
-    pub fn unrolled_step(
-        &self,
-        embedded: Tensor<3>,
-        hidden: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
-    ) -> Tensor<3> {
-        self.layer(embedded, hidden, |attention, x| {
-            let projected = attention.project(x, rotation);
-            attention.output(cache.attend_within(projected, mask, self.window()))
-        })
-    }
-
-    /// What the next step reads in place of fused features. `[batch, seq, d_model]` to the same.
-    pub fn feedback(&self, output: Tensor<3>) -> Tensor<3> {
-        if self.frozen.config.norm_output {
-            self.norm.forward(output)
-        } else {
-            output
-        }
-    }
-
-    /// The final norm; the head reads this. `[batch, seq, d_model]` to the same.
-    pub fn normed(&self, output: Tensor<3>) -> Tensor<3> {
-        self.norm.forward(output)
-    }
-
-    /// The head's weight, `[d_model, draft_vocab]`; it takes gradients unless it is the target's.
-    pub fn head(&self) -> Tensor<2> {
-        self.frozen
-            .head(self.lm_head.as_ref(), &self.fc.weight.device())
-    }
-
-    /// The parameter that holds the head, unless the target's is shared.
-    pub fn head_parameter(&self) -> Option<ParamId> {
-        self.lm_head.as_ref().map(|head| head.weight.id)
-    }
-
     /// How many positions back the layer sees, the own one counted; none for all.
-    pub fn window(&self) -> Option<usize> {
+    fn window(&self) -> Option<usize> {
         let window = self.frozen.config.window;
         (window > 0).then_some(window)
     }
@@ -190,12 +143,6 @@ impl Eagle3 {
         self.layer(embedded, hidden, |attention, x| {
             attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
         })
-    }
-
-    /// `[1, seq, d_model]` to logits over the draft vocabulary, `[seq, draft_vocab]`.
-    fn logits(&self, outputs: Tensor<3>) -> Tensor<2> {
-        let normed: Tensor<2> = self.normed(outputs).squeeze_dim(0);
-        product(normed, self.head()).cast(DType::F32)
     }
 }
 
@@ -297,15 +244,15 @@ impl Drafter for Eagle3 {
     }
 
     fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.logits(state.root())
+        self.read(state.root())
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
         let outputs = state.draft(tree, nodes, |outputs, pass| {
-            self.decode(&tokens, self.feedback(outputs), pass)
+            self.decode(&tokens, self.next(outputs), pass)
         });
-        self.logits(outputs)
+        self.read(outputs)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -322,6 +269,11 @@ impl Unrolls for Eagle3 {
         self.fuse(features.captured.clone())
     }
 
+    fn begins_with_parameters(&self) -> bool {
+        true
+    }
+
+    /// Before the final norm.
     fn output(
         &self,
         embedded: Tensor<3>,
@@ -330,19 +282,35 @@ impl Unrolls for Eagle3 {
         mask: &Mask,
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
-        self.unrolled_step(embedded, hidden, rotation, mask, cache)
+        self.layer(embedded, hidden, |attention, x| {
+            let projected = attention.project(x, rotation);
+            attention.output(cache.attend_within(projected, mask, self.window()))
+        })
     }
 
     fn next(&self, output: Tensor<3>) -> Tensor<3> {
-        self.feedback(output)
+        if self.frozen.config.norm_output {
+            self.norm.forward(output)
+        } else {
+            output
+        }
+    }
+
+    fn normed(&self, output: Tensor<3>) -> Tensor<3> {
+        self.norm.forward(output)
+    }
+
+    fn head(&self) -> Tensor<2> {
+        self.frozen
+            .head(self.lm_head.as_ref(), &self.fc.weight.device())
+    }
+
+    fn head_parameter(&self) -> Option<ParamId> {
+        self.lm_head.as_ref().map(|head| head.weight.id)
     }
 
     fn sees_back(&self) -> Option<usize> {
         self.window()
-    }
-
-    fn read(&self, output: Tensor<3>) -> Tensor<2> {
-        self.logits(output)
     }
 }
 

@@ -35,6 +35,7 @@ mod lora;
 pub mod mask;
 pub mod masked_language_model;
 pub mod medusa;
+pub mod mtp;
 mod norm;
 pub mod pard;
 mod parts;
@@ -52,6 +53,7 @@ mod training_free;
 mod transformer;
 mod tree;
 pub mod unrolled;
+pub mod unrolls;
 mod untrained;
 pub mod weights;
 

@@ -5,6 +5,7 @@ use burn::tensor::DType;
 use crate::mask::{Layout, Mask, shift_left};
 use crate::rope::Rotation;
 use crate::target::TargetParts;
+use crate::unrolls::Unrolls;
 
 /// What a drafter unrolled over packed rows reads at each step beside hidden states: at step `j`, index `t` reads the
 /// token `x_{t+1+j}`.
@@ -16,25 +17,24 @@ pub struct Steps<'a> {
     mask: Mask,
     /// How many positions back a query sees, the own one counted.
     window: Option<usize>,
+    /// Whether the first position of a text reads zeros.
+    starts_blank: bool,
 }
 
 impl<'a> Steps<'a> {
-    /// Of rows of tokens.
+    /// What `drafter` reads of rows of tokens.
     ///
     /// # Shapes
     /// - tokens: `[batch, seq]`
-    pub fn new(
-        target: &'a TargetParts,
-        tokens: Tensor<2, Int>,
-        layout: Layout,
-        window: Option<usize>,
-    ) -> Self {
+    pub fn new(drafter: &'a impl Unrolls, tokens: Tensor<2, Int>, layout: Layout) -> Self {
+        let window = drafter.sees_back();
         Self {
-            target,
+            target: drafter.target(),
             tokens,
             mask: layout.mask(window),
             layout,
             window,
+            starts_blank: drafter.starts_blank(),
         }
     }
 
@@ -48,7 +48,7 @@ impl<'a> Steps<'a> {
                 positions: self.layout.positions.clone().without_autodiff(),
             },
             mask: self.mask.without_autodiff(),
-            window: self.window,
+            ..*self
         }
     }
 
@@ -69,11 +69,24 @@ impl<'a> Steps<'a> {
     /// The embedded tokens of a step, `[batch, seq, d_model]`, and where they stand.
     pub fn inputs(&self, step: usize, dtype: DType) -> (Tensor<3>, Rotation) {
         let tokens = shift_left(self.tokens.clone(), 1 + step);
-        let embedded = self.target.embed(tokens, &self.device()).cast(dtype);
+        let mut embedded = self.target.embed(tokens, &self.device()).cast(dtype);
+        if self.starts_blank && step == 0 {
+            embedded = blank_at_start(embedded, self.layout.positions.clone());
+        }
         let rope = self.target.spec.rotary(&self.device());
         (
             embedded,
             rope.at(self.layout.positions.clone() + step as i64),
         )
     }
+}
+
+/// Embeddings with zeros at position 0.
+///
+/// # Shapes
+/// - embedded, output: `[batch, seq, d_model]`
+/// - positions: `[batch, seq]`
+pub(crate) fn blank_at_start(embedded: Tensor<3>, positions: Tensor<2, Int>) -> Tensor<3> {
+    let kept = positions.greater_elem(0).float().cast(embedded.dtype());
+    embedded * kept.unsqueeze_dim(2)
 }

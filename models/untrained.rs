@@ -20,7 +20,9 @@ impl Weights for Untrained<'_> {
     fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
         let known = match name {
             "embed_tokens.weight" => Some(host_f32(self.target.embed_tokens.weight.val())),
-            "norm.weight" if self.norm && self.target.norm.weight.is_initialized() => {
+            "norm.weight" | "final_layernorm.weight"
+                if self.norm && self.target.norm.weight.is_initialized() =>
+            {
                 Some(host_f32(self.target.norm.weight.val()))
             }
             _ => None,

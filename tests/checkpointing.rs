@@ -20,7 +20,8 @@ fn gradients_are_the_same_with_and_without_checkpointing() {
     let samples = tiny::samples(folder.path(), &tiny::random_samples(3), 2);
     let batch = tiny::batch(&mut tiny::live(samples, &target, capture));
     let gradients = |graph: Device| {
-        let objective = TrainingTimeTest::new(&TrainingTimeTestConfig::default()).unwrap();
+        let objective = TrainingTimeTestConfig::default();
+        let objective = <TrainingTimeTest as Objective<Eagle3>>::new(&objective).unwrap();
         let vocabulary = DraftVocabulary::full(tiny::VOCAB);
         let drafter: Eagle3 = tiny::drafter(&config, &target, &vocabulary, &graph);
         let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());

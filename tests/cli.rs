@@ -57,6 +57,7 @@ const RECIPES: &str = "\
 eagle3       one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)
 peagle       EAGLE-3's inputs with more layers, which draft all tokens in one pass (P-EAGLE)
 eagle1       one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)
+mtp          the target's own layer of multi-token prediction, or a new one, unrolled in training (MTP, FastMTP)
 medusa       a head for each draft depth over the target's last hidden state (Medusa-1)
 hydra        heads that also read the tokens drafted before (Hydra, Hydra++)
 dflash       a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)

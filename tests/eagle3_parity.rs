@@ -2,6 +2,7 @@
 use burn::module::Module as _;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::unrolls::Unrolls as _;
 use spectrain_models::weights::host_f32;
 use spectrain_train::{
     Divergence, MaskAlign, Objective, OutOfVocab, Reduction, TrainingTimeTest,
@@ -31,7 +32,7 @@ fn parity_of_one(name: &str, drafter: &Eagle3Config, objective: &TrainingTimeTes
         &["embed_tokens.", "fc_norm"]
     };
     let model: Eagle3 = case.drafter(drafter, &vocabulary, not);
-    let objective = TrainingTimeTest::new(objective).unwrap();
+    let objective = <TrainingTimeTest as Objective<Eagle3>>::new(objective).unwrap();
 
     let plain = model.valid();
     for (step, normed) in objective

@@ -3,13 +3,17 @@ use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
 use spectrain::families::shipped::Shipped;
+use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::device::test_device;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::medusa::Medusa;
+use spectrain_models::mtp::{Mtp, MtpConfig};
+use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Features, Linear, RandomWeights, RmsNorm, Scope, SoftCap, TargetParts, TargetSpec, forced,
+    Caches, Drafter as _, Features, Linear, LogitRows, Pass, RandomWeights, RmsNorm, Scope,
+    SoftCap, Target as _, TargetParts, TargetSpec, chain, forced, load_target,
 };
 
 use crate::golden::{Golden, assert_close, path, tensors};
@@ -23,7 +27,7 @@ type Tensors = std::collections::BTreeMap<String, Golden>;
 /// What drafters take of their target, which is stored beside the logits.
 fn parts(golden: &Tensors, d_head: usize, device: &Device) -> TargetParts {
     let mut random = RandomWeights::new(0);
-    let mut scope = Scope::root(&mut random, device, spectrain_checkpoints::DType::F32);
+    let mut scope = Scope::root(&mut random, device, DType::F32);
     let head: Tensor<2> = golden["lm_head.weight"].float(device);
     TargetParts {
         spec: TargetSpec {
@@ -93,16 +97,26 @@ fn agrees<D: Shipped>(
     }
 }
 
-/// The logits of a draft behind some prompts, with the states that vLLM had of the target.
+/// The same with the states that vLLM had of a target of which the golden file has the parts.
 fn agrees_with_vllm<D: Shipped>(kind: &str) {
-    let device = test_device();
     let golden = tensors(&format!("engines/{kind}.safetensors"));
     // vLLM's attention on the CPU has no narrower heads.
-    let parts = parts(&golden, 32, &device);
-    let drafter = D::open(&path(&format!("engines/{kind}")), None, &parts, &device).unwrap();
+    drafts_as_vllm::<D>(kind, &parts(&golden, 32, &test_device()));
+}
+
+/// The tokens of a prompt and the one behind it.
+fn prompt(golden: &Tensors, case: usize) -> Vec<u32> {
+    let tokens = golden[&format!("tokens.{case}")].f32();
+    tokens.iter().map(|&id| id as u32).collect()
+}
+
+/// The logits of a draft behind some prompts, with the states that vLLM had of the target.
+fn drafts_as_vllm<D: Shipped>(kind: &str, parts: &TargetParts) {
+    let device = test_device();
+    let golden = tensors(&format!("engines/{kind}.safetensors"));
+    let drafter = D::open(&path(&format!("engines/{kind}")), None, parts, &device).unwrap();
     for case in 0..3 {
-        let tokens = golden[&format!("tokens.{case}")].f32();
-        let tokens: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
+        let tokens = prompt(&golden, case);
         let last: Tensor<2> = golden[&format!("features.{case}")].float(&device);
         let last = last.unsqueeze::<3>();
         let features = Features {
@@ -159,4 +173,32 @@ fn an_exported_dflash_drafter_has_the_logits_of_transformers() {
         let at = (known - 1) * logits.shape[1] + step;
         logits.f32()[at * VOCAB..(at + 1) * VOCAB].to_vec()
     });
+}
+
+#[test]
+fn a_mimo_checkpoint_and_its_own_mtp_layer_have_the_states_and_the_logits_of_vllm() {
+    let device = test_device();
+    let golden = tensors("engines/mtp.safetensors");
+    let folder = ModelFolder::open(path("engines/mtp")).unwrap();
+    let target = load_target(&folder, &device, DType::F32).unwrap();
+    drafts_as_vllm::<Mtp>("mtp", &target.parts());
+    let capture = Mtp::capture(&MtpConfig::default(), target.spec()).unwrap();
+    for case in 0..3 {
+        let tokens = prompt(&golden, case);
+        let (_, tokens) = tokens.split_last().unwrap();
+        let mut caches = Caches::new(target.spec().layers, tokens.len());
+        let pass = Pass {
+            tokens,
+            parents: &chain(tokens.len()),
+            logits: LogitRows::Last,
+        };
+        let states = target.decode(pass, &mut caches, &capture).features.captured;
+        let expected = golden[&format!("features.{case}")].f32();
+        assert_close(
+            &format!("states of prompt {case}"),
+            &host_f32(states),
+            &expected,
+            1e-4,
+        );
+    }
 }

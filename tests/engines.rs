@@ -26,6 +26,9 @@ pub const NEW: usize = 40;
 pub const LENGTH: usize = 4;
 const PROMPTS: usize = 6;
 
+/// Where the recipe of [`TARGET`] leaves it.
+const FIRST: &str = "runs/eagle3/synthetic/target";
+
 /// Tokens that the target knows.
 const VOCAB: u64 = 400;
 
@@ -130,12 +133,16 @@ pub enum Last {
 /// Tokens that this program decodes. Its drafts get shorter where the output ends, so it goes further than the engine.
 const FURTHER: usize = NEW + LENGTH + 1;
 
-/// What this program decodes.
+/// What this program decodes with a drafter of the first target.
 pub fn ours(workspace: &Workspace, drafter: &str, last: Last) -> Decoded {
+    ours_for(workspace, FIRST, drafter, last)
+}
+
+fn ours_for(workspace: &Workspace, target: &str, drafter: &str, last: Last) -> Decoded {
     let words = [
         "evaluate",
         "--target",
-        "runs/eagle3/synthetic/target",
+        target,
         "--drafter",
         drafter,
         "--prompts",
@@ -238,7 +245,7 @@ fn ours_without_first(
     drafter: &str,
     last: Last,
 ) -> Decoded {
-    let target = workspace.path("runs/eagle3/synthetic/target");
+    let target = workspace.path(FIRST);
     let drafter = workspace.path(drafter);
     let pair = Pair::open(&target, &drafter, &test_device(), DType::F32).unwrap();
     let mut proposer = WithoutFirst {
@@ -338,8 +345,9 @@ pub fn trained(kinds: &[(&str, &str, &str)]) -> (Workspace, Vec<Vec<u64>>) {
     (workspace, prompts)
 }
 
-/// A drafter's folder, what its job has besides, and how its engine ends.
+/// A target's folder and a drafter's, what its job has besides, and how its engine ends.
 struct Job {
+    target: &'static str,
     drafter: &'static str,
     job: Value,
     last: Last,
@@ -353,6 +361,7 @@ struct Job {
 impl Job {
     fn new(drafter: &'static str, job: Value, last: Last) -> Self {
         Self {
+            target: FIRST,
             drafter,
             job,
             last,
@@ -370,7 +379,7 @@ fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pai
         if pair.without_first {
             ours_without_first(trained, pair.drafter, pair.last)
         } else {
-            ours(workspace, pair.drafter, pair.last)
+            ours_for(workspace, pair.target, pair.drafter, pair.last)
         }
     };
     let ours: Vec<Decoded> = pairs.iter().map(here).collect();
@@ -380,10 +389,10 @@ fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pai
             .chain(ours.iter().flat_map(|ours| &ours.tokens))
     };
     let unused = (0..VOCAB).find(|token| !texts().any(|tokens| tokens.contains(token)));
-    let job = |drafter: Value, more: &Value| {
+    let job = |target: &str, drafter: Value, more: &Value| {
         let mut job = json!({
             "unused": unused.unwrap(),
-            "target": workspace.path("runs/eagle3/synthetic/target"),
+            "target": workspace.path(target),
             "drafter": drafter,
             "length": LENGTH,
             "max_new": NEW,
@@ -394,9 +403,10 @@ fn agrees(python: &Path, runner: &str, trained: &(Workspace, Vec<Vec<u64>>), pai
         }
         job
     };
-    let mut jobs = vec![job(Value::Null, &json!({}))];
+    let mut jobs = vec![job(pairs[0].target, Value::Null, &json!({}))];
     for (pair, ours) in pairs.iter().zip(&ours) {
-        let mut of_pair = job(json!(workspace.path(pair.drafter)), &pair.job);
+        let drafter = json!(workspace.path(pair.drafter));
+        let mut of_pair = job(pair.target, drafter, &pair.job);
         if pair.early {
             let with_first =
                 |(prompt, new): (&Vec<u64>, &Vec<u64>)| [&prompt[..], &new[..1]].concat();
@@ -493,6 +503,46 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
         Job::new("dflash-hf", dflash, Last::Cut),
     ];
     agrees(&python, "transformers_runner", &trained, &pairs);
+}
+
+/// Of the architecture that goes with MTP layers: a language model of biases and without norms of heads, which has learned
+/// from the first target.
+const SECOND: (&str, &str, &str) = (
+    "distillspec",
+    "second",
+    "[drafter]\nmodel = \"drawn\"\n\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
+);
+
+#[test]
+fn vllm_accepts_what_this_program_accepts_of_an_mtp_layer() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let trained = trained(&[]);
+    let workspace = &trained.0;
+    workspace.write_qwen2("drawn", |spec| {
+        spec.layers = 2;
+        (spec.d_model, spec.d_ff, spec.vocab) = (64, 128, VOCAB as usize);
+        (spec.heads, spec.kv_heads, spec.d_head) = (2, 1, 32);
+    });
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let [from, to] = [FIRST, "drawn"].map(|folder| workspace.path(folder).join(name));
+        std::fs::copy(from, to).unwrap();
+    }
+    let (kind, name, more) = SECOND;
+    workspace.write("other.toml", recipe(kind, name, more));
+    workspace.run(&["recipe", "other.toml"]).succeeded();
+    let target = "runs/second/export/drafter";
+    let of_second = recipe("mtp", "mtp", "[objective]\ndraft_steps = 4\n");
+    workspace.write("other.toml", of_second.replace(FIRST, target));
+    workspace.run(&["recipe", "other.toml"]).succeeded();
+    let overrides = json!({"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1});
+    let job = json!({"speculative": {"method": "mtp"}, "overrides": overrides});
+    let pair = Job {
+        target,
+        ..Job::new("runs/mtp/export/drafter", job, Last::Whole)
+    };
+    agrees(&python, "vllm_runner", &trained, &[pair]);
 }
 
 /// Parts of the block drafters that llama.cpp runs besides; DFlash 2 with so few candidates that it has room for their scores.

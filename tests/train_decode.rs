@@ -4,6 +4,7 @@ use burn::prelude::*;
 use spectrain_models::device::test_device;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::unrolls::Unrolls as _;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Capture, Drafter, Features, Target as _, Tree, forced};
 use spectrain_train::{
@@ -79,7 +80,7 @@ fn eagle3(config: Eagle3Config) {
             draft_steps: STEPS,
             ..Default::default()
         };
-        let objective = TrainingTimeTest::new(&objective).unwrap();
+        let objective = <TrainingTimeTest as Objective<Eagle3>>::new(&objective).unwrap();
         read_by(&drafter.head(), objective.unroll(drafter, batch))
     });
 }

@@ -234,7 +234,10 @@ fn drafters_of_other_kinds_are_refused_by_name() {
     let device = test_device();
     let target = target(&device);
     for (name, part) in [
-        ("speculators-mtp", "MTP drafters are not supported"),
+        (
+            "speculators-mtp",
+            "MTP drafters of this layout are not supported",
+        ),
         ("speculators-xpress", "XPress drafters are not supported"),
         ("specforge-domino", "Domino drafters are not supported"),
         ("modelopt-domino", "`dflash_config.projector_type`"),

@@ -11,7 +11,7 @@ use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_models::device::test_device;
 use spectrain_models::weights::export;
 use spectrain_models::{
-    RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig, load_target,
+    Bias, RandomWeights, Scope, TargetSpec, Transformer, TransformerConfig, load_target,
 };
 
 use crate::tiny;
@@ -237,13 +237,27 @@ impl Workspace {
 
     /// A target of changed sizes, with weights drawn from `seed`.
     pub fn write_target_of(&self, name: &str, seed: u64, change: impl FnOnce(&mut TargetSpec)) {
-        let mut config = TransformerConfig {
-            spec: TargetSpec {
-                vocab: VOCAB,
-                ..tiny::config().spec
-            },
+        self.write_model(name, seed, tiny::config(), change);
+    }
+
+    /// A model of Qwen2's architecture of changed sizes, with drawn weights.
+    pub fn write_qwen2(&self, name: &str, change: impl FnOnce(&mut TargetSpec)) {
+        let config = TransformerConfig {
+            qkv_bias: Bias::With,
+            head_norm: false,
             ..tiny::config()
         };
+        self.write_model(name, 7, config, change);
+    }
+
+    fn write_model(
+        &self,
+        name: &str,
+        seed: u64,
+        mut config: TransformerConfig,
+        change: impl FnOnce(&mut TargetSpec),
+    ) {
+        config.spec.vocab = VOCAB;
         change(&mut config.spec);
         config.windows = vec![None; config.spec.layers];
         let mut random = RandomWeights::new(seed);

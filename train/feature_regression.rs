@@ -15,6 +15,7 @@ use spectrain_models::bounds;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
+use spectrain_models::unrolls::Unrolls as _;
 
 use crate::batch::{Batch, Rows};
 use crate::divergence::Divergence;
@@ -170,12 +171,7 @@ impl FeatureRegression {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(
-            drafter.target(),
-            batch.tokens.clone(),
-            batch.layout.clone(),
-            None,
-        );
+        let steps = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
         let mut cache = UnrolledCache::default();
         let mut features = batch.features().last.clone(); // [batch, seq, d_model]
         if let Some(seed) = batch.seed {
@@ -186,7 +182,7 @@ impl FeatureRegression {
         for pass in 0..self.config.passes {
             let (embedded, rotation) = steps.inputs(pass, features.dtype());
             let mask = steps.mask(0);
-            let output = drafter.unrolled_step(embedded, features, &rotation, &mask, &mut cache);
+            let output = drafter.output(embedded, features, &rotation, &mask, &mut cache);
             predicted.push(output.clone().reshape([rows * seq, d_model]));
             features = if self.config.detach {
                 output.detach()

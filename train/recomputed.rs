@@ -5,10 +5,10 @@
 //! of the steps before it, which enter as leaves of a graph of their own. What arrives at the leaves is handed on. The last
 //! steps are kept, since they would be computed again at once.
 use burn::prelude::*;
-use spectrain_models::Drafter;
-use spectrain_models::eagle3::Eagle3;
+use spectrain_models::Features;
 use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
+use spectrain_models::unrolls::Unrolls;
 use spectrain_models::weights::lift;
 
 use crate::batch::Batch;
@@ -22,8 +22,8 @@ pub(crate) const KEPT: usize = 2;
 /// The inputs of every step, in no graph, and what its backward pass needs.
 pub(crate) struct Unrolled<'a> {
     inputs: Steps<'a>,
-    /// The layers of the target that it starts from, `[batch, seq, captured * d_model]`.
-    captured: Tensor<3>,
+    /// What it starts from.
+    features: Features,
     /// `[batch, seq, d_model]`, one for each step.
     hidden: Vec<Tensor<3>>,
     cache: UnrolledCache,
@@ -46,7 +46,7 @@ struct Step {
 impl Step {
     /// Runs the step that follows those with the keys and values `earlier`.
     fn new(
-        drafter: &Eagle3,
+        drafter: &impl Unrolls,
         inputs: &Steps,
         hidden: &Tensor<3>,
         earlier: &[(Tensor<4>, Tensor<4>)],
@@ -73,24 +73,26 @@ type OfKeyAndValue = Option<(Tensor<4>, Tensor<4>)>;
 impl<'a> Unrolled<'a> {
     /// Runs `drafter`, whose parameters are in a graph, over `batch`. Also returns what the head reads at each step,
     /// `[batch * seq, d_model]`, in no graph.
-    pub(crate) fn new(drafter: &'a Eagle3, batch: &Batch, steps: usize) -> (Self, Vec<Tensor<2>>) {
+    pub(crate) fn new(
+        drafter: &'a impl Unrolls,
+        batch: &Batch,
+        steps: usize,
+    ) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
-        let inputs = Steps::new(
-            drafter.target(),
-            batch.tokens.clone(),
-            batch.layout.clone(),
-            drafter.window(),
-        );
+        let inputs = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
         let plain_inputs = inputs.without_autodiff();
         let mut unrolled = Self {
             inputs,
-            captured: batch.features().captured.clone(),
+            features: batch.features().clone(),
             hidden: Vec::with_capacity(steps),
             cache: UnrolledCache::default(),
             kept: Vec::with_capacity(KEPT),
         };
         let mut by_head = Vec::with_capacity(steps);
-        let mut hidden = plain.fuse(unrolled.captured.clone().without_autodiff());
+        let mut hidden = plain.begin(&Features {
+            captured: unrolled.features.captured.clone().without_autodiff(),
+            last: unrolled.features.last.clone().without_autodiff(),
+        });
         for step in 0..steps {
             unrolled.hidden.push(hidden.clone());
             let output = if step + KEPT < steps {
@@ -106,13 +108,13 @@ impl<'a> Unrolled<'a> {
                 output
             };
             by_head.push(positions(plain.normed(output.clone())));
-            hidden = plain.feedback(output);
+            hidden = plain.next(output);
         }
         (unrolled, by_head)
     }
 
     /// The gradients of all parameters below the head, from those of what the head reads.
-    pub(crate) fn backward(mut self, drafter: &Eagle3, by_head: Vec<Tensor<2>>) -> Gradients {
+    pub(crate) fn backward(mut self, drafter: &impl Unrolls, by_head: Vec<Tensor<2>>) -> Gradients {
         let mut gradients = Gradients::default();
         let mut of_caches: Vec<OfKeyAndValue> = vec![None; self.hidden.len()];
         let mut of_next: Option<Tensor<3>> = None;
@@ -125,7 +127,7 @@ impl<'a> Unrolled<'a> {
             self.hidden.truncate(number);
             let mut surrogate = dot(positions(drafter.normed(step.output.clone())), by_head);
             if let Some(gradient) = of_next.take() {
-                surrogate = surrogate + dot(drafter.feedback(step.output), gradient);
+                surrogate = surrogate + dot(drafter.next(step.output), gradient);
             }
             if let Some((to_key, to_value)) = of_caches[number].take() {
                 let (key, value) = step.own;
@@ -146,9 +148,9 @@ impl<'a> Unrolled<'a> {
             }
             gradients.add(drafter, Some(graph), Vec::new());
         }
-        if let Some(gradient) = of_next {
-            let fused = drafter.fuse(self.captured);
-            gradients.add(drafter, Some(dot(fused, gradient).backward()), Vec::new());
+        if let Some(gradient) = of_next.filter(|_| drafter.begins_with_parameters()) {
+            let begun = drafter.begin(&self.features);
+            gradients.add(drafter, Some(dot(begun, gradient).backward()), Vec::new());
         }
         gradients
     }
@@ -156,14 +158,14 @@ impl<'a> Unrolled<'a> {
 
 /// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
 pub(crate) fn run(
-    drafter: &Eagle3,
+    drafter: &impl Unrolls,
     steps: &Steps,
     step: usize,
     hidden: Tensor<3>,
     cache: &mut UnrolledCache,
 ) -> Tensor<3> {
     let (embedded, rotation) = steps.inputs(step, hidden.dtype());
-    drafter.unrolled_step(embedded, hidden, &rotation, &steps.mask(step), cache)
+    drafter.output(embedded, hidden, &rotation, &steps.mask(step), cache)
 }
 
 /// `[batch, seq, d_model]` to `[batch * seq, d_model]`.

@@ -1,13 +1,13 @@
 //! Training-time test: the drafter is unrolled on its own hidden states, as it will be when it drafts
-//! (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
+//! (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2; FastMTP, <https://arxiv.org/abs/2509.18362>, the same for the
+//! layer of multi-token prediction).
 use burn::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
-use spectrain_models::eagle3::Eagle3;
 use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
+use spectrain_models::unrolls::Unrolls;
 
 use crate::batch::{Batch, Rows};
 use crate::divergence::Divergence;
@@ -23,7 +23,7 @@ use crate::vocab_loss::{
 use crate::weighing::{Divisor, Weighing, reach};
 use crate::workload::{WorkRows, Workload};
 
-/// The `[objective]` table of an EAGLE-3 recipe. Every key may be left out.
+/// The `[objective]` table of an EAGLE-3 or MTP recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingTimeTestConfig {
@@ -124,7 +124,7 @@ pub struct TrainingTimeTest {
     config: TrainingTimeTestConfig,
 }
 
-impl Objective<Eagle3> for TrainingTimeTest {
+impl<D: Unrolls> Objective<D> for TrainingTimeTest {
     type Config = TrainingTimeTestConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
@@ -168,7 +168,7 @@ impl Objective<Eagle3> for TrainingTimeTest {
 
     /// # Panics
     /// The batch has no features.
-    fn loss(&self, drafter: &Eagle3, batch: &Batch, statistics: Statistics) -> Loss {
+    fn loss(&self, drafter: &D, batch: &Batch, statistics: Statistics) -> Loss {
         let last = batch.features().last.clone().without_autodiff();
         let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
         let (rows, missed) = self.rows(&batch.rows, &mut teacher);
@@ -219,20 +219,15 @@ impl TrainingTimeTest {
     ///
     /// # Panics
     /// The batch has no features.
-    pub fn unroll(&self, drafter: &Eagle3, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(
-            drafter.target(),
-            batch.tokens.clone(),
-            batch.layout.clone(),
-            drafter.window(),
-        );
+    pub fn unroll(&self, drafter: &impl Unrolls, batch: &Batch) -> Vec<Tensor<2>> {
+        let steps = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
         let mut cache = UnrolledCache::default();
-        let mut hidden = drafter.fuse(batch.features().captured.clone()); // [batch, seq, d_model]
+        let mut hidden = drafter.begin(batch.features()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.draft_steps);
         for step in 0..self.config.draft_steps {
             let output = run(drafter, &steps, step, hidden, &mut cache);
             normed.push(positions(drafter.normed(output.clone())));
-            hidden = drafter.feedback(output);
+            hidden = drafter.next(output);
         }
         normed
     }

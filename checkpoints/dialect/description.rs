@@ -42,6 +42,8 @@ pub struct Dialect {
     pub(crate) aliases: &'static [[&'static str; 2]],
     /// Tensors that folders repeat of the target, or of nothing, and that are not read.
     pub(crate) repeated: &'static [&'static str],
+    /// Beginnings of names of the target's own tensors, in whose folder the drafter may stand. They are not read either.
+    pub(crate) of_target: &'static [&'static str],
     /// How it writes a draft vocabulary.
     pub(crate) token_map: TokenMap,
     /// Where the target's head is written if the drafter shares it.
@@ -169,6 +171,7 @@ impl Dialect {
             renamed: &[],
             aliases: &[],
             repeated: &[],
+            of_target: &[],
             token_map: TokenMap::Whole,
             shared_head: SharedHead::Never,
             launch: |_, _, _, _| Vec::new(),

@@ -48,7 +48,8 @@ impl Dialect {
         reading: Reading,
     ) -> Result<Opened<'a>> {
         let mut names = stored_names(folder, |stored| self.canonical(folder, unwrapped(stored)))?;
-        names.retain(|name, _| !self.repeated.contains(&name.as_str()));
+        let is_of_target = |name: &str| self.of_target.iter().any(|start| name.starts_with(start));
+        names.retain(|name, _| !self.repeated.contains(&name.as_str()) && !is_of_target(name));
         let config = self.config(folder, &reading, &names);
         self.check(&config)?;
         let mut settings = Settings::default();

@@ -12,6 +12,7 @@ mod language_model;
 mod masked_language_model;
 mod medusa;
 pub mod method;
+mod mtp;
 mod peagle;
 pub mod registry;
 pub mod shipped;

@@ -19,6 +19,7 @@ use spectrain_models::hydra::Hydra;
 use spectrain_models::language_model::LanguageModel;
 use spectrain_models::masked_language_model::MaskedLanguageModel;
 use spectrain_models::medusa::Medusa;
+use spectrain_models::mtp::Mtp;
 use spectrain_models::pard::Pard;
 use spectrain_models::peagle::PEagle;
 use spectrain_train::{
@@ -58,6 +59,11 @@ pub const RECIPES: &[Recipe] = &[
         "eagle1",
         "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
         &["[objective]\npasses = 3"],
+    ),
+    Recipe::of::<Mtp, TrainingTimeTest>(
+        "mtp",
+        "the target's own layer of multi-token prediction, or a new one, unrolled in training (MTP, FastMTP)",
+        &["[objective]\ndraft_steps = 4\nrecompute = false"],
     ),
     Recipe::of::<Medusa, HeadsLoss>(
         "medusa",

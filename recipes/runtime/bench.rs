@@ -187,7 +187,7 @@ fn train(setup: &Setup) -> Result<Work> {
     let settings = TrainConfig::default();
     let mut trainee = Trainee::drafter(
         drafter,
-        TrainingTimeTest::new(&objective)?,
+        <TrainingTimeTest as Objective<Eagle3>>::new(&objective)?,
         settings.optimizer(),
     );
     let mut batch = batch(spec.vocab, device);

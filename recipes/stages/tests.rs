@@ -15,7 +15,7 @@ use spectrain_models::{
     Drafter as _, RandomWeights, Scope, Transformer, TransformerConfig, load_target,
 };
 
-use spectrain_train::{Objective as _, TrainingTimeTest, TrainingTimeTestConfig};
+use spectrain_train::{Objective, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
 use crate::cli::progress::Output;
@@ -361,7 +361,8 @@ fn the_self_check_passes_on_a_device_that_computes_as_the_cpu() {
             .method
             .capture(&target::spec(&context.target_folder().unwrap()).unwrap())
             .unwrap();
-        let objective = || Ok(TrainingTimeTest::new(&TrainingTimeTestConfig::default())?);
+        let settings = TrainingTimeTestConfig::default();
+        let objective = || Ok(<TrainingTimeTest as Objective<Eagle3>>::new(&settings)?);
         let model = ModelFolder::open(context.target_folder().unwrap()).unwrap();
         let target = load_target(&model, &context.device, DType::F32).unwrap();
         self_check::run::<Eagle3, TrainingTimeTest>(

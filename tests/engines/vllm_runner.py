@@ -1,4 +1,5 @@
-"""A job in vLLM on the CPU, one prompt after the other; `speculative` of the job is further keys of `speculative_config`."""
+"""A job in vLLM on the CPU, one prompt after the other; `speculative` of the job is further keys of `speculative_config`, `overrides`
+change the target's configuration."""
 import os
 
 import job as jobs
@@ -28,6 +29,7 @@ def run(job):
         max_model_len=jobs.longest(job),
         max_num_seqs=1,
         gpu_memory_utilization=0.2,
+        hf_overrides=job.get("overrides", {}),
     )
     greedy = SamplingParams(temperature=0.0, max_tokens=job["max_new"], ignore_eos=True, detokenize=False)
     result = jobs.Result()

@@ -54,6 +54,7 @@ KINDS = {
     "dflash": ("[drafter]\nlayers = 2\nblock_size = 5\nmask_token = 0\nd_ff = 48\n\n[objective]\nanchors = 8\n", "hf"),
     "eagle1": ("", None),
     "medusa": (f"[drafter]\nmedusa_heads = {STEPS}\n", None),
+    "mtp": None,
 }
 
 
@@ -153,15 +154,20 @@ def fresh_cache(model, known):
 def served(work, kind, method):
     """What vLLM drafts behind some prompts, as it serves them: the tokens and states that it gives the drafter, the logits of
     each step, which continues with the likeliest token of the step before."""
-    from vllm import LLM, SamplingParams
-
     target, _ = exported(work, kind, d_head=32)
     root = work / "runs" / kind
     rounded = {name: tensor.bfloat16().float() for name, tensor in target.items()}  # as it is stored, see `owned`
     save_file(rounded, root / "synthetic" / "target" / "model.safetensors", {"format": "pt"})
+    drafter = {"method": method, "model": str(root / "export" / "drafter")}
+    write(kind, {**owned(target), **drafted(root / "synthetic" / "target", drafter)})
+
+
+def drafted(target, drafter):
+    from vllm import LLM, SamplingParams
+
     engine = LLM(
-        model=str(root / "synthetic" / "target"),
-        speculative_config={"method": method, "model": str(root / "export" / "drafter"), "num_speculative_tokens": STEPS},
+        model=str(target),
+        speculative_config={**drafter, "num_speculative_tokens": STEPS},
         dtype="float32",
         skip_tokenizer_init=True,
         enforce_eager=True,
@@ -200,7 +206,7 @@ def served(work, kind, method):
         cases[f"tokens.{number}"] = torch.tensor([*prompt, output.outputs[0].token_ids[0]])
         cases[f"features.{number}"] = states.float()
         cases[f"logits.{number}"] = torch.stack(logits[:STEPS]).float()
-    write(kind, {**owned(target), **cases})
+    return cases
 
 
 def eagle1(work):
@@ -209,6 +215,34 @@ def eagle1(work):
 
 def medusa(work):
     served(work, "medusa", "medusa")
+
+
+def mtp(work):
+    """A checkpoint of MiMo's class with random weights, its layer of multi-token prediction among them."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(11)
+    # vLLM's attention on the CPU has no narrower heads, and Qwen2's are as wide as its model together.
+    sizes = dict(hidden_size=32, intermediate_size=48, num_attention_heads=1, num_key_value_heads=1, num_hidden_layers=2)
+    config = Qwen2Config(vocab_size=320, max_position_embeddings=128, tie_word_embeddings=False, **sizes)
+    names = {name: tensor.shape for name, tensor in Qwen2ForCausalLM(config).state_dict().items()}
+    inside = [name.removeprefix("model.layers.0.") for name in names if name.startswith("model.layers.0.")]
+    of_layer = {name: names[f"model.layers.0.{name}"] for name in inside}
+    of_layer |= {f"{name}_layernorm.weight": (32,) for name in ("token", "hidden", "final")}
+    of_layer["input_proj.weight"] = (32, 64)
+    names |= {f"model.mtp_layers.0.{name}": shape for name, shape in of_layer.items()}
+
+    def drawn(name, shape):
+        values = 0.3 * torch.randn(shape)
+        return (1 + values if "norm" in name else values).bfloat16()
+
+    folder = HERE / "mtp"
+    shutil.rmtree(folder, ignore_errors=True)
+    config.architectures = ["MiMoForCausalLM"]
+    config.num_nextn_predict_layers = 1
+    config.save_pretrained(folder)
+    save_file({name: drawn(name, shape) for name, shape in names.items()}, folder / "model.safetensors", {"format": "pt"})
+    write("mtp", drafted(folder, {"method": "mtp"}))
 
 
 def save(kind, tokens, features, own, logits):

@@ -1,0 +1,231 @@
+//! Multi-token prediction: one decoder layer over a token's embedding beside a hidden state, whose normed output the target's
+//! head and the next step read (DeepSeek-V3, <https://arxiv.org/abs/2412.19437>, section 2.2; the layer of MiMo,
+//! <https://arxiv.org/abs/2505.07608>; one layer for all steps as in FastMTP, <https://arxiv.org/abs/2509.18362>).
+use burn::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::along::unrolled;
+use crate::attention::{Attention, AttentionConfig};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::draft_state::{DraftPass, DraftState};
+use crate::drafter::Drafter;
+use crate::error::Result;
+use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
+use crate::linear::{Bias, Linear};
+use crate::mask::{Mask, token_ids};
+use crate::norm::RmsNorm;
+use crate::rope::Rotation;
+use crate::steps::blank_at_start;
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
+use crate::unrolled::UnrolledCache;
+use crate::unrolls::Unrolls;
+use crate::untrained::Untrained;
+use crate::weights::{RandomWeights, Scope, Weights};
+
+/// The `[drafter]` table of an MTP recipe, which has no keys: engines give the layer the target's sizes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MtpConfig {}
+
+/// The MTP drafter. Its fields carry the names of the checkpoint, which has those of `layer` beside them.
+#[derive(Module, Debug)]
+pub struct Mtp {
+    token_layernorm: RmsNorm,
+    hidden_layernorm: RmsNorm,
+    input_proj: Linear,
+    layer: DecoderLayer,
+    final_layernorm: RmsNorm,
+    #[module(skip)]
+    frozen: Frozen<MtpConfig>,
+}
+
+impl Mtp {
+    /// What the head and the next step read. The hidden state stands before the embedding.
+    ///
+    /// # Shapes
+    /// - embedded, hidden, output: `[batch, seq, d_model]`
+    fn pass(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let hidden = self.hidden_layernorm.forward(hidden);
+        let embedded = self.token_layernorm.forward(embedded);
+        let x = Tensor::cat(vec![hidden, embedded], 2); // [batch, seq, 2 * d_model]
+        let x = self.input_proj.forward(x); // [batch, seq, d_model]
+        self.final_layernorm.forward(self.layer.around(x, attend))
+    }
+
+    /// The outputs behind some tokens, batch 1.
+    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
+        let device = hidden.device();
+        let target = &self.frozen.target;
+        let rotation = target.spec.rotary(&device).at(pass.positions.clone());
+        let embedded = target.embed(token_ids(tokens, &device), &device);
+        let embedded = blank_at_start(embedded.cast(hidden.dtype()), pass.positions);
+        self.pass(embedded, hidden, |attention, x| {
+            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
+        })
+    }
+}
+
+impl Drafter for Mtp {
+    type Config = MtpConfig;
+    type State = DraftState;
+
+    fn check(_: &MtpConfig) -> Result<()> {
+        Ok(())
+    }
+
+    /// # Panics
+    /// The vocabulary is not the target's: the head is.
+    fn new(
+        config: &MtpConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        assert!(
+            vocabulary.is_full(),
+            "a drafter without a head proposes every token"
+        );
+        let spec = &target.spec;
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let d = spec.d_model;
+        let norm =
+            |root: &mut Scope, name| RmsNorm::new(&mut root.child(name), d, spec.norm_epsilon);
+        Ok(Self {
+            token_layernorm: norm(&mut root, "token_layernorm")?,
+            hidden_layernorm: norm(&mut root, "hidden_layernorm")?,
+            input_proj: Linear::new(&mut root.child("input_proj"), 2 * d, d, Bias::Without)?,
+            layer: DecoderLayer::new(&mut root.child("layer"), &layer(spec))?,
+            final_layernorm: norm(&mut root, "final_layernorm")?,
+            frozen: Frozen::new(config.clone(), target, vocabulary),
+        })
+    }
+
+    fn fresh(
+        config: &MtpConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = Untrained {
+            random: RandomWeights::new(seed),
+            heads: None,
+            norm: true,
+            target,
+            vocabulary,
+        };
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    /// The output of the last layer: the last hidden state as it is before the target's final norm.
+    fn capture(_: &MtpConfig, target: &TargetSpec) -> Result<Capture> {
+        Ok(Capture {
+            layers: vec![target.layers - 1],
+        })
+    }
+
+    fn start(&self, capacity: usize, _: u32) -> DraftState {
+        DraftState::new(capacity)
+    }
+
+    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
+        let hidden = features.captured.clone();
+        state.observe(tokens.len(), &hidden.device(), |pass| {
+            self.decode(tokens, hidden, pass)
+        });
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        (self.num_params() + self.frozen.shared_parameters(None)) as u64
+    }
+
+    fn frozen(&self) -> &Frozen<MtpConfig> {
+        &self.frozen
+    }
+
+    /// What FastMTP trains and drafts with.
+    fn draft_length(&self) -> usize {
+        3
+    }
+
+    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
+        self.read(state.root())
+    }
+
+    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
+        let outputs = state.draft(tree, nodes, |hidden, pass| {
+            self.decode(&tokens, hidden, pass)
+        });
+        self.read(outputs)
+    }
+
+    fn rewind(&self, state: &mut DraftState) {
+        state.rewind();
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        unrolled(self, text, take);
+    }
+}
+
+impl Unrolls for Mtp {
+    fn begin(&self, features: &Features) -> Tensor<3> {
+        features.captured.clone()
+    }
+
+    /// After the final norm.
+    fn output(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Mask,
+        cache: &mut UnrolledCache,
+    ) -> Tensor<3> {
+        self.pass(embedded, hidden, |attention, x| {
+            attention.output(cache.attend(attention.project(x, rotation), mask))
+        })
+    }
+
+    /// The target's, frozen.
+    fn head(&self) -> Tensor<2> {
+        self.frozen.head(None, &self.input_proj.weight.device())
+    }
+
+    /// As MiMo's layer does.
+    fn starts_blank(&self) -> bool {
+        true
+    }
+}
+
+/// The layer of Qwen2 in the target's sizes: MiMo's.
+fn layer(target: &TargetSpec) -> DecoderLayerConfig {
+    DecoderLayerConfig {
+        attention: AttentionConfig {
+            d_input: target.d_model,
+            d_model: target.d_model,
+            heads: target.heads,
+            kv_heads: target.kv_heads,
+            d_head: target.d_head,
+            qkv_bias: Bias::With,
+            output_bias: Bias::Without,
+            head_norm: None,
+        },
+        d_ff: target.d_ff,
+        mlp_bias: Bias::Without,
+        experts: None,
+        norm_epsilon: target.norm_epsilon,
+    }
+}

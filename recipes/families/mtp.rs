@@ -1,0 +1,66 @@
+//! MTP drafters: their folders, their engine and what a step of their training keeps.
+
+use anyhow::Result;
+use spectrain_checkpoints::dialect::Dialect;
+use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::mtp::{MTP, TARGET_CLASS};
+use spectrain_models::mtp::{Mtp, MtpConfig};
+use spectrain_models::{Drafter as _, TargetSpec};
+use spectrain_train::Workload;
+
+use crate::families::described;
+use crate::families::drafter_folder::architectures;
+use crate::families::family::{Family, Writing};
+use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
+use crate::families::shipped::Shipped;
+use crate::recipe::tables::Engine;
+
+impl Family for Mtp {
+    const KIND: &'static str = "mtp";
+    const ENGINES: &'static [Engine] = &[Engine::Vllm];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&MTP, None)];
+    const SAMPLES: &'static [&'static str] = &[""];
+
+    fn activations(
+        _: &MtpConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let layer = LayerSizes {
+            head_norms: false,
+            ..LayerSizes::of(target, [0, 0, 0])?
+        };
+        let attended = Attended::of(work, batch, Sees::Back);
+        let one = decoder(&layer, 1, work, attended);
+        let (d, keys) = (layer.d_model, layer.keys());
+        let recomputed = work.held < work.passes;
+        Ok(Activations {
+            // Two norms before the layer and one behind it, and both inputs side by side.
+            kept: one.kept + work.held as f64 * attended.rows * (8 * d) as f64,
+            // Hidden states, keys and values of every pass, and what the head reads.
+            carried: if recomputed {
+                one.rows * (2 * d + 2 * keys) as f64
+            } else {
+                0.0
+            },
+            ..one
+        })
+    }
+}
+
+impl Shipped for Mtp {
+    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
+        let mut settings = described::settings(self)?;
+        if let Some(class) = architectures(self.target())?.into_iter().next() {
+            settings.set(TARGET_CLASS, class);
+        }
+        let length = writing.draft_length;
+        Ok((dialect.launch)(
+            &settings,
+            writing.folder,
+            writing.target,
+            length,
+        ))
+    }
+}
