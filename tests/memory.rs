@@ -294,3 +294,47 @@ fn live_features_take_at_most_what_is_planned_for_them_beside_a_step() {
         }
     }
 }
+
+/// The trials of the registry with tokens that no text holds.
+fn of_trial(tables: &str) -> String {
+    let tokens = [
+        ("mask_token = 47", "mask_token = 303"),
+        ("separator_token = 46", "separator_token = 302"),
+    ];
+    let known = |text: String, (small, large): (&str, &str)| text.replace(small, large);
+    tokens.into_iter().fold(tables.to_owned(), known)
+}
+
+/// `cargo nextest run --workspace --no-capture -E 'test(plan_of_every_trial)'` shows the table.
+#[test]
+fn the_plan_of_every_trial_is_shown_beside_what_training_takes() {
+    const MIB: f64 = 1024.0 * 1024.0;
+    println!("| family | trial | stage | optimiser | planned, MiB | measured, MiB | ratio |");
+    println!("|---|--:|---|---|--:|--:|--:|");
+    let mut far = Vec::new();
+    for kind in RECIPES {
+        for (number, tables) in kind.trials.iter().enumerate() {
+            for optimizer in ["adamw", "muon"] {
+                let change = format!("train.optimizer={optimizer}");
+                let found = trained_with((kind, &of_trial(tables)), BASE, &[STORED, &change]);
+                for found in found {
+                    let ratio = found.ratio();
+                    let [planned, measured] =
+                        [found.planned, found.measured].map(|bytes| bytes as f64 / MIB);
+                    let line = format!(
+                        "| {} | {} | {} | {optimizer} | {planned:.1} | {measured:.1} | {ratio:.2} |",
+                        kind.name,
+                        number + 1,
+                        found.stage
+                    );
+                    println!("{line}");
+                    let [planned, kept] = found.moments;
+                    if planned != kept || !(0.8..1.2).contains(&ratio) {
+                        far.push(format!("{line} moments: {planned} planned, {kept} kept"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(far.is_empty(), "{}", far.join("\n"));
+}

@@ -122,7 +122,7 @@ impl Attended {
         }
     }
 
-    /// The rows of a workload that go through a language model in a batch. Texts behind several cuts are there for each where
+    /// The rows of a workload that go through a language model in a batch. Texts before several cuts are there for each where
     /// everything is seen.
     pub fn of(work: &Workload, batch: Packed, sees: Sees) -> Self {
         let length = batch.length as f64;
@@ -133,7 +133,7 @@ impl Attended {
                 let cuts = (cuts as f64).min(length);
                 let blocks = blocks(cuts, places);
                 let width = match sees {
-                    Sees::Everywhere => cuts * length + blocks,
+                    Sees::Everywhere => before(cuts, length) + blocks,
                     Sees::Back => length + blocks,
                 };
                 // The mask says what is seen, of all keys.
@@ -141,6 +141,13 @@ impl Attended {
             }
         }
     }
+}
+
+/// Places of the texts before some cuts, each of which is drawn from a row: two standard deviations above the mean, which some row
+/// of a training comes to.
+fn before(cuts: f64, length: f64) -> f64 {
+    let drawn = cuts * length / 2.0 + 2.0 * length * (cuts / 12.0).sqrt();
+    drawn.min(cuts * length)
 }
 
 /// Places of some blocks together, each of which separates itself from the text and has as many masks, up to the others of
