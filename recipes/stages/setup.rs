@@ -285,7 +285,7 @@ impl<'a> Setup<'a> {
                     stop: &self.stop,
                     judge,
                 }),
-                validate: &mut |trainee, _, best| validation.of(trainee, best),
+                validate: &mut |trainee, _, best, together| validation.of(trainee, best, together),
                 memory: &|| memory_in_use(&device),
                 ranks,
             },

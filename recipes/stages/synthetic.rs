@@ -17,7 +17,8 @@ use spectrain_models::{
     Bias, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
-    Fit, FitSummary, NextToken, Samples, TokensOnly, Train, TrainConfig, Trainee, Validation, fit,
+    Fit, FitSummary, NextToken, Samples, Together, TokensOnly, Train, TrainConfig, Trainee,
+    Validation, fit,
 };
 
 use crate::recipe::tables::SyntheticTable;
@@ -181,7 +182,7 @@ fn train(
     let rows = config.batch_tokens / table.max_length;
     let samples = Samples::new(tokens.clone(), table.max_length, rows, context.recipe.seed);
     let held_out = Samples::new(held_out, table.max_length, rows, context.recipe.seed);
-    let mut validate = |trainee: &dyn Train, _: usize, _: Option<&Validation>| {
+    let mut validate = |trainee: &dyn Train, _: usize, _: Option<&Validation>, _: &mut Together| {
         let mut source = TokensOnly {
             samples: held_out.clone(),
             device: context.device.clone(),
