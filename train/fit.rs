@@ -21,7 +21,7 @@ use crate::settings::TrainConfig;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
 use crate::validation::{Validation, is_better};
-use crate::watch::Watch;
+use crate::watch::{DeviceMemory, Watch};
 
 /// What a run of the loop is given.
 pub struct Fit<'a> {
@@ -41,8 +41,8 @@ pub struct Fit<'a> {
     pub on_policy: Option<OnPolicy<'a>>,
     /// Validates, and compares with the best so far.
     pub validate: &'a mut Validate<'a>,
-    /// Bytes in use on the device, where it tells.
-    pub memory: &'a dyn Fn() -> Option<u64>,
+    /// Memory of the device, where it tells.
+    pub memory: &'a dyn Fn() -> Option<DeviceMemory>,
     /// The others that train the same model, where there are any.
     pub ranks: Option<&'a mut dyn Ranks>,
 }
@@ -303,7 +303,7 @@ struct Run<'a> {
     folder: PathBuf,
     on_policy: Option<OnPolicy<'a>>,
     validate: &'a mut Validate<'a>,
-    memory: &'a dyn Fn() -> Option<u64>,
+    memory: &'a dyn Fn() -> Option<DeviceMemory>,
     /// Batches of a step that are trained on here.
     batches_of_step: usize,
     together: Together<'a>,
@@ -382,13 +382,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Enters what was trained on since then, and reads what the device has computed of it; returns the bytes in use there.
+    /// Enters what was trained on since then, and reads what the device has computed of it; returns the memory of that.
     fn settle(
         &mut self,
         trainee: &dyn Train,
         progress: &mut Progress,
         since: Instant,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<DeviceMemory>> {
         let seconds = since.elapsed().as_secs_f64();
         progress.interval.add_work(seconds);
         progress.seconds += seconds;
@@ -515,12 +515,12 @@ impl Run<'_> {
         Ok(Verdict::NotBest)
     }
 
-    /// Reads what the device has computed since the last time and checks it; returns the bytes in use there.
+    /// Reads what the device has computed since the last time and checks it; returns the memory of that.
     fn read(
         &mut self,
         trainee: &dyn Train,
         progress: &mut Progress,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<DeviceMemory>> {
         let (steps, mut counts, mut samples) = (self.pending.len(), false, 0);
         let here: Vec<Seen> = self.pending.drain(..).map(Pending::read).collect();
         let all = self.together.gather(here)?;

@@ -78,4 +78,5 @@ pub use training_time_test::{
 };
 pub use validation::{Gain, Validation};
 pub use vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
+pub use watch::DeviceMemory;
 pub use workload::{Judges, WorkRows, Workload};

@@ -22,7 +22,7 @@ use spectrain_train::{
 };
 
 use crate::recipe::tables::SyntheticTable;
-use crate::runtime::device::{graph_device, memory_in_use};
+use crate::runtime::device::{graph_device, memory_of};
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::stages::context::StageContext;
 
@@ -219,7 +219,7 @@ fn train(
             interrupted: &interrupted,
             on_policy: None,
             validate: &mut validate,
-            memory: &|| memory_in_use(&context.device),
+            memory: &|| memory_of(&context.device),
             ranks: None,
         },
     )?;
