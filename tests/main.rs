@@ -13,6 +13,7 @@ mod data_sources;
 mod deer;
 mod deer_parity;
 mod devices;
+mod devices_operations;
 mod dflash;
 mod dflash_parity;
 mod dialects_blocks;

@@ -1,13 +1,16 @@
 //! The memory that a plan promises, against what training really allocates.
+use std::path::Path;
+
 use spectrain::cli::progress::Output;
 use spectrain::families::registry::{self, RECIPES, Recipe};
 use spectrain::plan;
 use spectrain::plan::preflight::Asked;
-use spectrain::recipe;
 use spectrain::recipe::tables::FeatureMode;
+use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain::runs::run_folder::{Existing, RunFolder};
 use spectrain::stages::{self, StageContext};
-use spectrain_checkpoints::DType;
+use spectrain_checkpoints::{DType, ModelFolder, state};
+use spectrain_models::TransformerConfig;
 
 use crate::allocation::peak_during;
 use crate::workspace::{Workspace, conversation};
@@ -70,12 +73,13 @@ fn needed(kind: &Recipe) -> &'static str {
     }
 }
 
-/// What a training stage was planned to take and took, in bytes.
+/// What a training stage was planned to take and took, in bytes, and how many values the optimiser was planned to keep and kept.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     stage: &'static str,
     planned: u64,
     measured: u64,
+    moments: [u64; 2],
 }
 
 impl Found {
@@ -84,7 +88,7 @@ impl Found {
     }
 }
 
-fn text(kind: &Recipe, sizes: Sizes, workspace: &Workspace) -> String {
+fn text(kind: &Recipe, tables: &str, sizes: Sizes, workspace: &Workspace) -> String {
     let [target, train, eval] =
         ["target", "train.jsonl", "eval.jsonl"].map(|name| workspace.path(name));
     format!(
@@ -94,15 +98,20 @@ fn text(kind: &Recipe, sizes: Sizes, workspace: &Workspace) -> String {
         kind.name,
         sizes.row,
         sizes.row * sizes.rows,
-        needed(kind)
+        tables
     )
 }
 
 /// Trains each stage of a kind of recipe with some settings changed.
 fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
+    trained_with((kind, needed(kind)), sizes, changes)
+}
+
+/// The same with these tables of its own.
+fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str]) -> Vec<Found> {
     let workspace = workspace(sizes);
     let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
-    let recipe = recipe::read(&text(kind, sizes, &workspace), &changes).unwrap();
+    let recipe = recipe::read(&text(kind, tables, sizes, &workspace), &changes).unwrap();
     let runs = workspace.path("runs");
     let asked = Asked {
         recipe: &recipe,
@@ -137,8 +146,26 @@ fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
             .unwrap()
             .1,
         measured: peak_during(|| only(stage)) as u64,
+        moments: [planned_moments(&recipe, stage), kept(&run.stage(stage))],
     });
     each.collect()
+}
+
+fn planned_moments(recipe: &ResolvedRecipe, stage: &str) -> u64 {
+    let model = ModelFolder::open(recipe.model().unwrap()).unwrap();
+    let file = model.path().join("config.json");
+    let target = TransformerConfig::read(model.config(), &file).unwrap().spec;
+    let footprint = recipe.method.footprint(&target).unwrap();
+    footprint.kept_by(&recipe.training(stage).optimizer())
+}
+
+/// Values that the optimiser has kept in the last state of a stage.
+fn kept(folder: &Path) -> u64 {
+    let saved = state::list(folder).unwrap();
+    let state = state::load(&saved.last().unwrap().path).unwrap();
+    let kept = state.tensors["optimizer"].iter();
+    kept.map(|tensor| tensor.shape.iter().product::<usize>() as u64)
+        .sum()
 }
 
 /// With stored features nothing but the training step and the validation takes memory, one after the other.
@@ -149,6 +176,8 @@ fn within_a_fifth(kind: &Recipe, sizes: Sizes, changes: &[&str]) {
     for found in trained(kind, sizes, &changes) {
         let ratio = found.ratio();
         let (name, stage) = (kind.name, found.stage);
+        let [planned, kept] = found.moments;
+        assert_eq!(planned, kept, "{name}, {stage}: values that are kept");
         assert!(
             (0.8..1.2).contains(&ratio),
             "{name}, {stage}, {sizes:?}, {changes:?}: {found:?}: {ratio:.2}"
@@ -190,16 +219,30 @@ fn it_does_for_wide_layers_and_large_vocabularies() {
 
 #[test]
 fn it_does_for_parameters_that_outweigh_the_activations() {
-    let sizes = Sizes {
-        d_model: 256,
-        d_ff: 512,
-        row: 64,
-        rows: 1,
-        ..BASE
-    };
     RECIPES
         .iter()
-        .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+        .for_each(|kind| within_a_fifth(kind, HEAVY, &[]));
+}
+
+/// Parameters, and what is kept of their gradients, outweigh the activations.
+const HEAVY: Sizes = Sizes {
+    d_model: 256,
+    d_ff: 512,
+    row: 64,
+    rows: 1,
+    ..BASE
+};
+
+#[test]
+fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
+    let sizes = Sizes {
+        d_model: 384,
+        d_ff: 768,
+        ..HEAVY
+    };
+    for kind in RECIPES {
+        within_a_fifth(kind, sizes, &["train.optimizer=muon"]);
+    }
 }
 
 #[test]
@@ -250,4 +293,48 @@ fn live_features_take_at_most_what_is_planned_for_them_beside_a_step() {
             assert!(live.measured as f64 > least, "{name}: {live:?}, {stored:?}");
         }
     }
+}
+
+/// The trials of the registry with tokens that no text holds.
+fn of_trial(tables: &str) -> String {
+    let tokens = [
+        ("mask_token = 47", "mask_token = 303"),
+        ("separator_token = 46", "separator_token = 302"),
+    ];
+    let known = |text: String, (small, large): (&str, &str)| text.replace(small, large);
+    tokens.into_iter().fold(tables.to_owned(), known)
+}
+
+/// `cargo nextest run --workspace --no-capture -E 'test(plan_of_every_trial)'` shows the table.
+#[test]
+fn the_plan_of_every_trial_is_shown_beside_what_training_takes() {
+    const MIB: f64 = 1024.0 * 1024.0;
+    println!("| family | trial | stage | optimiser | planned, MiB | measured, MiB | ratio |");
+    println!("|---|--:|---|---|--:|--:|--:|");
+    let mut far = Vec::new();
+    for kind in RECIPES {
+        for (number, tables) in kind.trials.iter().enumerate() {
+            for optimizer in ["adamw", "muon"] {
+                let change = format!("train.optimizer={optimizer}");
+                let found = trained_with((kind, &of_trial(tables)), BASE, &[STORED, &change]);
+                for found in found {
+                    let ratio = found.ratio();
+                    let [planned, measured] =
+                        [found.planned, found.measured].map(|bytes| bytes as f64 / MIB);
+                    let line = format!(
+                        "| {} | {} | {} | {optimizer} | {planned:.1} | {measured:.1} | {ratio:.2} |",
+                        kind.name,
+                        number + 1,
+                        found.stage
+                    );
+                    println!("{line}");
+                    let [planned, kept] = found.moments;
+                    if planned != kept || !(0.8..1.2).contains(&ratio) {
+                        far.push(format!("{line} moments: {planned} planned, {kept} kept"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(far.is_empty(), "{}", far.join("\n"));
 }

@@ -12,12 +12,32 @@ use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::pard::Pard;
 use spectrain_train::{
     Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, PardLoss, Ranks as _,
-    TcpRanks, TrainingTimeTest,
+    TcpRanks, Together, TrainingTimeTest,
 };
 
 use crate::resume::{
     Session, Trained, dropped_settings, eagle3_settings, figures, on_policy_settings, train_as,
 };
+
+/// Does something on so many ranks, each a thread; one may panic.
+fn joined<T: Send>(
+    count: usize,
+    work: &(dyn Fn(TcpRanks) -> T + Sync),
+) -> Vec<std::thread::Result<T>> {
+    let invitation = Invitation::open("127.0.0.1:0", count, "test").unwrap();
+    let address = invitation.address().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..count)
+            .map(|rank| {
+                let address = &address;
+                scope.spawn(move || work(join(address, (rank, count), "test").unwrap()))
+            })
+            .collect();
+        let first = work(invitation.meet(&mut || Ok(())).unwrap());
+        let others = others.into_iter().map(|rank| rank.join());
+        std::iter::once(Ok(first)).chain(others).collect()
+    })
+}
 
 /// Trains on so many ranks, each a thread; `session` makes that of a rank.
 fn together<D, O>(
@@ -31,28 +51,84 @@ where
     O: Objective<D>,
     D::Config: Sync,
 {
-    let invitation = Invitation::open("127.0.0.1:0", count, "test").unwrap();
-    let address = invitation.address().unwrap().to_string();
-    let follow = |rank: usize| {
-        let patience = Duration::from_secs(60);
-        let here = (rank, count);
-        let mut ranks = TcpRanks::join(&address, here, "test", patience, &mut || Ok(())).unwrap();
-        train_as::<D, O>(settings, folder, &session(rank), Some(&mut ranks))
+    let trained = joined(count, &|mut ranks| {
+        let session = session(ranks.rank());
+        train_as::<D, O>(settings, folder, &session, Some(&mut ranks))
+    });
+    let told = |trained: std::thread::Result<_>| match trained {
+        Ok(trained) => trained,
+        Err(_) => Err(Error::Features("the thread has panicked".into())),
     };
-    std::thread::scope(|scope| {
-        let follow = &follow;
-        let others: Vec<_> = (1..count)
-            .map(|rank| scope.spawn(move || follow(rank)))
-            .collect();
-        let mut ranks = invitation.meet(&mut || Ok(())).unwrap();
-        let first = train_as::<D, O>(settings, folder, &session(0), Some(&mut ranks));
-        drop(ranks);
-        let others = others.into_iter().map(|rank| match rank.join() {
-            Ok(trained) => trained,
-            Err(_) => Err(Error::Features("the thread has panicked".into())),
+    trained.into_iter().map(told).collect()
+}
+
+#[test]
+fn pieces_are_shared_out_and_gathered_in_their_order_whoever_made_them() {
+    for count in [1, 2, 3] {
+        let made = joined(count, &|mut ranks| {
+            let rank = ranks.rank();
+            let mut together = Together(Some(&mut ranks));
+            let own: Vec<_> = (0..7).filter(|&piece| together.takes(piece)).collect();
+            let own = own.into_iter().rev().map(|piece| (piece, (piece, rank)));
+            together.gather_pieces(Ok(own.collect())).unwrap()
         });
-        std::iter::once(first).chain(others).collect()
-    })
+        let expected: Vec<_> = (0..7).map(|piece| (piece, piece % count)).collect();
+        for made in made {
+            assert_eq!(made.unwrap(), expected);
+        }
+    }
+}
+
+/// Ranks with a validation that does not end on one of them, and then one rank that goes on: all is as if it had ended.
+fn validation_is_made_up_for(count: usize, in_validation: fn(usize, usize) -> Result<(), Error>) {
+    let (config, objective) = eagle3_settings();
+    let settings = (&config, &objective);
+    let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let expected =
+        train_as::<Eagle3, TrainingTimeTest>(settings, alone.path(), &accumulating(count), None)
+            .unwrap();
+    let found =
+        together::<Eagle3, TrainingTimeTest>(count, settings, shared.path(), &|rank| Session {
+            in_validation: Box::new(move |step| in_validation(rank, step)),
+            ..accumulating(count)
+        });
+    for trained in found {
+        match trained {
+            Ok((summary, _)) => assert_eq!((summary.steps, summary.interrupted), (4, true)),
+            Err(error) => {
+                let told = error.to_string();
+                assert!(
+                    count > 2
+                        && ["has ended", "has panicked"]
+                            .iter()
+                            .any(|word| told.contains(word)),
+                    "{told}"
+                );
+            }
+        }
+    }
+    assert_eq!(state::list(shared.path()).unwrap().last().unwrap().step, 4);
+    let (summary, weights) =
+        train_as::<Eagle3, TrainingTimeTest>(settings, shared.path(), &accumulating(count), None)
+            .unwrap();
+    assert_eq!(figures(&summary), figures(&expected.0));
+    assert!(weights == expected.1);
+}
+
+#[test]
+fn a_validation_that_is_interrupted_on_one_rank_is_so_on_all_and_made_up_for() {
+    validation_is_made_up_for(2, |rank, step| match (rank, step) {
+        (1, 4) => Err(Error::Interrupted),
+        _ => Ok(()),
+    });
+}
+
+#[test]
+fn a_rank_that_dies_in_a_validation_ends_all_and_it_is_made_up_for() {
+    validation_is_made_up_for(3, |rank, step| {
+        assert!((rank, step) != (2, 4), "as planned");
+        Ok(())
+    });
 }
 
 fn accumulating(batches: usize) -> Session {

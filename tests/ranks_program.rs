@@ -7,9 +7,10 @@ use crate::workspace::{ENDLESS, Outcome, Workspace, signal, wait_for};
 /// Two batches of a step, one for each rank.
 const SETTINGS: &str = "recipe recipe.toml --set train.gradient_accumulation=2";
 
-/// The trained drafter and the last state, file by file.
+/// The trained drafter, the answers that it was validated with, and the figures of training and validations.
 fn trained(workspace: &Workspace) -> Vec<Vec<u8>> {
     let weights = workspace.bytes("runs/run/train/drafter/model.safetensors");
+    let answers = workspace.bytes("runs/run/train/answers.json");
     let metrics = workspace.text("runs/run/train/events/metrics.jsonl");
     let timeless = metrics.lines().map(|line| {
         let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -17,7 +18,7 @@ fn trained(workspace: &Workspace) -> Vec<Vec<u8>> {
         line.retain(|key, _| key != "time" && key != "train/tokens_per_second");
         format!("{line:?}\n").into_bytes()
     });
-    std::iter::once(weights).chain(timeless).collect()
+    [weights, answers].into_iter().chain(timeless).collect()
 }
 
 /// A port that nobody listens at.
@@ -41,6 +42,20 @@ fn rank(workspace: &Workspace, rank: usize, port: u16, words: &str) -> Child {
 
 fn outcome(child: Child) -> Outcome {
     Outcome::from(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn three_devices_leave_what_one_does_where_one_of_them_has_more_to_validate() {
+    let settings =
+        "recipe recipe.toml --set train.gradient_accumulation=3 --set train.decode_prompts=4";
+    let alone = Workspace::new();
+    alone.run_line(settings).succeeded();
+    let devices = Workspace::new();
+    devices
+        .run_line(format!("{settings} --devices cpu,cpu,cpu"))
+        .succeeded();
+    assert!(trained(&alone).len() > 4, "there are validations");
+    assert_eq!(trained(&devices), trained(&alone));
 }
 
 #[test]

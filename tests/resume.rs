@@ -11,10 +11,10 @@ use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{Drafter, FreshConfig, Target as _};
 use spectrain_train::{
-    Decay, Distill, DistillConfig, Error, FeatureRegression, FeatureRegressionConfig, Fit,
-    FitSummary, Noise, Objective, OnPolicy, OnPolicyConfig, PardLoss, PardLossConfig, Ranks,
-    TcpRanks, Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation,
-    fit,
+    BatchSource as _, Decay, Distill, DistillConfig, Error, FeatureRegression,
+    FeatureRegressionConfig, Fit, FitSummary, LiveFeatures, Noise, Objective, OnPolicy,
+    OnPolicyConfig, PardLoss, PardLossConfig, Ranks, TcpRanks, Together, Train, TrainConfig,
+    Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
 };
 
 use crate::tiny;
@@ -174,6 +174,7 @@ where
     let samples = tiny::samples(tokens.path(), &tiny::random_samples(9), 2);
     let mut trainee = Trainee::drafter(drafter, objective, settings.optimizer());
     let judge = tiny::live(samples.clone(), &target, capture.clone());
+    let mut validated = tiny::live(samples.clone(), &target, capture.clone());
     let done = Cell::new(0);
     let summary = fit(
         &mut trainee,
@@ -192,10 +193,12 @@ where
                 stop: &[5],
                 judge: &|rows| judge.judge(rows),
             }),
-            validate: &mut |_, step, _| {
-                (session.in_validation)(step)?;
+            validate: &mut |trainee, step, _, together| {
+                let own = (session.in_validation)(step)
+                    .and_then(|()| losses(trainee, &mut validated, together));
                 Ok(Validation {
                     loss: 1.0 / step as f64,
+                    alpha: together.gather_pieces(own)?,
                     ..Validation::default()
                 })
             },
@@ -204,6 +207,18 @@ where
         },
     )?;
     Ok((summary, trainee.weights()))
+}
+
+/// What the loss is on those batches of an epoch that are this rank's.
+fn losses(
+    trainee: &dyn Train,
+    source: &mut LiveFeatures,
+    together: &Together,
+) -> Result<Vec<(usize, f64)>, Error> {
+    let batches = source.samples.epoch(7)?.into_iter().enumerate();
+    let own = batches.filter(|(number, _)| together.takes(*number));
+    own.map(|(number, packed)| Ok((number, trainee.measure(&source.batch(packed)?).total)))
+        .collect()
 }
 
 fn steps(folder: &Path) -> Vec<u64> {

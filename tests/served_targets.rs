@@ -334,11 +334,13 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
         workspace.run(&words.collect::<Vec<_>>())
     };
     plan(&["features.mode=served"]).failed(&["`target.server` is missing"]);
-    plan(&[
+    let told = plan(&[
         "features.mode=served",
         "target.server=[\"http://localhost:1\"]",
     ])
     .failed(&["target.server_folder"]);
+    let unmeasured = "servers of the target:\n  not measured: `target.server_folder` is missing";
+    assert!(told.stdout.contains(unmeasured), "{told:#?}");
     plan(&["target.server=[\"http://localhost:1\"]"]).failed(&["features.mode"]);
     // Nobody is there: how such a server is started is said.
     let folder = format!("target.server_folder={}", json!(workspace.path("states")));

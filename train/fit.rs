@@ -21,7 +21,7 @@ use crate::settings::TrainConfig;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
 use crate::validation::{Validation, is_better};
-use crate::watch::Watch;
+use crate::watch::{DeviceMemory, Watch};
 
 /// What a run of the loop is given.
 pub struct Fit<'a> {
@@ -41,15 +41,16 @@ pub struct Fit<'a> {
     pub on_policy: Option<OnPolicy<'a>>,
     /// Validates, and compares with the best so far.
     pub validate: &'a mut Validate<'a>,
-    /// Bytes in use on the device, where it tells.
-    pub memory: &'a dyn Fn() -> Option<u64>,
+    /// Memory of the device, where it tells.
+    pub memory: &'a dyn Fn() -> Option<DeviceMemory>,
     /// The others that train the same model, where there are any.
     pub ranks: Option<&'a mut dyn Ranks>,
 }
 
-/// Validates a model at a step; given the best validation so far, says by how much the model drafts better than that.
+/// Validates a model at a step; given the best validation so far, says by how much the model drafts better than that. All ranks
+/// call it, each with the same weights, and get the same of it: see [`Together::gather_pieces`].
 pub type Validate<'a> =
-    dyn FnMut(&dyn Train, usize, Option<&Validation>) -> Result<Validation> + 'a;
+    dyn FnMut(&dyn Train, usize, Option<&Validation>, &mut Together) -> Result<Validation> + 'a;
 
 /// What batches need that the model writes itself.
 pub struct OnPolicy<'a> {
@@ -302,7 +303,7 @@ struct Run<'a> {
     folder: PathBuf,
     on_policy: Option<OnPolicy<'a>>,
     validate: &'a mut Validate<'a>,
-    memory: &'a dyn Fn() -> Option<u64>,
+    memory: &'a dyn Fn() -> Option<DeviceMemory>,
     /// Batches of a step that are trained on here.
     batches_of_step: usize,
     together: Together<'a>,
@@ -365,7 +366,10 @@ impl Run<'_> {
             }
             let mut verdict = Verdict::NotBest;
             if validate {
-                verdict = self.validate(trainee, progress)?;
+                verdict = match self.validate(trainee, progress) {
+                    Ok(verdict) => verdict,
+                    Err(error) => return self.ended(trainee, progress, started, error),
+                };
                 stop |= verdict == Verdict::Interrupted;
             }
             if save || stop || verdict == Verdict::Best {
@@ -378,13 +382,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Enters what was trained on since then, and reads what the device has computed of it; returns the bytes in use there.
+    /// Enters what was trained on since then, and reads what the device has computed of it; returns the memory of that.
     fn settle(
         &mut self,
         trainee: &dyn Train,
         progress: &mut Progress,
         since: Instant,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<DeviceMemory>> {
         let seconds = since.elapsed().as_secs_f64();
         progress.interval.add_work(seconds);
         progress.seconds += seconds;
@@ -486,23 +490,21 @@ impl Run<'_> {
         Ok(pending)
     }
 
-    /// Rank 0 validates, and tells the others what it says; where that is interrupted, whoever takes the state up does it.
+    /// All ranks validate together; where that is interrupted, or one of them ends, whoever takes the state up does it.
     fn validate(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
-        let verdict = match self.together.leads() {
-            true => self.judge(trainee, progress)?,
-            false => Verdict::NotBest,
-        };
-        self.together.of_first(verdict)
-    }
-
-    fn judge(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
+        progress.unvalidated = true;
         let best = progress.best.as_ref();
-        let found = (self.validate)(trainee, progress.step, best.map(|(_, best)| best));
-        progress.unvalidated = matches!(found, Err(Error::Interrupted));
-        if progress.unvalidated {
+        let before = best.map(|(_, best)| best);
+        let found = (self.validate)(trainee, progress.step, before, &mut self.together);
+        let found = match found {
+            Err(Error::Interrupted) => None,
+            found => Some(found?),
+        };
+        let stops = self.together.any(found.is_none())?;
+        let Some(found) = found.filter(|_| !stops) else {
             return Ok(Verdict::Interrupted);
-        }
-        let found = found?;
+        };
+        progress.unvalidated = false;
         if let Some(log) = &mut self.log {
             log.validation(progress.step, &found, best);
         }
@@ -513,8 +515,12 @@ impl Run<'_> {
         Ok(Verdict::NotBest)
     }
 
-    /// Reads what the device has computed since the last time and checks it; returns the bytes in use there.
-    fn read(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Option<u64>> {
+    /// Reads what the device has computed since the last time and checks it; returns the memory of that.
+    fn read(
+        &mut self,
+        trainee: &dyn Train,
+        progress: &mut Progress,
+    ) -> Result<Option<DeviceMemory>> {
         let (steps, mut counts, mut samples) = (self.pending.len(), false, 0);
         let here: Vec<Seen> = self.pending.drain(..).map(Pending::read).collect();
         let all = self.together.gather(here)?;
@@ -580,7 +586,7 @@ impl Run<'_> {
 }
 
 /// What a validation says of the weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// They are the best so far.
     Best,

@@ -63,7 +63,7 @@ pub use on_policy::OnPolicyConfig;
 pub use optimizer::{Gradients, Kind, Mover, Optimizer, OptimizerConfig};
 pub use pard::{PardLoss, PardLossConfig};
 pub use peagle::{PEagleLoss, PEagleLossConfig};
-pub use ranks::{Ranks, Share};
+pub use ranks::{Ranks, Share, Together};
 pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, OptimizerName, TrainConfig};
@@ -78,4 +78,5 @@ pub use training_time_test::{
 };
 pub use validation::{Gain, Validation};
 pub use vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
+pub use watch::DeviceMemory;
 pub use workload::{Judges, WorkRows, Workload};

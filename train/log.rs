@@ -10,6 +10,7 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::objective::{LossReport, StepReport};
 use crate::validation::{Gain, Validation};
+use crate::watch::DeviceMemory;
 
 /// The steps since the last log line. A saved state holds them, so that the next line says the same as without a stop.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -107,7 +108,7 @@ impl Log {
         step: usize,
         interval: &Interval,
         learning_rate: f64,
-        memory: Option<u64>,
+        memory: Option<DeviceMemory>,
     ) {
         let seconds = interval.seconds;
         let rate = interval.tokens as f64 / seconds.max(1e-9);
@@ -136,8 +137,9 @@ impl Log {
         for (depth, alpha) in alphas.into_iter().enumerate() {
             self.scalar(&format!("train/alpha_{}", depth + 1), alpha, step);
         }
-        if let Some(bytes) = memory {
-            self.scalar("device/memory_bytes", bytes as f64, step);
+        if let Some(DeviceMemory { in_use, reserved }) = memory {
+            self.scalar("device/memory_bytes", in_use as f64, step);
+            self.scalar("device/reserved_bytes", reserved as f64, step);
         }
         self.flush(step);
     }

@@ -44,6 +44,31 @@ pub enum Mover {
     Muon(f64),
 }
 
+impl Mover {
+    /// Values of the gradients' past that are kept of each parameter: AdamW's two moments, or Muon's momentum.
+    fn kept(self) -> u64 {
+        match self {
+            Self::AdamW => 2,
+            Self::Muon(_) => 1,
+        }
+    }
+}
+
+impl OptimizerConfig {
+    /// What moves the parameters of a kind.
+    fn mover(&self, kind: Kind) -> Mover {
+        match kind {
+            Kind::Matrix => self.matrices,
+            Kind::Table | Kind::Other => Mover::AdamW,
+        }
+    }
+
+    /// Values, of 4 bytes, that an optimiser keeps of the gradients of each parameter of a kind.
+    pub fn kept(&self, kind: Kind) -> u64 {
+        self.mover(kind).kept()
+    }
+}
+
 /// What a parameter is to an optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -270,12 +295,12 @@ impl Optimizer {
             shrink: 1.0 - rate * decay,
         };
         let kept = self.kept.remove(name);
-        let (moved, kept) = match (kind, config.matrices) {
-            (Kind::Matrix, Mover::Muon(beta)) => {
+        let (moved, kept) = match config.mover(kind) {
+            Mover::Muon(beta) => {
                 let matrix = [shape[0], shape[1]];
                 muon(weights.reshape(matrix), kept, gradient, beta, pace)
             }
-            _ => {
+            Mover::AdamW => {
                 let flat = weights.reshape([gradient.shape().num_elements()]);
                 self.adamw(flat, kept, gradient, pace)
             }
@@ -480,6 +505,33 @@ mod tests {
         }
         let got = host_f32(weight)[0] as f64;
         assert!((got - expected).abs() < 1e-6, "{got} {expected}");
+    }
+
+    #[test]
+    fn as_much_is_kept_of_each_kind_as_the_settings_say() {
+        let muon = OptimizerConfig {
+            matrices: Mover::Muon(0.9),
+            ..CONFIG
+        };
+        let shapes = [
+            ("fc.weight", [3, 4]),
+            ("lm_head.weight", [3, 5]),
+            ("norm.weight", [1, 6]),
+        ];
+        for config in [CONFIG, muon] {
+            for (name, shape) in shapes {
+                let mut optimizer = Optimizer::new(config);
+                let zeros = || Tensor::<2>::zeros(shape, &test_device());
+                optimizer.moved(name, zeros(), flat(zeros()), 0.1);
+                let (_, kept) = optimizer.state();
+                let values: usize = kept
+                    .iter()
+                    .map(|of| of.shape.iter().product::<usize>())
+                    .sum();
+                let each = config.kept(Kind::of(name, &shape));
+                assert_eq!(values as u64, each * (shape[0] * shape[1]) as u64, "{name}");
+            }
+        }
     }
 
     #[test]

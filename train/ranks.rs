@@ -3,7 +3,8 @@
 //! The batches of a step are shared out among them. Each forms the mean of the gradients of its own batches; then all have the mean
 //! of all, and take the same step. So a run is the same on any number of ranks that divides `gradient_accumulation`: with one
 //! batch of a step for each rank bit by bit where their devices compute alike, else but for the order in which gradients are
-//! added up. Rank 0 alone validates, logs and saves.
+//! added up. A validation is shared out too, and what it counts is added up in one order on any number of ranks. Rank 0 alone logs
+//! and saves.
 use std::collections::BTreeMap;
 
 use burn::prelude::Device;
@@ -104,11 +105,40 @@ impl Share {
 }
 
 /// A loop's view of the ranks, of which there may be none but its own.
-pub(crate) struct Together<'a>(pub(crate) Option<&'a mut dyn Ranks>);
+pub struct Together<'a>(pub Option<&'a mut dyn Ranks>);
 
 impl Together<'_> {
-    /// Whether it validates, logs and saves.
-    pub(crate) fn leads(&self) -> bool {
+    /// Whether a piece of work that is shared out, counted from 0, is this rank's.
+    pub fn takes(&self, piece: usize) -> bool {
+        let here = self.0.as_ref();
+        here.is_none_or(|ranks| piece % ranks.count() == ranks.rank())
+    }
+
+    /// The pieces that all ranks have made, each with its number, in the order of these. All ranks call this, and get the same.
+    ///
+    /// # Errors
+    /// A rank has ended, or was interrupted.
+    pub fn gather_pieces<T: Serialize + DeserializeOwned>(
+        &mut self,
+        own: Result<Vec<(usize, T)>>,
+    ) -> Result<Vec<T>> {
+        // Whoever was interrupted says so, as the others wait for it.
+        let own = match own {
+            Err(Error::Interrupted) => None,
+            own => Some(own?),
+        };
+        let all: Option<Vec<_>> = self.gather(own)?.into_iter().collect();
+        let mut pieces: Vec<_> = all
+            .ok_or(Error::Interrupted)?
+            .into_iter()
+            .flatten()
+            .collect();
+        pieces.sort_by_key(|(number, _)| *number);
+        Ok(pieces.into_iter().map(|(_, piece)| piece).collect())
+    }
+
+    /// Whether it logs and saves.
+    pub fn leads(&self) -> bool {
         self.0.as_ref().is_none_or(|ranks| ranks.rank() == 0)
     }
 
@@ -142,8 +172,11 @@ impl Together<'_> {
         Ok(self.gather(here)?.contains(&true))
     }
 
-    /// What rank 0 has.
-    pub(crate) fn of_first<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<T> {
+    /// What rank 0 has. All ranks call this.
+    ///
+    /// # Errors
+    /// A rank has ended.
+    pub fn of_first<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<T> {
         let all = self.gather(own)?;
         // There is always a rank 0.
         all.into_iter()

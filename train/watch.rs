@@ -10,6 +10,15 @@ const NEWEST: f64 = 0.05;
 const INTERVALS: usize = 20;
 const GROWTH: f64 = 0.25;
 
+/// Memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that tensors take.
+    pub in_use: u64,
+    /// Bytes that are held for them, whether they are in use or not.
+    pub reserved: u64,
+}
+
 /// Looks out for losses, gradients and memory that go wrong.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Watch {
@@ -43,8 +52,9 @@ impl Watch {
     }
 
     /// Fails when device memory has grown at every one of the last intervals, and by much.
-    pub(crate) fn memory(&mut self, bytes: Option<u64>, step: usize) -> Result<()> {
-        let Some(bytes) = bytes else {
+    pub(crate) fn memory(&mut self, found: Option<DeviceMemory>, step: usize) -> Result<()> {
+        // What is reserved grows in large pieces, which a leak does not fill in each interval.
+        let Some(DeviceMemory { in_use: bytes, .. }) = found else {
             return Ok(());
         };
         if self.memory.last().is_some_and(|&last| bytes <= last) {
@@ -83,13 +93,19 @@ mod tests {
 
     #[test]
     fn only_steady_growth_is_a_leak() {
+        let found = |in_use| {
+            Some(DeviceMemory {
+                in_use,
+                reserved: 2000,
+            })
+        };
         let mut watch = Watch::default();
         for step in 0..100 {
             let wobble = 1000 + (step % 7) as u64 * 100;
-            watch.memory(Some(wobble), step).unwrap();
+            watch.memory(found(wobble), step).unwrap();
         }
         let mut watch = Watch::default();
-        let leak = (0..=INTERVALS).map(|i| watch.memory(Some(1000 + 20 * i as u64), i));
+        let leak = (0..=INTERVALS).map(|i| watch.memory(found(1000 + 20 * i as u64), i));
         assert!(leak.last().unwrap().is_err());
     }
 }

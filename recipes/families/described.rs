@@ -9,7 +9,7 @@ use spectrain_checkpoints::dialect::{Dialect, Reading, Settings, SharedHead, Wri
 use spectrain_checkpoints::names::wrapped;
 use spectrain_checkpoints::{ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::listing::{hollow, parameters};
+use spectrain_models::listing::{Parameter, hollow, parameters};
 use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{TargetParts, TargetSpec};
 
@@ -17,7 +17,7 @@ use crate::families::drafter_folder::{
     architectures, is_copy, rope_config, rope_layout, target_embedding, target_head,
 };
 use crate::families::family::{Family, Writing};
-use crate::families::footprint::Footprint;
+use crate::families::footprint::{Footprint, in_matrices, values};
 
 /// The target's, which folders may repeat.
 const EMBEDDING: &str = "embed_tokens.weight";
@@ -295,14 +295,14 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
         Some(size) => size as usize,
     };
     let listed = parameters::<D>(config, target, draft_vocab)?;
-    let count =
-        |(_, shape): &(String, Vec<usize>)| shape.iter().map(|&size| size as u64).product::<u64>();
+    let count = |(_, shape): &Parameter| values(shape);
     let of_head = listed
         .iter()
         .filter(|(name, _)| name.starts_with("lm_head"));
     Ok(Footprint {
         parameters: listed.iter().map(count).sum(),
         head: of_head.map(count).sum(),
+        matrices: in_matrices(&listed),
         frozen: 0,
         draft_vocab: draft_vocab as u64,
         captured,

@@ -6,7 +6,8 @@
 
 use anyhow::Result;
 use spectrain_models::TargetSpec;
-use spectrain_train::{WorkRows, Workload};
+use spectrain_models::listing::Parameter;
+use spectrain_train::{Kind, OptimizerConfig, WorkRows, Workload};
 
 /// Queries whose scores are computed at a time on the CPU, in training.
 const QUERY_BLOCK: f64 = 128.0;
@@ -18,6 +19,8 @@ pub struct Footprint {
     pub parameters: u64,
     /// Of these, the head's.
     pub head: u64,
+    /// Of the trained ones, those of matrices from states to states ([`Kind::Matrix`]).
+    pub matrices: u64,
     /// Parameters of its own that are not trained.
     pub frozen: u64,
     /// Tokens it can propose.
@@ -27,6 +30,13 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// Values that an optimiser with these settings keeps of the gradients of all trained parameters.
+    pub fn kept_by(&self, optimizer: &OptimizerConfig) -> u64 {
+        // What has a row for each token and what is no matrix at all are moved alike.
+        let others = self.parameters - self.matrices;
+        optimizer.kept(Kind::Matrix) * self.matrices + optimizer.kept(Kind::Table) * others
+    }
+
     /// The same where so many tokens can be proposed.
     pub fn with_vocabulary(self, draft_vocab: u64) -> Self {
         let head = self.head / self.draft_vocab.max(1) * draft_vocab;
@@ -112,7 +122,7 @@ impl Attended {
         }
     }
 
-    /// The rows of a workload that go through a language model in a batch. Texts behind several cuts are there for each where
+    /// The rows of a workload that go through a language model in a batch. Texts before several cuts are there for each where
     /// everything is seen.
     pub fn of(work: &Workload, batch: Packed, sees: Sees) -> Self {
         let length = batch.length as f64;
@@ -123,7 +133,7 @@ impl Attended {
                 let cuts = (cuts as f64).min(length);
                 let blocks = blocks(cuts, places);
                 let width = match sees {
-                    Sees::Everywhere => cuts * length + blocks,
+                    Sees::Everywhere => before(cuts, length) + blocks,
                     Sees::Back => length + blocks,
                 };
                 // The mask says what is seen, of all keys.
@@ -133,12 +143,32 @@ impl Attended {
     }
 }
 
+/// Places of the texts before some cuts, each of which is drawn from a row: two standard deviations above the mean, which some row
+/// of a training comes to.
+fn before(cuts: f64, length: f64) -> f64 {
+    let drawn = cuts * length / 2.0 + 2.0 * length * (cuts / 12.0).sqrt();
+    drawn.min(cuts * length)
+}
+
 /// Places of some blocks together, each of which separates itself from the text and has as many masks, up to the others of
 /// `places`, as is drawn: two standard deviations above the mean, which some batch of a training comes to.
 fn blocks(cuts: f64, places: usize) -> f64 {
     let (separators, masks) = (places.min(1) as f64, places.saturating_sub(1) as f64);
     let drawn = cuts * (masks + 1.0) / 2.0 + masks * (cuts / 3.0).sqrt();
     cuts * separators + drawn.min(cuts * masks)
+}
+
+/// How many of these parameters, by name and shape, are those of matrices from states to states.
+pub fn in_matrices(listed: &[Parameter]) -> u64 {
+    let matrices = listed
+        .iter()
+        .filter(|(name, shape)| Kind::of(name, shape) == Kind::Matrix);
+    matrices.map(|(_, shape)| values(shape)).sum()
+}
+
+/// How many values a parameter of this shape has.
+pub fn values(shape: &[usize]) -> u64 {
+    shape.iter().map(|&size| size as u64).product()
 }
 
 /// Sizes of a decoder layer.

@@ -207,8 +207,10 @@ impl Shipped for Pard {
             0
         };
         let own = SizesAtStart(config.start()).spec(target)?;
+        let projection = width * (target.d_model * own.d_model) as u64;
         Ok(Footprint {
-            parameters: of_model.parameters + width * (target.d_model * own.d_model) as u64,
+            parameters: of_model.parameters + projection,
+            matrices: of_model.matrices + projection,
             captured,
             ..of_model
         })

@@ -1,12 +1,12 @@
 //! The sizes of a drafter that is a language model, counted from what it starts from.
 
 use anyhow::{Context as _, Result};
-use spectrain_models::listing::decoder as decoder_parameters;
+use spectrain_models::listing::{Parameter, decoder as decoder_parameters};
 use spectrain_models::{Bias, Start, TargetSpec, TransformerConfig};
 use spectrain_train::{WorkRows, Workload};
 
 use crate::families::footprint::{
-    Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder,
+    Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder, in_matrices, values,
 };
 use crate::runtime::sizes::known_sizes;
 
@@ -24,20 +24,21 @@ impl SizesAtStart<'_> {
         }
         let (d, vocab) = (structure.spec.d_model as u64, structure.spec.vocab as u64);
         let listed = decoder_parameters(&structure)?;
-        let all = listed.iter().map(|(_, shape)| product(shape)).sum();
-        let linear = listed
-            .iter()
-            .filter(|(name, _)| name.ends_with("_proj.weight"));
-        // Two thin matrices beside each linear layer.
-        let ends: u64 = linear
-            .map(|(_, shape)| shape.iter().sum::<usize>() as u64)
-            .sum();
-        let (parameters, frozen) = match self.0.lora {
-            Some(lora) => (lora.rank as u64 * ends, all),
-            None => (all, 0),
+        let all = listed.iter().map(|(_, shape)| values(shape)).sum();
+        let (parameters, matrices, frozen) = match self.0.lora {
+            Some(lora) => {
+                let thin = thin_matrices(&listed, lora.rank);
+                (
+                    thin.iter().map(|(_, shape)| values(shape)).sum(),
+                    in_matrices(&thin),
+                    all,
+                )
+            }
+            None => (all, in_matrices(&listed), 0),
         };
         Ok(Footprint {
             parameters,
+            matrices,
             head: if self.0.lora.is_some() { 0 } else { vocab * d },
             frozen,
             // It proposes the tokens it knows; none is chosen by how often it occurs.
@@ -111,6 +112,12 @@ fn judged(work: &Workload, batch: Packed) -> Option<f64> {
     }
 }
 
-fn product(shape: &[usize]) -> u64 {
-    shape.iter().map(|&size| size as u64).product()
+/// The two of this rank beside each linear layer.
+fn thin_matrices(listed: &[Parameter], rank: usize) -> Vec<Parameter> {
+    let linear = listed
+        .iter()
+        .filter(|(name, _)| name.ends_with("_proj.weight"));
+    let ends = linear.flat_map(|(name, shape)| shape.iter().map(move |&end| (name, end)));
+    ends.map(|(name, end)| (name.clone(), vec![end, rank]))
+        .collect()
 }

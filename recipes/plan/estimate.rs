@@ -63,16 +63,16 @@ impl Estimate {
             let training = recipe.training(stage);
             let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
             let activations = recipe.method.activations(spec, stage, batch)?;
-            let (value, gpu) = (dtype.size() as u64, device::is_gpu(device));
             let found = Memory::of(&Trained {
                 target: spec,
                 footprint,
+                moments: footprint.kept_by(&training.optimizer()),
                 activations,
                 work,
                 batch,
-                value,
+                value: dtype.size() as u64,
                 live,
-                gpu,
+                gpu: device::is_gpu(device),
             });
             peaks.push((stage, target_bytes.saturating_add(found.peak)));
             if found.peak > memory.peak {
@@ -203,7 +203,10 @@ impl Estimate {
             ("memory, target", bytes(self.target_bytes)),
             (
                 "memory, drafter",
-                format!("{} (weights, gradients, AdamW, f32)", bytes(memory.drafter)),
+                format!(
+                    "{} (weights, gradients and their moments, f32)",
+                    bytes(memory.drafter)
+                ),
             ),
             (
                 "memory, activations",
@@ -299,8 +302,8 @@ fn trained_tokens(training: &TrainConfig, data_tokens: Option<u64>) -> Option<u6
     Some(tokens.saturating_mul(steps).saturating_mul(batches))
 }
 
-/// Bytes on the disk that each training stage leaves: saved states with both moments, the best one kept beside the last
-/// ones, and the drafter; and the exported folder.
+/// Bytes on the disk that each training stage leaves: saved states with what the optimiser keeps, the best one kept beside the
+/// last ones, and the drafter; and the exported folder.
 fn checkpoints(recipe: &ResolvedRecipe, footprint: &Footprint) -> u64 {
     let all = footprint.parameters + footprint.frozen;
     let of_stage = |stage: &&str| {
@@ -308,7 +311,8 @@ fn checkpoints(recipe: &ResolvedRecipe, footprint: &Footprint) -> u64 {
         let saves = training.steps.div_ceil(training.save_every);
         // The best of them, which may be older, and one that is being written.
         let states = training.keep.min(saves).saturating_add(2) as u64;
-        states.saturating_mul(4 * (all + 2 * footprint.parameters)) + 4 * all
+        let moments = footprint.kept_by(&training.optimizer());
+        states.saturating_mul(4 * (all + moments)) + 4 * all
     };
     let trained: u64 = recipe.training_stages().iter().map(of_stage).sum();
     let exported = match recipe.export.dtype {
@@ -338,15 +342,18 @@ fn synthetic_peak(
     let work = Workload::texts(Judges::Text);
     let layer = LayerSizes::of(spec, [0; 3]).ok()?;
     let attended = Attended::of(&work, batch, Sees::Back);
+    let footprint = Footprint {
+        parameters,
+        head: 0,
+        matrices: 0,
+        frozen: 0,
+        draft_vocab: spec.vocab as u64,
+        captured: 0,
+    };
     let memory = Memory::of(&Trained {
         target: spec,
-        footprint: Footprint {
-            parameters,
-            head: 0,
-            frozen: 0,
-            draft_vocab: spec.vocab as u64,
-            captured: 0,
-        },
+        footprint,
+        moments: footprint.kept_by(&TrainConfig::default().optimizer()),
         activations: decoder(&layer, spec.layers as u64, &work, attended),
         work,
         batch,

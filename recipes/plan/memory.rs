@@ -1,8 +1,8 @@
 //! How much memory training takes at its peak.
 //!
-//! Counted are what stays (the target, the drafter with gradients and the moments of AdamW, the batches made ahead), and what
-//! comes on top in turn: a training step, a validation, and the copy of weights and moments that a saved state is written
-//! from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
+//! Counted are what stays (the target, the drafter with gradients and what the optimiser keeps of them, the batches made ahead),
+//! and what comes on top in turn: a training step, a validation, and the copy of weights and moments that a saved state is
+//! written from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
 //! it less. What is drawn for each step counts as much as some step of a training comes to.
 
 use spectrain_models::{Routing, TargetSpec};
@@ -21,6 +21,8 @@ pub(super) struct Trained<'a> {
     pub(super) target: &'a TargetSpec,
     /// The drafter.
     pub(super) footprint: Footprint,
+    /// What the optimiser keeps of its gradients, in values.
+    pub(super) moments: u64,
     /// What a step keeps.
     pub(super) activations: Activations,
     /// What a step does.
@@ -57,7 +59,7 @@ impl Memory {
         let Footprint {
             parameters, frozen, ..
         } = trained.footprint;
-        let stays = F32 * (3 * parameters + frozen);
+        let stays = F32 * (parameters + trained.moments + frozen);
         let gradients = F32 * parameters;
         let held = BATCHES * trained.features();
         let making = trained.value * trained.target_pass();
@@ -71,8 +73,8 @@ impl Memory {
         let step = [gradients, activations, returning, meanwhile];
         let step = step.into_iter().fold(0, u64::saturating_add);
         let validation = making.max(loss);
-        // Weights and both moments.
-        let saving = F32 * (3 * parameters + frozen);
+        // What stays, once more.
+        let saving = stays;
         Self {
             drafter: stays + gradients,
             batches: held + meanwhile,

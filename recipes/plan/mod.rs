@@ -98,16 +98,23 @@ fn estimates(asked: &Asked, text: &mut String) -> [Value; 2] {
         }
     };
     let run = asked.runs.join(&recipe.name);
-    // Where it is not said how they are asked, the run is refused.
     let measured = CapturePlan::measure(recipe, &run, &found, estimate.as_ref().ok());
-    let Ok(Some(measured)) = measured else {
-        return [numbers, Value::Null];
+    let (lines, capture) = match measured {
+        Ok(None) => return [numbers, Value::Null],
+        Ok(Some(measured)) => (measured.lines(), measured.json()),
+        Err(error) => {
+            let error = format!("{error:#}");
+            (
+                vec![format!("not measured: {error}")],
+                json!({"error": error}),
+            )
+        }
     };
     text.push_str("\nservers of the target:\n");
-    for line in measured.lines() {
+    for line in lines {
         _ = writeln!(text, "  {line}");
     }
-    [numbers, measured.json()]
+    [numbers, capture]
 }
 
 /// What the run takes, where the sizes of its target need no download.

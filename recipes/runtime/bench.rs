@@ -1,8 +1,9 @@
 //! What `spectrain bench` times: feature capture, a training step and decoding, of models without any training.
 
 use anyhow::Result;
+use burn::module::{Module as _, ModuleMapper, Param};
 use burn::prelude::*;
-use burn::tensor::DType as BurnDType;
+use burn::tensor::{DType as BurnDType, Distribution};
 use clap::ValueEnum;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
@@ -10,6 +11,8 @@ use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::listing::Listing;
+use spectrain_models::weights::held_in;
 use spectrain_models::{
     Bias, Capture, DraftShape, Drafter, RandomWeights, RopeConfig, RopeScaling, Sampling, Scope,
     Session, TargetSpec, Transformer, TransformerConfig,
@@ -19,8 +22,6 @@ use spectrain_train::{
     TrainingTimeTest, TrainingTimeTestConfig,
 };
 
-/// Positions of a batch.
-const LENGTH: usize = 512;
 /// Draft steps unrolled in the training step.
 const UNROLLED: usize = 7;
 /// Tokens decoded, after a prompt of [`PROMPT`], with chains of [`DRAFT`].
@@ -50,6 +51,20 @@ pub(crate) enum Size {
     Medium,
     /// Width 1,024, vocabulary 32,000.
     Large,
+    /// That of Qwen3-8B, in bf16, over 8,192 tokens in 4 rows, with a draft vocabulary of 32,000: for a GPU with 40 GiB or more.
+    #[value(name = "qwen3-8b")]
+    Qwen3Of8B,
+}
+
+/// What a case computes with.
+struct Sizes {
+    spec: TargetSpec,
+    draft_vocab: usize,
+    /// Type of the target's weights.
+    dtype: DType,
+    /// A batch.
+    rows: usize,
+    length: usize,
 }
 
 /// What a case runs with.
@@ -69,9 +84,10 @@ type Work = Box<dyn FnMut() -> Result<()>>;
 
 impl Task {
     /// Tokens of one time.
-    pub(crate) fn tokens(self) -> usize {
+    pub(crate) fn tokens(self, size: Size) -> usize {
+        let sizes = Sizes::of(size);
         match self {
-            Self::Capture | Self::Train => LENGTH,
+            Self::Capture | Self::Train => sizes.rows * sizes.length,
             Self::Plain | Self::Speculative => DECODED,
         }
     }
@@ -80,21 +96,66 @@ impl Task {
 impl Setup {
     /// Makes everything that a task needs.
     pub(crate) fn work(&self, task: Task) -> Result<Work> {
+        let (sizes, device) = (Sizes::of(self.size), &self.device);
         match task {
-            Task::Capture => capture(self.size, &self.device),
-            Task::Train => train(self),
-            Task::Plain => decode(self.size, &self.device, Drafting::Off),
-            Task::Speculative => decode(self.size, &self.device, Drafting::On),
+            Task::Capture => capture(&sizes, device),
+            Task::Train => train(self, &sizes),
+            Task::Plain => decode(&sizes, device, Drafting::Off),
+            Task::Speculative => decode(&sizes, device, Drafting::On),
         }
     }
 }
 
-fn spec(size: Size) -> TargetSpec {
-    let (d_model, heads, d_head, vocab) = match size {
-        Size::Small => (256, 8, 32, 4096),
-        Size::Medium => (512, 8, 64, 32_000),
-        Size::Large => (1024, 16, 64, 32_000),
-    };
+impl Sizes {
+    fn of(size: Size) -> Self {
+        match size {
+            Size::Small => Self::square(256, [8, 32], 4096),
+            Size::Medium => Self::square(512, [8, 64], 32_000),
+            Size::Large => Self::square(1024, [16, 64], 32_000),
+            Size::Qwen3Of8B => Self {
+                spec: TargetSpec {
+                    layers: 36,
+                    d_ff: 12_288,
+                    kv_heads: 8,
+                    max_positions: 4096,
+                    ..spec(4096, [32, 128], 151_936)
+                },
+                draft_vocab: 32_000,
+                dtype: DType::BF16,
+                rows: 4,
+                length: 2048,
+            },
+        }
+    }
+
+    fn square(d_model: usize, heads: [usize; 2], vocab: usize) -> Self {
+        Self {
+            spec: spec(d_model, heads, vocab),
+            draft_vocab: vocab,
+            dtype: DType::F32,
+            rows: 1,
+            length: 512,
+        }
+    }
+
+    fn vocabulary(&self) -> Result<DraftVocabulary> {
+        let vocab = self.spec.vocab;
+        if self.draft_vocab == vocab {
+            return Ok(DraftVocabulary::full(vocab));
+        }
+        // Tokens from all of the vocabulary, as often as they come.
+        let counts: Vec<u64> = (0..vocab as u64)
+            .map(|token| token * 7919 % 104_729)
+            .collect();
+        Ok(DraftVocabulary::from_counts(
+            &counts,
+            self.draft_vocab,
+            &[],
+        )?)
+    }
+}
+
+fn spec(d_model: usize, [heads, d_head]: [usize; 2], vocab: usize) -> TargetSpec {
     TargetSpec {
         layers: 8,
         d_model,
@@ -108,27 +169,46 @@ fn spec(size: Size) -> TargetSpec {
             theta: 10_000.0,
             scaling: RopeScaling::Default,
         },
-        max_positions: 2 * LENGTH,
+        max_positions: 1024,
         routing: None,
     }
 }
 
-fn target(size: Size, device: &Device) -> Result<Transformer> {
-    let spec = spec(size);
+fn target(spec: &TargetSpec, dtype: DType, device: &Device) -> Result<Transformer> {
     let config = TransformerConfig {
         windows: vec![None; spec.layers],
-        spec,
+        spec: spec.clone(),
         qkv_bias: Bias::Without,
         output_bias: Bias::Without,
         mlp_bias: Bias::Without,
         head_norm: true,
         tied_head: false,
     };
-    let mut random = RandomWeights::new(1);
-    Ok(Transformer::new(
-        &mut Scope::root(&mut random, device, DType::F32),
-        config,
-    )?)
+    if dtype == DType::F32 {
+        let mut random = RandomWeights::new(1);
+        return Ok(Transformer::new(
+            &mut Scope::root(&mut random, device, dtype),
+            config,
+        )?);
+    }
+    // What is that large is drawn where it is computed with, and never stands on the host.
+    let mut listing = Listing::default();
+    let hollow = Transformer::new(&mut Scope::root(&mut listing, device, DType::F32), config)?;
+    Ok(hollow.map(&mut Drawn(device.clone())))
+}
+
+/// Draws each parameter on a device, in bf16: of about the size of a trained model's, and norms of 1.
+struct Drawn(Device);
+
+impl ModuleMapper for Drawn {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (shape, options) = (param.lazy_shape(), (&self.0, BurnDType::BF16));
+        let drawn = match D {
+            1 => Tensor::ones(shape, options),
+            _ => Tensor::random(shape, Distribution::Normal(0.0, 0.02), options),
+        };
+        Param::initialized(param.id, drawn)
+    }
 }
 
 fn text(vocab: usize, length: usize) -> Vec<u32> {
@@ -138,23 +218,25 @@ fn text(vocab: usize, length: usize) -> Vec<u32> {
         .collect()
 }
 
-fn batch(vocab: usize, device: &Device) -> Batch {
+/// Rows of one text each.
+fn batch(sizes: &Sizes, device: &Device) -> Batch {
+    let (rows, length) = (sizes.rows, sizes.length);
     let packed = PackedBatch {
-        rows: vec![vec![0]],
+        rows: (0..rows).map(|row| vec![row]).collect(),
     };
     let rows = Rows {
-        layout: layout(&packed, &[LENGTH], LENGTH),
+        layout: layout(&packed, &vec![length; rows], length),
         packed,
-        tokens: text(vocab, LENGTH),
-        loss_mask: vec![true; LENGTH],
+        tokens: text(sizes.spec.vocab, rows * length),
+        loss_mask: vec![true; rows * length],
     };
     Batch::new(rows, device)
 }
 
-fn capture(size: Size, device: &Device) -> Result<Work> {
-    let target = target(size, device)?;
-    let batch = batch(spec(size).vocab, device);
-    let capture = Eagle3::capture(&Eagle3Config::default(), &spec(size))?;
+fn capture(sizes: &Sizes, device: &Device) -> Result<Work> {
+    let target = target(&sizes.spec, sizes.dtype, device)?;
+    let batch = batch(sizes, device);
+    let capture = Eagle3::capture(&Eagle3Config::default(), &sizes.spec)?;
     let device = device.clone();
     Ok(Box::new(move || {
         let features = target.features(batch.tokens.clone(), &batch.layout, &capture);
@@ -166,17 +248,17 @@ fn capture(size: Size, device: &Device) -> Result<Work> {
     }))
 }
 
-fn train(setup: &Setup) -> Result<Work> {
-    let (spec, device) = (spec(setup.size), &setup.device);
+fn train(setup: &Setup, sizes: &Sizes) -> Result<Work> {
+    let (spec, device) = (&sizes.spec, &setup.device);
     let config = Eagle3Config::default();
     // The target's layers take no part in the step: only its frozen pieces are here.
-    let small = target_without_layers(&spec);
-    let mut random = RandomWeights::new(1);
-    let frozen = Transformer::new(&mut Scope::root(&mut random, device, DType::F32), small)?;
-    let mut parts = frozen.parts();
+    let small = TargetSpec {
+        layers: 0,
+        ..spec.clone()
+    };
+    let mut parts = target(&small, sizes.dtype, device)?.parts();
     parts.spec = spec.clone();
-    let vocabulary = DraftVocabulary::full(spec.vocab);
-    let drafter = Eagle3::fresh(&config, &parts, &vocabulary, 3, &setup.graph)?;
+    let drafter = Eagle3::fresh(&config, &parts, &sizes.vocabulary()?, 3, &setup.graph)?;
     let objective = TrainingTimeTestConfig {
         draft_steps: UNROLLED,
         recompute: setup.recompute,
@@ -190,14 +272,14 @@ fn train(setup: &Setup) -> Result<Work> {
         <TrainingTimeTest as Objective<Eagle3>>::new(&objective)?,
         settings.optimizer(),
     );
-    let mut batch = batch(spec.vocab, device);
+    let mut batch = batch(sizes, device);
+    let compute = match sizes.dtype {
+        DType::BF16 => BurnDType::BF16,
+        _ => BurnDType::F32,
+    };
     let random = |width: usize| {
-        let shape = [1, LENGTH, width];
-        Tensor::<3>::random(
-            shape,
-            burn::tensor::Distribution::Normal(0.0, 1.0),
-            (device, BurnDType::F32),
-        )
+        let shape = [sizes.rows, sizes.length, width];
+        Tensor::<3>::random(shape, Distribution::Normal(0.0, 1.0), (device, compute))
     };
     batch.features = Some(spectrain_models::Features {
         captured: random(3 * spec.d_model),
@@ -212,40 +294,25 @@ fn train(setup: &Setup) -> Result<Work> {
     }))
 }
 
-fn target_without_layers(spec: &TargetSpec) -> TransformerConfig {
-    TransformerConfig {
-        spec: TargetSpec {
-            layers: 0,
-            ..spec.clone()
-        },
-        qkv_bias: Bias::Without,
-        output_bias: Bias::Without,
-        mlp_bias: Bias::Without,
-        head_norm: true,
-        tied_head: false,
-        windows: Vec::new(),
-    }
-}
-
 #[derive(Clone, Copy)]
 enum Drafting {
     On,
     Off,
 }
 
-fn decode(size: Size, device: &Device, drafting: Drafting) -> Result<Work> {
-    let target = target(size, device)?;
-    let capture = Eagle3::capture(&Eagle3Config::default(), &spec(size))?;
-    let vocabulary = DraftVocabulary::full(spec(size).vocab);
+fn decode(sizes: &Sizes, device: &Device, drafting: Drafting) -> Result<Work> {
+    let target = target(&sizes.spec, sizes.dtype, device)?;
+    let capture = Eagle3::capture(&Eagle3Config::default(), &sizes.spec)?;
     let drafter = Eagle3::fresh(
         &Eagle3Config::default(),
         &target.parts(),
-        &vocabulary,
+        &sizes.vocabulary()?,
         3,
         device,
     )?;
-    let mut session = Session::new(drafter);
-    let prompt = text(spec(size).vocab, PROMPT);
+    let compute = target.parts().embed_tokens.weight.val().dtype();
+    let mut session = Session::new(held_in(drafter, compute));
+    let prompt = text(sizes.spec.vocab, PROMPT);
     let settings = DecodeSettings {
         max_new_tokens: DECODED,
         draft: DraftShape::Chain { length: DRAFT },
@@ -267,4 +334,50 @@ fn decode(size: Size, device: &Device, drafting: Drafting) -> Result<Work> {
         }
         Ok(())
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_models::device::test_device;
+
+    use super::*;
+
+    #[test]
+    fn every_task_runs_with_a_drawn_target_in_bf16() {
+        let device = test_device();
+        let setup = Setup {
+            size: Size::Qwen3Of8B,
+            graph: device.clone().autodiff(),
+            device: device.clone(),
+            recompute: true,
+        };
+        let sizes = Sizes {
+            spec: TargetSpec {
+                layers: 6,
+                ..spec(32, [4, 8], 300)
+            },
+            draft_vocab: 100,
+            dtype: DType::BF16,
+            rows: 2,
+            length: 16,
+        };
+        capture(&sizes, &device).unwrap()().unwrap();
+        train(&setup, &sizes).unwrap()().unwrap();
+        for drafting in [Drafting::On, Drafting::Off] {
+            decode(&sizes, &device, drafting).unwrap()().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_drawn_is_neither_zero_nor_the_same_twice() {
+        let made = target(&spec(32, [4, 8], 300), DType::BF16, &test_device()).unwrap();
+        let tensors = spectrain_models::weights::export(&made);
+        let first = |name: &str| {
+            let found = tensors.iter().find(|tensor| tensor.name.ends_with(name));
+            found.unwrap().to_f32().unwrap()[..4].to_vec()
+        };
+        let [query, key] = ["0.self_attn.q_proj.weight", "0.self_attn.k_proj.weight"].map(first);
+        assert!(query != key && query.iter().all(|value| *value != 0.0));
+        assert_eq!(first("0.input_layernorm.weight"), [1.0; 4]);
+    }
 }

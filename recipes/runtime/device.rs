@@ -5,7 +5,7 @@ use burn::prelude::Device;
 use serde_json::{Map, json};
 use spectrain_checkpoints::DType;
 use spectrain_models::device::DeviceName;
-use spectrain_train::TrainConfig;
+use spectrain_train::{DeviceMemory, TrainConfig};
 
 use crate::recipe::tables::TargetType;
 
@@ -66,9 +66,12 @@ pub fn graph_device(device: &Device, config: &TrainConfig) -> Device {
     }
 }
 
-/// Bytes in use on a device, where it tells.
-pub fn memory_in_use(device: &Device) -> Option<u64> {
-    device.memory_pool_usage().map(|usage| usage.bytes_in_use)
+/// Memory of a device, where it tells.
+pub fn memory_of(device: &Device) -> Option<DeviceMemory> {
+    device.memory_pool_usage().map(|usage| DeviceMemory {
+        in_use: usage.bytes_in_use,
+        reserved: usage.bytes_reserved,
+    })
 }
 
 /// What a report says of the device.

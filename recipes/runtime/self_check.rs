@@ -1,181 +1,150 @@
-//! Before training on a GPU: one step of the drafter and one decode there must give what the CPU gives.
+//! Before a GPU is relied on: what it computes at the shapes of the run must be what the CPU gives in f32.
 //!
-//! Wrong kernels have been seen to return plausible numbers; a run on them would waste days.
+//! Wrong kernels have been seen to return plausible numbers; a run on them would waste days. Compared are sampled rows of the
+//! product with each linear layer of the target, the hidden states and the likeliest tokens of short texts that begin rows of a whole
+//! batch, a decode over a cache, and the loss and every gradient of a drafter's step. The host holds one layer of the target at
+//! a time, beside its embedding and its head.
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow};
 use burn::prelude::Device;
-use burn::tensor::DType as BurnDType;
-use rand::{Rng, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::weights::host_f32;
-use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, Transformer, chain, load_target};
-use spectrain_train::{Batch, Objective, Rows, Statistics, Train, Trainee};
+use spectrain_models::{Capture, Transformer};
+use spectrain_train::Objective;
 
 use crate::families::shipped::Shipped;
-use crate::runtime::device::graph_device;
+use crate::runtime::self_check::by_layer::ByLayer;
+use crate::runtime::self_check::compare::{Tolerance, Wrong};
+use crate::runtime::self_check::states::Both;
+use crate::runtime::self_check::step::{Step, check_real_step};
+use crate::runtime::self_check::texts::{LONGEST, texts};
 use crate::stages::context::StageContext;
 
-/// Tokens of the text that is compared.
-const LENGTH: usize = 64;
-/// Largest relative difference in f32.
-const TOLERANCE_F32: f64 = 2e-3;
-/// Largest relative difference in bf16, whose numbers carry three digits.
-const TOLERANCE_BF16: f64 = 6e-2;
+mod by_layer;
+mod compare;
+mod products;
+mod states;
+mod step;
+mod texts;
 
-/// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Probe {
-    /// Loss of one step.
-    pub loss: f64,
-    /// Norm of its gradient.
-    pub gradient_norm: f64,
-    /// Root mean square of the target's logits after a decode over a cache.
-    pub logits: f64,
+pub use texts::Shape;
+
+/// What is checked.
+pub struct SelfCheck<'a> {
+    context: &'a StageContext<'a>,
+    /// On the device.
+    target: &'a Transformer,
+    capture: &'a Capture,
+    shape: Shape,
+    folder: ModelFolder,
+    tolerance: Tolerance,
 }
 
-/// Compares the device with the CPU, and fails where they differ.
-pub fn run<D: Shipped, O: Objective<D>>(
-    context: &StageContext,
-    target: &Transformer,
-    capture: &Capture,
-    drafter: &D::Config,
-    objective: &dyn Fn() -> Result<O>,
-) -> Result<()>
-where
-    D::State: 'static,
-{
-    let model = ModelFolder::open(context.target_folder()?)?;
-    let on_cpu = load_target(&model, &Device::flex(), DType::F32)?;
-    let cpu = probe::<D, O>(context, &on_cpu, capture, drafter, objective)?;
-    drop(on_cpu);
-    let there = probe::<D, O>(context, target, capture, drafter, objective)?;
-    let tolerance = match context.dtype {
-        DType::F32 => TOLERANCE_F32,
-        _ => TOLERANCE_BF16,
-    };
-    compare(&context.device_name, cpu, there, tolerance)?;
-    context.output.say(format!(
-        "self-check: {} agrees with the CPU: loss {:.5} and {:.5}, gradient norm {:.5} and {:.5}",
-        context.device_name, there.loss, cpu.loss, there.gradient_norm, cpu.gradient_norm
-    ));
-    Ok(())
-}
-
-fn compare(name: &str, cpu: Probe, there: Probe, tolerance: f64) -> Result<()> {
-    if cpu.gradient_norm == 0.0 {
-        bail!("self-check: the step has no gradient, so it shows nothing");
+impl<'a> SelfCheck<'a> {
+    /// Of a target on its device that captures these layers of batches of this shape.
+    ///
+    /// # Errors
+    /// The target's folder cannot be read.
+    pub fn new(
+        context: &'a StageContext<'a>,
+        target: &'a Transformer,
+        capture: &'a Capture,
+        shape: Shape,
+    ) -> Result<Self> {
+        Ok(Self {
+            context,
+            target,
+            capture,
+            shape,
+            folder: ModelFolder::open(context.target_folder()?)?,
+            tolerance: Tolerance::of(context.dtype),
+        })
     }
-    let figures = [
-        ("the loss of a step", cpu.loss, there.loss),
-        (
-            "the norm of its gradient",
-            cpu.gradient_norm,
-            there.gradient_norm,
-        ),
-        ("the target's logits", cpu.logits, there.logits),
-    ];
-    for (what, expected, got) in figures {
-        // Written so that NaN fails.
-        let agrees = (got - expected).abs() <= tolerance * expected.abs().max(1e-3);
-        if !agrees {
-            bail!(
-                "self-check: {what}: the CPU gives {expected}, {name} gives {got}; it computes wrongly and cannot be trained on"
-            );
-        }
-    }
-    Ok(())
-}
 
-fn probe<D: Shipped, O: Objective<D>>(
-    context: &StageContext,
-    target: &Transformer,
-    capture: &Capture,
-    drafter: &D::Config,
-    objective: &dyn Fn() -> Result<O>,
-) -> Result<Probe>
-where
-    D::State: 'static,
-{
-    let device = target.device();
-    let vocab = target.spec().vocab;
-    let mut rng = StdRng::seed_from_u64(context.recipe.seed);
-    let tokens: Vec<u32> = (0..LENGTH)
-        .map(|_| rng.random_range(0..vocab as u32))
-        .collect();
-    let rows = text_rows(tokens.clone());
-    let mut batch = Batch::new(rows, &device);
-    let features = target.features(batch.tokens.clone(), &batch.layout, capture);
-    batch.features = Some(features);
-
-    let config = &context.recipe.train;
-    // With every token proposable, every position counts on every device.
-    let vocabulary = DraftVocabulary::full(vocab);
-    let graph = graph_device(&device, config);
-    let fresh = D::fresh(drafter, &target.parts(), &vocabulary, 0, &graph)?;
-    let mut trainee = Trainee::drafter(fresh, objective()?, config.optimizer());
-    let loss = trainee.accumulate(&batch, Statistics::All).report().total;
-    let norm = trainee.update(config.learning_rate, 0.0);
-
-    let mut caches = Caches::new(target.spec().layers, LENGTH);
-    let mut last = Vec::new();
-    for part in [&tokens[..LENGTH / 2], &tokens[LENGTH / 2..]] {
-        let pass = Pass {
-            tokens: part,
-            parents: &chain(part.len()),
-            logits: LogitRows::Last,
-        };
-        last = host_f32(
-            target
-                .decode(pass, &mut caches, capture)
-                .logits
-                .cast(BurnDType::F32),
+    /// Checks the target.
+    ///
+    /// # Errors
+    /// The device computes otherwise, or the target's folder cannot be read.
+    pub fn target(&self) -> Result<()> {
+        let (rows, by_layer) = (
+            self.shape.rows * self.shape.length,
+            ByLayer::open(&self.folder)?,
         );
-    }
-    let squares: f64 = last.iter().map(|&logit| (logit as f64).powi(2)).sum();
-    Ok(Probe {
-        loss,
-        gradient_norm: norm.map_or(0.0, |norm| host_f32(norm)[0] as f64),
-        logits: (squares / last.len() as f64).sqrt(),
-    })
-}
-
-/// One row that is one document, all of it in the loss mask.
-fn text_rows(tokens: Vec<u32>) -> Rows {
-    let packed = PackedBatch {
-        rows: vec![vec![0]],
-    };
-    Rows {
-        layout: layout(&packed, &[tokens.len()], tokens.len()),
-        loss_mask: vec![true; tokens.len()],
-        packed,
-        tokens,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CPU: Probe = Probe {
-        loss: 7.0,
-        gradient_norm: 2.0,
-        logits: 1.0,
-    };
-
-    #[test]
-    fn a_device_that_differs_or_gives_nan_is_refused() {
-        assert!(compare("cuda:0", CPU, CPU, 1e-3).is_ok());
-        let wrong = Probe {
-            gradient_norm: 2.5,
-            ..CPU
+        let products = products::check(self.target, &self.folder, rows, self.tolerance);
+        let products = products.map_err(|error| self.told(error))?;
+        let both = Both {
+            target: self.target,
+            by_layer: &by_layer,
+            capture: self.capture,
+            tolerance: self.tolerance,
         };
-        assert!(compare("cuda:0", CPU, wrong, 1e-3).is_err());
-        let nan = Probe {
-            loss: f64::NAN,
-            ..CPU
+        let states = both.check(self.shape).map_err(|error| self.told(error))?;
+        self.context.output.say(format!(
+            "self-check: {} agrees with the CPU: {products} products over {rows} rows; {states}",
+            self.context.device_name
+        ));
+        self.context.device.memory_cleanup();
+        Ok(())
+    }
+
+    /// Checks a step of a drafter that can propose the tokens of `vocabulary`, and then does one over a whole batch.
+    ///
+    /// # Errors
+    /// The device computes otherwise, or the target's folder cannot be read.
+    pub fn step<D: Shipped, O: Objective<D>>(
+        &self,
+        drafter: &D::Config,
+        objective: &dyn Fn() -> Result<O>,
+        vocabulary: &DraftVocabulary,
+    ) -> Result<()>
+    where
+        D::State: 'static,
+    {
+        let by_layer = ByLayer::open(&self.folder)?;
+        let (short, recipe) = (
+            Shape {
+                rows: 2,
+                length: LONGEST.min(self.shape.length),
+            },
+            self.context.recipe,
+        );
+        let mut batch = texts(short, by_layer.spec().vocab, &Device::flex());
+        let features = by_layer.features(batch.tokens.clone(), &batch.layout, self.capture)?;
+        batch.features = Some(features);
+        let config = &recipe.train;
+        let of = |parts: &_, batch: &_, compute| {
+            Step::of::<D, O>(
+                (drafter, objective()?),
+                (parts, vocabulary),
+                config,
+                (batch, compute),
+            )
         };
-        assert!(compare("cuda:0", CPU, nan, 1e-3).is_err());
+        let expected = of(by_layer.parts(), &batch, DType::F32)?;
+        let parts = self.target.parts();
+        let found = of(&parts, &batch, self.context.dtype)?;
+        let agreed = found.agrees(&expected, self.tolerance);
+        let agreed = agreed.map_err(|error| self.told(error))?;
+        let whole = texts(self.shape, by_layer.spec().vocab, &self.context.device);
+        let step = (drafter, objective()?);
+        let real = (self.target, self.capture, vocabulary);
+        check_real_step::<D, O>(step, real, config, whole).map_err(|error| self.told(error))?;
+        let name = &self.context.device_name;
+        self.context.output.say(format!(
+            "self-check: {name} trains as the CPU does: {agreed}"
+        ));
+        self.context.device.memory_cleanup();
+        Ok(())
+    }
+
+    /// An error with what follows from it.
+    fn told(&self, error: Error) -> Error {
+        let name = &self.context.device_name;
+        match error.downcast::<Wrong>() {
+            Ok(what) => {
+                anyhow!("self-check: {what}; {name} computes wrongly and cannot be relied on")
+            }
+            Err(error) => error.context("self-check"),
+        }
     }
 }

@@ -11,7 +11,7 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_eval::{DecodeSettings, Decoder, OwnText};
 use spectrain_models::{DraftShape, Sampling};
-use spectrain_train::{Error, Result};
+use spectrain_train::{Error, Result, Together};
 
 use crate::runtime::texts::StoredTexts;
 
@@ -26,25 +26,33 @@ pub(super) enum Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Whether there are none.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Prompts.
+    pub(super) fn len(&self) -> usize {
         match self {
-            Self::None => true,
-            Self::Written(written) => written.prompts.is_empty(),
-            Self::Stored(stored) => stored.is_empty(),
+            Self::None => 0,
+            Self::Written(written) => written.prompts.len(),
+            Self::Stored(stored) => stored.len(),
         }
     }
 
-    /// Each prompt with its answer and what the target makes of both, one after the other; `None` where a prompt has no
-    /// answer of two tokens.
-    pub(super) fn texts(&mut self) -> Result<Box<dyn Iterator<Item = Option<OwnText>> + '_>> {
-        Ok(match self {
-            Self::None => Box::new(std::iter::empty()),
-            Self::Written(written) => Box::new(written.texts()?),
-            Self::Stored(stored) => Box::new(
-                (0..stored.len()).map(|prompt| stored.answers(prompt, None).into_iter().next()),
-            ),
-        })
+    /// Has all ranks know the answer to each prompt. All of them call this.
+    ///
+    /// # Errors
+    /// A rank has ended, or was interrupted.
+    pub(super) fn complete(&mut self, together: &mut Together) -> Result<()> {
+        match self {
+            Self::Written(written) => written.complete(together),
+            Self::None | Self::Stored(_) => Ok(()),
+        }
+    }
+
+    /// A prompt with its answer and what the target makes of both; `None` where it has no answer of two tokens.
+    pub(super) fn text(&self, prompt: usize) -> Option<OwnText> {
+        match self {
+            Self::None => None,
+            Self::Written(written) => written.text(prompt),
+            Self::Stored(stored) => stored.answers(prompt, None).into_iter().next(),
+        }
     }
 }
 
@@ -75,20 +83,26 @@ struct Kept {
 }
 
 impl WrittenAnswers<'_> {
-    /// Each prompt with its answer and what the target makes of both, one after the other; `None` where a prompt has no
-    /// answer of two tokens.
-    pub(super) fn texts(&mut self) -> Result<impl Iterator<Item = Option<OwnText>>> {
-        if self.known.is_none() {
-            self.known = Some(match self.kept() {
-                Some(answers) => answers,
-                None => self.write()?,
-            });
+    /// See [`Answers::complete`]. What is kept is what rank 0 finds.
+    fn complete(&mut self, together: &mut Together) -> Result<()> {
+        if self.known.is_some() {
+            return Ok(());
         }
-        let answers = self.known.iter().flatten();
-        let (target, capture, longest) = (self.decoder.target, self.decoder.capture, self.longest);
-        let pairs = self.prompts.iter().zip(answers);
-        Ok(pairs
-            .map(move |(prompt, answer)| OwnText::read(target, capture, prompt, answer, longest)))
+        let kept = together.leads().then(|| self.kept()).flatten();
+        self.known = Some(match together.of_first(kept)? {
+            Some(answers) => answers,
+            None => self.write(together)?,
+        });
+        Ok(())
+    }
+
+    /// See [`Answers::text`]; of answers that are known.
+    fn text(&self, prompt: usize) -> Option<OwnText> {
+        let answer = self.known.as_ref()?.get(prompt)?;
+        let Decoder {
+            target, capture, ..
+        } = self.decoder;
+        OwnText::read(target, capture, &self.prompts[prompt], answer, self.longest)
     }
 
     /// The hash of what the answers depend on.
@@ -105,8 +119,8 @@ impl WrittenAnswers<'_> {
         (kept.of == self.of() && kept.answers.len() == self.prompts.len()).then_some(kept.answers)
     }
 
-    /// Lets the target answer every prompt.
-    fn write(&self) -> Result<Vec<Vec<u32>>> {
+    /// Lets the target answer every prompt, each on one of the ranks.
+    fn write(&self, together: &mut Together) -> Result<Vec<Vec<u32>>> {
         let settings = DecodeSettings {
             max_new_tokens: self.longest,
             draft: DraftShape::Chain { length: 0 },
@@ -114,22 +128,26 @@ impl WrittenAnswers<'_> {
             stop: self.stop.clone(),
             shadow: None,
         };
-        let answer = |prompt: &Vec<u32>| {
-            let mut rng = StdRng::seed_from_u64(0);
+        let answer = |number: usize| {
+            let (prompt, mut rng) = (&self.prompts[number], StdRng::seed_from_u64(0));
             match self.decoder.plain(prompt, &settings, &mut rng) {
-                Ok(generation) => Ok(generation.tokens),
+                Ok(generation) => Ok((number, generation.tokens)),
                 Err(error) if error.is_interruption() => Err(Error::Interrupted),
                 Err(error) => {
                     tracing::warn!("the target did not answer a validation prompt: {error}");
-                    Ok(Vec::new())
+                    Ok((number, Vec::new()))
                 }
             }
         };
-        let answers = self.prompts.iter().map(answer).collect::<Result<_>>()?;
+        let prompts = (0..self.prompts.len()).filter(|&number| together.takes(number));
+        let answers = prompts.map(answer).collect();
         let kept = Kept {
             of: self.of(),
-            answers,
+            answers: together.gather_pieces(answers)?,
         };
+        if !together.leads() {
+            return Ok(kept.answers);
+        }
         if let Err(error) = write_file(&self.file, json!(kept).to_string().as_bytes()) {
             tracing::warn!("the answers to validation prompts will be written anew: {error}");
         }
@@ -165,7 +183,8 @@ mod tests {
 
     /// The tokens of each text.
     fn texts(mut answers: WrittenAnswers) -> Vec<Option<Vec<u32>>> {
-        let texts = answers.texts().unwrap();
+        answers.complete(&mut Together(None)).unwrap();
+        let texts = (0..answers.prompts.len()).map(|prompt| answers.text(prompt));
         texts.map(|text| text.map(|text| text.tokens)).collect()
     }
 

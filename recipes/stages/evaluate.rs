@@ -4,15 +4,18 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use spectrain_checkpoints::ModelFolder;
 use spectrain_data::sources::Sources;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
+use spectrain_models::{Target as _, load_target};
 
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
-use crate::runtime::device::device_report;
+use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::prompt_sets;
 use crate::runtime::prompts::{calibration, split};
+use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::runtime::text::Text;
 use crate::runtime::text_trial::{Parts, judge};
@@ -23,6 +26,12 @@ use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::{record, write};
 use crate::stages::train::trained_report;
+
+/// What is computed in one pass of a decoder, at most: a tree of drafts, or a piece of a prompt.
+const ONE_TEXT: Shape = Shape {
+    rows: 1,
+    length: 64,
+};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -58,6 +67,9 @@ pub fn run(context: &StageContext) -> Result<Value> {
 
 /// What decoding with the target finds.
 fn decoded(context: &StageContext, drafter: &Path) -> Result<Report> {
+    if is_gpu(&context.device_name) {
+        check_decoding(context)?;
+    }
     let settings = &context.recipe.evaluate;
     let (sets, others) = prompts(context)?;
     let calibration = calibration(others, &sets, settings);
@@ -74,6 +86,14 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<Report> {
         output: context.output,
     };
     trial.report()
+}
+
+/// Fails where the device does not compute the target as the CPU does over one text.
+fn check_decoding(context: &StageContext) -> Result<()> {
+    let model = ModelFolder::open(context.target_folder()?)?;
+    let target = load_target(&model, &context.device, context.dtype)?;
+    let capture = context.recipe.method.capture(target.spec())?;
+    SelfCheck::new(context, &target, &capture, ONE_TEXT)?.target()
 }
 
 /// What the answers say that servers gave to held-out prompts, with the features that they handed out.

@@ -15,7 +15,9 @@ use self::header::header;
 use self::known::Known;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
+use crate::runtime::device::is_gpu;
 use crate::runtime::interruption::check_interrupted;
+use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 
@@ -59,7 +61,11 @@ fn computed(context: &StageContext) -> Result<Value> {
     }
     let lengths = &lengths[..share.end as usize];
     let mut writer = context.feature_writer(&folder, header, share)?;
-    let rows = (recipe.train.batch_tokens / longest).max(1);
+    let shape = Shape::of_batch(&recipe.train, longest);
+    let rows = shape.rows;
+    if is_gpu(&context.device_name) {
+        SelfCheck::new(context, &target, &capture, shape)?.target()?;
+    }
     let resumed = writer.next_sample() as usize;
     let started = Instant::now();
     let mut progress = context.progress("features", lengths.len() as u64);

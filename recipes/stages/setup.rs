@@ -20,7 +20,7 @@ use spectrain_train::{
 };
 
 use crate::recipe::tables::FeatureMode;
-use crate::runtime::device::memory_in_use;
+use crate::runtime::device::memory_of;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::ranks::{Group, Held};
 use crate::runtime::target;
@@ -285,8 +285,8 @@ impl<'a> Setup<'a> {
                     stop: &self.stop,
                     judge,
                 }),
-                validate: &mut |trainee, _, best| validation.of(trainee, best),
-                memory: &|| memory_in_use(&device),
+                validate: &mut |trainee, _, best, together| validation.of(trainee, best, together),
+                memory: &|| memory_of(&device),
                 ranks,
             },
         )?)

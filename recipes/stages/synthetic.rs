@@ -17,11 +17,12 @@ use spectrain_models::{
     Bias, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
-    Fit, FitSummary, NextToken, Samples, TokensOnly, Train, TrainConfig, Trainee, Validation, fit,
+    Fit, FitSummary, NextToken, Samples, Together, TokensOnly, Train, TrainConfig, Trainee,
+    Validation, fit,
 };
 
 use crate::recipe::tables::SyntheticTable;
-use crate::runtime::device::{graph_device, memory_in_use};
+use crate::runtime::device::{graph_device, memory_of};
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::stages::context::StageContext;
 
@@ -181,7 +182,7 @@ fn train(
     let rows = config.batch_tokens / table.max_length;
     let samples = Samples::new(tokens.clone(), table.max_length, rows, context.recipe.seed);
     let held_out = Samples::new(held_out, table.max_length, rows, context.recipe.seed);
-    let mut validate = |trainee: &dyn Train, _: usize, _: Option<&Validation>| {
+    let mut validate = |trainee: &dyn Train, _: usize, _: Option<&Validation>, _: &mut Together| {
         let mut source = TokensOnly {
             samples: held_out.clone(),
             device: context.device.clone(),
@@ -218,7 +219,7 @@ fn train(
             interrupted: &interrupted,
             on_policy: None,
             validate: &mut validate,
-            memory: &|| memory_in_use(&context.device),
+            memory: &|| memory_of(&context.device),
             ranks: None,
         },
     )?;

@@ -2,7 +2,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use burn::prelude::Device;
+use burn::module::{Module as _, ModuleMapper, Param};
+use burn::prelude::{Device, Tensor};
 use clap::Parser as _;
 use serde_json::{Map, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal, write_folder};
@@ -12,9 +13,9 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::weights::export as export_tensors;
 use spectrain_models::{
-    Drafter as _, RandomWeights, Scope, Transformer, TransformerConfig, load_target,
+    Capture, Drafter as _, RandomWeights, Scope, Target as _, Transformer, TransformerConfig,
+    load_target,
 };
-
 use spectrain_train::{Objective, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
@@ -25,7 +26,8 @@ use crate::recipe::ResolvedRecipe;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Existing, RunFolder, RunName, StageState, Start, Status};
 use crate::runtime::model_files::read_json;
-use crate::runtime::{self_check, target};
+use crate::runtime::self_check::{SelfCheck, Shape};
+use crate::runtime::target;
 use crate::stages::inputs::{TRAIN, settings};
 use crate::stages::order::{STAGES, selected};
 
@@ -351,24 +353,119 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
     })
 }
 
+/// The target of a context in its memory, and what EAGLE-3 captures of it.
+fn loaded(context: &StageContext) -> (Transformer, Capture) {
+    let model = ModelFolder::open(context.target_folder().unwrap()).unwrap();
+    let target = load_target(&model, &context.device, context.dtype).unwrap();
+    let capture = context.recipe.method.capture(target.spec()).unwrap();
+    (target, capture)
+}
+
+const SHAPE: Shape = Shape {
+    rows: 3,
+    length: 40,
+};
+
 #[test]
 fn the_self_check_passes_on_a_device_that_computes_as_the_cpu() {
     let root = fixture();
     with_trained(root.path(), |context| {
-        let config = Eagle3Config::default();
-        let capture = context
-            .recipe
-            .method
-            .capture(&target::spec(&context.target_folder().unwrap()).unwrap())
-            .unwrap();
-        let settings = TrainingTimeTestConfig::default();
-        let objective = || Ok(<TrainingTimeTest as Objective<Eagle3>>::new(&settings)?);
-        let model = ModelFolder::open(context.target_folder().unwrap()).unwrap();
-        let target = load_target(&model, &context.device, DType::F32).unwrap();
-        self_check::run::<Eagle3, TrainingTimeTest>(
-            context, &target, &capture, &config, &objective,
-        )
-        .unwrap();
+        let objective = || {
+            Ok(<TrainingTimeTest as Objective<Eagle3>>::new(
+                &TrainingTimeTestConfig::default(),
+            )?)
+        };
+        for dtype in [DType::F32, DType::BF16] {
+            let context = StageContext {
+                dtype,
+                device: context.device.clone(),
+                device_name: "cpu".into(),
+                array: Default::default(),
+                ..*context
+            };
+            let (target, capture) = loaded(&context);
+            let check = SelfCheck::new(&context, &target, &capture, SHAPE).unwrap();
+            check.target().unwrap();
+            let vocabulary = DraftVocabulary::full(target.spec().vocab);
+            let config = Eagle3Config::default();
+            check
+                .step::<Eagle3, TrainingTimeTest>(&config, &objective, &vocabulary)
+                .unwrap();
+        }
+    });
+}
+
+/// Multiplies the parameter of this name.
+struct Fault(Vec<String>, &'static str);
+
+impl ModuleMapper for Fault {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.0.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.0.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.0.join(".") == self.1 {
+            true => param.map(|weight| weight * 1.2),
+            false => param,
+        }
+    }
+}
+
+#[test]
+fn the_self_check_names_what_is_computed_wrongly() {
+    let root = fixture();
+    with_trained(root.path(), |context| {
+        let (target, capture) = loaded(context);
+        for (fault, told) in [
+            (
+                "layers.1.mlp.up_proj.weight",
+                "`model.layers.1.mlp.up_proj.weight`",
+            ),
+            (
+                "layers.3.self_attn.o_proj.weight",
+                "`model.layers.3.self_attn.o_proj.weight`",
+            ),
+            ("layers.2.input_layernorm.weight", "hidden states"),
+            ("norm.weight", "the last hidden states"),
+            ("embed_tokens.weight", "hidden states"),
+        ] {
+            let wrong = target.clone().map(&mut Fault(Vec::new(), fault));
+            let check = SelfCheck::new(context, &wrong, &capture, SHAPE).unwrap();
+            let found = check.target().unwrap_err().to_string();
+            assert!(
+                found.contains(told) && found.contains("cpu computes wrongly"),
+                "{fault}: {found}"
+            );
+        }
+    });
+}
+
+#[test]
+fn stages_on_a_gpu_are_checked_first() {
+    let root = fixture();
+    with_trained(root.path(), |context| {
+        let gpu = |context: &StageContext, stage: &str| {
+            // What tells a stage that it is on a GPU is the name; the device is the CPU.
+            let context = StageContext {
+                device_name: "cuda:0".into(),
+                device: context.device.clone(),
+                array: Default::default(),
+                ..*context
+            };
+            run(&context, &[stage.to_owned()]).unwrap();
+        };
+        run(context, &["export".to_owned()]).unwrap();
+        gpu(context, "evaluate");
+        let changed = recipe(root.path(), &["features.mode=stored", "name=stored"]);
+        with_recipe(root.path(), &changed, |context| {
+            run(context, &["prepare".to_owned()]).unwrap();
+            gpu(context, "features");
+            gpu(context, "train");
+        });
     });
 }
 

@@ -16,7 +16,8 @@ use crate::families::trained::write_usual;
 use crate::runs::places::trained;
 use crate::runtime::device::{graph_device, is_gpu};
 use crate::runtime::interruption::{Interrupted, check_interrupted};
-use crate::runtime::{self_check, target};
+use crate::runtime::self_check::{SelfCheck, Shape};
+use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::setup::Setup;
 
@@ -36,10 +37,13 @@ where
     let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
     let mut setup = Setup::new(context, stage, O::STAGES, capture)?;
     let make = || Ok(O::of_stage(objective, stage)?);
-    if let (true, Some(target)) = (is_gpu(&context.device_name), &setup.target) {
-        self_check::run::<D, O>(context, target, &setup.capture, drafter, &make)?;
-    }
     let first = first::<D>(context, stage, drafter, &setup)?;
+    if let (true, Some(target)) = (is_gpu(&context.device_name), &setup.target) {
+        let shape = Shape::of_batch(&setup.config, context.recipe.data.max_length);
+        let check = SelfCheck::new(context, target, &setup.capture, shape)?;
+        check.target()?;
+        check.step::<D, O>(drafter, &make, first.vocabulary())?;
+    }
     let draft_vocab = first.vocabulary().len();
     let objective_of_stage = make()?;
     setup.drafts = objective_of_stage.drafts();

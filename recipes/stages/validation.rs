@@ -4,7 +4,8 @@ use anyhow::Result;
 use burn::tensor::DType;
 use spectrain_eval::{Acceptance, Estimable, bootstrap, estimate};
 use spectrain_train::{
-    BatchSource, Error, Gain, LossReport, Samples, StepReport, Train, TrainConfig, Validation,
+    BatchSource, Error, Gain, LossReport, Samples, StepReport, Together, Train, TrainConfig,
+    Validation,
 };
 
 use crate::runtime::interruption::interrupted;
@@ -29,40 +30,54 @@ pub(super) struct Validator<'a> {
 
 impl Validator<'_> {
     /// The loss on held-out conversations, τ on held-out prompts, and how much that is beyond τ of the best validation before.
+    /// Batches and prompts are shared out among the ranks.
     pub(super) fn of(
         &mut self,
         trainee: &dyn Train,
         best: Option<&Validation>,
+        together: &mut Together,
     ) -> spectrain_train::Result<Validation> {
-        let mut found = self.losses(trainee)?;
-        found.decoded = self.count(trainee)?;
+        let reports = self.losses(trainee, together);
+        let reports = together.gather_pieces(reports)?;
+        let mut found = HeldOut::from_iter(reports).validation();
+        found.decoded = self.count(trainee, together)?;
         found.tau = tau(&found.decoded.iter().collect::<Vec<_>>());
         found.tau_ci95 = bootstrap(&found.decoded, 0, tau);
         found.gain = best.and_then(|best| gain(&found.decoded, &best.decoded));
         Ok(found)
     }
 
-    fn losses(&mut self, trainee: &dyn Train) -> spectrain_train::Result<Validation> {
-        let mut sums = HeldOut::default();
-        let mut samples = 0;
-        for packed in self.held_out.epoch(0)? {
+    /// What the losses are on those held-out batches that are this rank's, each with its number.
+    fn losses(
+        &mut self,
+        trainee: &dyn Train,
+        together: &Together,
+    ) -> spectrain_train::Result<Vec<(usize, LossReport)>> {
+        let (mut samples, mut reports) = (0, Vec::new());
+        for (number, packed) in self.held_out.epoch(0)?.into_iter().enumerate() {
             if samples >= self.config.validate_samples {
                 break;
+            }
+            samples += packed.rows.iter().map(Vec::len).sum::<usize>();
+            if !together.takes(number) {
+                continue;
             }
             if interrupted() {
                 return Err(Error::Interrupted);
             }
-            samples += packed.rows.iter().map(Vec::len).sum::<usize>();
-            sums.add(trainee.measure(&self.source.batch(packed)?));
+            reports.push((number, trainee.measure(&self.source.batch(packed)?)));
         }
-        Ok(sums.validation())
+        Ok(reports)
     }
 
     /// Of each prompt the tokens emitted and the passes that they take, greedily and with chains: those of a decoder, from
     /// the answers that the target gave once. So the counts of two validations can be compared prompt by prompt.
-    fn count(&mut self, trainee: &dyn Train) -> spectrain_train::Result<Vec<[u64; 2]>> {
-        let (Some(proposer), false) = (trainee.proposer(self.compute), self.answers.is_empty())
-        else {
+    fn count(
+        &mut self,
+        trainee: &dyn Train,
+        together: &mut Together,
+    ) -> spectrain_train::Result<Vec<[u64; 2]>> {
+        let (Some(proposer), 1..) = (trainee.proposer(self.compute), self.answers.len()) else {
             return Ok(Vec::new());
         };
         let length = match self.config.decode_draft_length {
@@ -70,11 +85,12 @@ impl Validator<'_> {
             length => length,
         };
         let draft = Estimable::greedy_chain(length);
-        let mut counted = Vec::new();
-        for text in self.answers.texts()? {
+        self.answers.complete(together)?;
+        let count = |prompt: usize| {
             if interrupted() {
                 return Err(Error::Interrupted);
             }
+            let text = self.answers.text(prompt);
             let found = text.map(|text| estimate(proposer.as_ref(), &text, &draft));
             let counts = match found.transpose() {
                 Ok(found) => found.unwrap_or_default().acceptance,
@@ -83,9 +99,11 @@ impl Validator<'_> {
                     Acceptance::default()
                 }
             };
-            counted.push([counts.emitted as u64, counts.passes as u64]);
-        }
-        Ok(counted)
+            Ok((prompt, [counts.emitted as u64, counts.passes as u64]))
+        };
+        let prompts = (0..self.answers.len()).filter(|&prompt| together.takes(prompt));
+        let counted = prompts.map(count).collect();
+        together.gather_pieces(counted)
     }
 }
 
@@ -133,8 +151,16 @@ struct HeldOut {
     batches: usize,
 }
 
+impl FromIterator<LossReport> for HeldOut {
+    fn from_iter<I: IntoIterator<Item = LossReport>>(reports: I) -> Self {
+        let mut sums = Self::default();
+        reports.into_iter().for_each(|report| sums.add(&report));
+        sums
+    }
+}
+
 impl HeldOut {
-    fn add(&mut self, report: LossReport) {
+    fn add(&mut self, report: &LossReport) {
         self.loss += report.total;
         self.batches += 1;
         if self.steps.len() < report.steps.len() {

@@ -5,6 +5,10 @@ target's distribution on the draft vocabulary at every position, clip the gradie
 
     python eagle3_pytorch.py small --updates 5
     python eagle3_pytorch.py medium --seq 256 --steps 3
+    python eagle3_pytorch.py qwen3-8b --device cuda:0 --dtype bf16 --compile
+
+With bf16 the trained weights stay in f32 and are cast where they are multiplied with (autocast); what is frozen is held
+in bf16.
 """
 
 import argparse
@@ -21,6 +25,11 @@ from torch.nn import functional as F
 def peak_mib():
     """Peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peak_on_device_mib(device):
+    """Peak memory of tensors on a GPU."""
+    return torch.cuda.max_memory_allocated(device) / 1024**2 if device.type == "cuda" else None
 
 
 SIZES = {
@@ -50,6 +59,17 @@ SIZES = {
         "d_head": 64,
         "target_vocab": 32000,
         "draft_vocab": 32000,
+    },
+    "qwen3-8b": {
+        "d_model": 4096,
+        "d_ff": 12288,
+        "heads": 32,
+        "kv_heads": 8,
+        "d_head": 128,
+        "target_vocab": 151936,
+        "draft_vocab": 32000,
+        "batch": 4,
+        "seq": 2048,
     },
 }
 SHARED = {"batch": 1, "seq": 512, "steps": 7, "threads": 2}
@@ -141,8 +161,8 @@ class Drafter(nn.Module):
 class Frozen:
     """What the target gives: its head, and which of its tokens the drafter can say."""
 
-    def __init__(self, size):
-        self.lm_head = torch.randn(size.target_vocab, size.d_model) * size.d_model**-0.5
+    def __init__(self, size, dtype):
+        self.lm_head = torch.randn(size.target_vocab, size.d_model, dtype=dtype) * size.d_model**-0.5
         self.whole = size.draft_vocab == size.target_vocab
         self.draft_vocab = torch.randperm(size.target_vocab)[: size.draft_vocab].sort().values
         self.in_draft_vocab = torch.zeros(size.target_vocab, dtype=torch.bool)
@@ -155,7 +175,7 @@ class Frozen:
         counted = self.in_draft_vocab[logits.argmax(-1)].float()
         if not self.whole:
             logits = logits[..., self.draft_vocab]
-        p = F.pad(logits.softmax(-1), (0, 0, 0, pad))
+        p = F.pad(logits.float().softmax(-1), (0, 0, 0, pad))
         return p, F.pad(counted, (0, pad))
 
 
@@ -180,6 +200,9 @@ def arguments():
     parser.add_argument("size", choices=SIZES, help="named size; the options below override it")
     for name in [*SHARED, *SIZES["small"]]:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="what is multiplied in")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the loss")
     parser.add_argument("--updates", type=int, default=5, help="timed updates (default 5)")
     parser.add_argument("--warm-up", type=int, default=2, help="untimed updates (default 2)")
     given = parser.parse_args()
@@ -194,21 +217,26 @@ def main():
     size = arguments()
     torch.set_num_threads(size.threads)
     torch.manual_seed(0)
-    drafter, frozen = Drafter(size), Frozen(size)
+    torch.set_default_device(size.device)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[size.dtype]
+    drafter, frozen = Drafter(size), Frozen(size, dtype)
     trained = [parameter for parameter in drafter.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(
         trained, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=False
     )
     mask = torch.full((size.seq, size.seq), float("-inf")).triu(1)
+    measured = torch.compile(loss_of) if size.compile else loss_of
+    cast = torch.autocast(size.device.type, dtype, enabled=size.dtype != "f32")
 
     def update():
         batch = (
             torch.randint(0, size.target_vocab, (size.batch, size.seq)),
-            torch.randn(size.batch, size.seq, CAPTURED * size.d_model),
-            torch.randn(size.batch, size.seq, size.d_model),
+            torch.randn(size.batch, size.seq, CAPTURED * size.d_model, dtype=dtype),
+            torch.randn(size.batch, size.seq, size.d_model, dtype=dtype),
         )
         start, cpu = time.perf_counter(), time.process_time()
-        loss = loss_of(drafter, frozen, batch, size.steps, mask)
+        with cast:
+            loss = measured(drafter, frozen, batch, size.steps, mask)
         loss.backward()
         nn.utils.clip_grad_norm_(trained, CLIP)
         optimiser.step()
@@ -238,7 +266,10 @@ def main():
                 "peak_rss_mib": round(peak),
                 "rss_after_import_mib": round(baseline),
                 "peak_above_import_mib": round(peak - baseline),
+                "peak_on_device_mib": peak_on_device_mib(size.device),
                 "loss": round(timed[-1][2], 4),
+                "device": str(size.device),
+                "dtype": size.dtype,
                 "threads": size.threads,
                 "torch": torch.__version__,
                 "load_average": os.getloadavg()[0],
