@@ -352,10 +352,7 @@ mod tests {
             recompute: true,
         };
         let sizes = Sizes {
-            spec: TargetSpec {
-                layers: 6,
-                ..spec(32, [4, 8], 300)
-            },
+            spec: spec(32, [4, 8], 300),
             draft_vocab: 100,
             dtype: DType::BF16,
             rows: 2,
