@@ -127,7 +127,10 @@ fn whole_table(path: &str) -> String {
         assert!(!inner.is_null(), "{PAGE}: there is no `{name}` of `{path}`");
         place = resolved(&root, inner);
     }
-    if let Some(properties) = place["properties"].as_object() {
+    // A table without keys has none.
+    let none = serde_json::Map::new();
+    let properties = place["properties"].as_object();
+    if let Some(properties) = properties.or(place["oneOf"].is_null().then_some(&none)) {
         let rows = properties.iter();
         // Other tables have tables of their own.
         let rows = rows
