@@ -460,7 +460,14 @@ fn stages_on_a_gpu_are_checked_first() {
         };
         run(context, &["export".to_owned()]).unwrap();
         gpu(context, "evaluate");
-        let changed = recipe(root.path(), &["features.mode=stored", "name=stored"]);
+        let few = [
+            "features.mode=stored",
+            "name=stored",
+            "train.steps=2",
+            "train.warmup_steps=1",
+            "train.validate_every=2",
+        ];
+        let changed = recipe(root.path(), &few);
         with_recipe(root.path(), &changed, |context| {
             run(context, &["prepare".to_owned()]).unwrap();
             gpu(context, "features");
