@@ -1,11 +1,10 @@
 //! Attention over queries, keys and values.
 use burn::prelude::*;
 use burn::tensor::DType;
-use burn::tensor::activation::softmax;
 
 use crate::device::is_cpu;
+use crate::kernels;
 use crate::mask::Mask;
-use crate::tangent;
 
 /// Queries, keys and values of a pass.
 #[derive(Debug, Clone)]
@@ -31,19 +30,11 @@ pub fn attend(
     value: Tensor<4>,
     mask: Option<&Mask>,
 ) -> Tensor<4> {
-    let dtype = query.dtype();
     let scores = scores(query, key);
-    let mask = mask.map(Mask::entries);
-    let weights = if tangent::applies(&scores) && !scores.is_autodiff() {
-        tangent::softmax(scores, mask)
-    } else {
-        let masked = mask.into_iter().cloned().fold(scores, Tensor::add);
-        softmax(masked, 3)
-    };
-    weigh(weights.cast(dtype), value)
+    weigh(kernels::softmax(scores, mask.map(Mask::entries)), value)
 }
 
-/// `Q Kᵀ / sqrt(d_head)` in f32, each key head shared by its group of query heads.
+/// `Q Kᵀ / sqrt(d_head)` in the type of the query, each key head shared by its group of query heads.
 ///
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
@@ -57,7 +48,6 @@ pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
         .reshape([batch, kv_heads, heads / kv_heads * seq, d_head])
         .matmul(key.swap_dims(2, 3))
         .reshape([batch, heads, seq, total])
-        .cast(DType::F32)
 }
 
 /// Sums values by attention weight.
@@ -127,16 +117,9 @@ fn attend_block(
         .iter()
         .map(|(column, _)| column.clone().detach())
         .reduce(Tensor::max_pair);
-    let (causal, largest) = if tangent::applies(&causal) {
-        tangent::exponentials(causal, &mask, floor)
-    } else {
-        let causal = causal + mask;
-        let largest = causal.clone().detach().max_dim(3);
-        let largest = floor.into_iter().fold(largest, Tensor::max_pair);
-        ((causal - largest.clone()).exp(), largest)
-    };
-    let mut sum = causal.clone().sum_dim(3);
-    let mut context = weigh(causal.cast(dtype), value).cast(DType::F32);
+    let (causal, largest) = kernels::exponentials(causal, mask, floor);
+    let mut sum = causal.clone().cast(DType::F32).sum_dim(3);
+    let mut context = weigh(causal, value).cast(DType::F32);
     for (column, value) in columns {
         let weight = (column - largest.clone()).exp();
         sum = sum + weight.clone();

@@ -113,10 +113,10 @@ impl Attention {
     /// # Shapes
     /// - x: `[batch, seq, d_input]`
     pub fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
-        let query = split(self.q_proj.forward(x.clone()), self.heads);
+        let query = split(self.q_proj.forward(x.clone()), self.heads, &self.q_norm);
         let (key, value) = self.keys_and_values(x, rotation);
         Projected {
-            query: rotation.rotate(normed(&self.q_norm, query)),
+            query: rotation.rotate(query),
             key,
             value,
         }
@@ -128,9 +128,9 @@ impl Attention {
     /// - x: `[batch, seq, d_input]`
     /// - output: `[batch, kv_heads, seq, d_head]`, twice
     pub fn keys_and_values(&self, x: Tensor<3>, rotation: &Rotation) -> (Tensor<4>, Tensor<4>) {
-        let key = split(self.k_proj.forward(x.clone()), self.kv_heads);
-        let value = split(self.v_proj.forward(x), self.kv_heads);
-        (rotation.rotate(normed(&self.k_norm, key)), value)
+        let key = split(self.k_proj.forward(x.clone()), self.kv_heads, &self.k_norm);
+        let value = split(self.v_proj.forward(x), self.kv_heads, &None);
+        (rotation.rotate(key), value)
     }
 
     /// Joins the heads and projects them to the residual stream.
@@ -162,8 +162,10 @@ impl Attention {
     ) -> Tensor<3> {
         let in_graph = x.is_autodiff();
         let Projected { query, key, value } = self.project(x, rotation);
-        if let (None, Some(mask), true) = (&cache, mask, in_graph) {
-            // Less is kept for the backward pass than by a softmax over all scores.
+        if let (None, Some(mask)) = (&cache, mask)
+            && (in_graph || mask.is_of_large_rows())
+        {
+            // Less is kept for the backward pass than by a softmax over all scores, and less is there at a time.
             return self.output(attend_in_blocks(query, (&key, &value), &[], mask));
         }
         let (key, value) = match cache {
@@ -197,16 +199,13 @@ impl Attention {
     }
 }
 
-fn normed(norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {
-    match norm {
+/// `[batch, seq, heads * d_head]` to `[batch, heads, seq, d_head]`, each head normed where there is a norm.
+fn split(x: Tensor<3>, heads: usize, norm: &Option<RmsNorm>) -> Tensor<4> {
+    let [batch, seq, width] = x.dims();
+    let x = x.reshape([batch, seq, heads, width / heads]);
+    let x = match norm {
         Some(norm) => norm.forward(x),
         None => x,
-    }
-}
-
-/// `[batch, seq, heads * d_head]` to `[batch, heads, seq, d_head]`.
-fn split(x: Tensor<3>, heads: usize) -> Tensor<4> {
-    let [batch, seq, width] = x.dims();
-    x.reshape([batch, seq, heads, width / heads])
-        .swap_dims(1, 2)
+    };
+    x.swap_dims(1, 2)
 }

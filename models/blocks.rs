@@ -4,6 +4,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::attend::{Projected, scores, weigh};
+use crate::kernels;
 use crate::mask::Mask;
 
 /// Where blocks stand and what they see.
@@ -156,7 +157,7 @@ pub(crate) fn attend_blocks(
     value: Tensor<4>,
     layout: &BlockLayout,
 ) -> Tensor<4> {
-    let [batch, _, seq, _] = key.dims();
+    let batch = key.dims()[0];
     let [all, heads, size, d_head] = blocks.query.dims();
     let count = all / batch;
     let dtype = blocks.query.dtype();
@@ -171,26 +172,25 @@ pub(crate) fn attend_blocks(
             .swap_dims(1, 2)
             .reshape([all, heads, size, d_head])
     };
-    let outside: Tensor<5> = scores(together(blocks.query.clone(), d_head), key)
-        .reshape([batch, heads, count, size, seq]);
-    let outside = outside + layout.context_mask.clone().unsqueeze_dim::<5>(1);
-    let outside = outside.reshape([batch, heads, count * size, seq]);
-    let mut inside = scores(blocks.query, blocks.key);
+    let outside = scores(together(blocks.query.clone(), d_head), key);
+    let mut inside = scores(blocks.query, blocks.key).cast(DType::F32);
     if let Some(mask) = &layout.block_mask {
         inside = inside + mask.clone();
     }
     // A place sees itself, so the largest score of its block is finite.
-    let largest = together(inside.clone().detach().max_dim(3), 1)
-        .max_pair(outside.clone().detach().max_dim(3)); // [batch, heads, count * size, 1]
+    let floor = together(inside.clone().detach().max_dim(3), 1); // [batch, heads, count * size, 1]
+    // Places of a block that see the same of the context have one row of the mask.
+    let [rows, _, slots, seq] = layout.context_mask.dims();
+    let mask = layout.context_mask.clone();
+    let mask = mask.reshape([rows, 1, count * slots, seq]);
+    let (outside, largest) = kernels::exponentials(outside, mask, Some(floor));
     let of_block = |x: Tensor<4>| {
         x.reshape([batch, heads, count, size])
             .swap_dims(1, 2)
             .reshape([all, heads, size, 1])
     };
-    let outside = (outside - largest.clone()).exp();
     let inside = (inside - of_block(largest)).exp();
-    let sum = of_block(outside.clone().sum_dim(3)) + inside.clone().sum_dim(3);
-    let context =
-        apart(weigh(outside.cast(dtype), value)) + weigh(inside.cast(dtype), blocks.value);
+    let sum = of_block(outside.clone().cast(DType::F32).sum_dim(3)) + inside.clone().sum_dim(3);
+    let context = apart(weigh(outside, value)) + weigh(inside.cast(dtype), blocks.value);
     (context.cast(DType::F32) / sum).cast(dtype)
 }

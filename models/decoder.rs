@@ -1,16 +1,15 @@
 use burn::prelude::*;
-use burn::tensor::activation::silu;
 
 use crate::attention::{Attention, AttentionConfig, SequenceRows};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::experts::SparseMlp;
+use crate::kernels;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
 use crate::norm::RmsNorm;
 use crate::rope::Rotation;
 use crate::routing::ExpertsConfig;
-use crate::tangent;
 use crate::weights::Scope;
 
 /// Sizes of a [`DecoderLayer`].
@@ -65,11 +64,7 @@ impl Mlp {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let gate = self.gate_proj.forward(x.clone());
         let up = self.up_proj.forward(x);
-        self.down_proj.forward(if tangent::applies(&gate) {
-            tangent::swiglu(gate, up)
-        } else {
-            silu(gate) * up
-        })
+        self.down_proj.forward(kernels::swiglu(gate, up))
     }
 }
 

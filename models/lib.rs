@@ -7,6 +7,8 @@ pub mod blocks;
 pub mod bounds;
 mod cache;
 mod config;
+#[cfg(all(feature = "cube", not(feature = "fusion")))]
+pub mod cube;
 mod decoder;
 pub mod device;
 pub mod dflash;
@@ -26,6 +28,7 @@ mod frozen;
 pub mod generate;
 pub mod hydra;
 mod joined;
+mod kernels;
 mod keys;
 mod known_text;
 pub mod language_model;
@@ -47,7 +50,6 @@ mod sampling;
 mod start;
 pub mod steps;
 mod stop;
-mod tangent;
 mod target;
 mod training_free;
 mod transformer;
@@ -70,6 +72,7 @@ pub use drafter::{Drafter, USUAL_DRAFT};
 pub use error::{Error, Result};
 pub use experts::{Experts, SparseMlp};
 pub use frozen::Frozen;
+pub use kernels::exp;
 pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;
@@ -82,7 +85,6 @@ pub use routing::{ExpertsConfig, Routing};
 pub use sampling::{Distribution, Sampling, argmax, sample};
 pub use start::{FreshConfig, Start, StartConfig};
 pub use stop::{Stop, StopBy, acceptance_bound};
-pub use tangent::exp;
 pub use target::{
     Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
     TargetParts, TargetSpec,

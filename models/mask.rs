@@ -11,6 +11,8 @@ use crate::tree::{Tree, depths};
 pub struct Mask {
     entries: Tensor<4>,
     reach: Reach,
+    /// Whether the scores of all queries together would take much memory.
+    is_large: bool,
 }
 
 /// Which keys a query may see, whatever the entries of its mask.
@@ -28,6 +30,7 @@ impl Mask {
         Self {
             entries,
             reach: Reach::Back,
+            is_large: false,
         }
     }
 
@@ -36,6 +39,7 @@ impl Mask {
         Self {
             entries,
             reach: Reach::Everywhere,
+            is_large: false,
         }
     }
 
@@ -49,7 +53,22 @@ impl Mask {
         Self {
             entries: self.entries.clone().without_autodiff(),
             reach: self.reach,
+            is_large: self.is_large,
         }
+    }
+
+    /// The same mask, of rows that hold a text several times: attention takes the scores of some queries at a time, in no graph
+    /// either.
+    pub fn of_large_rows(self) -> Self {
+        Self {
+            is_large: true,
+            ..self
+        }
+    }
+
+    /// See [`Self::of_large_rows`].
+    pub(crate) fn is_of_large_rows(&self) -> bool {
+        self.is_large
     }
 
     /// How many keys, from the first on, the queries before `end` may see.

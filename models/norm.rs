@@ -1,8 +1,8 @@
 use burn::module::Param;
 use burn::prelude::*;
-use burn::tensor::DType;
 
 use crate::error::Result;
+use crate::kernels;
 use crate::weights::{Init, Scope};
 
 /// Root-mean-square normalisation, computed in f32 whatever the input
@@ -29,10 +29,6 @@ impl RmsNorm {
 
     /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, in the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let dtype = x.dtype();
-        let x = x.cast(DType::F32);
-        let mean = x.clone().square().mean_dim(D - 1);
-        let normed = x * (mean + self.epsilon).sqrt().recip();
-        (normed * self.weight.val().cast(DType::F32).unsqueeze()).cast(dtype)
+        kernels::rms_norm(x, self.weight.val(), self.epsilon)
     }
 }

@@ -3,6 +3,8 @@
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::kernels;
+
 /// Base frequency and the scaling of long contexts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RopeConfig {
@@ -272,18 +274,7 @@ impl Rotation {
     /// - x: `[batch, heads, seq, d_head]`
     /// - output: `[batch, heads, seq, d_head]`, in the type of `x`
     pub fn rotate(&self, x: Tensor<4>) -> Tensor<4> {
-        let dtype = x.dtype();
-        let half = x.dims()[3] / 2;
-        let (cos, sin) = (self.cos.clone().cast(dtype), self.sin.clone().cast(dtype));
-        let lower = x.clone().narrow(3, 0, half);
-        let upper = x.narrow(3, half, half);
-        Tensor::cat(
-            vec![
-                lower.clone() * cos.clone() - upper.clone() * sin.clone(),
-                upper * cos + lower * sin,
-            ],
-            3,
-        )
+        kernels::rotate(x, self.cos.clone(), self.sin.clone())
     }
 }
 

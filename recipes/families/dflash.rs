@@ -70,7 +70,7 @@ impl Family for DFlash {
         };
         let all = decoder(&layer, layers, work, attended);
         // The context's norm, and its keys and values for every layer.
-        let context = positions * (3 * layer.d_model + 5 * layers * layer.keys()) as f64;
+        let context = positions * (2 * layer.d_model + 3 * layers * layer.keys()) as f64;
         let convolved = match config.conv_taps as u64 {
             0 => 0,
             taps => 4 * layers * (taps + 1) * layer.d_model,

@@ -222,11 +222,11 @@ impl LayerSizes {
 
     /// Values kept of each row beside its scores.
     pub fn kept_of_row(&self) -> u64 {
-        let norms = 2 * u64::from(self.head_norms);
-        // Before and in each of the two norms, what they give, and the sum with each branch; factors and product of the
-        // gated unit; scaled queries, sums of values and their quotients; keys and values, of each block of queries too.
+        let norms = u64::from(self.head_norms);
+        // What each of the two norms reads and gives; factors and product of the gated unit; scaled queries, sums of values
+        // and their quotients; keys and values, of each block of queries too; what the norms of heads read.
         self.d_input
-            + 6 * self.d_model
+            + 3 * self.d_model
             + 3 * self.d_ff
             + (3 + norms) * self.queries()
             + (3 + norms) * self.keys()
@@ -234,8 +234,8 @@ impl LayerSizes {
 
     /// Values that such a layer keeps.
     pub fn kept(&self, attended: Attended) -> f64 {
-        // Of each score its exponential, and the slope of that.
-        attended.rows * self.kept_of_row() as f64 + 2.0 * self.heads as f64 * attended.entries
+        // Of each score its exponential.
+        attended.rows * self.kept_of_row() as f64 + self.heads as f64 * attended.entries
     }
 }
 
@@ -251,7 +251,7 @@ pub fn decoder(
         kept: work.held as f64 * layers as f64 * layer.kept(attended) + attended.mask,
         carried: 0.0,
         scores: layer.heads as f64 * attended.widest,
-        given_back: attended.rows * (3 * (layer.d_ff + layer.d_model)) as f64,
+        given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,
         judged: passes * work.judged,
         rows: passes,
     }

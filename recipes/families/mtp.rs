@@ -37,7 +37,7 @@ impl Family for Mtp {
         let recomputed = work.held < work.passes;
         Ok(Activations {
             // Two norms before the layer and one behind it, and both inputs side by side.
-            kept: one.kept + work.held as f64 * attended.rows * (8 * d) as f64,
+            kept: one.kept + work.held as f64 * attended.rows * (5 * d) as f64,
             // Hidden states, keys and values of every pass, and what the head reads.
             carried: if recomputed {
                 one.rows * (2 * d + 2 * keys) as f64

@@ -40,7 +40,7 @@ impl Family for PEagle {
         let all = decoder(&layer, config.depth() as u64, work, attended);
         let captured = Self::capture(config, target)?.layers.len() as u64;
         // Captured layers of every row, the wider input of the first layer, and the last norm.
-        let more = captured * layer.d_model + 5 * layer.d_model;
+        let more = captured * layer.d_model + 3 * layer.d_model;
         Ok(Activations {
             kept: all.kept + attended.rows * more as f64,
             ..all

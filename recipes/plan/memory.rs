@@ -130,10 +130,10 @@ impl Trained<'_> {
         let positions = self.batch.positions() * chunk / rows;
         let values = match self.work.judges {
             // The logits, which become their gradient, and that once more, transposed.
-            Judges::Text if !self.gpu => 2 * chunk * vocab,
-            Judges::Target if !self.gpu => (2 * chunk + positions.min(chunk)) * vocab,
+            Judges::Text => 2 * chunk * vocab,
+            Judges::Target => (2 * chunk + positions.min(chunk)) * vocab,
             // Both sides' logarithms, both sides' probabilities, and steps of the gradient.
-            _ => 8 * chunk * vocab,
+            Judges::TargetByTensors => 8 * chunk * vocab,
         };
         F32 * values + self.value * 3 * rows * d_model
     }

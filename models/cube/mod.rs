@@ -1,0 +1,3 @@
+//! What kernels on devices of CubeCL share.
+pub mod reduce;
+pub mod shares;

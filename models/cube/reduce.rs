@@ -1,0 +1,100 @@
+//! Reductions over the units of a row.
+#![expect(missing_docs, reason = "`cube` makes modules beside the functions")]
+use cubecl::prelude::*;
+
+/// The sum of a vector.
+#[cube]
+pub fn lanes_sum<N: Size>(vector: Vector<f32, N>) -> f32 {
+    let mut sum = 0.0f32;
+    #[unroll]
+    for lane in 0..N::value() {
+        sum += vector.extract(lane);
+    }
+    sum
+}
+
+/// The largest number of a vector.
+#[cube]
+pub fn lanes_max<N: Size>(vector: Vector<f32, N>) -> f32 {
+    let mut most = vector.extract(0usize);
+    #[unroll]
+    for lane in 0..N::value() {
+        most = max(most, vector.extract(lane));
+    }
+    most
+}
+
+/// The sum of what the units of a row found. Every unit of the cube must call it.
+#[cube]
+pub fn row_sum(value: f32, room: &mut Shared<[f32]>) -> f32 {
+    // Others may still read what stood here.
+    sync_cube();
+    room[UNIT_POS as usize] = value;
+    sync_cube();
+    let mut active = CUBE_DIM_X / 2;
+    while active > 0 {
+        if UNIT_POS_X < active {
+            let other = room[(UNIT_POS + active) as usize];
+            room[UNIT_POS as usize] += other;
+        }
+        sync_cube();
+        active /= 2;
+    }
+    room[(UNIT_POS_Y * CUBE_DIM_X) as usize]
+}
+
+/// The largest of what the units of a row found. Every unit of the cube must call it.
+#[cube]
+pub fn row_max(value: f32, room: &mut Shared<[f32]>) -> f32 {
+    sync_cube();
+    room[UNIT_POS as usize] = value;
+    sync_cube();
+    let mut active = CUBE_DIM_X / 2;
+    while active > 0 {
+        if UNIT_POS_X < active {
+            let other = room[(UNIT_POS + active) as usize];
+            room[UNIT_POS as usize] = max(room[UNIT_POS as usize], other);
+        }
+        sync_cube();
+        active /= 2;
+    }
+    room[(UNIT_POS_Y * CUBE_DIM_X) as usize]
+}
+
+/// The row of this unit, and whether there is one; where there is none it takes part with the first.
+#[cube]
+pub fn own_row(rows: u32) -> (usize, bool) {
+    let row = CUBE_POS * CUBE_DIM_Y as usize + UNIT_POS_Y as usize;
+    let there = row < rows as usize;
+    (select(there, row, 0), there)
+}
+
+/// The largest of what the units of a row found, and the least index where it was found. Every unit of the cube must call it.
+#[cube]
+pub fn row_best(
+    value: f32,
+    index: u32,
+    room: &mut Shared<[f32]>,
+    indices: &mut Shared<[u32]>,
+) -> (f32, u32) {
+    sync_cube();
+    room[UNIT_POS as usize] = value;
+    indices[UNIT_POS as usize] = index;
+    sync_cube();
+    let mut active = CUBE_DIM_X / 2;
+    while active > 0 {
+        if UNIT_POS_X < active {
+            let (here, there) = (UNIT_POS as usize, (UNIT_POS + active) as usize);
+            let (one, other) = (room[here], room[there]);
+            let (index, other_index) = (indices[here], indices[there]);
+            if other > one || (other == one && other_index < index) {
+                room[here] = other;
+                indices[here] = other_index;
+            }
+        }
+        sync_cube();
+        active /= 2;
+    }
+    let first = (UNIT_POS_Y * CUBE_DIM_X) as usize;
+    (room[first], indices[first])
+}

@@ -1,0 +1,126 @@
+//! Who computes what: vectors, units, cubes.
+use burn::backend::TensorMetadata as _;
+use burn::tensor::{DType, Shape};
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+/// Units of a cube, at most.
+const UNITS: u32 = 256;
+
+/// How rows are shared out among units.
+pub struct Rows {
+    /// Rows.
+    pub count: usize,
+    /// Elements of a vector.
+    pub vector: usize,
+    /// Vectors of a row.
+    pub vectors: usize,
+    /// Units of a row, and rows of a cube.
+    pub cube: CubeDim,
+}
+
+impl Rows {
+    /// Of `x`, beside which elements of the types `others` are read.
+    pub fn of(x: &CubeTensor, others: &[DType]) -> Self {
+        let width = width_of(x);
+        let vector = others
+            .iter()
+            .fold(vector_of(x, x.dtype, width), |vector, &other| {
+                vector.min(vector_of(x, other, width))
+            });
+        let most = x
+            .client
+            .properties()
+            .hardware
+            .max_units_per_cube
+            .clamp(1, UNITS);
+        let most = 1 << most.ilog2();
+        let units = ((width / vector) as u32).next_power_of_two().min(most);
+        Self {
+            count: x.shape().num_elements() / width,
+            vector,
+            vectors: width / vector,
+            cube: CubeDim::new_2d(units, most / units),
+        }
+    }
+
+    /// Cubes for all rows.
+    pub fn cubes(&self) -> CubeCount {
+        CubeCount::new_1d(self.count.div_ceil(self.cube.y as usize) as u32)
+    }
+}
+
+/// How vectors are shared out where each stands for itself.
+pub struct Each {
+    /// Elements of a vector.
+    pub vector: usize,
+    /// All vectors.
+    pub vectors: usize,
+    /// Units of a cube.
+    pub cube: CubeDim,
+    /// Cubes.
+    pub cubes: CubeCount,
+}
+
+impl Each {
+    /// Of all elements of `x`.
+    pub fn of(x: &CubeTensor) -> Self {
+        let vector = vector_of(x, x.dtype, width_of(x));
+        Self::new(x, vector, x.shape().num_elements() / vector)
+    }
+
+    /// Of the pairs of a rotation of `x`, which may be a view.
+    pub fn of_pairs(x: &CubeTensor) -> Self {
+        let half = width_of(x) / 2;
+        let strides = x.meta.strides();
+        let mut vector = vector_of(x, DType::F32, half);
+        while strides[..strides.len() - 1]
+            .iter()
+            .any(|stride| stride % vector != 0)
+        {
+            vector /= 2;
+        }
+        Self::new(x, vector, x.shape().num_elements() / 2 / vector)
+    }
+
+    fn new(x: &CubeTensor, vector: usize, vectors: usize) -> Self {
+        let cube = CubeDim::new(&x.client, vectors);
+        let cubes = calculate_cube_count_elemwise(&x.client, vectors, cube);
+        Self {
+            vector,
+            vectors,
+            cube,
+            cubes,
+        }
+    }
+}
+
+fn width_of(x: &CubeTensor) -> usize {
+    x.meta.shape().last().copied().unwrap_or(1)
+}
+
+/// The largest vector of elements of `dtype` that divides `width`; a power of two.
+fn vector_of(x: &CubeTensor, dtype: DType, width: usize) -> usize {
+    let sizes = x.client.io_optimized_vector_sizes(dtype.size());
+    let fits = |vector: &usize| vector.is_power_of_two() && width.is_multiple_of(*vector);
+    sizes.filter(fits).max().unwrap_or(1)
+}
+
+/// A tensor of which nothing is written yet, where `like` is.
+pub fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    let (client, device) = (like.client.clone(), like.device.clone());
+    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
+}
+
+/// The same, of the shape of `like`.
+pub fn empty_like(like: &CubeTensor, dtype: DType) -> CubeTensor {
+    empty(like, like.shape(), dtype)
+}
+
+/// What indices of all of them need.
+pub fn address_of(tensors: &[&CubeTensor]) -> AddressType {
+    let needed = tensors.iter().map(|tensor| tensor.required_address_type());
+    needed.max().unwrap_or_default()
+}

@@ -1,0 +1,312 @@
+//! The kernels on devices of CubeCL: GPUs, and the CPU as one.
+//!
+//! A row of a sum is taken by units side by side, which add up what they found through shared memory; small rows share a cube.
+//! Elements are read in vectors where the width allows it, and computed with in f32.
+use burn::backend::ops::FloatTensorOps as _;
+use burn::backend::{TensorMetadata as _, cubecl::dtype_to_elem_type};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use self::kernels::*;
+use super::operations::{Backwards, Kernels};
+use crate::cube::shares::{Each, Rows, address_of, empty, empty_like};
+
+mod kernels;
+
+/// Rows whose gradients with respect to a norm's weight one unit adds up.
+const ROWS: usize = 64;
+
+impl Kernels for CubeBackend {
+    fn rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f32) -> CubeTensor {
+        let [x, weight] = [x, weight].map(into_contiguous);
+        let (out, rows) = (empty_like(&x, x.dtype), Rows::of(&x, &[weight.dtype]));
+        let dtypes = [x.dtype, weight.dtype].map(dtype_to_elem_type);
+        let address = address_of(&[&x, &weight]);
+        rms_norm_kernel::launch(
+            &out.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            x.into_buffer_arg(),
+            weight.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            epsilon,
+            rows.cube.num_elems() as usize,
+            dtypes,
+        );
+        out
+    }
+
+    fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
+        let [gate, up] = [gate, up].map(into_contiguous);
+        let (out, each) = (empty_like(&gate, gate.dtype), Each::of(&gate));
+        let (address, dtype) = (address_of(&[&gate]), dtype_to_elem_type(gate.dtype));
+        swiglu_kernel::launch(
+            &out.client,
+            each.cubes.clone(),
+            each.cube,
+            address,
+            each.vector,
+            gate.into_buffer_arg(),
+            up.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            each.vectors as u32,
+            dtype,
+        );
+        out
+    }
+
+    fn rotate(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, turn: f32) -> CubeTensor {
+        let x = if x.meta.strides().last() == Some(&1) {
+            x
+        } else {
+            into_contiguous(x)
+        };
+        let [cos, sin] = [cos, sin].map(into_contiguous);
+        let shape = x.shape();
+        let [_, heads, seq, d_head] = shape.dims();
+        let (out, each) = (empty_like(&x, x.dtype), Each::of_pairs(&x));
+        let strides: Vec<u32> = x.meta.strides()[..3]
+            .iter()
+            .map(|stride| (stride / each.vector) as u32)
+            .collect();
+        let angles = cos.shape().num_elements() / each.vector;
+        let (address, dtype) = (address_of(&[&x, &cos]), dtype_to_elem_type(x.dtype));
+        rotate_kernel::launch(
+            &out.client,
+            each.cubes.clone(),
+            each.cube,
+            address,
+            each.vector,
+            x.into_buffer_arg(),
+            cos.into_buffer_arg(),
+            sin.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            HeadPlacesLaunch::new(
+                (d_head / 2 / each.vector) as u32,
+                seq as u32,
+                heads as u32,
+                angles as u32,
+                strides[0],
+                strides[1],
+                strides[2],
+            ),
+            each.vectors as u32,
+            turn,
+            dtype,
+        );
+        out
+    }
+
+    fn attention_weights(scores: CubeTensor) -> CubeTensor {
+        weights(scores, None)
+    }
+
+    fn masked_attention_weights(scores: CubeTensor, mask: CubeTensor) -> CubeTensor {
+        weights(scores, Some(mask))
+    }
+
+    fn exponentials(
+        scores: CubeTensor,
+        mask: CubeTensor,
+        floor: CubeTensor,
+    ) -> (CubeTensor, CubeTensor) {
+        let [scores, mask, floor] = [scores, mask, floor].map(into_contiguous);
+        let (out, largest) = (
+            empty_like(&scores, scores.dtype),
+            empty_like(&floor, DType::F32),
+        );
+        let rows = Rows::of(&scores, &[DType::F32]);
+        let places = mask_places(&scores, &mask);
+        let (address, dtype) = (
+            address_of(&[&scores, &mask]),
+            dtype_to_elem_type(scores.dtype),
+        );
+        exponentials_kernel::launch(
+            &out.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            scores.into_buffer_arg(),
+            mask.into_buffer_arg(),
+            floor.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            largest.clone().into_buffer_arg(),
+            places,
+            rows.count as u32,
+            rows.vectors as u32,
+            rows.cube.num_elems() as usize,
+            dtype,
+        );
+        (out, largest)
+    }
+}
+
+impl Backwards for CubeBackend {
+    fn rms_norm_backward(
+        x: CubeTensor,
+        weight: CubeTensor,
+        gradient: CubeTensor,
+        epsilon: f32,
+    ) -> (CubeTensor, CubeTensor) {
+        let [x, weight, gradient] = [x, weight, gradient].map(into_contiguous);
+        let (out, rows) = (empty_like(&x, x.dtype), Rows::of(&x, &[weight.dtype]));
+        let scales = empty(&x, [rows.count], DType::F32);
+        let dtypes = [x.dtype, weight.dtype].map(dtype_to_elem_type);
+        let address = address_of(&[&x, &weight]);
+        rms_norm_backward_kernel::launch(
+            &out.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            x.clone().into_buffer_arg(),
+            weight.clone().into_buffer_arg(),
+            gradient.clone().into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            scales.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            epsilon,
+            rows.cube.num_elems() as usize,
+            dtypes,
+        );
+        let dtype = weight.dtype;
+        let by_weight = norm_weight_gradient(x, gradient, scales, &rows);
+        (out, CubeBackend::float_cast(by_weight, dtype.into()))
+    }
+
+    fn swiglu_backward(
+        gate: CubeTensor,
+        up: CubeTensor,
+        gradient: CubeTensor,
+    ) -> (CubeTensor, CubeTensor) {
+        let [gate, up, gradient] = [gate, up, gradient].map(into_contiguous);
+        let (by_gate, by_up) = (empty_like(&gate, gate.dtype), empty_like(&up, up.dtype));
+        let each = Each::of(&gate);
+        let (address, dtype) = (address_of(&[&gate]), dtype_to_elem_type(gate.dtype));
+        swiglu_backward_kernel::launch(
+            &by_gate.client,
+            each.cubes.clone(),
+            each.cube,
+            address,
+            each.vector,
+            gate.into_buffer_arg(),
+            up.into_buffer_arg(),
+            gradient.into_buffer_arg(),
+            by_gate.clone().into_buffer_arg(),
+            by_up.clone().into_buffer_arg(),
+            each.vectors as u32,
+            dtype,
+        );
+        (by_gate, by_up)
+    }
+
+    fn softmax_backward(weights: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+        let [weights, gradient] = [weights, gradient].map(into_contiguous);
+        let (out, rows) = (empty_like(&weights, weights.dtype), Rows::of(&weights, &[]));
+        let (address, dtype) = (address_of(&[&weights]), dtype_to_elem_type(weights.dtype));
+        softmax_backward_kernel::launch(
+            &out.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            weights.into_buffer_arg(),
+            gradient.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            rows.cube.num_elems() as usize,
+            dtype,
+        );
+        out
+    }
+}
+
+/// The softmax of scores, with what a mask adds to them.
+fn weights(scores: CubeTensor, mask: Option<CubeTensor>) -> CubeTensor {
+    let scores = into_contiguous(scores);
+    let (out, rows) = (
+        empty_like(&scores, scores.dtype),
+        Rows::of(&scores, &[DType::F32]),
+    );
+    let is_masked = mask.is_some();
+    // Where there is no mask nothing reads the one that stands there.
+    let mask = mask.map_or_else(|| empty(&scores, [1, 1, 1, 8], DType::F32), into_contiguous);
+    let places = mask_places(&scores, &mask);
+    let (address, dtype) = (
+        address_of(&[&scores, &mask]),
+        dtype_to_elem_type(scores.dtype),
+    );
+    softmax_kernel::launch(
+        &out.client,
+        rows.cubes(),
+        rows.cube,
+        address,
+        rows.vector,
+        scores.into_buffer_arg(),
+        mask.into_buffer_arg(),
+        out.clone().into_buffer_arg(),
+        places,
+        rows.count as u32,
+        rows.vectors as u32,
+        is_masked,
+        rows.cube.num_elems() as usize,
+        dtype,
+    );
+    out
+}
+
+/// `Σ_rows gradient · x · scale`, `[width]`, f32.
+fn norm_weight_gradient(
+    x: CubeTensor,
+    gradient: CubeTensor,
+    scales: CubeTensor,
+    rows: &Rows,
+) -> CubeTensor {
+    let blocks = rows.count.div_ceil(ROWS);
+    let parts = empty(&x, [blocks, rows.vectors * rows.vector], DType::F32);
+    let units = blocks * rows.vectors;
+    let cube = CubeDim::new(&x.client, units);
+    let (address, dtype) = (address_of(&[&x]), dtype_to_elem_type(x.dtype));
+    norm_weight_kernel::launch(
+        &parts.client,
+        calculate_cube_count_elemwise(&parts.client, units, cube),
+        cube,
+        address,
+        rows.vector,
+        x.into_buffer_arg(),
+        gradient.into_buffer_arg(),
+        scales.into_buffer_arg(),
+        parts.clone().into_buffer_arg(),
+        rows.count as u32,
+        rows.vectors as u32,
+        ROWS as u32,
+        units as u32,
+        dtype,
+    );
+    let sum = CubeBackend::float_sum_dim(parts, 0);
+    CubeBackend::float_reshape(sum, Shape::new([rows.vectors * rows.vector]))
+}
+
+/// What a kernel is given of them.
+fn mask_places(scores: &CubeTensor, mask: &CubeTensor) -> MaskPlacesLaunch {
+    let [_, heads, rows, _] = scores.shape().dims();
+    let [masks, _, mask_rows, _] = mask.shape().dims();
+    MaskPlacesLaunch::new(
+        (heads * rows) as u32,
+        rows as u32,
+        (rows / mask_rows) as u32,
+        mask_rows as u32,
+        (masks * mask_rows) as u32,
+    )
+}

@@ -1,0 +1,366 @@
+//! What one unit does.
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+
+use crate::cube::reduce::{lanes_max, lanes_sum, own_row, row_max, row_sum};
+
+/// Where the mask of a row of scores stands.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct MaskPlaces {
+    /// Rows of scores, of all heads, that a sequence has.
+    of_sequence: u32,
+    /// Rows of scores that a head has.
+    of_head: u32,
+    /// Rows of scores that a row of the mask is for.
+    sharing: u32,
+    /// Rows of the mask that a sequence has.
+    rows: u32,
+    /// Rows of the mask; those of one sequence are repeated for a batch.
+    all: u32,
+}
+
+/// Where heads stand, in vectors.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct HeadPlaces {
+    /// Half of a head.
+    half: u32,
+    seq: u32,
+    heads: u32,
+    /// Of all angles; those of one sequence are repeated for a batch.
+    angles: u32,
+    batch_stride: u32,
+    head_stride: u32,
+    seq_stride: u32,
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn rms_norm_kernel<E: Float, W: Float, N: Size>(
+    x: &[Vector<E, N>],
+    weight: &[Vector<W, N>],
+    out: &mut [Vector<E, N>],
+    rows: u32,
+    vectors: u32,
+    epsilon: f32,
+    #[comptime] units: usize,
+    #[define(E, W)] _dtypes: [ElemType; 2],
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let x = Vector::<f32, N>::cast_from(x[start + at]);
+        squares += x * x;
+        at += CUBE_DIM_X as usize;
+    }
+    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
+    let scale = 1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt();
+    if there {
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let x = Vector::<f32, N>::cast_from(x[start + at]);
+            let weight = Vector::<f32, N>::cast_from(weight[at]);
+            out[start + at] = Vector::cast_from(x * Vector::new(scale) * weight);
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn rms_norm_backward_kernel<E: Float, W: Float, N: Size>(
+    x: &[Vector<E, N>],
+    weight: &[Vector<W, N>],
+    gradient: &[Vector<E, N>],
+    out: &mut [Vector<E, N>],
+    scales: &mut [f32],
+    rows: u32,
+    vectors: u32,
+    epsilon: f32,
+    #[comptime] units: usize,
+    #[define(E, W)] _dtypes: [ElemType; 2],
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut products = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let x = Vector::<f32, N>::cast_from(x[start + at]);
+        let weight = Vector::<f32, N>::cast_from(weight[at]);
+        let gradient = Vector::<f32, N>::cast_from(gradient[start + at]);
+        squares += x * x;
+        products += x * weight * gradient;
+        at += CUBE_DIM_X as usize;
+    }
+    let width = (vectors * N::value()) as f32;
+    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
+    let scale = 1.0 / (sum / width + epsilon).sqrt();
+    let pull = row_sum(lanes_sum::<N>(products), &mut room) * scale * scale / width;
+    if there {
+        if UNIT_POS_X == 0 {
+            scales[row] = scale;
+        }
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let x = Vector::<f32, N>::cast_from(x[start + at]);
+            let weight = Vector::<f32, N>::cast_from(weight[at]);
+            let gradient = Vector::<f32, N>::cast_from(gradient[start + at]);
+            let change = gradient * weight - Vector::new(pull) * x;
+            out[start + at] = Vector::cast_from(Vector::new(scale) * change);
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}
+
+/// `Σ gradient · x · scale` over each block of rows.
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn norm_weight_kernel<E: Float, N: Size>(
+    x: &[Vector<E, N>],
+    gradient: &[Vector<E, N>],
+    scales: &[f32],
+    out: &mut [Vector<f32, N>],
+    rows: u32,
+    vectors: u32,
+    block: u32,
+    units: u32,
+    #[define(E)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS >= units as usize {
+        terminate!();
+    }
+    let vectors = vectors as usize;
+    let column = ABSOLUTE_POS % vectors;
+    let first = ABSOLUTE_POS / vectors * block as usize;
+    let end = min(first + block as usize, rows as usize);
+    let mut sum = Vector::<f32, N>::new(0.0);
+    for row in first..end {
+        let at = row * vectors + column;
+        let x = Vector::<f32, N>::cast_from(x[at]);
+        let gradient = Vector::<f32, N>::cast_from(gradient[at]);
+        sum += gradient * x * Vector::new(scales[row]);
+    }
+    out[ABSOLUTE_POS] = sum;
+}
+
+#[cube]
+fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    // Beyond 88 the exponential is infinite, and its inverse 0.
+    Vector::new(1.0) / (Vector::new(1.0) + (-x).exp())
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn swiglu_kernel<E: Float, N: Size>(
+    gate: &[Vector<E, N>],
+    up: &[Vector<E, N>],
+    out: &mut [Vector<E, N>],
+    vectors: u32,
+    #[define(E)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS >= vectors as usize {
+        terminate!();
+    }
+    let gate = Vector::<f32, N>::cast_from(gate[ABSOLUTE_POS]);
+    let up = Vector::<f32, N>::cast_from(up[ABSOLUTE_POS]);
+    out[ABSOLUTE_POS] = Vector::cast_from(gate * sigmoid::<N>(gate) * up);
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn swiglu_backward_kernel<E: Float, N: Size>(
+    gate: &[Vector<E, N>],
+    up: &[Vector<E, N>],
+    gradient: &[Vector<E, N>],
+    by_gate: &mut [Vector<E, N>],
+    by_up: &mut [Vector<E, N>],
+    vectors: u32,
+    #[define(E)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS >= vectors as usize {
+        terminate!();
+    }
+    let gate = Vector::<f32, N>::cast_from(gate[ABSOLUTE_POS]);
+    let up = Vector::<f32, N>::cast_from(up[ABSOLUTE_POS]);
+    let gradient = Vector::<f32, N>::cast_from(gradient[ABSOLUTE_POS]);
+    let sigmoid = sigmoid::<N>(gate);
+    let one = Vector::<f32, N>::new(1.0);
+    by_up[ABSOLUTE_POS] = Vector::cast_from(gradient * gate * sigmoid);
+    let slope = sigmoid * (one + gate * (one - sigmoid));
+    by_gate[ABSOLUTE_POS] = Vector::cast_from(gradient * up * slope);
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn rotate_kernel<E: Float, N: Size>(
+    x: &[Vector<E, N>],
+    cos: &[Vector<f32, N>],
+    sin: &[Vector<f32, N>],
+    out: &mut [Vector<E, N>],
+    places: HeadPlaces,
+    vectors: u32,
+    turn: f32,
+    #[define(E)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS >= vectors as usize {
+        terminate!();
+    }
+    let half = places.half as usize;
+    let (seq, heads) = (places.seq as usize, places.heads as usize);
+    let (column, row) = (ABSOLUTE_POS % half, ABSOLUTE_POS / half);
+    let (position, head) = (row % seq, row / seq % heads);
+    let batch = row / (seq * heads);
+    let from = batch * places.batch_stride as usize
+        + head * places.head_stride as usize
+        + position * places.seq_stride as usize
+        + column;
+    let angle = ((batch * seq + position) * half + column) % places.angles as usize;
+    let lower = Vector::<f32, N>::cast_from(x[from]);
+    let upper = Vector::<f32, N>::cast_from(x[from + half]);
+    let (cos, sin) = (cos[angle], sin[angle] * Vector::new(turn));
+    let to = row * 2 * half + column;
+    out[to] = Vector::cast_from(lower * cos - upper * sin);
+    out[to + half] = Vector::cast_from(upper * cos + lower * sin);
+}
+
+/// Where the mask of a row of scores begins.
+#[cube]
+fn mask_start(places: &MaskPlaces, row: usize, vectors: usize) -> usize {
+    let sequence = row / places.of_sequence as usize;
+    let in_head = row % places.of_head as usize / places.sharing as usize;
+    (sequence * places.rows as usize + in_head) % places.all as usize * vectors
+}
+
+/// `e^(score - largest)`, and 0 where that is nothing in f32.
+#[cube]
+fn exponential<N: Size>(score: Vector<f32, N>, largest: f32) -> Vector<f32, N> {
+    let shifted = score - Vector::new(largest);
+    let counts = shifted.greater_than(&Vector::new(-87.0));
+    select_many(counts, shifted.exp(), Vector::new(0.0))
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn softmax_kernel<E: Float, N: Size>(
+    scores: &[Vector<E, N>],
+    mask: &[Vector<f32, N>],
+    out: &mut [Vector<E, N>],
+    places: MaskPlaces,
+    rows: u32,
+    vectors: u32,
+    #[comptime] is_masked: bool,
+    #[comptime] units: usize,
+    #[define(E)] _dtype: ElemType,
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let mask_start = mask_start(&places, row, vectors);
+    let mut most = Vector::<f32, N>::new(f32::MIN);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let mut score = Vector::<f32, N>::cast_from(scores[start + at]);
+        if comptime!(is_masked) {
+            score += mask[mask_start + at];
+        }
+        most = max(most, score);
+        at += CUBE_DIM_X as usize;
+    }
+    let largest = row_max(lanes_max::<N>(most), &mut room);
+    let mut sums = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let mut score = Vector::<f32, N>::cast_from(scores[start + at]);
+        if comptime!(is_masked) {
+            score += mask[mask_start + at];
+        }
+        sums += exponential::<N>(score, largest);
+        at += CUBE_DIM_X as usize;
+    }
+    let scale = 1.0 / row_sum(lanes_sum::<N>(sums), &mut room);
+    if there {
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let mut score = Vector::<f32, N>::cast_from(scores[start + at]);
+            if comptime!(is_masked) {
+                score += mask[mask_start + at];
+            }
+            let weight = exponential::<N>(score, largest) * Vector::new(scale);
+            out[start + at] = Vector::cast_from(weight);
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn softmax_backward_kernel<E: Float, N: Size>(
+    weights: &[Vector<E, N>],
+    gradient: &[Vector<E, N>],
+    out: &mut [Vector<E, N>],
+    rows: u32,
+    vectors: u32,
+    #[comptime] units: usize,
+    #[define(E)] _dtype: ElemType,
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let mut products = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let weight = Vector::<f32, N>::cast_from(weights[start + at]);
+        products += weight * Vector::cast_from(gradient[start + at]);
+        at += CUBE_DIM_X as usize;
+    }
+    let mean = row_sum(lanes_sum::<N>(products), &mut room);
+    if there {
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let weight = Vector::<f32, N>::cast_from(weights[start + at]);
+            let gradient = Vector::<f32, N>::cast_from(gradient[start + at]);
+            out[start + at] = Vector::cast_from(weight * (gradient - Vector::new(mean)));
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn exponentials_kernel<E: Float, N: Size>(
+    scores: &[Vector<E, N>],
+    mask: &[Vector<f32, N>],
+    floor: &[f32],
+    out: &mut [Vector<E, N>],
+    largest_out: &mut [f32],
+    places: MaskPlaces,
+    rows: u32,
+    vectors: u32,
+    #[comptime] units: usize,
+    #[define(E)] _dtype: ElemType,
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let mask_start = mask_start(&places, row, vectors);
+    let mut most = Vector::<f32, N>::new(floor[row]);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let score = Vector::<f32, N>::cast_from(scores[start + at]);
+        most = max(most, score + mask[mask_start + at]);
+        at += CUBE_DIM_X as usize;
+    }
+    let largest = row_max(lanes_max::<N>(most), &mut room);
+    if there {
+        if UNIT_POS_X == 0 {
+            largest_out[row] = largest;
+        }
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let score = Vector::<f32, N>::cast_from(scores[start + at]);
+            let weight = exponential::<N>(score + mask[mask_start + at], largest);
+            out[start + at] = Vector::cast_from(weight);
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}

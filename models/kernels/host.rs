@@ -1,0 +1,291 @@
+//! The kernels on the CPU: vectorised, over all threads, each in one pass over memory.
+//!
+//! Rows are independent of one another, and each is summed in an order of its own, so a row's result depends neither on the
+//! rows beside it nor on the number of threads.
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
+use burn::backend::ops::FloatTensorOps as _;
+use burn::prelude::*;
+use burn::tensor::{DType, FloatDType};
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::operations::{Backwards, Kernels};
+use super::rows;
+
+/// Elements that one thread takes at a time.
+const BLOCK: usize = 1 << 14;
+/// Rows whose gradients with respect to a norm's weight are added up before the others are.
+const ROWS: usize = 64;
+
+impl Kernels for Flex {
+    fn rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f32) -> FlexTensor {
+        let (shape, dtype) = (shape_of(&x), x.dtype());
+        let (mut values, weight) = (elements(x), Read::of(weight));
+        let arch = Arch::new();
+        let weight = weight.values();
+        each_row(&mut values, weight.len(), |_, row| {
+            arch.dispatch(|| rows::rms_norm(row, weight, epsilon));
+        });
+        tensor(values, shape, dtype)
+    }
+
+    fn swiglu(gate: FlexTensor, up: FlexTensor) -> FlexTensor {
+        let (shape, dtype) = (shape_of(&gate), gate.dtype());
+        let (mut gate, up) = (elements(gate), Read::of(up));
+        let up = up.values();
+        let arch = Arch::new();
+        each_row(&mut gate, BLOCK, |number, gate| {
+            let up = &up[number * BLOCK..][..gate.len()];
+            arch.dispatch(|| rows::swiglu(gate, up));
+        });
+        tensor(gate, shape, dtype)
+    }
+
+    fn rotate(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, turn: f32) -> FlexTensor {
+        let (shape, dtype) = (shape_of(&x), x.dtype());
+        let (cos, sin) = (Read::of(cos), Read::of(sin));
+        let (cos, sin) = (cos.values(), sin.values());
+        let x = with_whole_rows(x);
+        let [_, heads, seq, d_head] = shape[..] else {
+            panic!("expected [batch, heads, seq, d_head], found {shape:?}");
+        };
+        let strides: Vec<usize> = x.layout().strides().iter().map(|&s| s as usize).collect();
+        let values = &x.storage::<f32>()[x.layout().start_offset()..];
+        let mut turned = vec![0.0; shape.iter().product()];
+        let arch = Arch::new();
+        each_row(&mut turned, d_head, |number, turned| {
+            let (position, head) = (number % seq, number / seq % heads);
+            let batch = number / (seq * heads);
+            let start = batch * strides[0] + head * strides[1] + position * strides[2];
+            // One rotation for all of a batch is repeated.
+            let angle = (batch * seq + position) * (d_head / 2) % cos.len();
+            let [cos, sin] = [cos, sin].map(|x| &x[angle..][..d_head / 2]);
+            arch.dispatch(|| rows::rotate(turned, &values[start..][..d_head], cos, sin, turn));
+        });
+        tensor(turned, shape, dtype)
+    }
+
+    fn attention_weights(scores: FlexTensor) -> FlexTensor {
+        weights(scores, None)
+    }
+
+    fn masked_attention_weights(scores: FlexTensor, mask: FlexTensor) -> FlexTensor {
+        weights(scores, Some(mask))
+    }
+
+    fn exponentials(
+        scores: FlexTensor,
+        mask: FlexTensor,
+        floor: FlexTensor,
+    ) -> (FlexTensor, FlexTensor) {
+        let (shape, dtype) = (shape_of(&scores), scores.dtype());
+        let (mask, of_largest) = (HostMask::of(mask, &shape), shape_of(&floor));
+        let (mut weights, mut largest) = (elements(scores), elements(floor));
+        let keys = shape[3];
+        let arch = Arch::new();
+        (weights.par_chunks_mut(keys))
+            .zip(&mut largest)
+            .enumerate()
+            .with_min_len(BLOCK / keys.min(BLOCK))
+            .for_each(|(number, (row, largest))| {
+                let mask = Some(mask.row(number));
+                *largest = arch.dispatch(|| rows::exponentials(row, mask, *largest));
+            });
+        (
+            tensor(weights, shape, dtype),
+            tensor(largest, of_largest, DType::F32),
+        )
+    }
+}
+
+impl Backwards for Flex {
+    fn rms_norm_backward(
+        x: FlexTensor,
+        weight: FlexTensor,
+        gradient: FlexTensor,
+        epsilon: f32,
+    ) -> (FlexTensor, FlexTensor) {
+        let (shape, dtype) = (shape_of(&x), x.dtype());
+        let (of_weight, dtype_of_weight) = (shape_of(&weight), weight.dtype());
+        let (x, mut gradient, weight) = (Read::of(x), elements(gradient), Read::of(weight));
+        let (x, weight) = (x.values(), weight.values());
+        let width = weight.len();
+        let arch = Arch::new();
+        let by_weight: Vec<Vec<f32>> = gradient
+            .par_chunks_mut(ROWS * width)
+            .zip(x.par_chunks(ROWS * width))
+            .map(|(gradient, x)| {
+                let mut by_weight = vec![0.0; width];
+                let some = gradient.chunks_exact_mut(width).zip(x.chunks_exact(width));
+                for (gradient, x) in some {
+                    arch.dispatch(|| {
+                        rows::rms_norm_backward(gradient, x, weight, &mut by_weight, epsilon);
+                    });
+                }
+                by_weight
+            })
+            .collect();
+        let mut sum = vec![0.0; width];
+        for part in by_weight {
+            sum.iter_mut()
+                .zip(part)
+                .for_each(|(sum, part)| *sum += part);
+        }
+        (
+            tensor(gradient, shape, dtype),
+            tensor(sum, of_weight, dtype_of_weight),
+        )
+    }
+
+    fn swiglu_backward(
+        gate: FlexTensor,
+        up: FlexTensor,
+        gradient: FlexTensor,
+    ) -> (FlexTensor, FlexTensor) {
+        let (shape, dtype) = (shape_of(&gate), gate.dtype());
+        let (mut gate, mut up, gradient) = (elements(gate), elements(up), Read::of(gradient));
+        let arch = Arch::new();
+        (gate.par_chunks_mut(BLOCK))
+            .zip(up.par_chunks_mut(BLOCK))
+            .zip(gradient.values().par_chunks(BLOCK))
+            .for_each(|((gate, up), gradient)| {
+                arch.dispatch(|| rows::swiglu_backward(gate, up, gradient));
+            });
+        (tensor(gate, shape.clone(), dtype), tensor(up, shape, dtype))
+    }
+
+    fn softmax_backward(weights: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        let (shape, dtype) = (shape_of(&weights), weights.dtype());
+        let (weights, mut gradient) = (Read::of(weights), elements(gradient));
+        let weights = weights.values();
+        let keys = shape[3];
+        let arch = Arch::new();
+        each_row(&mut gradient, keys, |number, gradient| {
+            let weights = &weights[number * keys..][..keys];
+            arch.dispatch(|| rows::softmax_backward(gradient, weights));
+        });
+        tensor(gradient, shape, dtype)
+    }
+}
+
+fn weights(scores: FlexTensor, mask: Option<FlexTensor>) -> FlexTensor {
+    let (shape, dtype) = (shape_of(&scores), scores.dtype());
+    let mask = mask.map(|mask| HostMask::of(mask, &shape));
+    let mut weights = elements(scores);
+    let arch = Arch::new();
+    each_row(&mut weights, shape[3], |number, row| {
+        let mask = mask.as_ref().map(|mask| mask.row(number));
+        arch.dispatch(|| rows::softmax(row, mask));
+    });
+    tensor(weights, shape, dtype)
+}
+
+/// What a mask adds to each row of scores.
+struct HostMask {
+    values: Read,
+    /// Rows of scores, of all heads, that a sequence has.
+    of_sequence: usize,
+    /// Rows of scores that a head has.
+    of_head: usize,
+    /// Rows of scores that a row of the mask is for.
+    sharing: usize,
+    /// Rows of the mask that a sequence has.
+    rows: usize,
+    keys: usize,
+}
+
+impl HostMask {
+    /// Of scores of the shape `[batch, heads, rows, keys]`.
+    fn of(mask: FlexTensor, shape: &[usize]) -> Self {
+        let rows = mask.layout().shape()[2];
+        Self {
+            values: Read::of(mask),
+            of_sequence: shape[1] * shape[2],
+            of_head: shape[2],
+            sharing: shape[2] / rows,
+            rows,
+            keys: shape[3],
+        }
+    }
+
+    /// What is added to the row number `index` of the scores.
+    fn row(&self, index: usize) -> &[f32] {
+        let sequence = index / self.of_sequence;
+        let row = index % self.of_head / self.sharing;
+        let start = (sequence * self.rows + row) * self.keys;
+        // One mask for all of a batch is repeated.
+        let values = self.values.values();
+        &values[start % values.len()..][..self.keys]
+    }
+}
+
+/// Calls `change` with each row and its number, in all threads where that is worth it.
+fn each_row(values: &mut [f32], width: usize, change: impl Fn(usize, &mut [f32]) + Sync) {
+    if values.len() <= BLOCK {
+        for (number, row) in values.chunks_mut(width.max(1)).enumerate() {
+            change(number, row);
+        }
+        return;
+    }
+    (values.par_chunks_mut(width))
+        .enumerate()
+        .with_min_len(BLOCK / width.min(BLOCK))
+        .for_each(|(number, row)| change(number, row));
+}
+
+fn shape_of(x: &FlexTensor) -> Vec<usize> {
+    x.layout().shape().to_vec()
+}
+
+/// Elements that are only read.
+struct Read(FlexTensor);
+
+impl Read {
+    fn of(x: FlexTensor) -> Self {
+        Self(in_f32(x).to_contiguous())
+    }
+
+    /// In row order.
+    fn values(&self) -> &[f32] {
+        let start = self.0.layout().start_offset();
+        &self.0.storage::<f32>()[start..start + self.0.layout().num_elements()]
+    }
+}
+
+/// The elements in row order, in f32: taken out of the tensor where nobody else holds it.
+fn elements(x: FlexTensor) -> Vec<f32> {
+    let data = in_f32(x).into_data();
+    match data.try_into_vec::<f32>() {
+        Ok(values) => values,
+        Err(error) => unreachable!("the tensor is one of f32: {error:?}"),
+    }
+}
+
+/// The tensor in f32 with the elements of each row of the last dimension side by side, and no stride below 0.
+fn with_whole_rows(x: FlexTensor) -> FlexTensor {
+    let x = in_f32(x);
+    let strides = x.layout().strides();
+    if strides.last() == Some(&1) && strides.iter().all(|&stride| stride >= 0) {
+        x
+    } else {
+        x.to_contiguous()
+    }
+}
+
+fn in_f32(x: FlexTensor) -> FlexTensor {
+    if x.dtype() == DType::F32 {
+        x
+    } else {
+        Flex::float_cast(x, FloatDType::F32)
+    }
+}
+
+fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {
+    let made = FlexTensor::from_data(TensorData::new(values, shape));
+    if dtype == DType::F32 {
+        made
+    } else {
+        Flex::float_cast(made, dtype.into())
+    }
+}

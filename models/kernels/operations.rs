@@ -1,0 +1,89 @@
+//! What each kind of device computes in kernels of its own.
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, backend_extension};
+
+/// Functions that read their inputs and write their output once. They compute in f32; what they return is in the type of
+/// their first argument, unless they say otherwise. In a graph [`gradients`](super::gradients) implements them.
+#[backend_extension(Flex, Cube: cfg(all(feature = "cube", not(feature = "fusion"))), Autodiff)]
+pub(super) trait Kernels: Backend {
+    /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension.
+    ///
+    /// # Shapes
+    /// - x, output: `[…, width]`
+    /// - weight: `[width]`
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, epsilon: f32)
+    -> FloatTensor<Self>;
+
+    /// `silu(gate) · up`.
+    ///
+    /// # Shapes
+    /// - gate, up, output: the same
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Turns dimension `i` with dimension `i + d_head / 2`: forwards where `turn` is 1, back where it is -1.
+    ///
+    /// # Shapes
+    /// - x, output: `[batch, heads, seq, d_head]`
+    /// - cos, sin: `[batch or 1, 1, seq, d_head / 2]`, f32
+    fn rotate(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        turn: f32,
+    ) -> FloatTensor<Self>;
+
+    /// `softmax(scores)`, over the last dimension.
+    ///
+    /// # Shapes
+    /// - scores, output: `[batch, heads, rows, keys]`
+    fn attention_weights(scores: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `softmax(scores + mask)`, over the last dimension.
+    ///
+    /// # Shapes
+    /// - scores, output: `[batch, heads, rows, keys]`
+    /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+    fn masked_attention_weights(
+        scores: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`, which no gradient goes through.
+    ///
+    /// # Shapes
+    /// - scores, output: `[batch, heads, rows, keys]`
+    /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+    /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
+    fn exponentials(
+        scores: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        floor: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// Gradients of [`Kernels`] with respect to their inputs, from the gradient of their output.
+pub(super) trait Backwards: Backend {
+    /// Of [`Kernels::rms_norm`]: `[…, width]` as `x` is, and `[width]`.
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        epsilon: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Of [`Kernels::swiglu`]: of the gate and of the other factor.
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Of a softmax whose values are `weights`.
+    ///
+    /// # Shapes
+    /// - all: `[batch, heads, rows, keys]`
+    fn softmax_backward(
+        weights: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}

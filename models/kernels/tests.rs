@@ -1,0 +1,249 @@
+use burn::tensor::activation::{silu, softmax as of_formula};
+
+use super::*;
+use crate::device::test_device;
+use crate::weights::host_f32;
+
+/// Numbers in `[-3, 3]` on the device of tests.
+fn numbers<const D: usize>(shape: [usize; D], dtype: DType, seed: usize) -> Tensor<D> {
+    let length: usize = shape.iter().product();
+    let values: Vec<f32> = (0..length)
+        .map(|i| ((i * 7919 + seed * 104_729) % 6007) as f32 / 1001.0 - 3.0)
+        .collect();
+    Tensor::<D>::from_data(TensorData::new(values, shape), &test_device()).cast(dtype)
+}
+
+/// The largest difference from `expected`, as a share of its largest number.
+fn difference<const D: usize>(got: Tensor<D>, expected: Tensor<D>) -> f32 {
+    assert_eq!(got.dims(), expected.dims());
+    let [got, expected] = [got, expected].map(host_f32);
+    let largest = expected.iter().fold(1e-30f32, |most, x| most.max(x.abs()));
+    let pairs = got.iter().zip(&expected);
+    pairs.fold(0.0, |most, (got, expected)| {
+        assert!(got.is_finite(), "{got} in place of {expected}");
+        most.max((got - expected).abs() / largest)
+    })
+}
+
+/// What a type rounds to, of sums of products.
+fn tolerance(dtype: DType) -> f32 {
+    if dtype == DType::F32 { 3e-6 } else { 2e-2 }
+}
+
+/// Compares the values of a kernel and of its formula, and the gradients with respect to both arguments, in both types.
+/// The formula is computed in f32 from what the type holds.
+fn compare<const A: usize, const B: usize, const C: usize>(
+    shapes: ([usize; A], [usize; B]),
+    kernel: impl Fn(Tensor<A>, Tensor<B>) -> Tensor<C>,
+    formula: impl Fn(Tensor<A>, Tensor<B>) -> Tensor<C>,
+) {
+    for dtype in [DType::F32, DType::BF16] {
+        let inputs = (numbers(shapes.0, dtype, 1), numbers(shapes.1, dtype, 2));
+        let out = kernel(inputs.0.clone(), inputs.1.clone());
+        assert_eq!(out.dtype(), dtype);
+        let wide = (
+            inputs.0.clone().cast(DType::F32),
+            inputs.1.clone().cast(DType::F32),
+        );
+        let expected = formula(wide.0.clone(), wide.1.clone());
+        let apart = difference(out, expected.clone());
+        assert!(apart < tolerance(dtype), "{shapes:?} in {dtype:?}: {apart}");
+        let weights = numbers(expected.dims(), DType::F32, 3).autodiff();
+        let leaves = (
+            inputs.0.autodiff().require_grad(),
+            inputs.1.autodiff().require_grad(),
+        );
+        let out = kernel(leaves.0.clone(), leaves.1.clone());
+        let got = (out.cast(DType::F32) * weights.clone()).sum().backward();
+        let wide = (
+            wide.0.autodiff().require_grad(),
+            wide.1.autodiff().require_grad(),
+        );
+        let expected = (formula(wide.0.clone(), wide.1.clone()) * weights)
+            .sum()
+            .backward();
+        let apart = [
+            difference(
+                leaves.0.grad(&got).unwrap(),
+                wide.0.grad(&expected).unwrap(),
+            ),
+            difference(
+                leaves.1.grad(&got).unwrap(),
+                wide.1.grad(&expected).unwrap(),
+            ),
+        ];
+        let most = 4.0 * tolerance(dtype);
+        assert!(
+            apart.iter().all(|&x| x < most),
+            "{shapes:?} in {dtype:?}: gradients {apart:?}"
+        );
+    }
+}
+
+#[test]
+fn norms_have_the_values_and_the_gradients_of_their_formula() {
+    for (rows, width) in [(1, 64), (7, 48), (130, 96), (300, 33), (2, 4100)] {
+        compare(
+            ([1, rows, width], [width]),
+            |x, weight| rms_norm(x, weight, 1e-6),
+            |x, weight| {
+                let mean = x.clone().square().mean_dim(2);
+                x * (mean + 1e-6).sqrt().recip() * weight.unsqueeze()
+            },
+        );
+    }
+}
+
+#[test]
+fn swiglu_has_the_values_and_the_gradients_of_its_formula() {
+    for shape in [[1, 1, 8], [3, 7, 33], [2, 301, 96]] {
+        compare(
+            (shape, shape),
+            |gate, up| swiglu(gate * 9.0, up),
+            |gate, up| silu(gate * 9.0) * up,
+        );
+    }
+    let far = Tensor::<1>::from_floats([-200.0, -88.0, 88.0, 200.0], &test_device());
+    let got = host_f32(swiglu(far.clone(), far.ones_like()));
+    assert_eq!(got[2..], [88.0, 200.0]);
+    assert!(got[..2].iter().all(|x| x.abs() < 1e-30), "{got:?}");
+}
+
+#[test]
+fn rotations_have_the_values_and_the_gradients_of_their_formula_wherever_heads_stand() {
+    for (batch, heads, seq, d_head) in [(1, 1, 1, 2), (2, 3, 5, 8), (2, 2, 301, 64), (1, 3, 7, 6)] {
+        for rotations in [1, batch] {
+            let angle = numbers([rotations, 1, seq, d_head / 2], DType::F32, 5);
+            let on = |x: &Tensor<4>| {
+                let lifted = |y: Tensor<4>| if x.is_autodiff() { y.autodiff() } else { y };
+                (lifted(angle.clone().cos()), lifted(angle.clone().sin()))
+            };
+            // Heads beside one another in a row of a position, as projections give them.
+            compare(
+                ([batch, seq, heads, d_head], [1]),
+                |x, one| {
+                    let (cos, sin) = on(&x);
+                    rotate(x.swap_dims(1, 2), cos, sin) * one.unsqueeze()
+                },
+                |x, one| {
+                    let (cos, sin) = on(&x);
+                    let x = x.swap_dims(1, 2);
+                    let lower = x.clone().narrow(3, 0, d_head / 2);
+                    let upper = x.narrow(3, d_head / 2, d_head / 2);
+                    let turned = vec![
+                        lower.clone() * cos.clone() - upper.clone() * sin.clone(),
+                        upper * cos + lower * sin,
+                    ];
+                    Tensor::cat(turned, 3) * one.unsqueeze()
+                },
+            );
+        }
+    }
+}
+
+/// A mask `[masks, 1, rows, keys]` that hides some keys from each row, and all but one from one row.
+fn mask(masks: usize, rows: usize, keys: usize) -> Tensor<4> {
+    let hides = |i: usize| match i / keys {
+        1 => i % keys != 2,
+        row => (i % keys * 37 + row) % 7 == 3,
+    };
+    let values: Vec<f32> = (0..masks * rows * keys)
+        .map(|i| if hides(i) { f32::NEG_INFINITY } else { 0.0 })
+        .collect();
+    Tensor::from_data(
+        TensorData::new(values, [masks, 1, rows, keys]),
+        &test_device(),
+    )
+}
+
+/// Its rows, each repeated.
+fn repeated(mask: &Tensor<4>, times: usize) -> Tensor<4> {
+    let [masks, _, rows, keys] = mask.dims();
+    mask.clone()
+        .reshape([masks, rows, 1, keys])
+        .repeat_dim(2, times)
+        .reshape([masks, 1, rows * times, keys])
+}
+
+#[test]
+fn attention_weights_have_the_values_and_the_gradients_of_their_formula() {
+    for (batch, heads, rows, keys, sharing) in [
+        (1, 1, 1, 9, 1),
+        (2, 3, 5, 41, 1),
+        (2, 2, 12, 301, 4),
+        (1, 2, 6, 64, 2),
+    ] {
+        let like = |mask: &Tensor<4>, x: &Tensor<4>| {
+            if x.is_autodiff() {
+                mask.clone().autodiff()
+            } else {
+                mask.clone()
+            }
+        };
+        for masks in [1, batch] {
+            let mask = mask(masks, rows / sharing, keys);
+            let whole = repeated(&mask, sharing);
+            compare(
+                ([batch, heads, rows, keys], [1]),
+                |x, one| softmax(x.clone(), Some(&like(&mask, &x))) * one.unsqueeze(),
+                |x, one| of_formula(x.clone() + like(&whole, &x), 3) * one.unsqueeze(),
+            );
+        }
+        compare(
+            ([batch, heads, rows, keys], [1]),
+            |x, one| softmax(x, None) * one.unsqueeze(),
+            |x, one| of_formula(x, 3) * one.unsqueeze(),
+        );
+    }
+}
+
+#[test]
+fn exponentials_have_the_values_and_the_gradients_of_their_formula() {
+    for (batch, heads, rows, keys, sharing) in [(2, 3, 5, 41, 1), (2, 2, 12, 301, 4)] {
+        let mask = mask(batch, rows / sharing, keys);
+        let whole = repeated(&mask, sharing);
+        // Above the largest score of some rows, below that of others.
+        let floor = numbers([batch, heads, rows, 1], DType::F32, 7);
+        for floor in [None, Some(floor)] {
+            let like = |mask: &Tensor<4>, x: &Tensor<4>| {
+                if x.is_autodiff() {
+                    mask.clone().autodiff()
+                } else {
+                    mask.clone()
+                }
+            };
+            compare(
+                ([batch, heads, rows, keys], [1]),
+                |x, one| {
+                    let floor = floor.as_ref().map(|floor| like(floor, &x));
+                    exponentials(x.clone(), like(&mask, &x), floor).0 * one.unsqueeze()
+                },
+                |x, one| {
+                    let masked = x.clone() + like(&whole, &x);
+                    let largest = masked.clone().detach().max_dim(3);
+                    let largest = match &floor {
+                        Some(floor) => largest.max_pair(like(floor, &x)),
+                        None => largest,
+                    };
+                    (masked - largest).exp() * one.unsqueeze()
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn the_weight_of_a_key_is_the_same_wherever_hidden_keys_stand() {
+    let scores = numbers([2, 3, 5, 41], DType::F32, 1);
+    let hidden = |count| Tensor::full([2, 3, 5, count], 3.0, &test_device());
+    let wider = Tensor::cat(vec![hidden(19), scores.clone(), hidden(4)], 3);
+    let entries = |count| Tensor::full([1, 1, 5, count], f32::NEG_INFINITY, &test_device());
+    let seen = Tensor::zeros([1, 1, 5, 41], &test_device());
+    let mask = Tensor::cat(vec![entries(19), seen, entries(4)], 3);
+    let moved = softmax(wider, Some(&mask)).narrow(3, 19, 41);
+    if crate::device::is_cpu(&test_device()) {
+        assert_eq!(host_f32(moved), host_f32(softmax(scores, None)));
+    } else {
+        assert!(difference(moved, softmax(scores, None)) < 1e-6);
+    }
+}
