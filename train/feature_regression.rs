@@ -234,10 +234,9 @@ impl FeatureRegression {
             .iter()
             .map(|row| row.weight * self.config.regression_weight as f32 / d_model as f32)
             .collect();
-        let places = indices(&places, &device);
         let weights = Tensor::<1>::from_floats(weights.as_slice(), &device).unsqueeze_dim::<2>(1);
         let states = predicted.iter().map(|p| p.clone().without_autodiff());
-        let states = Tensor::cat(states.collect(), 0).select(0, places.clone());
+        let states = Tensor::cat(states.collect(), 0).select(0, indices(&places, &device));
         let judges = last
             .reshape([positions, d_model])
             .select(0, indices(&judges, &device));
@@ -246,7 +245,7 @@ impl FeatureRegression {
         // Its slope is the difference, cut at ±1.
         let gradient = difference.clamp(-1.0, 1.0) * weights;
         let gradient = gradient.cast(predicted[0].dtype());
-        (value, surrogate(predicted, gradient, places))
+        (value, surrogate(predicted, gradient, &places))
     }
 }
 

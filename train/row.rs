@@ -10,3 +10,17 @@ pub struct JudgedRow {
     /// Factor on its loss.
     pub weight: f32,
 }
+
+/// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same
+/// position stand together.
+pub(crate) fn distinct(rows: &[JudgedRow]) -> (Vec<usize>, Vec<usize>) {
+    let mut distinct: Vec<usize> = Vec::new();
+    let of = rows.iter().map(|row| {
+        if distinct.last() != Some(&row.teacher) {
+            distinct.push(row.teacher);
+        }
+        distinct.len() - 1
+    });
+    let of = of.collect();
+    (distinct, of)
+}

@@ -140,6 +140,18 @@ impl Teacher {
         }
     }
 
+    /// Logits of the drafter's tokens at `positions`, `[positions, vocab]`, f32; and, where these are not all of the target's tokens,
+    /// `log Σ exp` of all, `[positions, 1]`.
+    #[cfg(all(feature = "cube", not(feature = "fusion")))]
+    pub(crate) fn logits_at(&self, positions: &[usize]) -> (Tensor<2>, Option<Tensor<2>>) {
+        let head = self.draft.as_ref().map_or(&self.head, |(head, _)| head);
+        let all = self.log_partition.as_ref().map(|all| {
+            let here = indices(positions, &self.last.device());
+            all.clone().select(0, here)
+        });
+        (self.logits(head, positions), all)
+    }
+
     /// Probabilities over the drafter's vocabulary at `positions`, on the host.
     pub(crate) fn panel(&self, positions: &[usize]) -> TeacherPanel {
         let Some((head, _)) = &self.draft else {

@@ -195,7 +195,7 @@ pub(crate) fn vocab_gradients(
         Vec::new()
     } else {
         let gradients = scaled(Tensor::cat(found.gradients, 0), share);
-        spread(gradients, indices(&places, &device), steps, positions)
+        spread(gradients, &places, steps, positions)
     };
     VocabLoss {
         surrogate: Tensor::zeros([1], (&device, DType::F32)),
@@ -232,11 +232,7 @@ fn scaled(x: Tensor<2>, factor: f64) -> Tensor<2> {
 }
 
 /// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
-pub(crate) fn surrogate(
-    hidden: &[Tensor<2>],
-    gradients: Tensor<2>,
-    places: Tensor<1, Int>,
-) -> Tensor<1> {
+pub(crate) fn surrogate(hidden: &[Tensor<2>], gradients: Tensor<2>, places: &[usize]) -> Tensor<1> {
     let gradients = spread(gradients, places, hidden.len(), hidden[0].dims()[0]);
     joined_surrogate(hidden, gradients)
 }
@@ -253,14 +249,30 @@ fn joined_surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>) -> Tensor<1
 /// One `[positions, d_model]` for each step, zero but for the rows at `places` of all steps together.
 fn spread(
     gradients: Tensor<2>,
-    places: Tensor<1, Int>,
+    places: &[usize],
     steps: usize,
     positions: usize,
 ) -> Vec<Tensor<2>> {
-    let [_, d_model] = gradients.dims();
-    let options = (&gradients.device(), gradients.dtype());
-    let all = Tensor::<2>::zeros([steps * positions, d_model], options);
-    let all = all.select_assign(0, places, gradients, IndexingUpdateOp::Add);
+    let [rows, d_model] = gradients.dims();
+    let device = gradients.device();
+    let options = (&device, gradients.dtype());
+    let mut from = vec![rows; steps * positions];
+    for (row, &place) in places.iter().enumerate() {
+        from[place] = row;
+    }
+    let all = if from.iter().filter(|&&row| row < rows).count() == rows {
+        // Each place takes its row, all of them at once; a GPU would add rows to their places one after the other.
+        let none = Tensor::<2>::zeros([1, d_model], options);
+        Tensor::cat(vec![gradients, none], 0).select(0, indices(&from, &device))
+    } else {
+        let all = Tensor::<2>::zeros([steps * positions, d_model], options);
+        all.select_assign(
+            0,
+            indices(places, &device),
+            gradients,
+            IndexingUpdateOp::Add,
+        )
+    };
     let of_step = |step| all.clone().narrow(0, step * positions, positions);
     (0..steps).map(of_step).collect()
 }

@@ -38,7 +38,7 @@ pub enum WorkRows {
 pub enum Judges {
     /// The text.
     Text,
-    /// The target's distributions, by a divergence that has a kernel of its own on the CPU.
+    /// The target's distributions, by a divergence that has a kernel.
     Target,
     /// The target's distributions, by tensor operations.
     TargetByTensors,

@@ -3,10 +3,12 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 
+#[cfg(all(feature = "cube", not(feature = "fusion")))]
+use crate::arithmetic::judged_on_cube;
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
 use crate::divergence::{Distance, TeacherRows, overlap};
 use crate::judge::{Judge, Statistics};
-use crate::row::JudgedRow;
+use crate::row::{JudgedRow, distinct};
 use crate::teacher::{Teacher, indices};
 
 /// Judges by tensor operations.
@@ -17,6 +19,11 @@ pub(super) struct JudgedByTensors<'a> {
 
 impl RowJudge for JudgedByTensors<'_> {
     fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
+        #[cfg(all(feature = "cube", not(feature = "fusion")))]
+        let logits = match judged_on_cube::judged(self.judge, self.statistics, logits, rows) {
+            Ok(judged) => return judged,
+            Err(logits) => logits,
+        };
         let device = logits.device();
         let (mut judged, statistics) = match self.judge {
             Judge::Target {
@@ -49,20 +56,6 @@ impl RowJudge for JudgedByTensors<'_> {
             statistics,
         }
     }
-}
-
-/// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same
-/// position stand together.
-fn distinct(rows: &[JudgedRow]) -> (Vec<usize>, Vec<usize>) {
-    let mut distinct: Vec<usize> = Vec::new();
-    let of = rows.iter().map(|row| {
-        if distinct.last() != Some(&row.teacher) {
-            distinct.push(row.teacher);
-        }
-        distinct.len() - 1
-    });
-    let of = of.collect();
-    (distinct, of)
 }
 
 /// The target's side of each of `rows`.

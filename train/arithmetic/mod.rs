@@ -10,6 +10,8 @@ use spectrain_models::device::is_cpu;
 mod cpu;
 mod judged_by_kernels;
 mod judged_by_tensors;
+#[cfg(all(feature = "cube", not(feature = "fusion")))]
+mod judged_on_cube;
 pub(crate) mod kernels;
 pub(crate) mod operations;
 mod tensors;

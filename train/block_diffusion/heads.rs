@@ -105,7 +105,7 @@ pub(super) fn select(selection: &Selection, rows: &[JudgedRow]) -> Option<Term> 
     let to_hidden = through_all(&head, ids, gradient, chunk);
     let hidden = std::slice::from_ref(selection.hidden);
     let surrogate = if selection.hidden.is_autodiff() {
-        term + surrogate(hidden, to_hidden, indices(&places, &plain.device()))
+        term + surrogate(hidden, to_hidden, &places)
     } else {
         term
     };

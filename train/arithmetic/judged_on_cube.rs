@@ -1,0 +1,208 @@
+//! Rows that are judged on devices of CubeCL, in three passes over the vocabulary.
+use burn::backend::cubecl::dtype_to_elem_type;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Dispatch, TensorMetadata as _, backend_extension};
+use burn::prelude::*;
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use spectrain_models::cube::shares::{Rows, address_of, empty};
+use spectrain_models::device::is_cpu;
+
+use self::kernels::{judge_labels_kernel, judge_target_kernel};
+use crate::arithmetic::operations::JudgedChunk;
+use crate::divergence::{Distance, Divergence};
+use crate::judge::{Judge, Statistics};
+use crate::row::{JudgedRow, distinct};
+use crate::teacher::indices;
+
+mod kernels;
+
+/// What devices of CubeCL judge by themselves.
+#[backend_extension(Cube)]
+trait Judging: Backend {
+    /// `KL(p ‖ q)` where `with_entropy`, else `-Σ p log q`, of each row: the gradient in its logits, times its weight, and what
+    /// was found.
+    ///
+    /// # Shapes
+    /// - logits, gradient: `[rows, vocab]`, f32, the drafter's
+    /// - teacher: `[positions, vocab]`, f32, the target's logits
+    /// - places: `[rows]`: of each row among the positions
+    /// - partitions: `[positions, 1]`, f32: `log Σ exp` over all tokens of the target, where the vocabulary `is_partial`; else
+    ///   nobody reads it
+    /// - weights: `[rows]`, f32
+    /// - found: `[rows, 3]`: distance, acceptance rate, and whether the most likely tokens agree
+    fn judge_target(
+        logits: FloatTensor<Self>,
+        teacher: FloatTensor<Self>,
+        places: IntTensor<Self>,
+        partitions: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        is_partial: bool,
+        with_entropy: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `-log q` of a label at each row, likewise.
+    ///
+    /// # Shapes
+    /// - logits, gradient: `[rows, vocab]`, f32
+    /// - labels: `[rows]`
+    /// - weights: `[rows]`, f32
+    /// - found: `[rows, 3]`: distance, `q` of the label, and whether it is the most likely token
+    fn judge_labels(
+        logits: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        weights: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// Judges rows by what there is a kernel for. On the CPU, and for other divergences, there is none, and the logits come back.
+///
+/// # Shapes
+/// - logits: `[rows, vocab]`, f32
+pub(super) fn judged(
+    judge: Judge,
+    statistics: Statistics,
+    logits: Tensor<2>,
+    rows: &[JudgedRow],
+) -> Result<JudgedChunk, Tensor<2>> {
+    let device = logits.device();
+    let has_kernel = match judge {
+        Judge::Labels(_) => true,
+        Judge::Target { divergence, .. } => divergence.has_kernel(),
+    };
+    if is_cpu(&device) || !has_kernel {
+        return Err(logits);
+    }
+    let column = |values: Vec<f32>| Tensor::<1>::from_floats(values.as_slice(), &device);
+    let weights = column(rows.iter().map(|row| row.weight).collect()).into_dispatch();
+    let logits = logits.into_dispatch();
+    let ints = |values: &[usize]| indices(values, &device).into_dispatch();
+    let (gradient, found) = match judge {
+        Judge::Labels(labels) => {
+            let labels: Vec<usize> = rows.iter().map(|r| labels[r.teacher] as usize).collect();
+            Dispatch::judge_labels(logits, ints(&labels), weights)
+        }
+        Judge::Target {
+            teacher,
+            divergence,
+        } => {
+            let (positions, places) = distinct(rows);
+            let (target, partitions) = teacher.logits_at(&positions);
+            let is_partial = partitions.is_some();
+            let partitions = partitions.unwrap_or_else(|| Tensor::zeros([1, 1], &device));
+            let with_entropy = divergence == Divergence::Kl;
+            let [target, partitions] = [target, partitions].map(Tensor::into_dispatch);
+            let places = ints(&places);
+            Dispatch::judge_target(
+                logits,
+                target,
+                places,
+                partitions,
+                weights,
+                is_partial,
+                with_entropy,
+            )
+        }
+    };
+    let found = Tensor::<2>::from_dispatch(found);
+    let statistics = (statistics == Statistics::All).then(|| {
+        let agree = found.clone().narrow(1, 2, 1);
+        let agree = match judge {
+            Judge::Labels(_) => agree,
+            Judge::Target { teacher, .. } => {
+                let can = |row: &JudgedRow| f32::from(u8::from(teacher.can_be_met(row.teacher)));
+                agree * column(rows.iter().map(can).collect()).unsqueeze_dim(1)
+            }
+        };
+        Tensor::cat(vec![found.clone().narrow(1, 1, 1), agree], 1)
+    });
+    Ok(JudgedChunk {
+        distance: Distance {
+            value: found.narrow(1, 0, 1),
+            gradient: Tensor::from_dispatch(gradient),
+        },
+        statistics,
+    })
+}
+
+/// The tensor, to be written to where it stands: the logits make room for their gradient.
+fn to_write(logits: CubeTensor) -> CubeTensor {
+    let logits = into_contiguous(logits);
+    if logits.can_mut() {
+        logits
+    } else {
+        logits.copy()
+    }
+}
+
+impl Judging for CubeBackend {
+    fn judge_target(
+        logits: CubeTensor,
+        teacher: CubeTensor,
+        places: CubeTensor,
+        partitions: CubeTensor,
+        weights: CubeTensor,
+        is_partial: bool,
+        with_entropy: bool,
+    ) -> (CubeTensor, CubeTensor) {
+        let logits = to_write(logits);
+        let [teacher, places, partitions, weights] =
+            [teacher, places, partitions, weights].map(into_contiguous);
+        let rows = Rows::of(&logits, &[]);
+        let found = empty(&logits, [rows.count, 3], DType::F32);
+        let (address, dtype) = (
+            address_of(&[&logits, &teacher]),
+            dtype_to_elem_type(places.dtype),
+        );
+        judge_target_kernel::launch(
+            &logits.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            logits.clone().into_buffer_arg(),
+            teacher.into_buffer_arg(),
+            places.into_buffer_arg(),
+            partitions.into_buffer_arg(),
+            weights.into_buffer_arg(),
+            found.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            is_partial,
+            with_entropy,
+            rows.cube.num_elems() as usize,
+            dtype,
+        );
+        (logits, found)
+    }
+
+    fn judge_labels(
+        logits: CubeTensor,
+        labels: CubeTensor,
+        weights: CubeTensor,
+    ) -> (CubeTensor, CubeTensor) {
+        let logits = to_write(logits);
+        let [labels, weights] = [labels, weights].map(into_contiguous);
+        let rows = Rows::of(&logits, &[]);
+        let found = empty(&logits, [rows.count, 3], DType::F32);
+        let (address, dtype) = (address_of(&[&logits]), dtype_to_elem_type(labels.dtype));
+        judge_labels_kernel::launch(
+            &logits.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            logits.clone().into_buffer_arg(),
+            labels.into_buffer_arg(),
+            weights.into_buffer_arg(),
+            found.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            rows.cube.num_elems() as usize,
+            dtype,
+        );
+        (logits, found)
+    }
+}

@@ -1,0 +1,175 @@
+//! What one unit does.
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+use spectrain_models::cube::reduce::{lanes_sum, own_row, row_best, row_sum};
+
+/// The largest of what was best so far and of a vector, which stands at `at` in its row; and its index in the row.
+#[cube]
+fn better<N: Size>(vector: Vector<f32, N>, at: usize, best: f32, index: u32) -> (f32, u32) {
+    let mut best = best;
+    let mut index = index;
+    #[unroll]
+    for lane in 0..N::value() {
+        let value = vector.extract(lane);
+        if value > best {
+            best = value;
+            index = (at * N::value() + lane) as u32;
+        }
+    }
+    (best, index)
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn judge_target_kernel<I: Int, N: Size>(
+    logits: &mut [Vector<f32, N>],
+    teacher: &[Vector<f32, N>],
+    places: &[I],
+    partitions: &[f32],
+    weights: &[f32],
+    found: &mut [f32],
+    rows: u32,
+    vectors: u32,
+    #[comptime] is_partial: bool,
+    #[comptime] with_entropy: bool,
+    #[comptime] units: usize,
+    #[define(I)] _dtype: ElemType,
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let mut room_of_indices = Shared::<[u32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let place = usize::cast_from(places[row]);
+    let (start, of_teacher) = (row * vectors, place * vectors);
+    let mut best = f32::new(f32::MIN);
+    let mut index = 0u32;
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let (value, place) = better::<N>(logits[start + at], at, best, index);
+        best = value;
+        index = place;
+        at += CUBE_DIM_X as usize;
+    }
+    let (most_q, best_q) = row_best(best, index, &mut room, &mut room_of_indices);
+    let mut best = f32::new(f32::MIN);
+    let mut index = 0u32;
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let (value, place) = better::<N>(teacher[of_teacher + at], at, best, index);
+        best = value;
+        index = place;
+        at += CUBE_DIM_X as usize;
+    }
+    let (most_p, best_p) = row_best(best, index, &mut room, &mut room_of_indices);
+    let mut sums_q = Vector::<f32, N>::new(0.0);
+    let mut sums_p = Vector::<f32, N>::new(0.0);
+    let mut logs_q = Vector::<f32, N>::new(0.0);
+    let mut logs_p = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let q = logits[start + at] - Vector::new(most_q);
+        let p = teacher[of_teacher + at] - Vector::new(most_p);
+        let exponential = p.exp();
+        sums_q += q.exp();
+        sums_p += exponential;
+        logs_q += exponential * q;
+        logs_p += exponential * p;
+        at += CUBE_DIM_X as usize;
+    }
+    let sum_q = row_sum(lanes_sum::<N>(sums_q), &mut room);
+    let sum_p = row_sum(lanes_sum::<N>(sums_p), &mut room);
+    let log_q = row_sum(lanes_sum::<N>(logs_q), &mut room) / sum_p - sum_q.ln();
+    let log_p = row_sum(lanes_sum::<N>(logs_p), &mut room) / sum_p - sum_p.ln();
+    let mut covered = 1.0f32;
+    if comptime!(is_partial) {
+        covered = (most_p + sum_p.ln() - partitions[place]).exp();
+    }
+    let weight = weights[row];
+    let mut shared = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
+        let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
+        shared += min(q, p * Vector::new(covered));
+        if there {
+            logits[start + at] = (q - p) * Vector::new(weight);
+        }
+        at += CUBE_DIM_X as usize;
+    }
+    let alpha = row_sum(lanes_sum::<N>(shared), &mut room);
+    if there && UNIT_POS_X == 0 {
+        let mut value = -log_q;
+        if comptime!(with_entropy) {
+            value += log_p;
+        }
+        found[row * 3] = value;
+        found[row * 3 + 1] = alpha;
+        found[row * 3 + 2] = select(best_q == best_p, 1.0f32, 0.0f32);
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn judge_labels_kernel<I: Int, N: Size>(
+    logits: &mut [Vector<f32, N>],
+    labels: &[I],
+    weights: &[f32],
+    found: &mut [f32],
+    rows: u32,
+    vectors: u32,
+    #[comptime] units: usize,
+    #[define(I)] _dtype: ElemType,
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let mut room_of_indices = Shared::<[u32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let label = usize::cast_from(labels[row]);
+    let mut best = f32::new(f32::MIN);
+    let mut index = 0u32;
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let (value, place) = better::<N>(logits[start + at], at, best, index);
+        best = value;
+        index = place;
+        at += CUBE_DIM_X as usize;
+    }
+    let (most, best) = row_best(best, index, &mut room, &mut room_of_indices);
+    let mut sums = Vector::<f32, N>::new(0.0);
+    let mut of_label = 0.0f32;
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let q = logits[start + at] - Vector::new(most);
+        sums += q.exp();
+        #[unroll]
+        for lane in 0..N::value() {
+            if at * N::value() + lane == label {
+                of_label = q.extract(lane);
+            }
+        }
+        at += CUBE_DIM_X as usize;
+    }
+    let sum = row_sum(lanes_sum::<N>(sums), &mut room);
+    // One unit has found it, the others nothing.
+    let log_q = row_sum(of_label, &mut room) - sum.ln();
+    let weight = weights[row];
+    if there {
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let q = (logits[start + at] - Vector::new(most)).exp() / Vector::new(sum);
+            let mut gradient = q * Vector::new(weight);
+            #[unroll]
+            for lane in 0..N::value() {
+                if at * N::value() + lane == label {
+                    gradient.insert(lane, gradient.extract(lane) - weight);
+                }
+            }
+            logits[start + at] = gradient;
+            at += CUBE_DIM_X as usize;
+        }
+        if UNIT_POS_X == 0 {
+            found[row * 3] = -log_q;
+            found[row * 3 + 1] = log_q.exp();
+            found[row * 3 + 2] = select(best as usize == label, 1.0f32, 0.0f32);
+        }
+    }
+}
