@@ -7,7 +7,7 @@ pub mod blocks;
 pub mod bounds;
 mod cache;
 mod config;
-#[cfg(all(feature = "cube", not(feature = "fusion")))]
+#[cfg(feature = "cube")]
 pub mod cube;
 mod decoder;
 pub mod device;

@@ -142,7 +142,7 @@ impl Teacher {
 
     /// Logits of the drafter's tokens at `positions`, `[positions, vocab]`, f32; and, where these are not all of the target's tokens,
     /// `log Σ exp` of all, `[positions, 1]`.
-    #[cfg(all(feature = "cube", not(feature = "fusion")))]
+    #[cfg(feature = "cube")]
     pub(crate) fn logits_at(&self, positions: &[usize]) -> (Tensor<2>, Option<Tensor<2>>) {
         let head = self.draft.as_ref().map_or(&self.head, |(head, _)| head);
         let all = self.log_partition.as_ref().map(|all| {

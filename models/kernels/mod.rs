@@ -7,7 +7,7 @@ use burn::tensor::DType;
 
 use self::operations::Kernels;
 
-#[cfg(all(feature = "cube", not(feature = "fusion")))]
+#[cfg(feature = "cube")]
 mod cube;
 mod gradients;
 mod host;

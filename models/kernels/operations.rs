@@ -4,13 +4,14 @@ use burn::backend::{Backend, backend_extension};
 
 /// Functions that read their inputs and write their output once. They compute in f32; what they return is in the type of
 /// their first argument, unless they say otherwise. In a graph [`gradients`](super::gradients) implements them.
-#[backend_extension(Flex, Cube: cfg(all(feature = "cube", not(feature = "fusion"))), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(super) trait Kernels: Backend {
     /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension.
     ///
     /// # Shapes
     /// - x, output: `[…, width]`
     /// - weight: `[width]`
+    #[fusion(dtype = x, shape = x)]
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, epsilon: f32)
     -> FloatTensor<Self>;
 
@@ -18,6 +19,7 @@ pub(super) trait Kernels: Backend {
     ///
     /// # Shapes
     /// - gate, up, output: the same
+    #[fusion(dtype = gate, shape = gate)]
     fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Turns dimension `i` with dimension `i + d_head / 2`: forwards where `turn` is 1, back where it is -1.
@@ -25,6 +27,7 @@ pub(super) trait Kernels: Backend {
     /// # Shapes
     /// - x, output: `[batch, heads, seq, d_head]`
     /// - cos, sin: `[batch or 1, 1, seq, d_head / 2]`, f32
+    #[fusion(dtype = x, shape = x)]
     fn rotate(
         x: FloatTensor<Self>,
         cos: FloatTensor<Self>,
@@ -36,6 +39,7 @@ pub(super) trait Kernels: Backend {
     ///
     /// # Shapes
     /// - scores, output: `[batch, heads, rows, keys]`
+    #[fusion(dtype = scores, shape = scores)]
     fn attention_weights(scores: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// `softmax(scores + mask)`, over the last dimension.
@@ -43,6 +47,7 @@ pub(super) trait Kernels: Backend {
     /// # Shapes
     /// - scores, output: `[batch, heads, rows, keys]`
     /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+    #[fusion(dtype = scores, shape = scores)]
     fn masked_attention_weights(
         scores: FloatTensor<Self>,
         mask: FloatTensor<Self>,
@@ -54,6 +59,7 @@ pub(super) trait Kernels: Backend {
     /// - scores, output: `[batch, heads, rows, keys]`
     /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
     /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
+    #[fusion(meta = |scores, _, floor| (scores.clone(), floor.clone()))]
     fn exponentials(
         scores: FloatTensor<Self>,
         mask: FloatTensor<Self>,
@@ -62,8 +68,10 @@ pub(super) trait Kernels: Backend {
 }
 
 /// Gradients of [`Kernels`] with respect to their inputs, from the gradient of their output.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Fusion: cfg(feature = "fusion"))]
 pub(super) trait Backwards: Backend {
     /// Of [`Kernels::rms_norm`]: `[…, width]` as `x` is, and `[width]`.
+    #[fusion(meta = |x, weight, _, _| (x.clone(), weight.clone()))]
     fn rms_norm_backward(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -72,6 +80,7 @@ pub(super) trait Backwards: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Of [`Kernels::swiglu`]: of the gate and of the other factor.
+    #[fusion(meta = |gate, up, _| (gate.clone(), up.clone()))]
     fn swiglu_backward(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
@@ -82,6 +91,7 @@ pub(super) trait Backwards: Backend {
     ///
     /// # Shapes
     /// - all: `[batch, heads, rows, keys]`
+    #[fusion(dtype = weights, shape = weights)]
     fn softmax_backward(
         weights: FloatTensor<Self>,
         gradient: FloatTensor<Self>,

@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 
-#[cfg(all(feature = "cube", not(feature = "fusion")))]
+#[cfg(feature = "cube")]
 use crate::arithmetic::judged_on_cube;
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
 use crate::divergence::{Distance, TeacherRows, overlap};
@@ -19,7 +19,7 @@ pub(super) struct JudgedByTensors<'a> {
 
 impl RowJudge for JudgedByTensors<'_> {
     fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
-        #[cfg(all(feature = "cube", not(feature = "fusion")))]
+        #[cfg(feature = "cube")]
         let logits = match judged_on_cube::judged(self.judge, self.statistics, logits, rows) {
             Ok(judged) => return judged,
             Err(logits) => logits,

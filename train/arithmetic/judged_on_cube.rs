@@ -1,5 +1,7 @@
 //! Rows that are judged on devices of CubeCL, in three passes over the vocabulary.
 use burn::backend::cubecl::dtype_to_elem_type;
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, TensorMetadata as _, backend_extension};
 use burn::prelude::*;
@@ -20,7 +22,7 @@ use crate::teacher::indices;
 mod kernels;
 
 /// What devices of CubeCL judge by themselves.
-#[backend_extension(Cube)]
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 trait Judging: Backend {
     /// `KL(p ‖ q)` where `with_entropy`, else `-Σ p log q`, of each row: the gradient in its logits, times its weight, and what
     /// was found.
@@ -33,6 +35,7 @@ trait Judging: Backend {
     ///   nobody reads it
     /// - weights: `[rows]`, f32
     /// - found: `[rows, 3]`: distance, acceptance rate, and whether the most likely tokens agree
+    #[fusion(meta = |logits, _, _, _, _, _, _| with_findings(logits))]
     fn judge_target(
         logits: FloatTensor<Self>,
         teacher: FloatTensor<Self>,
@@ -50,11 +53,20 @@ trait Judging: Backend {
     /// - labels: `[rows]`
     /// - weights: `[rows]`, f32
     /// - found: `[rows, 3]`: distance, `q` of the label, and whether it is the most likely token
+    #[fusion(meta = |logits, _, _| with_findings(logits))]
     fn judge_labels(
         logits: FloatTensor<Self>,
         labels: IntTensor<Self>,
         weights: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What judging gives, before it is given.
+#[cfg(feature = "fusion")]
+fn with_findings(logits: &TensorSpec) -> (TensorSpec, TensorSpec) {
+    let mut found = logits.clone();
+    found.shape = burn::prelude::Shape::new([logits.shape[0], 3]);
+    (logits.clone(), found)
 }
 
 /// Judges rows by what there is a kernel for. On the CPU, and for other divergences, there is none, and the logits come back.

@@ -10,7 +10,7 @@ use spectrain_models::device::is_cpu;
 mod cpu;
 mod judged_by_kernels;
 mod judged_by_tensors;
-#[cfg(all(feature = "cube", not(feature = "fusion")))]
+#[cfg(feature = "cube")]
 mod judged_on_cube;
 pub(crate) mod kernels;
 pub(crate) mod operations;
