@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize as _;
+use spectrain_checkpoints::near::did_you_mean;
 use spectrain_data::words::in_words;
 use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
@@ -127,11 +128,16 @@ impl<'a> Document<'a> {
                 .iter()
                 .find(|(key, _)| stages.len() < 2 || !stages.contains(&key.get_ref().as_ref()));
             if let Some((key, _)) = unknown {
+                let name = key.get_ref();
                 let known = match stages.len() {
                     0 | 1 => "this recipe trains in one".to_owned(),
-                    _ => format!("training stages: {}", stages.join(", ")),
+                    _ => format!(
+                        "training stages: {}{}",
+                        stages.join(", "),
+                        did_you_mean(name, stages.iter().copied())
+                    ),
                 };
-                let message = format!("unknown stage `{}`; {known}", key.get_ref());
+                let message = format!("unknown stage `{name}`; {known}");
                 return Err(self.at(key.span(), &message));
             }
         }
