@@ -182,9 +182,7 @@ impl Estimate {
             ),
             (
                 "drafter",
-                format!(
-                    "{trained} trained parameters{frozen}, draft vocabulary of {tokens} tokens"
-                ),
+                format!("{trained} trained parameters{frozen}, draft vocabulary of {tokens}"),
             ),
         ]
     }

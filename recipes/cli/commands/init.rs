@@ -35,7 +35,7 @@ pub struct InitArguments {
     target: Option<String>,
     /// Conversations to train on: a file, a folder or a pattern
     #[arg(long, value_name = "PATH")]
-    data: Option<PathBuf>,
+    data: Option<String>,
     /// The kind of drafter, by its name in `spectrain recipes`
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
@@ -61,75 +61,74 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     let asking = Asking {
         silent: arguments.yes,
     };
-    let keys = Keys::of(&RECIPES[0]);
-    let target = asking.answer(
-        Question {
-            flag: "--target",
-            given: arguments.target.clone(),
-            text: &wrapped(&format!("Target. {}", keys.meaning("target", "model")), ""),
-            default: None,
-        },
-        &|given| check_target(given),
-    )?;
-    let given = arguments
-        .data
-        .as_ref()
-        .map(|path| path.display().to_string());
-    let data = asking.answer(
-        Question {
-            flag: "--data",
-            given,
-            text: &wrapped(
-                &format!(
-                    "Conversations to train on. {}",
-                    keys.meaning("data", "train")
-                ),
-                "",
-            ),
-            default: None,
-        },
-        &|given| {
-            files(Path::new(given))
-                .map(drop)
-                .map_err(|error| error.to_string())
-        },
-    )?;
-    let family = asking.answer(
-        Question {
-            flag: "--family",
-            given: arguments.family.clone(),
-            text: &format!("Drafter, by its name or number:\n{}", numbered()),
-            default: Some(RECIPES[0].name),
-        },
-        &|given| family(given).map(drop),
-    )?;
-    let device = asking.answer(
-        Question {
-            flag: "--device",
-            given: arguments.device.clone(),
-            text: "Device to train on, `cpu` or `cuda:N`",
-            default: Some("cpu"),
-        },
-        &|given| {
-            device::check_name(given)?;
-            device::check_built(given).map_err(|error| error.to_string())
-        },
-    )?;
-    let recipe = family_of(&family)?;
+    let (target, data) = asked_of_files(arguments, &asking)?;
+    let (recipe, device) = asked_of_lists(arguments, &asking)?;
+    let own = arguments.name.clone();
     write(
         arguments,
         &Wanted {
             recipe,
-            name: arguments
-                .name
-                .clone()
-                .unwrap_or_else(|| name(recipe, &target)),
+            name: own.unwrap_or_else(|| name(recipe, &target)),
             target,
             data,
             device,
             settings: arguments.settings.clone(),
         },
     )
+}
+
+/// The target and the conversations to train on.
+fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String, String)> {
+    // These keys are the same of every kind of recipe.
+    let keys = Keys::of(&RECIPES[0]);
+    let text = |what: &str, table: &str, key: &str| {
+        wrapped(&format!("{what}. {}", keys.meaning(table, key)), "")
+    };
+    let target = Question {
+        flag: "--target",
+        given: arguments.target.clone(),
+        text: &text("Target", "target", "model"),
+        default: None,
+    };
+    let data = Question {
+        flag: "--data",
+        given: arguments.data.clone(),
+        text: &text("Conversations to train on", "data", "train"),
+        default: None,
+    };
+    let check_data = |given: &str| {
+        let found = files(Path::new(given)).map(drop);
+        found.map_err(|error| error.to_string())
+    };
+    Ok((
+        asking.answer(target, &check_target)?,
+        asking.answer(data, &check_data)?,
+    ))
+}
+
+/// The kind of drafter and the device.
+fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'static Recipe, String)> {
+    let kind = Question {
+        flag: "--family",
+        given: arguments.family.clone(),
+        text: &format!("Drafter, by its name or number:\n{}", numbered()),
+        default: Some(RECIPES[0].name),
+    };
+    let kind = asking.answer(kind, &|given| family(given).map(drop))?;
+    let device = Question {
+        flag: "--device",
+        given: arguments.device.clone(),
+        text: "Device to train on, `cpu` or `cuda:N`",
+        default: Some("cpu"),
+    };
+    let check_device = |given: &str| {
+        device::check_name(given)?;
+        device::check_built(given).map_err(|error| error.to_string())
+    };
+    Ok((
+        family(&kind).map_err(Misuse)?,
+        asking.answer(device, &check_device)?,
+    ))
 }
 
 /// Writes the recipe, unless something would stop it.
@@ -180,10 +179,6 @@ fn family(given: &str) -> Result<&'static Recipe, String> {
     by_number
         .or_else(|| registry::find(given))
         .ok_or_else(unknown)
-}
-
-fn family_of(given: &str) -> Result<&'static Recipe> {
-    Ok(family(given).map_err(Misuse)?)
 }
 
 /// Whether a name can be a target's: of what is in a folder, the plan says more.

@@ -1,6 +1,6 @@
 //! Keys of a drafter that have no default, as what is right for them is the target's: tokens that no text holds, and layers.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::keys::Keys;
 use crate::runtime::free_tokens::free_tokens;
@@ -49,7 +49,8 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
     if tokens.is_empty() {
         return Ok(lines);
     }
-    let free = free_tokens(target, sizes.spec.vocab).with_context(|| hint(tokens[0]))?;
+    let free = free_tokens(target, sizes.spec.vocab);
+    let free = free.map_err(|error| anyhow!("{error:#}; {}", hint(tokens[0])))?;
     if free.len() < tokens.len() {
         bail!(
             "no token of `{target}` is one that no text holds; {}",
