@@ -18,6 +18,7 @@ mod options;
 mod progress;
 mod repository;
 mod repository_cache;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ pub use limits::HubLimits;
 pub use options::{Files, HubOptions};
 pub use repository::Repository;
 use repository_cache::RepositoryCache;
+pub use surroundings::{Surroundings, answers};
 
 // The HTTP client writes what it sends, keys included, to the log at trace level: no build may have that level.
 const _: () = assert!(log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Debug as usize);
@@ -53,6 +55,11 @@ pub fn resolve_parts(
     options: &HubOptions,
 ) -> Result<PathBuf> {
     resolve_files(model, revision, Files::Parts(wanted), options)
+}
+
+/// Fails for what neither is a model folder's path nor can be the id of a model on the hub, which is not asked.
+pub fn check_model(model: &str) -> Result<()> {
+    existing(model).map(drop)
 }
 
 fn resolve_files(

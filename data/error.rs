@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::near::if_missing;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A file or folder could not be read or written.
-    #[error("`{}`: {source}", path.display())]
+    #[error("`{}`: {source}{}", path.display(), if_missing(path, source))]
     Io {
         /// The file or folder.
         path: PathBuf,

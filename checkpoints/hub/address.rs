@@ -43,6 +43,11 @@ impl Endpoint {
         url
     }
 
+    /// The address itself.
+    pub(super) fn url(&self) -> Url {
+        self.0.clone()
+    }
+
     /// Whether an address is the hub's own, by scheme, host and port: nothing else gets the token.
     pub(super) fn owns(&self, url: &Url) -> bool {
         self.0.origin() == url.origin()

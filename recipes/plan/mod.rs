@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Error, Result};
 use serde_json::{Value, json};
+use spectrain_checkpoints::columns::beside;
 
 use crate::plan::preflight::Asked;
 
@@ -42,7 +43,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     _ = writeln!(text, "\nrun: {}\nstages:", run.display());
     let stages = stages::stages(asked)?;
     for (name, state) in &stages {
-        _ = writeln!(text, "  {name:9} {state}");
+        text += &beside(&format!("  {name}"), 12, state);
     }
     let refusals = asked.refusals();
     if !refusals.is_empty() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::{RepoType, Repository};
+use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 
 use crate::recipe::read::read;
@@ -181,17 +182,20 @@ fn last_trained(run: &Path) -> Result<Option<PathBuf>> {
 
 /// Where a drafter is near a path that holds none, as a question; empty where there is none.
 fn suggestion(path: &Path, runs: &Path) -> String {
-    let in_runs = runs.join(path);
+    let in_runs = &runs.join(path);
     // Of a path that is not there its parents may be; what it is relative to is none of them.
     let is_above = |path: &&Path| path.is_dir() && !same(path, runs) && !same(path, Path::new("."));
-    let above = [path, &in_runs].map(|path| path.ancestors().take(ABOVE).filter(is_above));
+    let above = [path, in_runs].map(|path| path.ancestors().take(ABOVE).filter(is_above));
     let near = above.into_iter().flatten().find_map(|from| {
         let mut inside = INSIDE.iter().map(|inside| from.join(inside));
         inside.find(|path| path.join(CONFIG).is_file())
     });
-    near.map_or_else(String::new, |near| {
-        format!("; did you mean `{}`?", near.display())
-    })
+    if let Some(near) = near {
+        return format!("; did you mean `{}`?", near.display());
+    }
+    let slips = [in_runs, path].map(near_file);
+    let slip = slips.into_iter().find(|near| !near.is_empty());
+    slip.unwrap_or_default()
 }
 
 /// Whether a path, from here or from the folder of runs, leads into a run.

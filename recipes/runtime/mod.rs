@@ -9,6 +9,8 @@ mod contenders;
 mod conversation;
 pub mod decoded;
 pub mod device;
+pub mod doctor;
+pub mod free_tokens;
 pub mod imported;
 pub mod interruption;
 mod known_targets;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use spectrain_checkpoints::hub::{self, Files, RepoType, Repository};
 use spectrain_checkpoints::{Error as HubError, HubOptions};
 use spectrain_data::prompts::read_prompts;
-use spectrain_data::prompts::sets::{HubFile, KnownSet, names};
+use spectrain_data::prompts::sets::{HubFile, KnownSet, names, near};
 use spectrain_data::rows::files;
 use spectrain_eval::PromptSet;
 
@@ -88,9 +88,10 @@ pub fn path(chosen: &ChosenSet) -> Result<PathBuf> {
             let is_name = known.is_none() && path.components().count() == 1;
             found.with_context(|| match is_name {
                 true => format!(
-                    "`{}` is no file, and none of the sets {}",
+                    "`{}` is no file, and none of the sets {}{}",
                     path.display(),
-                    names()
+                    names(),
+                    near(&path.to_string_lossy())
                 ),
                 false => format!("the prompts `{}`", chosen.name),
             })?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use serde_json::json;
+use spectrain_checkpoints::columns::beside;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
@@ -116,17 +117,14 @@ impl TextArguments {
 
 /// Each known set of prompts with what it is, its file on the hub, and its licence.
 fn known_prompts() -> String {
-    let width = KNOWN.iter().map(|set| set.name.len()).max().unwrap_or(0);
+    let width = KNOWN.iter().map(|set| set.name.len()).max().unwrap_or(0) + 2;
     let lines = KNOWN.iter().map(|set| {
         let from = match set.hub {
             Some(HubFile { repository, file }) => format!("{repository}, {file}"),
             None => format!("{}=PATH", set.name),
         };
-        let (name, about, licence) = (set.name, set.about, set.licence);
-        format!(
-            "{name:width$}  {about}\n{:width$}  {from}; licence: {licence}\n",
-            ""
-        )
+        let from = format!("{from}; licence: {}", set.licence);
+        beside(set.name, width, set.about) + &beside("", width, &from)
     });
     lines.collect()
 }
