@@ -16,11 +16,13 @@ Commands:
   generate  Answer one prompt and show which tokens were drafted
   export    Write the drafter of a run or a folder for a serving engine
   import    Turn a published drafter into a run
+  push      Upload an exported drafter with its card to the hub, in one commit
   check     Check that a drafter's folder is unchanged and made for this target
   data      Prepare, check or regenerate a dataset by itself
   features  Bring in features that others captured, or write stored ones for others
   clean     Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
   report    Show or compare reports: on the terminal, as a page, a table, a picture or data
+  track     Send the figures of a run to a tracking server
   bench     Measure the speed of feature capture, training and decoding
   help      Print this message or the help of the given subcommand(s)
 

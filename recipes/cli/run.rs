@@ -17,9 +17,11 @@ use crate::cli::commands::export::ExportArguments;
 use crate::cli::commands::features::FeaturesCommand;
 use crate::cli::commands::generate::GenerateArguments;
 use crate::cli::commands::import::ImportArguments;
+use crate::cli::commands::push::PushArguments;
 use crate::cli::commands::recipe::RecipeArguments;
 use crate::cli::commands::report::ReportArguments;
 use crate::cli::commands::schema::SchemaArguments;
+use crate::cli::commands::track::TrackCommand;
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::{RECIPES, Recipe};
@@ -49,6 +51,8 @@ enum Command {
     Export(ExportArguments),
     /// Turn a published drafter into a run
     Import(ImportArguments),
+    /// Upload an exported drafter with its card to the hub, in one commit
+    Push(PushArguments),
     /// Check that a drafter's folder is unchanged and made for this target
     Check(CheckArguments),
     /// Prepare, check or regenerate a dataset by itself
@@ -61,6 +65,9 @@ enum Command {
     Clean(CleanArguments),
     /// Show or compare reports: on the terminal, as a page, a table, a picture or data
     Report(ReportArguments),
+    /// Send the figures of a run to a tracking server
+    #[command(subcommand)]
+    Track(TrackCommand),
     /// Measure the speed of feature capture, training and decoding
     Bench(BenchArguments),
 }
@@ -171,11 +178,13 @@ impl Arguments {
             Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
             Command::Export(arguments) => stoppable(commands::export::run(&arguments)),
             Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
+            Command::Push(arguments) => stoppable(commands::push::run(&arguments)),
             Command::Check(arguments) => commands::check::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
             Command::Features(command) => stoppable(commands::features::run(&command)),
             Command::Clean(arguments) => commands::clean::run(&arguments),
             Command::Report(arguments) => commands::report::run(&arguments),
+            Command::Track(command) => commands::track::run(&command),
             Command::Bench(arguments) => commands::bench::run(&arguments),
         }
     }

@@ -12,6 +12,7 @@ use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Inputs, StageState, Wanted, stage_state};
 use crate::runtime::model_files::text_files;
 use crate::runtime::prompt_sets;
+use crate::runtime::start_at;
 use crate::stages::context::StageContext;
 use crate::stages::stage::{Input, Stage};
 
@@ -47,7 +48,7 @@ impl StageContext<'_> {
                     let hash = self.sha256_of_data(&self.train_data()?)?;
                     ("`data.train`".into(), hash)
                 }
-                Input::EvalData => match self.eval_data() {
+                Input::EvalData => match self.eval_data()? {
                     Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
                     None => continue,
                 },
@@ -64,7 +65,10 @@ impl StageContext<'_> {
                     continue;
                 }
                 Input::Start => match &self.recipe.start {
-                    Some(folder) => ("`start`".into(), self.run.sha256_of_drafter(folder)?),
+                    Some(start) => {
+                        let folder = start_at::folder(start)?;
+                        ("`start`".into(), self.run.sha256_of_drafter(&folder)?)
+                    }
                     None => continue,
                 },
                 Input::Output(path) => output(path)?,
