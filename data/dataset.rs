@@ -43,7 +43,7 @@ pub enum Place {
     /// A file, a folder or a pattern.
     Path(PathBuf),
     /// Files of a dataset of the hub.
-    Hub(FetchedData),
+    Hub(Box<FetchedData>),
 }
 
 impl Located {
@@ -147,7 +147,7 @@ impl Dataset {
         self.sources
             .iter()
             .filter_map(|source| match &source.place {
-                Place::Hub(data) => Some(data),
+                Place::Hub(data) => Some(data.as_ref()),
                 Place::Path(_) => None,
             })
     }

@@ -286,8 +286,8 @@ impl Source {
     fn locate<E>(&self, hub: impl Fn(&HubAddress) -> Result<FetchedData, E>) -> Result<Located, E> {
         let (place, preset) = match &self.origin {
             Origin::Path(path) => (Place::Path(path.clone()), None),
-            Origin::Hub(address) => (Place::Hub(hub(address)?), None),
-            Origin::Preset(preset) => (Place::Hub(hub(&preset.address())?), Some(preset)),
+            Origin::Hub(address) => (Place::Hub(Box::new(hub(address)?)), None),
+            Origin::Preset(preset) => (Place::Hub(Box::new(hub(&preset.address())?)), Some(preset)),
         };
         Ok(Located {
             name: preset.map(|preset| preset.name.to_owned()),

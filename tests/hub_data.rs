@@ -74,25 +74,41 @@ fn chat(workspace: &Workspace) -> Repository {
     )
 }
 
+/// Fails unless the manifest of `prepare` says which datasets these are.
+fn is_recorded(workspace: &Workspace, commit: &str) {
+    let manifest = workspace.manifest("prepare");
+    let [train, eval] = &manifest["summary"]["datasets"].as_array().unwrap()[..] else {
+        panic!("{manifest:#}");
+    };
+    assert_eq!(train["commit"], commit);
+    assert_eq!(
+        (&train["licence"], &train["split"]),
+        (&json!("mit"), &json!("train"))
+    );
+    assert_eq!(
+        (&eval["key"], &eval["split"]),
+        (&json!("data.eval"), &json!("test"))
+    );
+}
+
+/// A recipe that trains on a dataset of the hub and judges with another split of it.
+const OF_CHAT: [&str; 6] = [
+    "recipe",
+    "recipe.toml",
+    "--set",
+    "data.train=hf://org/chat",
+    "--set",
+    "data.eval=hf://org/chat:test",
+];
+
 #[test]
-fn a_recipe_trains_on_a_dataset_of_a_hub_as_on_its_files_and_records_the_commit() {
+fn a_plan_says_what_would_be_downloaded_and_asks_for_lists_alone() {
     let workspace = Workspace::new();
-    let local = workspace.run_recipe(&["name=local"]).succeeded();
     let repository = chat(&workspace);
     let commit = repository.commit();
     let hub = FakeHub::new().dataset("org/chat", "main", repository);
-    let settings = ["data.train=hf://org/chat", "data.eval=hf://org/chat:test"];
-    let words = [
-        "recipe",
-        "recipe.toml",
-        "--set",
-        settings[0],
-        "--set",
-        settings[1],
-    ];
-
     let plan = hub
-        .run(&workspace, &[&words[..], &["--plan"]].concat())
+        .run(&workspace, &[&OF_CHAT[..], &["--plan"]].concat())
         .succeeded();
     let wanted =
         format!("`hf://org/chat` (default/train): 1 of 1 files, 0.0 MiB, at commit {commit}");
@@ -111,8 +127,17 @@ fn a_recipe_trains_on_a_dataset_of_a_hub_as_on_its_files_and_records_the_commit(
             .all(|line| line.contains("/api/datasets/org/chat/")),
         "{asked:?}"
     );
+    assert!(!workspace.path("hub/hub").exists());
+}
 
-    let outcome = hub.run(&workspace, &words).succeeded();
+#[test]
+fn a_recipe_trains_on_a_dataset_of_a_hub_as_on_its_files_and_records_the_commit() {
+    let workspace = Workspace::new();
+    workspace.run_recipe(&["name=local"]).succeeded();
+    let repository = chat(&workspace);
+    let commit = repository.commit();
+    let hub = FakeHub::new().dataset("org/chat", "main", repository);
+    let outcome = hub.run(&workspace, &OF_CHAT).succeeded();
     assert!(
         outcome
             .stderr
@@ -133,19 +158,7 @@ fn a_recipe_trains_on_a_dataset_of_a_hub_as_on_its_files_and_records_the_commit(
         !asked.contains("raw-") && !asked.contains("README"),
         "{asked}"
     );
-    let manifest = workspace.manifest("prepare");
-    let [train, eval] = &manifest["summary"]["datasets"].as_array().unwrap()[..] else {
-        panic!("{manifest:#}");
-    };
-    assert_eq!(train["commit"], commit.as_str());
-    assert_eq!(
-        (&train["licence"], &train["split"]),
-        (&json!("mit"), &json!("train"))
-    );
-    assert_eq!(
-        (&eval["key"], &eval["split"]),
-        (&json!("data.eval"), &json!("test"))
-    );
+    is_recorded(&workspace, &commit);
 
     // What comes out is what the files themselves give.
     for file in [
@@ -157,7 +170,6 @@ fn a_recipe_trains_on_a_dataset_of_a_hub_as_on_its_files_and_records_the_commit(
             ["run", "local"].map(|run| workspace.bytes(&format!("runs/{run}/{file}")));
         assert!(ours == theirs, "{file}");
     }
-    drop(local);
 
     // It is in the layout of the hub's own tools, and is asked for no more.
     let snapshot = format!("hub/hub/datasets--org--chat/snapshots/{commit}");
@@ -167,13 +179,13 @@ fn a_recipe_trains_on_a_dataset_of_a_hub_as_on_its_files_and_records_the_commit(
         workspace.text("hub/hub/datasets--org--chat/refs/main"),
         commit
     );
-    let again = hub.run(&workspace, &words).succeeded();
+    let again = hub.run(&workspace, &OF_CHAT).succeeded();
     assert!(
         again.stderr.contains("prepare") && hub.asked().is_empty(),
         "{again:#?}"
     );
-    let offline = workspace.run_recipe(&[settings[0], settings[1], "name=offline"]);
-    offline.succeeded();
+    let offline = [&OF_CHAT[..], &["--set", "name=offline"]].concat();
+    workspace.run(&offline).succeeded();
 }
 
 #[test]

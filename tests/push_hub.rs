@@ -168,12 +168,7 @@ impl State {
         match (request.method.as_str(), &parts[..]) {
             ("POST", ["api", "repos", "create"]) => self.create(&body),
             ("POST", ["api", "models", org, name, "branch", branch]) => {
-                let model = self.models.get_mut(&format!("{org}/{name}")).unwrap();
-                if model.branches.contains_key(*branch) {
-                    return Answer::status("409 Conflict");
-                }
-                model.branches.insert((*branch).to_owned(), Branch::new());
-                Answer::json(&json!({}))
+                self.branch(&format!("{org}/{name}"), branch)
             }
             ("GET", ["api", "models", org, name]) => {
                 let model = &self.models[&format!("{org}/{name}")];
@@ -197,11 +192,7 @@ impl State {
                 self.batch(&body, address)
             }
             ("PUT", ["store", oid]) => {
-                assert_eq!(
-                    sha256_bytes(&request.body),
-                    *oid,
-                    "what is sent is what was announced"
-                );
+                assert_eq!(sha256_bytes(&request.body), *oid, "sent as announced");
                 self.store.insert((*oid).to_owned(), request.body.clone());
                 Answer::json(&json!({}))
             }
@@ -223,6 +214,15 @@ impl State {
             }
             other => panic!("the hub of the tests does not know {other:?}"),
         }
+    }
+
+    fn branch(&mut self, id: &str, branch: &str) -> Answer {
+        let model = self.models.get_mut(id).unwrap();
+        if model.branches.contains_key(branch) {
+            return Answer::status("409 Conflict");
+        }
+        model.branches.insert(branch.to_owned(), Branch::new());
+        Answer::json(&json!({}))
     }
 
     fn create(&mut self, body: &Value) -> Answer {

@@ -107,7 +107,54 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> Option<()> {
     }
 }
 
+impl Tracked {
+    fn add(&mut self, body: &Value) {
+        let params = body["params"].as_array().cloned().unwrap_or_default();
+        let metrics = body["metrics"].as_array().cloned().unwrap_or_default();
+        assert!(
+            params.len() <= 100 && metrics.len() <= 1000,
+            "MLflow's limits"
+        );
+        for param in params {
+            let (key, value) = (
+                param["key"].as_str().unwrap(),
+                param["value"].as_str().unwrap(),
+            );
+            let before = self.params.insert(key.to_owned(), value.to_owned());
+            assert!(
+                before.is_none_or(|before| before == value),
+                "a setting does not change"
+            );
+        }
+        for metric in metrics {
+            let key = metric["key"].as_str().unwrap().to_owned();
+            let allowed = |letter: char| letter.is_alphanumeric() || "-_./ ".contains(letter);
+            assert!(key.chars().all(allowed), "{key}");
+            let value = metric["value"].to_string();
+            self.metrics.insert((
+                key,
+                metric["step"].as_u64().unwrap(),
+                metric["timestamp"].as_i64().unwrap(),
+                value,
+            ));
+        }
+    }
+}
+
 impl State {
+    fn search(&self, wanted: &str) -> Value {
+        let is_it = |run: &Tracked| {
+            let mut tags = run.tags.iter();
+            tags.any(|(key, value)| wanted == format!("tags.`{key}` = '{value}'"))
+        };
+        let found = self.runs.iter().position(is_it);
+        let runs = found.iter();
+        let runs: Vec<Value> = runs
+            .map(|at| json!({"info": {"run_id": at.to_string()}}))
+            .collect();
+        json!({"runs": runs})
+    }
+
     fn answer(&mut self, request: &Request) -> (&'static str, Value) {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
         let (path, _) = request
@@ -129,20 +176,7 @@ impl State {
                 self.experiments.push(text("name"));
                 done(json!({"experiment_id": "0"}))
             }
-            "runs/search" => {
-                let wanted = text("filter");
-                let is_it = |run: &&Tracked| {
-                    run.tags
-                        .iter()
-                        .any(|(key, value)| wanted == format!("tags.`{key}` = '{value}'"))
-                };
-                let found = self.runs.iter().position(|run| is_it(&run));
-                let runs: Vec<Value> = found
-                    .iter()
-                    .map(|at| json!({"info": {"run_id": at.to_string()}}))
-                    .collect();
-                done(json!({"runs": runs}))
-            }
+            "runs/search" => done(self.search(&text("filter"))),
             "runs/create" => {
                 let tags = body["tags"].as_array().unwrap().iter();
                 let tag = |tag: &Value| {
@@ -159,37 +193,7 @@ impl State {
                 done(json!({"run": {"info": {"run_id": (self.runs.len() - 1).to_string()}}}))
             }
             "runs/log-batch" => {
-                let run = &mut self.runs[text("run_id").parse::<usize>().unwrap()];
-                let params = body["params"].as_array().cloned().unwrap_or_default();
-                let metrics = body["metrics"].as_array().cloned().unwrap_or_default();
-                assert!(
-                    params.len() <= 100 && metrics.len() <= 1000,
-                    "MLflow's limits"
-                );
-                for param in params {
-                    let (key, value) = (
-                        param["key"].as_str().unwrap(),
-                        param["value"].as_str().unwrap(),
-                    );
-                    let before = run.params.insert(key.to_owned(), value.to_owned());
-                    assert!(
-                        before.is_none_or(|before| before == value),
-                        "a setting does not change"
-                    );
-                }
-                for metric in metrics {
-                    let key = metric["key"].as_str().unwrap().to_owned();
-                    let allowed =
-                        |letter: char| letter.is_alphanumeric() || "-_./ ".contains(letter);
-                    assert!(key.chars().all(allowed), "{key}");
-                    let value = metric["value"].to_string();
-                    run.metrics.insert((
-                        key,
-                        metric["step"].as_u64().unwrap(),
-                        metric["timestamp"].as_i64().unwrap(),
-                        value,
-                    ));
-                }
+                self.runs[text("run_id").parse::<usize>().unwrap()].add(&body);
                 done(json!({}))
             }
             "runs/update" => {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use spectrain_checkpoints::hub::{self, Listing, RepoType, Repository};
+use spectrain_checkpoints::hub::{self, HubLimits, Listing, RepoType, Repository};
 use spectrain_checkpoints::{Error as HubError, HubOptions};
 
 use super::address::HubAddress;
@@ -95,6 +95,14 @@ pub fn fetch(address: &HubAddress, options: &HubOptions) -> Result<FetchedData> 
     }
     let found = find(address, options)?;
     let files = found.files();
+    // A `.json` of a model is a configuration, which is small; that of a dataset is the dataset.
+    let options = &HubOptions {
+        limits: HubLimits {
+            largest_text: options.limits.largest,
+            ..options.limits.clone()
+        },
+        ..options.clone()
+    };
     let folder = hub::download_listed(&found.repository, &found.listing, &files, options);
     let folder = folder.map_err(|error| unavailable(address, error))?;
     Ok(fetched(address, &found, &folder))

@@ -65,10 +65,7 @@ impl StageContext<'_> {
                     continue;
                 }
                 Input::Start => match &self.recipe.start {
-                    Some(start) => {
-                        let folder = start_at::folder(start)?;
-                        ("`start`".into(), self.run.sha256_of_drafter(&folder)?)
-                    }
+                    Some(start) => ("`start`".into(), self.start_sha256(start)?),
                     None => continue,
                 },
                 Input::Output(path) => output(path)?,
@@ -86,6 +83,11 @@ impl StageContext<'_> {
             inputs.insert(name, hash);
         }
         Ok(inputs)
+    }
+
+    /// SHA-256 of the drafter that training starts from; downloads what is missing.
+    fn start_sha256(&self, start: &Path) -> Result<String> {
+        self.run.sha256_of_drafter(&start_at::folder(start)?)
     }
 
     /// SHA-256 of what says which features are in the folders that the recipe names.
