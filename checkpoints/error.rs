@@ -221,6 +221,18 @@ pub enum Error {
         /// The file.
         file: String,
     },
+    /// A folder could not be pushed.
+    #[error("cannot push to `{repository}` of `{endpoint}`: {doing}: {reason}")]
+    Push {
+        /// Where to.
+        repository: String,
+        /// The hub's address.
+        endpoint: String,
+        /// What was done when it failed.
+        doing: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// A download failed for another reason.
     #[error("cannot download `{file}` of `{model}`: {reason}")]
     Download {

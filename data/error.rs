@@ -40,6 +40,15 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// A dataset of the hub cannot be had, or has no such rows.
+    #[error("`{address}`: {reason}")]
+    HubData {
+        /// As it was asked for.
+        address: String,
+        /// What was expected and found.
+        reason: String,
+    },
+
     /// A file of a dataset or model folder cannot be understood as a whole.
     #[error("`{}`: {mismatch}", path.display())]
     File {

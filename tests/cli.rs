@@ -18,6 +18,7 @@ Commands:
   generate     Answer one prompt and show which tokens were drafted
   export       Write the drafter of a run or a folder for a serving engine
   import       Turn a published drafter into a run
+  push         Upload an exported drafter with its card to the hub, in one commit
   check        Check that a drafter's folder is unchanged and made for this
                target
   data         Prepare, check or regenerate a dataset by itself
@@ -29,6 +30,7 @@ Commands:
                picture or data
   watch        Show on the terminal what a run is doing: stages, loss, τ, α by
                depth, speed and the time left
+  track        Send the figures of a run to a tracking server
   bench        Measure the speed of feature capture, training and decoding
   doctor       Look at what the program stands on: devices, memory, folders, the
                hub; and say what to do about problems

@@ -23,9 +23,11 @@ use crate::cli::commands::generate::GenerateArguments;
 use crate::cli::commands::import::ImportArguments;
 use crate::cli::commands::init::InitArguments;
 use crate::cli::commands::man::ManArguments;
+use crate::cli::commands::push::PushArguments;
 use crate::cli::commands::recipe::RecipeArguments;
 use crate::cli::commands::report::ReportArguments;
 use crate::cli::commands::schema::SchemaArguments;
+use crate::cli::commands::track::TrackCommand;
 use crate::cli::commands::watch::WatchArguments;
 use crate::cli::progress::{has_colours, print, tell};
 use crate::errors::Misuse;
@@ -58,6 +60,8 @@ enum Command {
     Export(ExportArguments),
     /// Turn a published drafter into a run
     Import(ImportArguments),
+    /// Upload an exported drafter with its card to the hub, in one commit
+    Push(PushArguments),
     /// Check that a drafter's folder is unchanged and made for this target
     Check(CheckArguments),
     /// Prepare, check or regenerate a dataset by itself
@@ -72,6 +76,9 @@ enum Command {
     Report(ReportArguments),
     /// Show on the terminal what a run is doing: stages, loss, τ, α by depth, speed and the time left
     Watch(WatchArguments),
+    /// Send the figures of a run to a tracking server
+    #[command(subcommand)]
+    Track(TrackCommand),
     /// Measure the speed of feature capture, training and decoding
     Bench(BenchArguments),
     /// Look at what the program stands on: devices, memory, folders, the hub; and say what to do about problems
@@ -181,12 +188,14 @@ impl Arguments {
             Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
             Command::Export(arguments) => stoppable(commands::export::run(&arguments)),
             Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
+            Command::Push(arguments) => stoppable(commands::push::run(&arguments)),
             Command::Check(arguments) => commands::check::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
             Command::Features(command) => stoppable(commands::features::run(&command)),
             Command::Clean(arguments) => commands::clean::run(&arguments),
             Command::Report(arguments) => commands::report::run(&arguments),
             Command::Watch(arguments) => commands::watch::run(&arguments),
+            Command::Track(command) => commands::track::run(&command),
             Command::Bench(arguments) => commands::bench::run(&arguments),
             Command::Doctor(arguments) => commands::doctor::run(&arguments),
             Command::Completions(arguments) => {

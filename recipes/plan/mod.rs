@@ -52,6 +52,13 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     for refusal in &refusals {
         _ = writeln!(text, "  {refusal:#}");
     }
+    let (lines, downloads) = data::downloads(recipe);
+    if !lines.is_empty() {
+        text.push_str("\nto download:\n");
+    }
+    for line in lines {
+        _ = writeln!(text, "  {line}");
+    }
     let read = parts::read_of(recipe);
     if let Some(read) = &read {
         text.push_str("\nread of the target:\n");
@@ -66,6 +73,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         "run": run,
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
         "refused": refusals.iter().map(|refusal| format!("{refusal:#}")).collect::<Vec<_>>(),
+        "downloads": downloads,
         "target_read": read.map(|read| json!(read)),
         "estimates": estimates,
         "capture": capture,

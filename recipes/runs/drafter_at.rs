@@ -81,15 +81,12 @@ impl DrafterAt {
             };
             bail!("`{given}` holds no drafter: {what}{near}");
         }
-        let (id, revision) = match given.split_once('@') {
-            Some((id, revision)) => (id, Some(revision)),
-            None => (given.as_str(), None),
-        };
-        let is_id = Repository::new(RepoType::Model, id, revision).is_ok();
+        let repository = Repository::read(RepoType::Model, &given).ok();
         // What is in a folder of runs is not looked for among other people's models.
         let is_ours =
             path.parent().is_some_and(|parent| same(parent, runs)) || is_in_run(path, runs);
-        if is_ours || !is_id {
+        let Some(repository) = repository.filter(|_| !is_ours) else {
+            let is_id = is_ours && Repository::read(RepoType::Model, &given).is_ok();
             let run = match path.components().count() {
                 1 => format!(", no run `{}`", runs.join(path).display()),
                 _ => String::new(),
@@ -100,10 +97,12 @@ impl DrafterAt {
                 ", and this is no id of the hub (`owner/name`, or `owner/name@revision`)"
             };
             bail!("no drafter `{given}`: there is no such folder{run}{hub}{near}");
-        }
+        };
         Ok(Self::Hub {
-            id: id.to_owned(),
-            revision: revision.map(str::to_owned),
+            id: repository.id().to_owned(),
+            revision: given
+                .contains('@')
+                .then(|| repository.revision().to_owned()),
         })
     }
 

@@ -22,6 +22,7 @@ pub mod ranks;
 pub mod self_check;
 pub mod server;
 pub(crate) mod sizes;
+pub mod start_at;
 pub mod store;
 pub mod target;
 pub mod text;

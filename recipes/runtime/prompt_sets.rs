@@ -11,8 +11,8 @@ use spectrain_data::rows::files;
 use spectrain_eval::PromptSet;
 
 use crate::recipe::tables::{ChosenSet, PromptEntry};
-use crate::runtime::interruption::interrupted;
 use crate::runtime::prompts::split;
+use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
 
 /// The sets to decode, and what was left of them.
@@ -119,12 +119,8 @@ fn download(known: &KnownSet) -> Result<PathBuf> {
             known.about
         );
     };
-    let options = HubOptions {
-        stop: Some(interrupted),
-        ..HubOptions::default()
-    };
     let dataset = Repository::new(RepoType::Dataset, repository, None)?;
-    let folder = hub::download(&dataset, Files::Named(&[file]), &options);
+    let folder = hub::download(&dataset, Files::Named(&[file]), &hub_options());
     // What these say is about models.
     let folder = folder.map_err(|error| match error {
         HubError::Unreachable {

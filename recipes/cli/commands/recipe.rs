@@ -27,6 +27,7 @@ use crate::stages::context::StageContext;
 use crate::stages::exported::commands_again;
 use crate::stages::part::check_stages;
 use crate::stages::{in_order, order, part, report};
+use crate::tracking::live::Live;
 
 mod sweep;
 
@@ -250,13 +251,18 @@ impl RecipeArguments {
             borrow(&context, other)?;
         }
         let started = Instant::now();
-        in_order::run_and_tell(&context, &self.stages, &mut |stage| {
+        let tracked = Live::begin(run.path().to_owned(), recipe);
+        let done = in_order::run_and_tell(&context, &self.stages, &mut |stage| {
             // Whoever runs a recipe again may want just these, and what comes after may take long.
             match stage == "export" && self.sweep.is_empty() {
                 true => print(commands_again(&run)?),
                 false => Ok(()),
             }
-        })?;
+        });
+        if let Some(tracked) = tracked {
+            tracked.finish();
+        }
+        done?;
         context.output.say(format!(
             "all stages: {:.0} s",
             started.elapsed().as_secs_f64()
