@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::mismatch::Mismatch;
+use crate::near::{if_missing, near_file};
 use crate::printable::printable;
 
 /// The result of this crate's functions.
@@ -13,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file system refused.
-    #[error("cannot {action} `{}`: {cause}", .path.display())]
+    #[error("cannot {action} `{}`: {cause}{}", .path.display(), if_missing(.path, .cause))]
     Io {
         /// What was attempted, as a verb.
         action: &'static str,
@@ -149,7 +150,7 @@ pub enum Error {
         mismatch: Mismatch,
     },
     /// Neither a folder nor the id of a hub model.
-    #[error("no model folder at `{}`, and `{model}` is not a hub id of the form `org/name`", .tried.display())]
+    #[error("no model folder at `{}`, and `{model}` is not a hub id of the form `org/name`{}", .tried.display(), near_file(Path::new(.model)))]
     NoModel {
         /// What was asked for.
         model: String,
@@ -159,7 +160,8 @@ pub enum Error {
     /// The hub cannot be reached.
     #[error(
         "no folder `{model}` here, and `{endpoint}` cannot be reached to download it: {reason}; without a network, name a \
-         folder that holds config.json and the safetensors weights, and of a target tokenizer.json and tokenizer_config.json"
+         folder that holds config.json and the safetensors weights, and of a target tokenizer.json and tokenizer_config.json{}",
+        near_file(Path::new(.model))
     )]
     Unreachable {
         /// What was asked for.
@@ -171,7 +173,8 @@ pub enum Error {
     },
     /// The hub has no such model, revision or file.
     #[error(
-        "no folder `{model}` here, and `{endpoint}` has no `{file}` of `{model}` at revision `{revision}`: {reason}"
+        "no folder `{model}` here, and `{endpoint}` has no `{file}` of `{model}` at revision `{revision}`: {reason}{}",
+        near_file(Path::new(.model))
     )]
     NotOnHub {
         /// What was asked for.
@@ -217,6 +220,18 @@ pub enum Error {
         model: String,
         /// The file.
         file: String,
+    },
+    /// A folder could not be pushed.
+    #[error("cannot push to `{repository}` of `{endpoint}`: {doing}: {reason}")]
+    Push {
+        /// Where to.
+        repository: String,
+        /// The hub's address.
+        endpoint: String,
+        /// What was done when it failed.
+        doing: String,
+        /// What went wrong.
+        reason: String,
     },
     /// A download failed for another reason.
     #[error("cannot download `{file}` of `{model}`: {reason}")]

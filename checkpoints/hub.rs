@@ -8,16 +8,20 @@ mod address;
 mod announced;
 mod blob;
 mod client;
+mod connection;
 mod download;
 mod environment;
 mod failure;
 mod fetch;
 mod limits;
+mod listing;
 mod lock;
 mod options;
 mod progress;
+mod push;
 mod repository;
 mod repository_cache;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 
@@ -29,9 +33,12 @@ use crate::error::{Error, Result};
 use download::Download;
 use environment::Environment;
 pub use limits::HubLimits;
+pub use listing::{ListedFile, Listing};
 pub use options::{Files, HubOptions};
+pub use push::{Push, PushReport, Pushed, Visibility, push, pushed_files};
 pub use repository::Repository;
 use repository_cache::RepositoryCache;
+pub use surroundings::{Surroundings, answers};
 
 // The HTTP client writes what it sends, keys included, to the log at trace level: no build may have that level.
 const _: () = assert!(log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Debug as usize);
@@ -53,6 +60,11 @@ pub fn resolve_parts(
     options: &HubOptions,
 ) -> Result<PathBuf> {
     resolve_files(model, revision, Files::Parts(wanted), options)
+}
+
+/// Fails for what neither is a model folder's path nor can be the id of a model on the hub, which is not asked.
+pub fn check_model(model: &str) -> Result<()> {
+    existing(model).map(drop)
 }
 
 fn resolve_files(
@@ -115,4 +127,48 @@ pub fn cached(model: &str, revision: Option<&str>, options: &HubOptions) -> Opti
     let repository = Repository::new(RepoType::Model, model, revision).ok()?;
     let cache = Environment::of_process().cache(options)?;
     RepositoryCache::new(&cache, &repository).cached(repository.revision())
+}
+
+/// The files of a repository at its revision: as an earlier [`download_listed`] left the list, else as the hub says now.
+///
+/// # Errors
+/// The hub cannot be reached and no file of the repository is here, or it has no such repository or revision.
+pub fn list(repository: &Repository, options: &HubOptions) -> Result<Listing> {
+    listing::list(repository, options, &Environment::of_process())
+}
+
+/// The list of a repository's files that an earlier [`download_listed`] left. The hub is not asked.
+pub fn listed(repository: &Repository, options: &HubOptions) -> Option<Listing> {
+    let cache = Environment::of_process().cache(options)?;
+    listing::remembered(
+        &RepositoryCache::new(&cache, repository),
+        repository.revision(),
+    )
+}
+
+/// The snapshot of a list's commit, where it has all of these files. The hub is not asked.
+pub fn snapshot_with(
+    repository: &Repository,
+    listing: &Listing,
+    files: &[&str],
+    options: &HubOptions,
+) -> Option<PathBuf> {
+    let cache = Environment::of_process().cache(options)?;
+    let cache = RepositoryCache::new(&cache, repository);
+    listing::here(&cache, &listing.commit, files)
+}
+
+/// The snapshot of a list's commit with these of its files. Downloads what is missing, and keeps the list.
+pub fn download_listed(
+    repository: &Repository,
+    listing: &Listing,
+    files: &[&str],
+    options: &HubOptions,
+) -> Result<PathBuf> {
+    let environment = Environment::of_process();
+    let at_commit = repository.at(&listing.commit)?;
+    let folder = Download::new(&at_commit, options, &environment)?.run(Files::Named(files))?;
+    let cache = connection::cache(&environment, options, repository)?;
+    listing::keep(&cache, repository.revision(), listing)?;
+    Ok(folder)
 }

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod atomic;
+pub mod columns;
 mod config;
 pub mod dflash;
 pub mod dialect;
@@ -26,6 +27,7 @@ pub mod medusa;
 mod mismatch;
 pub mod mtp;
 pub mod names;
+pub mod near;
 pub mod peagle;
 mod printable;
 pub mod regular;

@@ -23,6 +23,10 @@ const DIGESTS: &str = "sha256";
 const PROVENANCE: &str = "provenance";
 /// The part of the provenance that is known last.
 const REPORT: &str = "report";
+/// The card of a folder, for people.
+pub const CARD: &str = "README.md";
+/// What the seal says of the card: the digest of what was written. Whoever has the folder may change the card.
+const CARD_DIGEST: &str = "card";
 /// How the names of files end that engines look for weights in, or that tell them where to look.
 const WEIGHTS_END: [&str; 5] = [
     ".safetensors",
@@ -63,10 +67,10 @@ pub fn provenance(config: &Value) -> Option<&Value> {
     config.get(SEAL)?.get(PROVENANCE)
 }
 
-/// Records in a sealed folder what an evaluation found of its drafter, in the place of what was found before.
-pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
+/// The configuration of a sealed folder and its file. Fails where it is not the one that was sealed.
+fn open_sealed(dir: &Path) -> Result<(Value, PathBuf)> {
     let path = dir.join(CONFIG);
-    let mut config = files::read(&path)?;
+    let config = files::read(&path)?;
     let Some(seal) = config.get(SEAL).filter(|seal| seal.is_object()) else {
         return Err(Error::Key {
             path,
@@ -79,6 +83,12 @@ pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
         .and_then(|digests| digests.get("config"))
         .cloned();
     check_config(&path, &config, &stated.unwrap_or_default())?;
+    Ok((config, path))
+}
+
+/// Records in a sealed folder what an evaluation found of its drafter, in the place of what was found before.
+pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
+    let (mut config, path) = open_sealed(dir)?;
     if !config[SEAL][PROVENANCE].is_object() {
         config[SEAL][PROVENANCE] = json!({});
     }
@@ -87,9 +97,35 @@ pub fn add_report(dir: &Path, report: &Value) -> Result<()> {
     write_file(&path, &files::to_bytes(&config))
 }
 
-/// The digest of a configuration without what an evaluation found: the same before and after [`add_report`].
+/// Writes the card of a sealed folder, unless someone has changed the one that is there. Says whether it was written.
+///
+/// # Errors
+/// The folder has no seal, or its configuration is not the one that was sealed.
+pub fn write_card(dir: &Path, card: &str) -> Result<bool> {
+    let (mut config, path) = open_sealed(dir)?;
+    let place = dir.join(CARD);
+    if place.exists() {
+        let here = hash::sha256_file(&place)?;
+        let is_ours =
+            config[SEAL][CARD_DIGEST] == here || hash::sha256_bytes(card.as_bytes()) == here;
+        if !is_ours {
+            return Ok(false);
+        }
+    }
+    write_file(&place, card.as_bytes())?;
+    config[SEAL][CARD_DIGEST] = json!(hash::sha256_bytes(card.as_bytes()));
+    config[SEAL][DIGESTS]["config"] = json!(of_config(&config));
+    write_file(&path, &files::to_bytes(&config))?;
+    Ok(true)
+}
+
+/// The digest of a configuration without what an evaluation found: the same before and after [`add_report`] and
+/// [`write_card`].
 pub fn sha256_of_config(config: &Value) -> String {
     let mut config = config.clone();
+    if let Some(seal) = config.get_mut(SEAL).and_then(Value::as_object_mut) {
+        seal.shift_remove(CARD_DIGEST);
+    }
     let provenance = config
         .get_mut(SEAL)
         .and_then(|seal| seal.get_mut(PROVENANCE));
@@ -156,6 +192,20 @@ pub fn check(folder: &ModelFolder) -> Result<bool> {
     Ok(true)
 }
 
+/// The names of the files beside the configuration that a seal vouches for: those with the tensors, and those stated.
+pub(crate) fn files(folder: &ModelFolder) -> BTreeSet<String> {
+    let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+    let tensors = folder.tensors().filter_map(|info| name(&info.file));
+    let stated = folder.config()[SEAL][DIGESTS]["files"].as_object();
+    let stated = stated.into_iter().flatten().map(|(name, _)| name.clone());
+    tensors.chain(stated).collect()
+}
+
+/// Whether engines may load weights from a file of this name, or be led to them by it.
+pub(crate) fn may_be_weights(name: &str) -> bool {
+    WEIGHTS_END.iter().any(|end| name.ends_with(end))
+}
+
 /// Fails unless a configuration has the digest that its seal states.
 fn check_config(path: &Path, config: &Value, stated: &Value) -> Result<()> {
     let found = of_config(config);
@@ -198,8 +248,7 @@ fn check_files(folder: &ModelFolder, stated: &Value) -> Result<()> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let holds_weights = WEIGHTS_END.iter().any(|end| name.ends_with(end));
-        if holds_weights && !known.contains(&path) {
+        if may_be_weights(&name) && !known.contains(&path) {
             let reason = "it was added after the folder was written, and engines may load it";
             return Err(changed(path, reason));
         }
@@ -278,6 +327,33 @@ mod tests {
             turned.insert(key.clone(), value.clone());
         }
         assert!(checked(&Value::Object(turned), &tensors()).unwrap());
+    }
+
+    #[test]
+    fn a_card_is_written_anew_until_someone_changes_it_and_leaves_the_drafter_the_same() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("d");
+        write_folder(&dir, &config(), &tensors(), &[]).unwrap();
+        for card in ["# one", "# two"] {
+            assert!(write_card(&dir, card).unwrap());
+            let folder = ModelFolder::open(&dir).unwrap();
+            assert!(check(&folder).unwrap());
+            assert_eq!(std::fs::read_to_string(dir.join(CARD)).unwrap(), card);
+            assert_eq!(
+                sha256_of_config(folder.config()),
+                sha256_of_config(&config())
+            );
+            assert_eq!(
+                sha256_of_sealed(folder.config()),
+                sha256_of_sealed(&config())
+            );
+        }
+        std::fs::write(dir.join(CARD), "# mine").unwrap();
+        assert!(!write_card(&dir, "# three").unwrap());
+        assert_eq!(std::fs::read_to_string(dir.join(CARD)).unwrap(), "# mine");
+        assert!(check(&ModelFolder::open(&dir).unwrap()).unwrap());
+        std::fs::remove_file(dir.join(CARD)).unwrap();
+        assert!(write_card(&dir, "# three").unwrap());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::near::if_missing;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A file or folder could not be read or written.
-    #[error("`{}`: {source}", path.display())]
+    #[error("`{}`: {source}{}", path.display(), if_missing(path, source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -37,6 +38,15 @@ pub enum Error {
         path: PathBuf,
         /// What should be there.
         expected: &'static str,
+    },
+
+    /// A dataset of the hub cannot be had, or has no such rows.
+    #[error("`{address}`: {reason}")]
+    HubData {
+        /// As it was asked for.
+        address: String,
+        /// What was expected and found.
+        reason: String,
     },
 
     /// A file of a dataset or model folder cannot be understood as a whole.

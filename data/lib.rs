@@ -3,6 +3,7 @@
 
 mod contained;
 pub mod conversation;
+pub mod dataset;
 mod durable;
 pub mod error;
 mod expand;
@@ -11,12 +12,14 @@ pub mod foreign;
 #[cfg(test)]
 mod forged;
 pub mod held_out;
+pub mod hub_data;
 mod jinja;
 mod json;
 pub mod lint;
 pub mod mask;
 pub mod packing;
 pub mod prepare;
+pub mod presets;
 pub mod prompts;
 pub mod regenerate;
 pub mod rows;

@@ -138,13 +138,20 @@ pub fn read_columns(path: &Path, columns: Columns) -> Result<RowReader> {
 
 /// As [`read_columns`], whatever the rows are.
 pub(crate) fn read_texts(path: &Path, columns: Columns) -> Result<TextReader> {
-    Ok(TextReader {
-        path: path.to_path_buf(),
-        columns,
-        waiting: files(path)?.into(),
-        open: None,
-        any: false,
-    })
+    Ok(TextReader::of(path, files(path)?, columns))
+}
+
+impl TextReader {
+    /// The rows of these files, which errors call `name`.
+    pub(crate) fn of(name: &Path, files: Vec<PathBuf>, columns: Columns) -> Self {
+        Self {
+            path: name.to_path_buf(),
+            columns,
+            waiting: files.into(),
+            open: None,
+            any: false,
+        }
+    }
 }
 
 impl Iterator for RowReader {

@@ -1,4 +1,4 @@
-//! Where the rows of a dataset come from: one path or several, each with a weight.
+//! Where the rows of a dataset come from: a path, a dataset of the hub or a preset, or several of these, each with a weight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,32 +6,77 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::HubOptions;
 
+use crate::dataset::{Dataset, Located, Place};
 use crate::error::Result;
-use crate::rows::{LocatedRow, files, read_rows};
-use crate::seed::{mix, uniform};
+use crate::hub_data::{self, Downloads, FetchedData, HubAddress};
+use crate::presets::{Conversion, Preset};
+use crate::rows::files;
 
-/// Seed of the choice of rows by weight: the same in every run, whatever its own seed.
-const WEIGHT_SEED: u64 = 0x77e1_6474;
-
-/// Paths of a dataset. In a recipe a path, `{ path = …, weight = … }`, or a list of these.
+/// Where a dataset is. In a recipe a path or the address of a dataset on the hub (`hf://org/name`), `{ path = …, weight = … }`,
+/// `{ preset = …, weight = … }`, or a list of these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "Given", into = "Given")]
+#[serde(try_from = "Given", into = "Given")]
+#[schemars(!try_from, !into, with = "Given")]
 pub struct Sources(Vec<Source>);
 
-/// A path of a dataset.
+/// A part of a dataset.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
-    /// A file, a folder or a pattern; see [`files`].
-    pub path: PathBuf,
+    /// Where it is.
+    pub origin: Origin,
     /// How often its samples are taken: 2 is twice, 0.5 is half of them, always the same ones.
     pub weight: f64,
+}
+
+/// Where rows come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin {
+    /// A file, a folder or a pattern; see [`crate::rows::files`].
+    Path(PathBuf),
+    /// A dataset of the hub.
+    Hub(HubAddress),
+    /// A dataset of the hub that is known by name.
+    Preset(&'static Preset),
+}
+
+impl Origin {
+    /// A path, or the address that it is.
+    ///
+    /// # Errors
+    /// It begins as an address and is none.
+    pub fn read(path: PathBuf) -> Result<Self, String> {
+        match path.to_str().and_then(HubAddress::parse) {
+            Some(address) => Ok(Self::Hub(address?)),
+            None => Ok(Self::Path(path)),
+        }
+    }
+
+    /// The dataset of the hub, where it is one.
+    fn on_hub(&self) -> Option<HubAddress> {
+        match self {
+            Self::Path(_) => None,
+            Self::Hub(address) => Some(address.clone()),
+            Self::Preset(preset) => Some(preset.address()),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "`{}`", path.display()),
+            Self::Hub(address) => write!(f, "`{address}`"),
+            Self::Preset(preset) => write!(f, "the preset `{}`", preset.name),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "expected a path, `{ path = \"…\", weight = 1.0 }`, or a list of these"
+    expecting = "expected a path, `hf://org/name`, `{ path = \"…\", weight = 1.0 }`, `{ preset = \"…\" }`, or a list of these"
 )]
 enum Given {
     One(Entry),
@@ -41,21 +86,25 @@ enum Given {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "expected a path or `{ path = \"…\", weight = 1.0 }`"
+    expecting = "expected a path, `hf://org/name`, `{ path = \"…\", weight = 1.0 }` or `{ preset = \"…\" }`"
 )]
 enum Entry {
     Path(PathBuf),
     Weighted(Weighted),
 }
 
-/// A path with a weight.
+/// A path or a preset, with a weight.
 // Read from a table alone: as a struct it could be a list as well, in which a path and a weight have no names.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "BTreeMap<String, Part>")]
 #[schemars(!try_from, deny_unknown_fields)]
 struct Weighted {
-    /// A file, a folder or a pattern.
-    path: PathBuf,
+    /// A file, a folder, a pattern, or a dataset of the hub.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
+    /// A dataset by its name, in place of `path`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preset: Option<String>,
     /// How often its samples are taken: 2 is twice, 0.5 is half of them, always the same ones.
     #[schemars(default = "once")]
     weight: f64,
@@ -64,7 +113,7 @@ struct Weighted {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Part {
-    Path(PathBuf),
+    Text(PathBuf),
     Weight(f64),
 }
 
@@ -72,10 +121,20 @@ impl TryFrom<BTreeMap<String, Part>> for Weighted {
     type Error = &'static str;
 
     fn try_from(mut parts: BTreeMap<String, Part>) -> Result<Self, Self::Error> {
-        let (path, weight) = (parts.remove("path"), parts.remove("weight"));
-        match (path, weight.unwrap_or(Part::Weight(once())), parts.len()) {
-            (Some(Part::Path(path)), Part::Weight(weight), 0) => Ok(Self { path, weight }),
-            _ => Err("expected `path` and `weight`"),
+        let weight = parts.remove("weight").unwrap_or(Part::Weight(once()));
+        let (path, preset) = (parts.remove("path"), parts.remove("preset"));
+        match (path, preset, weight, parts.len()) {
+            (Some(Part::Text(path)), None, Part::Weight(weight), 0) => Ok(Self {
+                path: Some(path),
+                preset: None,
+                weight,
+            }),
+            (None, Some(Part::Text(preset)), Part::Weight(weight), 0) => Ok(Self {
+                path: None,
+                preset: preset.to_str().map(str::to_owned),
+                weight,
+            }),
+            _ => Err("expected `path` or `preset`, and `weight`"),
         }
     }
 }
@@ -84,35 +143,56 @@ fn once() -> f64 {
     1.0
 }
 
-impl From<Entry> for Source {
-    fn from(entry: Entry) -> Self {
-        match entry {
-            Entry::Path(path) => Self {
+impl TryFrom<Entry> for Source {
+    type Error = String;
+
+    fn try_from(entry: Entry) -> Result<Self, String> {
+        let (origin, weight) = match entry {
+            Entry::Path(path) => (Origin::read(path)?, once()),
+            Entry::Weighted(Weighted {
                 path,
-                weight: once(),
+                preset,
+                weight,
+            }) => match (path, preset) {
+                (Some(path), _) => (Origin::read(path)?, weight),
+                (None, name) => {
+                    let preset = Preset::find(&name.unwrap_or_default())?;
+                    (Origin::Preset(preset), weight)
+                }
             },
-            Entry::Weighted(Weighted { path, weight }) => Self { path, weight },
-        }
+        };
+        Ok(Self { origin, weight })
     }
 }
 
 impl From<Source> for Entry {
-    fn from(Source { path, weight }: Source) -> Self {
-        if weight == once() {
-            Self::Path(path)
-        } else {
-            Self::Weighted(Weighted { path, weight })
+    fn from(Source { origin, weight }: Source) -> Self {
+        let (path, preset) = match origin {
+            Origin::Path(path) => (Some(path), None),
+            Origin::Hub(address) => (Some(address.to_string().into()), None),
+            Origin::Preset(preset) => (None, Some(preset.name.to_owned())),
+        };
+        match path {
+            Some(path) if weight == once() => Self::Path(path),
+            path => Self::Weighted(Weighted {
+                path,
+                preset,
+                weight,
+            }),
         }
     }
 }
 
-impl From<Given> for Sources {
-    fn from(given: Given) -> Self {
+impl TryFrom<Given> for Sources {
+    type Error = String;
+
+    fn try_from(given: Given) -> Result<Self, String> {
         let entries = match given {
             Given::One(entry) => vec![entry],
             Given::Several(entries) => entries,
         };
-        Self(entries.into_iter().map(Source::from).collect())
+        let sources = entries.into_iter().map(Source::try_from);
+        Ok(Self(sources.collect::<Result<_, String>>()?))
     }
 }
 
@@ -125,9 +205,18 @@ impl From<Sources> for Given {
     }
 }
 
+impl From<Origin> for Sources {
+    fn from(origin: Origin) -> Self {
+        Self(vec![Source {
+            origin,
+            weight: once(),
+        }])
+    }
+}
+
 impl From<PathBuf> for Sources {
     fn from(path: PathBuf) -> Self {
-        Self(vec![Entry::Path(path).into()])
+        Origin::Path(path).into()
     }
 }
 
@@ -135,7 +224,7 @@ impl fmt::Display for Sources {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         for (number, source) in self.0.iter().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
-            write!(f, "{comma}`{}`", source.path.display())?;
+            write!(f, "{comma}{}", source.origin)?;
         }
         Ok(())
     }
@@ -147,40 +236,66 @@ impl Sources {
         &self.0
     }
 
-    /// The path, where there is only one.
+    /// The path, where there is only one and it is no dataset of the hub.
     pub fn only(&self) -> Option<&Path> {
         match &self.0[..] {
-            [source] => Some(&source.path),
+            [
+                Source {
+                    origin: Origin::Path(path),
+                    ..
+                },
+            ] => Some(path),
             _ => None,
         }
     }
 
-    /// The files of all paths.
-    pub fn files(&self) -> Result<Vec<PathBuf>> {
-        let each = self.0.iter().map(|source| files(&source.path));
-        Ok(each.collect::<Result<Vec<_>>>()?.concat())
+    /// The dataset, with what is missing of it downloaded.
+    ///
+    /// # Errors
+    /// A dataset of the hub cannot be had. Whether paths lead anywhere is not looked at.
+    pub fn fetch(&self, options: &HubOptions) -> Result<Dataset> {
+        let fetch = |address: &HubAddress| hub_data::fetch(address, options);
+        let located = self.0.iter().map(|source| source.locate(fetch));
+        Ok(Dataset::new(located.collect::<Result<_>>()?))
     }
 
-    /// The rows of all paths one after the other, with how often their samples are taken; those that are not are there too.
-    pub fn rows(&self) -> Result<impl Iterator<Item = Result<LocatedRow>> + use<>> {
-        let each = (0..).zip(&self.0).map(|(place, source)| {
-            let (seed, weight) = (mix(WEIGHT_SEED, place), source.weight);
-            let rows = (0..).zip(read_rows(&source.path)?);
-            Ok(rows.map(move |(number, row)| {
-                row.map(|row| LocatedRow {
-                    copies: copies(weight, mix(seed, number)),
-                    ..row
-                })
-            }))
+    /// The same where nothing has to be downloaded; fails with the address of the first dataset that has to be.
+    pub fn here(&self, options: &HubOptions) -> Result<Dataset, String> {
+        let find = |address: &HubAddress| {
+            hub_data::is_here(address, options).ok_or_else(|| address.to_string())
+        };
+        let located = self.0.iter().map(|source| source.locate(find));
+        Ok(Dataset::new(located.collect::<Result<_, String>>()?))
+    }
+
+    /// What [`fetch`](Self::fetch) would download; of the hub only lists of files are asked.
+    ///
+    /// # Errors
+    /// Those of `fetch`, and paths that lead to no file with rows.
+    pub fn downloads(&self, options: &HubOptions) -> Result<Vec<Downloads>> {
+        let each = self.0.iter().filter_map(|source| match &source.origin {
+            Origin::Path(path) => files(path).err().map(Err),
+            origin => Some(hub_data::downloads(&origin.on_hub()?, options)),
         });
-        Ok(each.collect::<Result<Vec<_>>>()?.into_iter().flatten())
+        each.collect()
     }
 }
 
-/// The whole part of a weight, and one more for as large a share of the rows as the rest says.
-fn copies(weight: f64, bits: u64) -> usize {
-    let more = uniform(bits) < weight.fract();
-    weight as usize + usize::from(more)
+impl Source {
+    /// Where its files are; `hub` says it of a dataset of the hub.
+    fn locate<E>(&self, hub: impl Fn(&HubAddress) -> Result<FetchedData, E>) -> Result<Located, E> {
+        let (place, preset) = match &self.origin {
+            Origin::Path(path) => (Place::Path(path.clone()), None),
+            Origin::Hub(address) => (Place::Hub(Box::new(hub(address)?)), None),
+            Origin::Preset(preset) => (Place::Hub(Box::new(hub(&preset.address())?)), Some(preset)),
+        };
+        Ok(Located {
+            name: preset.map(|preset| preset.name.to_owned()),
+            conversion: preset.map_or(Conversion::None, |preset| preset.conversion),
+            weight: self.weight,
+            place,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +313,9 @@ mod tests {
             json!("a.jsonl"),
             json!({"path": "b", "weight": 0.5}),
             json!(["a.jsonl", {"path": "b", "weight": 2.0}]),
+            json!("hf://org/name@v1:c/s"),
+            json!({"preset": "gsm8k", "weight": 1.0}),
+            json!(["a", {"path": "hf://org/name", "weight": 0.5}, {"preset": "magpie", "weight": 2.0}]),
         ] {
             assert_eq!(json!(of(given.clone())), given);
         }
@@ -207,40 +325,17 @@ mod tests {
             (json!([["a"]]), "a list of these"),
             (json!(["a", 0.5]), "a list of these"),
             (json!({"path": "a", "wieght": 2}), "a list of these"),
+            (json!({"path": "a", "preset": "gsm8k"}), "a list of these"),
+            (
+                json!({"preset": "gsm9k"}),
+                "expected one of the presets `ultrachat`",
+            ),
+            (json!("hf://a/b/c"), "`hf://org/name@revision`"),
         ] {
             let error = serde_json::from_value::<Sources>(given)
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(expected), "{error}");
         }
-    }
-
-    #[test]
-    fn a_weight_says_how_often_rows_are_taken() {
-        let folder = tempfile::tempdir().unwrap();
-        let row = r#"{"input_ids": [1], "loss_mask": [1]}"#;
-        for name in ["a.jsonl", "b.jsonl"] {
-            std::fs::write(folder.path().join(name), format!("{row}\n").repeat(400)).unwrap();
-        }
-        let path = |name: &str| folder.path().join(name);
-        let sources = of(
-            json!([{"path": path("a.jsonl"), "weight": 2}, {"path": path("b.jsonl"), "weight": 0.5}]),
-        );
-        let taken = || -> Vec<usize> {
-            sources
-                .rows()
-                .unwrap()
-                .map(|row| row.unwrap().copies)
-                .collect()
-        };
-        let copies = taken();
-        assert!(copies[..400].iter().all(|&copies| copies == 2));
-        let half: usize = copies[400..].iter().sum();
-        assert!(
-            (160..240).contains(&half) && copies[400..].iter().all(|&copies| copies < 2),
-            "{half}"
-        );
-        assert_eq!(taken(), copies);
-        assert_eq!(sources.files().unwrap(), [path("a.jsonl"), path("b.jsonl")]);
     }
 }

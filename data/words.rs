@@ -1,5 +1,7 @@
 //! Messages of parsers in words of their readers.
 
+use spectrain_checkpoints::near::did_you_mean;
+
 /// What parsers of settings call the types that they expect, and what those are to whoever wrote the settings.
 const TYPES: [(&str, &str); 8] = [
     ("usize", "a whole number from 0"),
@@ -12,8 +14,11 @@ const TYPES: [(&str, &str); 8] = [
     ("a map", "a table"),
 ];
 
+/// What parsers say of a name that is none of those they know, before that name.
+const UNKNOWN: [&str; 2] = ["unknown field `", "unknown variant `"];
+
 /// A message of a parser, with the types that it expects in words: ``invalid type: string "x", expected usize`` names one of
-/// the language that the parser is written in.
+/// the language that the parser is written in. A name that it does not know is followed by the one that may be meant.
 pub fn in_words(message: &str) -> String {
     let mut text = message.to_owned();
     for (name, words) in TYPES {
@@ -26,8 +31,27 @@ pub fn in_words(message: &str) -> String {
             _ => text,
         };
     }
-    text.replace("floating point `", "number `")
-        .replace("invalid type: integer `", "invalid type: whole number `")
+    let text = text
+        .replace("floating point `", "number `")
+        .replace("invalid type: integer `", "invalid type: whole number `");
+    asked(text)
+}
+
+/// The message with a question at its end, where an unknown name may be a slip of a known one.
+fn asked(mut text: String) -> String {
+    let after = UNKNOWN
+        .iter()
+        .find_map(|start| Some(text.find(start)? + start.len()));
+    let Some((given, rest)) = after.and_then(|after| text[after..].split_once('`')) else {
+        return text;
+    };
+    // Those known are listed on the line.
+    let line = rest.split('\n').next().unwrap_or_default();
+    let known = line.split('`').skip(1).step_by(2);
+    let question = did_you_mean(given, known);
+    let end = text.trim_end().len();
+    text.insert_str(end, &question);
+    text
 }
 
 #[cfg(test)]
@@ -54,6 +78,14 @@ mod tests {
                 "unknown variant `x`, expected one of `a`, `b`",
             ),
             ("expected u64s", "expected u64s"),
+            (
+                "unknown field `modle`, expected one of `model`, `dtype`\nin `target`\n",
+                "unknown field `modle`, expected one of `model`, `dtype`\nin `target`; did you mean `model`?\n",
+            ),
+            (
+                "unknown variant `strored`, expected `live` or `stored`",
+                "unknown variant `strored`, expected `live` or `stored`; did you mean `stored`?",
+            ),
         ] {
             assert_eq!(in_words(message), words);
         }

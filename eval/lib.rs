@@ -1,6 +1,7 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod bootstrap;
+mod by_dataset;
 mod calibrate;
 mod chi_square;
 mod chosen;
@@ -41,6 +42,7 @@ mod tune;
 mod verify;
 
 pub use bootstrap::bootstrap;
+pub use by_dataset::by_dataset;
 pub use calibrate::{RankTable, measure};
 pub use chi_square::ChiSquare;
 pub use compare::compare;

@@ -1,6 +1,7 @@
 //! Reports on a terminal: what matters most, in lines of at most 80 columns.
 use std::fmt::Write;
 
+use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::printable;
 
 use crate::compare::differences;
@@ -9,8 +10,6 @@ use crate::interval::with_interval;
 use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend};
 use crate::served::report::ServedReport;
 
-/// Columns of a terminal.
-const COLUMNS: usize = 80;
 /// Columns of the names of settings that stand before their figures.
 const NAMES: usize = 34;
 /// What stands above the figures.
@@ -266,36 +265,6 @@ fn served_figures(served: &ServedReport) -> Option<String> {
         served.heading(),
         parts.join("; ")
     ))
-}
-
-/// Text in lines of at most 80 columns, all but the first behind `indent`.
-fn wrapped(text: &str, indent: &str) -> String {
-    let text = printable(text);
-    let mut lines = String::new();
-    // Spaces at the start of a name stay.
-    let start = text.len() - text.trim_start().len();
-    let mut line = text[..start].to_owned();
-    let mut is_empty = true;
-    for word in text.split_whitespace().flat_map(pieces) {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            _ = writeln!(lines, "{line}");
-            line = indent.to_owned();
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line += &word;
-        is_empty = false;
-    }
-    lines + &line + "\n"
-}
-
-/// A word, or what fits into a line of one that does not.
-fn pieces(word: &str) -> Vec<String> {
-    let letters: Vec<char> = word.chars().collect();
-    let pieces = letters.chunks(COLUMNS - 2);
-    pieces.map(String::from_iter).collect()
 }
 
 #[cfg(test)]

@@ -10,3 +10,4 @@ pub mod recipe;
 pub mod runs;
 pub mod runtime;
 pub mod stages;
+pub mod tracking;

@@ -9,20 +9,34 @@ Train the drafters of speculative decoding, export them, and judge them
 Usage: spectrain <COMMAND>
 
 Commands:
-  recipe    Run a recipe file: every stage that is not done yet
-  recipes   List the kinds of recipes
-  schema    Print the JSON schema of recipe files, by which editors complete and check keys
-  evaluate  Judge any drafter's folder, ours or a published one
-  generate  Answer one prompt and show which tokens were drafted
-  export    Write the drafter of a run or a folder for a serving engine
-  import    Turn a published drafter into a run
-  check     Check that a drafter's folder is unchanged and made for this target
-  data      Prepare, check or regenerate a dataset by itself
-  features  Bring in features that others captured, or write stored ones for others
-  clean     Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
-  report    Show or compare reports: on the terminal, as a page, a table, a picture or data
-  bench     Measure the speed of feature capture, training and decoding
-  help      Print this message or the help of the given subcommand(s)
+  recipe       Run a recipe file: every stage that is not done yet
+  init         Write a recipe for a target and data of your own
+  recipes      List the kinds of recipes
+  schema       Print the JSON schema of recipe files, by which editors complete
+               and check keys
+  evaluate     Judge any drafter's folder, ours or a published one
+  generate     Answer one prompt and show which tokens were drafted
+  export       Write the drafter of a run or a folder for a serving engine
+  import       Turn a published drafter into a run
+  push         Upload an exported drafter with its card to the hub, in one commit
+  check        Check that a drafter's folder is unchanged and made for this
+               target
+  data         Prepare, check or regenerate a dataset by itself
+  features     Bring in features that others captured, or write stored ones for
+               others
+  clean        Remove what a run has set aside: `RUN.old-N` and
+               `RUN/STAGE.old-N`
+  report       Show or compare reports: on the terminal, as a page, a table, a
+               picture or data
+  watch        Show on the terminal what a run is doing: stages, loss, τ, α by
+               depth, speed and the time left
+  track        Send the figures of a run to a tracking server
+  bench        Measure the speed of feature capture, training and decoding
+  doctor       Look at what the program stands on: devices, memory, folders, the
+               hub; and say what to do about problems
+  completions  Print a script by which a shell completes commands and options
+  man          Write a manual page of each command
+  help         Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -32,21 +46,36 @@ Options:
 const RECIPE_HELP: &str = "\
 Run a recipe file: every stage that is not done yet
 
-Usage: spectrain recipe [OPTIONS] <FILE>
+Usage: spectrain recipe [OPTIONS] [FILE]
 
 Arguments:
-  <FILE>  The recipe, a TOML file
+  [FILE]  The recipe: a TOML file, or the name of one that is shipped
 
 Options:
-      --plan               Print the resolved recipe, what would run and what it would take, and stop
+      --list               List the recipes that are shipped
+      --show <NAME>        Print a recipe that is shipped, to be changed in a
+                           file of your own
+      --plan               Print the resolved recipe, what would run and what it
+                           would take, and stop
       --json               With `--plan`, print it as JSON
       --stage <NAME>       Run only this stage; may be repeated
-      --set <KEY=VALUE>    Set one key of the recipe, such as `train.steps=100`; may be repeated
-      --sweep <KEY=V,V>    Train once with each of these values of a key, such as `train.learning_rate=1e-3,2e-3`, each in a run of its own, and print τ of each beside that of the first; repeated, every combination; several of `seed` are pooled
-      --part <N/PARTS>     With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
-      --parts <DIR|URL>    Where parts are: a folder, or `s3://`, `gs://` or `az://` with bucket and prefix; without it `features-parts` in the run
+      --set <KEY=VALUE>    Set one key of the recipe, such as `train.steps=100`;
+                           may be repeated
+      --sweep <KEY=V,V>    Train once with each of these values of a key, such
+                           as `train.learning_rate=1e-3,2e-3`, each in a run of
+                           its own, and print τ of each beside that of the
+                           first; repeated, every combination; several of `seed`
+                           are pooled
+      --part <N/PARTS>     With `--stage features`, capture only this part of
+                           the samples, such as `3/16`, as an element of an
+                           array job
+      --parts <DIR|URL>    Where parts are: a folder, or `s3://`, `gs://` or
+                           `az://` with bucket and prefix; without it
+                           `features-parts` in the run
       --device <DEVICE>    `cpu` or `cuda:N` [default: cpu]
-      --devices <DEVICES>  Devices to train on together, such as `cuda:0,cuda:1`, with a process for each; all else is computed on the first one
+      --devices <DEVICES>  Devices to train on together, such as
+                           `cuda:0,cuda:1`, with a process for each; all else is
+                           computed on the first one
       --fresh              Move an older run of this name aside and start anew
       --runs <DIR>         The folder of runs [default: runs]
       --quiet              Show no progress, only warnings and errors
@@ -54,17 +83,26 @@ Options:
 ";
 
 const RECIPES: &str = "\
-eagle3       one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)
-peagle       EAGLE-3's inputs with more layers, which draft all tokens in one pass (P-EAGLE)
-eagle1       one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)
-mtp          the target's own layer of multi-token prediction, or a new one, unrolled in training (MTP, FastMTP)
-medusa       a head for each draft depth over the target's last hidden state (Medusa-1)
+eagle3       one decoder layer over fused hidden states, unrolled in training
+             (EAGLE-3, EAGLE-3.1)
+peagle       EAGLE-3's inputs with more layers, which draft all tokens in one
+             pass (P-EAGLE)
+eagle1       one decoder layer that continues the target's last hidden states
+             (EAGLE-1; HASS with passes)
+mtp          the target's own layer of multi-token prediction, or a new one,
+             unrolled in training (MTP, FastMTP)
+medusa       a head for each draft depth over the target's last hidden state
+             (Medusa-1)
 hydra        heads that also read the tokens drafted before (Hydra, Hydra++)
-dflash       a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)
+dflash       a block of masks filled in one pass, with the target's hidden
+             states in every layer (DFlash)
 dflash-deer  the same drafter, aligned in the two stages of DEER
-pard         a language model that drafts all tokens in one pass (PARD; PARD-2 with target features)
-deer         a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)
-distillspec  a smaller language model, distilled from the target (DistillSpec, GKD)
+pard         a language model that drafts all tokens in one pass (PARD; PARD-2
+             with target features)
+deer         a masked-diffusion language model that fills a block of masks,
+             trained in three stages (DEER)
+distillspec  a smaller language model, distilled from the target (DistillSpec,
+             GKD)
 ";
 
 #[test]

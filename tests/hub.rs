@@ -263,6 +263,49 @@ fn a_drafter_of_a_hub_is_downloaded_at_its_revision_and_named_by_its_id() {
 }
 
 #[test]
+fn training_starts_from_a_drafter_of_a_hub_and_a_folder_of_that_name_comes_first() {
+    let workspace = Workspace::finished();
+    let drafter = workspace.files("runs/run/export/drafter");
+    let hub = Hub::with(drafter.clone());
+    let run = |name: &str, start: &str| {
+        let (name, start) = (format!("name={name}"), format!("start={start}"));
+        let words = ["recipe", "recipe.toml", "--set", &name, "--set", &start];
+        let stages = ["--stage", "prepare", "--stage", "train"];
+        let mut command = asking(&workspace, &hub, &[&words[..], &stages].concat());
+        Outcome::from(command.output().unwrap()).succeeded();
+    };
+    let trained =
+        |name: &str| workspace.bytes(&format!("runs/{name}/train/drafter/model.safetensors"));
+    run("local", "runs/run/export/drafter");
+    assert!(hub.asked.lock().unwrap().is_empty());
+    run("remote", "some/drafter@v1");
+    assert!(trained("remote") == trained("local"));
+    assert!(!hub.asked.lock().unwrap().is_empty());
+    let words = ["check", "hf://some/drafter@v1", "--target", "target"];
+    Outcome::from(asking(&workspace, &hub, &words).output().unwrap()).succeeded();
+
+    hub.asked.lock().unwrap().clear();
+    std::fs::create_dir_all(workspace.path("other/drafter")).unwrap();
+    for (name, bytes) in &drafter {
+        std::fs::write(workspace.path("other/drafter").join(name), bytes).unwrap();
+    }
+    run("here", "other/drafter");
+    assert!(trained("here") == trained("local"));
+    assert!(hub.asked.lock().unwrap().is_empty());
+    let unknown = [
+        "recipe",
+        "recipe.toml",
+        "--set",
+        "name=none",
+        "--set",
+        "start=no/drafter",
+    ];
+    workspace
+        .run(&unknown)
+        .failed(&["the start `no/drafter`", "`HF_HUB_OFFLINE`"]);
+}
+
+#[test]
 fn a_download_that_is_interrupted_or_killed_goes_on_where_it_was() {
     for signal in ["-INT", "-KILL"] {
         let (workspace, files) = workspace();

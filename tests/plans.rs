@@ -131,7 +131,7 @@ fn a_plan_knows_the_draft_vocabulary_of_the_drafter_that_training_starts_from() 
         line.unwrap().to_owned()
     };
     assert!(
-        drafter(&plan).ends_with(" draft vocabulary of 256 tokens"),
+        drafter(&plan).ends_with(" draft vocabulary of 256"),
         "{plan:#?}"
     );
     assert_eq!(drafter(&plan), drafter(&fresh));

@@ -31,16 +31,33 @@ impl Endpoint {
 
     /// Where a file of a repository is.
     pub(super) fn file(&self, repository: &Repository, revision: &str, file: &str) -> Url {
+        let segments = repository.segments();
+        let segments = segments.chain(["resolve", revision]);
+        self.at(segments.chain(file.split('/')))
+    }
+
+    /// Where the hub answers about a repository: `parts` behind its id.
+    pub(super) fn api(&self, repository: &Repository, parts: &[&str]) -> Url {
+        let kind = repository.api_segment();
+        self.at(["api", kind]
+            .into_iter()
+            .chain(repository.id().split('/'))
+            .chain(parts.iter().copied()))
+    }
+
+    /// An address of the hub by the parts of its path.
+    pub(super) fn at<'p>(&self, parts: impl IntoIterator<Item = &'p str>) -> Url {
         let mut url = self.0.clone();
         // Only an address that cannot be a base has no segments, and none such is an endpoint.
         if let Ok(mut segments) = url.path_segments_mut() {
-            segments
-                .pop_if_empty()
-                .extend(repository.segments())
-                .extend(["resolve", revision])
-                .extend(file.split('/'));
+            segments.pop_if_empty().extend(parts);
         }
         url
+    }
+
+    /// The address itself.
+    pub(super) fn url(&self) -> Url {
+        self.0.clone()
     }
 
     /// Whether an address is the hub's own, by scheme, host and port: nothing else gets the token.

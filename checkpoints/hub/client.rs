@@ -1,10 +1,12 @@
 //! Requests to the hub: redirects, the token and its reach, statuses.
 
+use std::io::Read as _;
 use std::time::Duration;
 
 use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, LOCATION, RANGE, RETRY_AFTER};
+use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Method, Request, Response};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, SendBody};
 use url::Url;
 
 use super::address::{self, Endpoint};
@@ -119,6 +121,33 @@ impl Client {
         self.follow(&Method::GET, url, first)
     }
 
+    /// What the hub says about something, of at most `most` bytes of text.
+    pub(super) fn text(
+        &self,
+        url: &Url,
+        most: u64,
+        patience: &mut Patience<'_>,
+    ) -> Outcome<String> {
+        loop {
+            let read = self.follow(&Method::GET, url, 0).and_then(|response| {
+                let mut text = Vec::new();
+                let mut body = response.into_body().into_reader().take(most + 1);
+                let read = body.read_to_end(&mut text);
+                read.map_err(|error| Failure::Broken(shown(&error.to_string())))?;
+                if text.len() as u64 > most {
+                    let reason = format!("expected an answer of at most {most} bytes, found more");
+                    return Err(Failure::Lasting(reason));
+                }
+                let text = String::from_utf8(text);
+                text.map_err(|_| Failure::Lasting("the answer is no text".to_string()))
+            });
+            match read {
+                Ok(text) => return Ok(text),
+                Err(failure) => patience.after(failure)?,
+            }
+        }
+    }
+
     fn follow(&self, method: &Method, url: &Url, first: u64) -> Outcome<Response<Body>> {
         let mut url = url.clone();
         for _ in 0..=self.limits.redirects {
@@ -148,6 +177,30 @@ impl Client {
         )))
     }
 
+    /// A request with the token, if it is to the hub itself.
+    pub(super) fn authorised(&self, request: Builder, url: &Url) -> Builder {
+        match &self.authorization {
+            Some(authorization) if self.endpoint.owns(url) => {
+                request.header(AUTHORIZATION, &authorization.header)
+            }
+            _ => request,
+        }
+    }
+
+    /// Sends a request that changes something. Statuses: 2xx, and 409 for what is there already. One attempt, no redirects.
+    pub(super) fn exchange(
+        &self,
+        request: Request<SendBody<'_>>,
+        url: &Url,
+    ) -> Outcome<Response<Body>> {
+        let response = self.agent.run(request);
+        let response = response.map_err(|error| self.of_transport(error, url))?;
+        match response.status().as_u16() {
+            200..=299 | 409 => Ok(response),
+            _ => self.accept(response, 0),
+        }
+    }
+
     fn send(&self, method: &Method, url: &Url, first: u64) -> Outcome<Response<Body>> {
         let mut request = Request::builder()
             .method(method)
@@ -157,22 +210,22 @@ impl Client {
         if first > 0 {
             request = request.header(RANGE, format!("bytes={first}-"));
         }
-        if let Some(authorization) = &self.authorization
-            && self.endpoint.owns(url)
-        {
-            request = request.header(AUTHORIZATION, &authorization.header);
-        }
-        let request = request
+        let request = self
+            .authorised(request, url)
             .body(())
             .map_err(|error| shown(&error.to_string()))?;
         let answer = self.agent.run(request);
-        answer.map_err(|error| match Failure::of_transport(error) {
+        answer.map_err(|error| self.of_transport(error, url))
+    }
+
+    fn of_transport(&self, error: ureq::Error, url: &Url) -> Failure {
+        match Failure::of_transport(error) {
             Failure::Unreachable(reason) if !self.endpoint.owns(url) => {
                 let host = address::shown(url);
                 Failure::Unreachable(format!("it redirects to `{host}`: {reason}"))
             }
             failure => failure,
-        })
+        }
     }
 
     /// An answer with a file, or with what is known of it.

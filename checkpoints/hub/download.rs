@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use hf_hub::Cache;
-
-use super::address::Endpoint;
-use super::client::{Authorization, NO_REPOSITORY, NO_REVISION};
+use super::client::{NO_REPOSITORY, NO_REVISION};
+use super::connection;
 use super::environment::Environment;
 use super::fetch::Fetch;
 use super::options::{Files, HubOptions};
@@ -29,7 +27,6 @@ pub(super) struct Download<'a> {
     repository: &'a Repository,
     options: &'a HubOptions,
     environment: &'a Environment,
-    whole: Cache,
     cache: RepositoryCache,
 }
 
@@ -39,19 +36,12 @@ impl<'a> Download<'a> {
         options: &'a HubOptions,
         environment: &'a Environment,
     ) -> Result<Self> {
-        let cache = environment
-            .cache(options)
-            .ok_or_else(|| Error::HubRequest {
-                model: repository.id().to_string(),
-                reason: "no home folder to keep it in: expected one, or `HF_HOME` to be set"
-                    .to_string(),
-            })?;
+        let cache = connection::cache(environment, options, repository)?;
         Ok(Download {
             repository,
             options,
             environment,
-            cache: RepositoryCache::new(&cache, repository),
-            whole: cache,
+            cache,
         })
     }
 
@@ -96,31 +86,12 @@ impl<'a> Download<'a> {
 
     /// The hub, unless nothing may be asked of it.
     fn source(&self) -> Result<Fetch<'_>> {
-        let endpoint = self.environment.endpoint(self.options);
-        let endpoint = Endpoint::parse(&endpoint).map_err(|reason| self.refused(reason))?;
-        if self.environment.is_offline() {
-            return Err(Error::Unreachable {
-                model: self.repository.id().to_string(),
-                endpoint: endpoint.to_string(),
-                reason: "`HF_HUB_OFFLINE` is set".to_string(),
-            });
-        }
-        let token = self.environment.token(self.options, &self.whole);
-        let authorization = token.as_deref().map(Authorization::bearer).transpose();
-        let authorization = authorization.map_err(|reason| self.refused(reason))?;
+        let id = self.repository.id();
+        let client = connection::client(self.environment, self.options, id)?;
         let Download {
-            repository,
-            cache,
-            options,
-            ..
+            repository, cache, ..
         } = self;
-        Ok(Fetch::new(
-            repository,
-            cache,
-            endpoint,
-            authorization,
-            options,
-        ))
+        Ok(Fetch::new(repository, cache, client, self.options.stop))
     }
 
     fn refused(&self, reason: String) -> Error {

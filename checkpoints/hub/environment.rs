@@ -69,7 +69,7 @@ impl Environment {
     }
 
     /// The access token: given, of the environment, or left by logging in.
-    pub(super) fn token(&self, options: &HubOptions, cache: &Cache) -> Option<String> {
+    pub(super) fn token(&self, options: &HubOptions, cache: Option<&Cache>) -> Option<String> {
         let given = options.token.clone();
         given
             .or_else(|| self.variable("HF_TOKEN"))
@@ -78,11 +78,11 @@ impl Environment {
             .filter(|token| !token.is_empty())
     }
 
-    fn token_of_login(&self, cache: &Cache) -> Option<String> {
+    fn token_of_login(&self, cache: Option<&Cache>) -> Option<String> {
         if let Some(path) = self.variable("HF_TOKEN_PATH") {
             return fs::read_to_string(path).ok();
         }
-        let beside_the_cache = cache.token();
+        let beside_the_cache = cache.and_then(Cache::token);
         beside_the_cache.or_else(|| {
             let home = self.hugging_face_home()?;
             fs::read_to_string(home.join("token")).ok()
@@ -152,7 +152,7 @@ mod tests {
                 ..HubOptions::default()
             };
             let cache = environment.cache(&options).unwrap();
-            environment.token(&options, &cache)
+            environment.token(&options, Some(&cache))
         };
         assert_eq!(token(&[], None), None);
         assert_eq!(token(&[home], None).unwrap(), "login");

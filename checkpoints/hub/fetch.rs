@@ -2,13 +2,12 @@
 
 use std::fs;
 
-use super::address::Endpoint;
-use super::announced::{Announced, shown};
+use super::announced::Announced;
 use super::blob::Transfer;
-use super::client::{Authorization, Client};
+use super::client::Client;
+use super::connection;
 use super::failure::{Failure, Outcome, Patience};
 use super::lock::{self, Wait};
-use super::options::HubOptions;
 use super::repository::{Repository, is_commit, is_file_name};
 use super::repository_cache::RepositoryCache;
 use crate::error::{Error, Result};
@@ -25,15 +24,14 @@ impl<'a> Fetch<'a> {
     pub(super) fn new(
         repository: &'a Repository,
         cache: &'a RepositoryCache,
-        endpoint: Endpoint,
-        authorization: Option<Authorization>,
-        options: &HubOptions,
+        client: Client,
+        stop: Option<fn() -> bool>,
     ) -> Self {
         Fetch {
             repository,
             cache,
-            client: Client::new(endpoint, authorization, options.limits.clone()),
-            stop: options.stop,
+            client,
+            stop,
         }
     }
 
@@ -101,51 +99,10 @@ impl<'a> Fetch<'a> {
     }
 
     fn explain(&self, file: &str, failure: Failure) -> Error {
-        let model = self.repository.id().to_string();
-        let endpoint = self.client.endpoint().to_string();
-        match failure {
-            Failure::Local(error) => error,
-            Failure::Unreachable(reason) | Failure::Broken(reason) => self.unreachable(&reason),
-            Failure::Lasting(reason)
-            | Failure::ThrownAway(reason)
-            | Failure::Passing { reason, .. } => self.failed(file, &reason),
-            Failure::Interrupted => Error::Interrupted {
-                model,
-                file: file.to_string(),
-            },
-            Failure::Missing(reason) => Error::NotOnHub {
-                model,
-                endpoint,
-                revision: self.repository.revision().to_string(),
-                file: file.to_string(),
-                reason: reason.to_string(),
-            },
-            Failure::Refused(status) => Error::Refused {
-                model,
-                endpoint,
-                status,
-                token: if self.client.has_token() {
-                    "with a token"
-                } else {
-                    "without a token"
-                },
-            },
-        }
+        connection::explain(&self.client, self.repository, file, failure)
     }
 
     pub(super) fn failed(&self, file: &str, reason: &str) -> Error {
-        Error::Download {
-            model: self.repository.id().to_string(),
-            file: shown(file),
-            reason: self.client.hide(reason),
-        }
-    }
-
-    fn unreachable(&self, reason: &str) -> Error {
-        Error::Unreachable {
-            model: self.repository.id().to_string(),
-            endpoint: self.client.endpoint().to_string(),
-            reason: self.client.hide(reason),
-        }
+        connection::failed(&self.client, self.repository, file, reason)
     }
 }

@@ -36,6 +36,15 @@ impl Repository {
         })
     }
 
+    /// Reads `org/name` or `org/name@revision`, which may begin with `hf://`.
+    pub fn read(kind: RepoType, text: &str) -> Result<Self> {
+        let text = text.strip_prefix("hf://").unwrap_or(text);
+        match text.split_once('@') {
+            Some((id, revision)) => Self::new(kind, id, Some(revision)),
+            None => Self::new(kind, text, None),
+        }
+    }
+
     /// `org/name`.
     pub fn id(&self) -> &str {
         &self.id
@@ -49,6 +58,25 @@ impl Repository {
     /// The name of its folder in the cache.
     pub(super) fn folder_name(&self) -> String {
         Repo::new(self.id.clone(), self.kind).folder_name()
+    }
+
+    /// What the hub's interface calls repositories of its kind.
+    pub(super) fn api_segment(&self) -> &'static str {
+        match self.kind {
+            RepoType::Model => "models",
+            RepoType::Dataset => "datasets",
+            RepoType::Space => "spaces",
+        }
+    }
+
+    /// Whether the revision is the branch that every repository has.
+    pub(super) fn is_at_main(&self) -> bool {
+        self.revision == MAIN
+    }
+
+    /// The same repository at a commit, branch or tag.
+    pub fn at(&self, revision: &str) -> Result<Self> {
+        Self::new(self.kind, &self.id, Some(revision))
     }
 
     /// Its place on the hub, as segments of a path.
@@ -163,6 +191,22 @@ mod tests {
             pair("datasets--n", "datasets/n")
         );
         assert!(Repository::new(RepoType::Model, "n", None).is_err());
+    }
+
+    #[test]
+    fn a_repository_is_read_with_its_revision() {
+        let read = |text| {
+            let repository = Repository::read(RepoType::Model, text).ok()?;
+            Some((
+                repository.id().to_string(),
+                repository.revision().to_string(),
+            ))
+        };
+        let pair = |id: &str, revision: &str| Some((id.to_string(), revision.to_string()));
+        assert_eq!(read("o/n"), pair("o/n", "main"));
+        assert_eq!(read("hf://o/n@v1"), pair("o/n", "v1"));
+        assert_eq!(read("hf://o"), None);
+        assert_eq!(read("o/n@"), None);
     }
 
     #[test]

@@ -62,6 +62,22 @@ impl RepositoryCache {
         self.locks.join(format!("{name}.lock"))
     }
 
+    /// Where this program keeps what the hub says of a commit. Other tools pass over it.
+    pub(super) fn listing(&self, commit: &str) -> PathBuf {
+        self.folder
+            .join(".spectrain")
+            .join(format!("{commit}.json"))
+    }
+
+    /// Keeps what the hub says of a commit.
+    pub(super) fn keep_listing(&self, commit: &str, text: &str) -> Result<()> {
+        replace(&self.listing(commit), |new| {
+            let mut file = File::create_new(new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        })
+    }
+
     fn reference(&self, revision: &str) -> PathBuf {
         self.folder.join("refs").join(revision)
     }

@@ -1,4 +1,5 @@
 mod hostile;
+mod listing;
 mod log;
 mod model;
 mod resume;

@@ -193,7 +193,7 @@ impl fmt::Display for SetReport {
         )?;
         write!(
             f,
-            "  trained share per sample: min {:.3}, 5 % {:.3}, median {:.3}, 95 % {:.3}, max {:.3}",
+            "  trained share: min {:.3}, 5 % {:.3}, median {:.3}, 95 % {:.3}, max {:.3}",
             part.min, part.p05, part.median, part.p95, part.max
         )
     }

@@ -63,7 +63,7 @@ impl Default for Fields {
 
 impl Fields {
     /// The columns of a table that these are read from.
-    pub(super) fn columns(&self) -> Columns {
+    pub(crate) fn columns(&self) -> Columns {
         let owned = |names: &[&str]| -> Vec<String> {
             names.iter().map(|name| (*name).to_owned()).collect()
         };
@@ -86,6 +86,14 @@ impl Fields {
             one,
             more: owned(&LABELS),
         })
+    }
+
+    /// A text with the columns of a row in their places, which may be empty; nothing where none is asked for.
+    pub(crate) fn said(&self, values: &Values) -> Result<String, Mismatch> {
+        match &self.ask {
+            Ask::Text(text) => filled(text, values),
+            _ => Ok(String::new()),
+        }
     }
 
     /// What the user says, turn by turn: at least one text, none of them empty.

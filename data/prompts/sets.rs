@@ -4,6 +4,8 @@
 //! problems of GSM8K and MATH-500 and the functions of HumanEval is what DFlash's benchmark
 //! (<https://github.com/z-lab/dflash>) puts there.
 
+use spectrain_checkpoints::near::did_you_mean;
+
 use crate::prompts::ask::{Ask, Fields, Placeholder};
 
 /// A set of prompts that is known by name.
@@ -220,6 +222,11 @@ pub fn find(name: &str) -> Option<&'static KnownSet> {
 pub fn names() -> String {
     let names: Vec<&str> = KNOWN.iter().map(|set| set.name).collect();
     names.join(", ")
+}
+
+/// The question behind a message about a set that is not there, where one has a similar name; else empty.
+pub fn near(given: &str) -> String {
+    did_you_mean(given, KNOWN.iter().map(|set| set.name))
 }
 
 impl KnownSet {

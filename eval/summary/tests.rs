@@ -2,6 +2,7 @@ use super::*;
 use crate::groups::GroupReport;
 use crate::report::examples;
 use crate::spread::SpreadReport;
+use spectrain_checkpoints::columns::COLUMNS;
 
 fn fits(text: &str) {
     for line in text.lines() {

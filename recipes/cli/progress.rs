@@ -60,10 +60,21 @@ impl Output {
     }
 }
 
+/// Whether what goes to a terminal, or to something else, has colours: not where `NO_COLOR` is set (<https://no-color.org>).
+pub fn has_colours(is_terminal: bool) -> bool {
+    is_terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+}
+
 /// Writes a line to standard error. Where that cannot be written to there is nobody to tell, and no reason to stop.
 pub fn tell(message: impl Display) {
     let message = message.to_string();
     let _ = writeln!(std::io::stderr(), "{}", printable_lines(&message));
+}
+
+/// Writes a question to standard error, behind which the answer is typed.
+pub fn ask(question: &str) {
+    let mut out = std::io::stderr();
+    let _ = write!(out, "{}", printable_lines(question)).and_then(|()| out.flush());
 }
 
 /// Writes results to standard output. A reader who has seen enough is no error.

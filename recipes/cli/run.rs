@@ -1,9 +1,11 @@
 //! Reads the command line, runs a command, and says how it ended.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use spectrain_checkpoints::columns::{COLUMNS, listed};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -11,23 +13,30 @@ use crate::cli::commands;
 use crate::cli::commands::bench::BenchArguments;
 use crate::cli::commands::check::CheckArguments;
 use crate::cli::commands::clean::CleanArguments;
+use crate::cli::commands::completions::CompletionsArguments;
 use crate::cli::commands::data::DataCommand;
+use crate::cli::commands::doctor::DoctorArguments;
 use crate::cli::commands::evaluate::EvaluateArguments;
 use crate::cli::commands::export::ExportArguments;
 use crate::cli::commands::features::FeaturesCommand;
 use crate::cli::commands::generate::GenerateArguments;
 use crate::cli::commands::import::ImportArguments;
+use crate::cli::commands::init::InitArguments;
+use crate::cli::commands::man::ManArguments;
+use crate::cli::commands::push::PushArguments;
 use crate::cli::commands::recipe::RecipeArguments;
 use crate::cli::commands::report::ReportArguments;
 use crate::cli::commands::schema::SchemaArguments;
-use crate::cli::progress::{print, tell};
+use crate::cli::commands::track::TrackCommand;
+use crate::cli::commands::watch::WatchArguments;
+use crate::cli::progress::{has_colours, print, tell};
 use crate::errors::Misuse;
-use crate::families::registry::{RECIPES, Recipe};
+use crate::families::registry::RECIPES;
 use crate::runtime::interruption::{Interrupted, interrupt, interrupted, or_interrupted};
 
 /// Train the drafters of speculative decoding, export them, and judge them.
 #[derive(Debug, Parser)]
-#[command(name = "spectrain", version, arg_required_else_help = true)]
+#[command(name = "spectrain", version, arg_required_else_help = true, max_term_width = COLUMNS)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +46,8 @@ pub struct Arguments {
 enum Command {
     /// Run a recipe file: every stage that is not done yet
     Recipe(RecipeArguments),
+    /// Write a recipe for a target and data of your own
+    Init(InitArguments),
     /// List the kinds of recipes
     Recipes,
     /// Print the JSON schema of recipe files, by which editors complete and check keys
@@ -49,6 +60,8 @@ enum Command {
     Export(ExportArguments),
     /// Turn a published drafter into a run
     Import(ImportArguments),
+    /// Upload an exported drafter with its card to the hub, in one commit
+    Push(PushArguments),
     /// Check that a drafter's folder is unchanged and made for this target
     Check(CheckArguments),
     /// Prepare, check or regenerate a dataset by itself
@@ -61,8 +74,19 @@ enum Command {
     Clean(CleanArguments),
     /// Show or compare reports: on the terminal, as a page, a table, a picture or data
     Report(ReportArguments),
+    /// Show on the terminal what a run is doing: stages, loss, τ, α by depth, speed and the time left
+    Watch(WatchArguments),
+    /// Send the figures of a run to a tracking server
+    #[command(subcommand)]
+    Track(TrackCommand),
     /// Measure the speed of feature capture, training and decoding
     Bench(BenchArguments),
+    /// Look at what the program stands on: devices, memory, folders, the hub; and say what to do about problems
+    Doctor(DoctorArguments),
+    /// Print a script by which a shell completes commands and options
+    Completions(CompletionsArguments),
+    /// Write a manual page of each command
+    Man(ManArguments),
 }
 
 /// How the program ends when what was asked for makes no sense.
@@ -76,7 +100,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
     (0, "it is done"),
     (
         1,
-        "it failed, or `check` or `data lint` found something wrong",
+        "it failed, or `check`, `data lint` or `doctor` found something wrong",
     ),
     (
         MISUSED,
@@ -100,7 +124,7 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(has_colours(std::io::stderr().is_terminal()))
         .with_target(false)
         .without_time()
         // A log that cannot be written must not end what it is about.
@@ -127,13 +151,13 @@ fn join_thread_pool() {
     drop(pool.build_global());
 }
 
-/// An error and its causes. Messages that already end in their cause do not have it repeated.
+/// An error and its causes. Messages that already have their cause do not have it repeated.
 fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
             text = cause;
-        } else if !text.ends_with(&cause) {
+        } else if !text.contains(&cause) {
             text.push_str(": ");
             text.push_str(&cause);
         }
@@ -157,26 +181,27 @@ impl Arguments {
     pub(crate) fn run(self) -> Result<()> {
         match self.command {
             Command::Recipe(arguments) => commands::recipe::run(&arguments),
-            Command::Recipes => {
-                let width = RECIPES
-                    .iter()
-                    .map(|recipe| recipe.name.len())
-                    .max()
-                    .unwrap_or(0);
-                let line = |recipe: &Recipe| format!("{:width$}  {}\n", recipe.name, recipe.about);
-                print(RECIPES.iter().map(line).collect::<String>())
-            }
+            Command::Init(arguments) => commands::init::run(&arguments),
+            Command::Recipes => print(listed(RECIPES.iter().map(|of| (of.name, of.about)))),
             Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Evaluate(arguments) => stoppable(commands::evaluate::run(&arguments)),
             Command::Generate(arguments) => stoppable(commands::generate::run(&arguments)),
             Command::Export(arguments) => stoppable(commands::export::run(&arguments)),
             Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
+            Command::Push(arguments) => stoppable(commands::push::run(&arguments)),
             Command::Check(arguments) => commands::check::run(&arguments),
             Command::Data(command) => commands::data::run(&command),
             Command::Features(command) => stoppable(commands::features::run(&command)),
             Command::Clean(arguments) => commands::clean::run(&arguments),
             Command::Report(arguments) => commands::report::run(&arguments),
+            Command::Watch(arguments) => commands::watch::run(&arguments),
+            Command::Track(command) => commands::track::run(&command),
             Command::Bench(arguments) => commands::bench::run(&arguments),
+            Command::Doctor(arguments) => commands::doctor::run(&arguments),
+            Command::Completions(arguments) => {
+                commands::completions::run(&arguments, Self::command())
+            }
+            Command::Man(arguments) => commands::man::run(&arguments, Self::command()),
         }
     }
 }
@@ -189,7 +214,6 @@ fn stoppable(done: Result<()>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -10,6 +10,7 @@ use serde_json::Value;
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::dialect::Reading;
 use spectrain_checkpoints::known::dialect_of;
+use spectrain_checkpoints::near::did_you_mean;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::TargetParts;
 use spectrain_models::dflash::DFlash;
@@ -234,6 +235,12 @@ pub fn train(context: &StageContext, stage: &str) -> Result<Value> {
     let name = &context.recipe.recipe;
     let recipe = find(name).with_context(|| format!("there is no recipe `{name}`"))?;
     (recipe.train)(context, stage)
+}
+
+/// The end of a message about an unknown recipe: the names of all, and the one that may be meant.
+pub fn known(given: &str) -> String {
+    let near = did_you_mean(given, RECIPES.iter().map(|recipe| recipe.name));
+    format!("known recipes: {}{near}", names())
 }
 
 /// The names of all recipes, for messages.

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use spectrain_data::rows;
-use spectrain_data::sources::Source;
+use serde_json::{Value, json};
+use spectrain_data::hub_data::Downloads;
 use spectrain_data::tokens::TokenIndex;
 
+use super::words::bytes;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Status, manifest_in};
+use crate::runtime::target::hub_options;
 
 /// Bytes of text for a token, where only the size of a file is known.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -22,18 +24,41 @@ pub(super) fn prepared(run: &Path) -> Option<TokenIndex> {
     serde_json::from_str(&index).ok()
 }
 
+/// What of the data would be downloaded: as lines of a plan, and as JSON. What cannot be had is refused elsewhere.
+pub(super) fn downloads(recipe: &ResolvedRecipe) -> (Vec<String>, Value) {
+    let sources = [recipe.data.train_sources(), recipe.data.eval.clone()];
+    let options = hub_options();
+    let each = sources.into_iter().flatten();
+    let each = each.flat_map(|sources| sources.downloads(&options).unwrap_or_default());
+    let wanted: Vec<Downloads> = each.filter(|wanted| wanted.missing > 0).collect();
+    let line = |wanted: &Downloads| {
+        let size = wanted.bytes.map_or("of unknown size".to_owned(), bytes);
+        let Downloads {
+            address,
+            rows,
+            commit,
+            files,
+            missing,
+            ..
+        } = wanted;
+        format!("`{address}` ({rows}): {missing} of {files} files, {size}, at commit {commit}")
+    };
+    (wanted.iter().map(line).collect(), json!(wanted))
+}
+
 /// Tokens of the training data: counted by `prepare`, or from the size of the file.
 pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
     if let Some(index) = prepared(run) {
         return Some(index.tokens);
     }
+    let train = recipe.data.train_sources()?.here(&hub_options()).ok()?;
     let mut bytes = 0.0;
-    for Source { path, weight } in recipe.data.train.as_ref()?.each() {
-        let files = rows::files(path).ok()?;
+    for source in train.each() {
+        let files = source.files().ok()?;
         let lengths = files
             .iter()
             .map(|file| Some(std::fs::metadata(file).ok()?.len()));
-        bytes += lengths.sum::<Option<u64>>()? as f64 * weight;
+        bytes += lengths.sum::<Option<u64>>()? as f64 * source.weight;
     }
     Some(bytes as u64 / BYTES_PER_TOKEN)
 }

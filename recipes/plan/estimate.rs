@@ -1,9 +1,8 @@
 //! What a run takes.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::columns::beside;
 use spectrain_data::features::disk_bytes;
 use spectrain_models::TargetSpec;
 use spectrain_train::{Judges, TrainConfig, Workload};
@@ -120,7 +119,7 @@ impl Estimate {
             .chain(self.disk(recipe))
             .chain(self.time(device))
         {
-            _ = writeln!(text, "  {name:22} {value}");
+            text += &beside(&format!("  {name}"), 25, &value);
         }
         text
     }
@@ -183,9 +182,7 @@ impl Estimate {
             ),
             (
                 "drafter",
-                format!(
-                    "{trained} trained parameters{frozen}, draft vocabulary of {tokens} tokens"
-                ),
+                format!("{trained} trained parameters{frozen}, draft vocabulary of {tokens}"),
             ),
         ]
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Error, Result};
 use serde_json::{Value, json};
+use spectrain_checkpoints::columns::beside;
 
 use crate::plan::preflight::Asked;
 
@@ -42,7 +43,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     _ = writeln!(text, "\nrun: {}\nstages:", run.display());
     let stages = stages::stages(asked)?;
     for (name, state) in &stages {
-        _ = writeln!(text, "  {name:9} {state}");
+        text += &beside(&format!("  {name}"), 12, state);
     }
     let refusals = asked.refusals();
     if !refusals.is_empty() {
@@ -50,6 +51,13 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     }
     for refusal in &refusals {
         _ = writeln!(text, "  {refusal:#}");
+    }
+    let (lines, downloads) = data::downloads(recipe);
+    if !lines.is_empty() {
+        text.push_str("\nto download:\n");
+    }
+    for line in lines {
+        _ = writeln!(text, "  {line}");
     }
     let read = parts::read_of(recipe);
     if let Some(read) = &read {
@@ -65,6 +73,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         "run": run,
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
         "refused": refusals.iter().map(|refusal| format!("{refusal:#}")).collect::<Vec<_>>(),
+        "downloads": downloads,
         "target_read": read.map(|read| json!(read)),
         "estimates": estimates,
         "capture": capture,

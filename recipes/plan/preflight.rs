@@ -149,9 +149,13 @@ impl<'a> Asked<'a> {
     /// Whether the files are there that the recipe names.
     fn check_files(&self) -> Vec<Result<()>> {
         let data = &self.recipe.data;
-        let sources = [("data.train", &data.train), ("data.eval", &data.eval)];
+        let options = target::hub_options();
+        let sources = [
+            ("data.train", data.train_sources()),
+            ("data.eval", data.eval.clone()),
+        ];
         let sources = sources.into_iter().filter_map(|(key, sources)| {
-            let found = sources.as_ref()?.files().map(drop);
+            let found = sources?.downloads(&options).map(drop);
             Some(found.with_context(|| format!("`{key}`")))
         });
         let template = data.template.iter().map(|path| {

@@ -10,6 +10,8 @@ use crate::runs::run_folder::{Existing, RunFolder, StageState, manifest_in};
 use crate::runtime::device;
 use crate::runtime::prompt_sets;
 use crate::runtime::sizes::folder_of;
+use crate::runtime::start_at;
+use crate::runtime::target::hub_options;
 use crate::stages::context::StageContext;
 use crate::stages::in_order::listed;
 use crate::stages::order;
@@ -83,7 +85,7 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
     Ok((text, false))
 }
 
-/// A model of the recipe, or a set of prompts, that would have to be downloaded to compare it with what a stage was made from.
+/// A model of the recipe, a dataset or a set of prompts, that would have to be downloaded to compare it with what a stage was made from.
 fn missing_model(context: &StageContext) -> Option<String> {
     let recipe = context.recipe;
     let own = recipe
@@ -97,5 +99,17 @@ fn missing_model(context: &StageContext) -> Option<String> {
     let mut models = own.into_iter().chain(further);
     let missing = models.find(|(model, revision)| folder_of(model, *revision).is_none());
     let missing = missing.map(|(model, _)| model.to_owned());
-    missing.or_else(|| prompt_sets::missing(recipe.evaluate.sets()))
+    let data = [recipe.data.train_sources(), recipe.data.eval.clone()];
+    let missing_data = || {
+        let mut data = data.into_iter().flatten();
+        data.find_map(|sources| sources.here(&hub_options()).err())
+    };
+    let start = recipe
+        .start
+        .as_deref()
+        .filter(|start| start_at::here(start).is_none());
+    missing
+        .or_else(|| start.map(|start| start.display().to_string()))
+        .or_else(missing_data)
+        .or_else(|| prompt_sets::missing(recipe.evaluate.sets()))
 }

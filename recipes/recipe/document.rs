@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize as _;
+use spectrain_checkpoints::near::did_you_mean;
 use spectrain_data::words::in_words;
 use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
@@ -127,11 +128,7 @@ impl<'a> Document<'a> {
                 .iter()
                 .find(|(key, _)| stages.len() < 2 || !stages.contains(&key.get_ref().as_ref()));
             if let Some((key, _)) = unknown {
-                let known = match stages.len() {
-                    0 | 1 => "this recipe trains in one".to_owned(),
-                    _ => format!("training stages: {}", stages.join(", ")),
-                };
-                let message = format!("unknown stage `{}`; {known}", key.get_ref());
+                let message = unknown_stage(key.get_ref(), stages);
                 return Err(self.at(key.span(), &message));
             }
         }
@@ -264,6 +261,18 @@ impl<'a> Document<'a> {
             }
         }
         span
+    }
+}
+
+/// What is said of a stage that a recipe with these ones does not train in.
+fn unknown_stage(name: &str, stages: &[&'static str]) -> String {
+    let near = did_you_mean(name, stages.iter().copied());
+    match stages.len() {
+        0 | 1 => format!("unknown stage `{name}`; this recipe trains in one"),
+        _ => format!(
+            "unknown stage `{name}`; training stages: {}{near}",
+            stages.join(", ")
+        ),
     }
 }
 

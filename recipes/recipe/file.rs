@@ -12,7 +12,7 @@ use crate::families::method::Method;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::settings::Settings;
 use crate::recipe::tables::{
-    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable,
+    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable, TrackTable,
 };
 
 /// A recipe file of a drafter with the settings `D` and an objective with the settings `O`.
@@ -26,7 +26,8 @@ pub struct File<D: Settings, O: Settings> {
     /// Seed of the drafter's first weights, of the data order and of the synthetic data.
     #[serde(default)]
     pub seed: u64,
-    /// Folder of a drafter, ours or a published one, whose weights training starts from; `[drafter]` must describe it.
+    /// Folder of a drafter, ours or a published one, or its hub id, `owner/name` or `owner/name@revision`, whose weights training
+    /// starts from; `[drafter]` must describe it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<PathBuf>,
     /// The frozen model that a drafter is trained for.
@@ -51,6 +52,9 @@ pub struct File<D: Settings, O: Settings> {
     pub export: ExportTable,
     /// How the drafter is judged.
     pub evaluate: EvaluateTable,
+    /// A tracking server that gets the run's figures beside the run's own files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub track: Option<TrackTable>,
 }
 
 /// Tables that may be left out of a file because every key in them has a default.
@@ -83,6 +87,7 @@ impl<D: Settings, O: Settings> File<D, O> {
             stages: self.stages,
             export: self.export,
             evaluate: self.evaluate,
+            track: self.track,
             method,
             toml,
             json,

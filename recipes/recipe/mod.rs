@@ -10,6 +10,7 @@ mod renamed;
 pub mod resolved;
 pub mod schema;
 pub mod settings;
+pub mod shipped;
 pub mod tables;
 #[cfg(test)]
 mod tests;

@@ -10,11 +10,12 @@ use crate::recipe::change::Change;
 use crate::recipe::document::Document;
 use crate::recipe::problem::Problem;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::shipped::text_of;
 
-/// Reads a recipe file and changes the keys that `overrides` (`train.steps=100`) name.
+/// Reads the recipe that a user names, a file or one that is shipped, and changes the keys that `overrides` (`train.steps=100`)
+/// name.
 pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the recipe `{}`", path.display()))?;
+    let text = text_of(path)?;
     let wrong = || Misuse(format!("cannot read the recipe `{}`", path.display()));
     read(&text, overrides).with_context(wrong)
 }
@@ -26,7 +27,7 @@ pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
     let known = registry::names();
     let name = document.recipe(&known)?;
     let Some(kind) = registry::find(name) else {
-        let message = format!("unknown recipe `{name}`; known recipes: {known}");
+        let message = format!("unknown recipe `{name}`; {}", registry::known(name));
         return Err(document.locate(&Problem::new("recipe", message)));
     };
     let resolved = (kind.read)(&document)?;

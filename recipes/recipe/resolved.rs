@@ -13,11 +13,12 @@ use spectrain_train::TrainConfig;
 
 use crate::families::footprint::Footprint;
 use crate::families::method::Method;
-use crate::recipe::problem::{self, Problem, setting, some_of};
+use crate::recipe::problem::{self, Problem, setting};
 use crate::recipe::tables::{
-    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable,
+    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable, TrackTable,
 };
 use crate::runs::run_folder::identity::check_name;
+use crate::runtime::start_at;
 
 /// Tensors with an entry for each token of a draft vocabulary.
 const VOCABULARY_MAPS: [&str; 2] = ["d2t", "token_map"];
@@ -48,6 +49,8 @@ pub struct ResolvedRecipe {
     pub export: ExportTable,
     /// The `[evaluate]` table.
     pub evaluate: EvaluateTable,
+    /// The `[track]` table.
+    pub track: Option<TrackTable>,
     /// The drafter and the objective with their tables.
     pub method: Box<dyn Method>,
     /// The whole recipe as TOML.
@@ -68,12 +71,13 @@ impl ResolvedRecipe {
         self.target.model.as_deref()
     }
 
-    /// Fails unless `start` is there and of this recipe's kind; whether it has the settings of `[drafter]` shows in training.
+    /// Fails unless `start` is there and of this recipe's kind, which of a drafter of the hub is known once it is on this machine;
+    /// whether it has the settings of `[drafter]` shows in training.
     pub fn check_start(&self) -> anyhow::Result<()> {
-        let Some(folder) = &self.start else {
+        let Some(folder) = self.start.as_deref().and_then(start_at::here) else {
             return Ok(());
         };
-        let model = ModelFolder::open(folder).context("`start`")?;
+        let model = ModelFolder::open(&folder).context("`start`")?;
         let (found, expected) = (dialect_of(&model)?.family, self.method.family());
         if found == expected {
             Ok(())
@@ -90,7 +94,8 @@ impl ResolvedRecipe {
     pub(crate) fn footprint(&self, target: &TargetSpec) -> anyhow::Result<Footprint> {
         let footprint = self.method.footprint(target)?;
         let asked = footprint.draft_vocab != target.vocab as u64;
-        let Some(folder) = self.start.as_ref().filter(|_| !asked) else {
+        let start = self.start.as_deref().filter(|_| !asked);
+        let Some(folder) = start.and_then(start_at::here) else {
             return Ok(footprint);
         };
         let model = ModelFolder::open(folder).context("`start`")?;
@@ -156,7 +161,7 @@ impl ResolvedRecipe {
         check_name(&self.name).map_err(|error| Problem::new("name", error.to_string()))?;
         let given = [
             ("target.model", self.target.model.is_some()),
-            ("data.train", self.data.train.is_some()),
+            ("data.train", self.data.train_sources().is_some()),
             ("data.eval", self.data.eval.is_some()),
             ("data.held_out", self.data.held_out.is_some()),
         ];
@@ -190,6 +195,9 @@ impl ResolvedRecipe {
         let under_way = bounds::up_to("under_way", self.features.under_way, 1 << 10);
         let timeout = bounds::up_to("timeout", self.features.timeout as usize, 1 << 20);
         problem::within([samples, under_way, timeout]).map_err(within("features"))?;
-        some_of("to", &self.export.to).map_err(within("export"))
+        if let Some(track) = &self.track {
+            track.check().map_err(within("track"))?;
+        }
+        self.export.check().map_err(within("export"))
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::{RepoType, Repository};
+use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 
 use crate::recipe::read::read;
@@ -80,15 +81,12 @@ impl DrafterAt {
             };
             bail!("`{given}` holds no drafter: {what}{near}");
         }
-        let (id, revision) = match given.split_once('@') {
-            Some((id, revision)) => (id, Some(revision)),
-            None => (given.as_str(), None),
-        };
-        let is_id = Repository::new(RepoType::Model, id, revision).is_ok();
+        let repository = Repository::read(RepoType::Model, &given).ok();
         // What is in a folder of runs is not looked for among other people's models.
         let is_ours =
             path.parent().is_some_and(|parent| same(parent, runs)) || is_in_run(path, runs);
-        if is_ours || !is_id {
+        let Some(repository) = repository.filter(|_| !is_ours) else {
+            let is_id = is_ours && Repository::read(RepoType::Model, &given).is_ok();
             let run = match path.components().count() {
                 1 => format!(", no run `{}`", runs.join(path).display()),
                 _ => String::new(),
@@ -99,10 +97,12 @@ impl DrafterAt {
                 ", and this is no id of the hub (`owner/name`, or `owner/name@revision`)"
             };
             bail!("no drafter `{given}`: there is no such folder{run}{hub}{near}");
-        }
+        };
         Ok(Self::Hub {
-            id: id.to_owned(),
-            revision: revision.map(str::to_owned),
+            id: repository.id().to_owned(),
+            revision: given
+                .contains('@')
+                .then(|| repository.revision().to_owned()),
         })
     }
 
@@ -181,17 +181,20 @@ fn last_trained(run: &Path) -> Result<Option<PathBuf>> {
 
 /// Where a drafter is near a path that holds none, as a question; empty where there is none.
 fn suggestion(path: &Path, runs: &Path) -> String {
-    let in_runs = runs.join(path);
+    let in_runs = &runs.join(path);
     // Of a path that is not there its parents may be; what it is relative to is none of them.
     let is_above = |path: &&Path| path.is_dir() && !same(path, runs) && !same(path, Path::new("."));
-    let above = [path, &in_runs].map(|path| path.ancestors().take(ABOVE).filter(is_above));
+    let above = [path, in_runs].map(|path| path.ancestors().take(ABOVE).filter(is_above));
     let near = above.into_iter().flatten().find_map(|from| {
         let mut inside = INSIDE.iter().map(|inside| from.join(inside));
         inside.find(|path| path.join(CONFIG).is_file())
     });
-    near.map_or_else(String::new, |near| {
-        format!("; did you mean `{}`?", near.display())
-    })
+    if let Some(near) = near {
+        return format!("; did you mean `{}`?", near.display());
+    }
+    let slips = [in_runs, path].map(near_file);
+    let slip = slips.into_iter().find(|near| !near.is_empty());
+    slip.unwrap_or_default()
 }
 
 /// Whether a path, from here or from the folder of runs, leads into a run.

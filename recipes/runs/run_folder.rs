@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::atomic::{partial_path, write_file};
+use spectrain_checkpoints::near::near_file;
 
 use crate::runs::files::{remove_whole, write_json};
 use crate::runs::hashes::{HASHES, HashMemory};
@@ -145,7 +146,8 @@ impl RunFolder {
         check_name(name)?;
         let path = root.join(name);
         if !Self::is_run(&path) {
-            bail!("`{}` is no run: it has no `{RUN}`", path.display());
+            let near = near_file(&path);
+            bail!("`{}` is no run: it has no `{RUN}`{near}", path.display());
         }
         Ok(path)
     }

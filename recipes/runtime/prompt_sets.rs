@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use spectrain_checkpoints::hub::{self, Files, RepoType, Repository};
 use spectrain_checkpoints::{Error as HubError, HubOptions};
 use spectrain_data::prompts::read_prompts;
-use spectrain_data::prompts::sets::{HubFile, KnownSet, names};
+use spectrain_data::prompts::sets::{HubFile, KnownSet, names, near};
 use spectrain_data::rows::files;
 use spectrain_eval::PromptSet;
 
 use crate::recipe::tables::{ChosenSet, PromptEntry};
-use crate::runtime::interruption::interrupted;
 use crate::runtime::prompts::split;
+use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
 
 /// The sets to decode, and what was left of them.
@@ -88,9 +88,10 @@ pub fn path(chosen: &ChosenSet) -> Result<PathBuf> {
             let is_name = known.is_none() && path.components().count() == 1;
             found.with_context(|| match is_name {
                 true => format!(
-                    "`{}` is no file, and none of the sets {}",
+                    "`{}` is no file, and none of the sets {}{}",
                     path.display(),
-                    names()
+                    names(),
+                    near(&path.to_string_lossy())
                 ),
                 false => format!("the prompts `{}`", chosen.name),
             })?;
@@ -118,12 +119,8 @@ fn download(known: &KnownSet) -> Result<PathBuf> {
             known.about
         );
     };
-    let options = HubOptions {
-        stop: Some(interrupted),
-        ..HubOptions::default()
-    };
     let dataset = Repository::new(RepoType::Dataset, repository, None)?;
-    let folder = hub::download(&dataset, Files::Named(&[file]), &options);
+    let folder = hub::download(&dataset, Files::Named(&[file]), &hub_options());
     // What these say is about models.
     let folder = folder.map_err(|error| match error {
         HubError::Unreachable {

@@ -35,7 +35,8 @@ pub fn resolve_parts(model: &str, revision: Option<&str>) -> Result<PathBuf> {
         .with_context(|| format!("cannot open the target `{model}`"))
 }
 
-fn hub_options() -> HubOptions {
+/// How the hub is asked by a program that may be stopped.
+pub fn hub_options() -> HubOptions {
     HubOptions {
         stop: Some(interrupted),
         ..HubOptions::default()

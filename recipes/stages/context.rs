@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use spectrain_checkpoints::{DType, hash};
+use spectrain_data::dataset::{Dataset, Located, Place};
 use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
-use spectrain_data::rows;
-use spectrain_data::sources::{Source, Sources};
+use spectrain_data::sources::Sources;
 
 use crate::cli::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
@@ -102,18 +102,22 @@ impl StageContext<'_> {
         self.recipe.evaluate.targets.iter().map(resolved).collect()
     }
 
-    /// The conversations to train on.
-    pub fn train_data(&self) -> Result<Sources> {
-        let given = self.recipe.data.train.clone();
-        given
-            .or_else(|| self.made("train.jsonl"))
-            .context("`data.train` is missing")
+    /// The conversations to train on; downloads what is missing.
+    pub fn train_data(&self) -> Result<Dataset> {
+        let given = self.recipe.data.train_sources();
+        let sources = given.or_else(|| self.made("train.jsonl"));
+        let sources = sources.context("`data.train` is missing")?;
+        sources
+            .fetch(&target::hub_options())
+            .context("`data.train`")
     }
 
-    /// The conversations to evaluate with; none where some of those to train on are held out.
-    pub fn eval_data(&self) -> Option<Sources> {
+    /// The conversations to evaluate with; none where some of those to train on are held out. Downloads what is missing.
+    pub fn eval_data(&self) -> Result<Option<Dataset>> {
         let given = self.recipe.data.eval.clone();
-        given.or_else(|| self.made("eval.jsonl"))
+        let sources = given.or_else(|| self.made("eval.jsonl"));
+        let fetched = sources.map(|sources| sources.fetch(&target::hub_options()));
+        fetched.transpose().context("`data.eval`")
     }
 
     /// Conversations that `synthetic` makes, in a recipe that has it.
@@ -123,16 +127,22 @@ impl StageContext<'_> {
     }
 
     /// SHA-256 of the files of a dataset, with the weights of its paths where they have some.
-    pub(super) fn sha256_of_data(&self, sources: &Sources) -> Result<String> {
-        if let [Source { path, weight: 1.0 }] = sources.each()
+    pub(super) fn sha256_of_data(&self, dataset: &Dataset) -> Result<String> {
+        if let [
+            Located {
+                place: Place::Path(path),
+                weight: 1.0,
+                ..
+            },
+        ] = dataset.each()
             && path.exists()
         {
             return self.run.sha256(path);
         }
         let mut parts = String::new();
-        for Source { path, weight } in sources.each() {
-            let hash = self.run.sha256_of(&rows::files(path)?)?;
-            parts.push_str(&format!("{hash} {weight}\n"));
+        for source in dataset.each() {
+            let hash = self.run.sha256_of(&source.files()?)?;
+            parts.push_str(&format!("{hash} {}{}\n", source.weight, source.reading()));
         }
         Ok(hash::sha256_bytes(parts.as_bytes()))
     }

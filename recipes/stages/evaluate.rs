@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
-use spectrain_data::sources::Sources;
+use spectrain_data::dataset::{Dataset, Located};
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
 use spectrain_models::{Target as _, load_target};
@@ -103,7 +103,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
     let parts = Parts::open(&folder, drafter, &context.device, context.dtype)?;
     let capture = parts.drafter.capture()?;
     let session = parts.drafter.session();
-    let name = name_of(context.eval_data().as_ref());
+    let name = name_of(context.eval_data()?.as_ref());
     let mut report = Report::new(
         TargetReport {
             model: context.target_name()?,
@@ -147,7 +147,7 @@ fn prompts(context: &StageContext) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
     let table = &context.recipe.evaluate;
     let held_out = prepare::labelled_prompts(context.run)?;
     if table.sets().is_empty() {
-        let name = name_of(context.eval_data().as_ref());
+        let name = name_of(context.eval_data()?.as_ref());
         let (prompts, others) = split(held_out, table.of_eval());
         return Ok((vec![PromptSet { name, prompts }], others));
     }
@@ -166,12 +166,14 @@ fn prompts(context: &StageContext) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
     Ok((read.sets, read.others))
 }
 
-/// What the report calls the prompts: the name of their file, where there is one.
-fn name_of(data: Option<&Sources>) -> String {
-    let stem = |path: &Path| Some(path.file_stem()?.to_string_lossy().into_owned());
+/// What the report calls the prompts: the name of their file or dataset, where there is one alone.
+fn name_of(data: Option<&Dataset>) -> String {
     match data {
         None => "held out".into(),
-        Some(data) => data.only().and_then(stem).unwrap_or_else(|| "eval".into()),
+        Some(data) => data
+            .only()
+            .and_then(Located::short_name)
+            .unwrap_or_else(|| "eval".into()),
     }
 }
 

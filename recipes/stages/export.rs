@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
+use spectrain_eval::Report;
 use spectrain_models::load_parts;
 
 use crate::families::family::Writing;
@@ -19,7 +20,9 @@ use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::spread;
 use crate::runtime::texts::StoredTexts;
+use crate::stages::card::{self, Facts};
 use crate::stages::context::StageContext;
+use crate::stages::exported::Written;
 use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
@@ -45,7 +48,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let own = trained.session().draft_length();
     let length = context.recipe.evaluate.draft_length(own);
     let name = context.target_name()?;
-    let mut exported: Vec<(String, f64, Vec<String>)> = Vec::new();
+    let mut exported: Vec<(String, f64, Vec<String>, Facts)> = Vec::new();
     for (folder, engines) in folders(&export.to, trained.as_ref()) {
         let path = context.run.path().join(&folder);
         let writing = Writing {
@@ -62,10 +65,14 @@ pub fn run(context: &StageContext) -> Result<Value> {
         let after = ground.accepted(read_back.as_ref())?;
         compare(&before, &after, writing.dtype)?;
         let lines = commands(read_back.as_ref(), &engines, &writing)?;
+        let facts = Facts::of(read_back.as_ref(), &engines, &writing)?;
         context.output.say(format!("export: {}", path.display()));
-        exported.push((folder, after.tau(), lines));
+        exported.push((folder, after.tau(), lines, facts));
     }
-    let written: Vec<String> = exported.iter().map(|(folder, ..)| folder.clone()).collect();
+    let written = exported.iter();
+    let written: Vec<Written> = written
+        .map(|(folder, _, _, facts)| Written::new(folder.clone(), facts.clone()))
+        .collect();
     record_again(context, &written)?;
     let (first, further) = exported.split_first().context("nothing was exported")?;
     let mut summary = json!({
@@ -75,11 +82,14 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "tau_trained": before.tau(),
         "tau_exported": first.1,
         "launch": first.2,
+        "card": first.3,
     });
     if !further.is_empty() {
         summary["further"] = further
             .iter()
-            .map(|(folder, tau, lines)| json!({"folder": folder, "tau_exported": tau, "launch": lines}))
+            .map(|(folder, tau, lines, facts)| {
+                json!({"folder": folder, "tau_exported": tau, "launch": lines, "card": facts})
+            })
             .collect();
     }
     Ok(summary)
@@ -112,7 +122,7 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
 /// Where the drafter in `trained` comes from.
 fn provenance(context: &StageContext, trained: &Path) -> Result<Value> {
     let tokens = context.folder("prepare").join("train/tokens.json");
-    Ok(json!({
+    let mut provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
         "recipe": context.recipe.json,
         "objective": context.recipe.json["objective"],
@@ -120,7 +130,15 @@ fn provenance(context: &StageContext, trained: &Path) -> Result<Value> {
         "data": {"sha256": context.run.sha256(&tokens)?},
         "training": training(context)?,
         "trained": context.run.sha256(trained)?,
-    }))
+    });
+    if let Some(manifest) = context.run.manifest("prepare")? {
+        for (key, value) in card::of_data(&manifest.summary) {
+            if !value.is_null() {
+                provenance[key] = value;
+            }
+        }
+    }
+    Ok(provenance)
 }
 
 /// What the last training stage says of the weights it kept.
@@ -178,6 +196,8 @@ pub struct Conversion<'a> {
     pub named: &'a str,
     /// Where the drafter comes from.
     pub provenance: &'a Value,
+    /// What an evaluation found of it.
+    pub report: Option<&'a Report>,
 }
 
 impl Conversion<'_> {
@@ -202,6 +222,8 @@ impl Conversion<'_> {
         let read_back = open_drafter(writing.folder, &ground.parts(), &device)?;
         let both = (trained.as_ref(), read_back.as_ref());
         verify(&mut ground, both, writing)?;
+        let facts = Facts::of(read_back.as_ref(), &[self.engine], writing)?;
+        card::write(self.folder, &facts, self.report)?;
         commands(read_back.as_ref(), &[self.engine], writing)
     }
 }

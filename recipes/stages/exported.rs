@@ -5,11 +5,35 @@ use serde_json::Value;
 use spectrain_checkpoints::printable;
 
 use crate::runs::run_folder::RunFolder;
+use crate::stages::card::{Facts, recorded};
 
-/// The folders that the stage left, within the run.
-pub(super) fn written(run: &RunFolder) -> Result<Vec<String>> {
+/// A folder that the stage left.
+pub(super) struct Written {
+    /// Its path within the run.
+    pub(super) folder: String,
+    /// What its card says; none where an older version left it.
+    pub(super) facts: Option<Facts>,
+}
+
+impl Written {
+    /// One with a card.
+    pub(super) fn new(folder: String, facts: Facts) -> Self {
+        Self {
+            folder,
+            facts: Some(facts),
+        }
+    }
+}
+
+/// The folders that the stage left.
+pub(super) fn written(run: &RunFolder) -> Result<Vec<Written>> {
     let parts = parts(run)?.into_iter();
-    let named = parts.filter_map(|part| Some(part["folder"].as_str()?.to_owned()));
+    let named = parts.filter_map(|part| {
+        Some(Written {
+            folder: part["folder"].as_str()?.to_owned(),
+            facts: recorded(&part),
+        })
+    });
     Ok(named.collect())
 }
 

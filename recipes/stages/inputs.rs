@@ -12,6 +12,7 @@ use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Inputs, StageState, Wanted, stage_state};
 use crate::runtime::model_files::text_files;
 use crate::runtime::prompt_sets;
+use crate::runtime::start_at;
 use crate::stages::context::StageContext;
 use crate::stages::stage::{Input, Stage};
 
@@ -47,7 +48,7 @@ impl StageContext<'_> {
                     let hash = self.sha256_of_data(&self.train_data()?)?;
                     ("`data.train`".into(), hash)
                 }
-                Input::EvalData => match self.eval_data() {
+                Input::EvalData => match self.eval_data()? {
                     Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
                     None => continue,
                 },
@@ -64,7 +65,7 @@ impl StageContext<'_> {
                     continue;
                 }
                 Input::Start => match &self.recipe.start {
-                    Some(folder) => ("`start`".into(), self.run.sha256_of_drafter(folder)?),
+                    Some(start) => ("`start`".into(), self.start_sha256(start)?),
                     None => continue,
                 },
                 Input::Output(path) => output(path)?,
@@ -82,6 +83,11 @@ impl StageContext<'_> {
             inputs.insert(name, hash);
         }
         Ok(inputs)
+    }
+
+    /// SHA-256 of the drafter that training starts from; downloads what is missing.
+    fn start_sha256(&self, start: &Path) -> Result<String> {
+        self.run.sha256_of_drafter(&start_at::folder(start)?)
     }
 
     /// SHA-256 of what says which features are in the folders that the recipe names.

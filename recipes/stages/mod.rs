@@ -3,6 +3,7 @@
 mod answers;
 pub mod array;
 pub mod borrowed;
+pub mod card;
 pub mod context;
 pub mod evaluate;
 pub mod export;

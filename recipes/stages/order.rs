@@ -1,6 +1,7 @@
 //! The stages in their order.
 
 use anyhow::Result;
+use spectrain_checkpoints::near::did_you_mean;
 
 use crate::errors::Misuse;
 use crate::families::registry;
@@ -163,8 +164,9 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> 
         if !stages.iter().any(|stage| stage.name == name) {
             let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
             return Err(Misuse(format!(
-                "this recipe has no stage `{name}`; its stages: {}",
-                names.join(", ")
+                "this recipe has no stage `{name}`; its stages: {}{}",
+                names.join(", "),
+                did_you_mean(name, names.iter().copied())
             ))
             .into());
         }

@@ -7,11 +7,12 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
+use spectrain_data::dataset::Dataset;
 use spectrain_data::held_out::HeldOut;
+use spectrain_data::hub_data::FetchedData;
 use spectrain_data::lint::{Linter, lint};
-use spectrain_data::prepare::PrepareReport;
+use spectrain_data::prepare::{Category, PrepareReport};
 use spectrain_data::prompts::Labels;
-use spectrain_data::sources::Sources;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::count_tokens;
 use spectrain_eval::Prompt;
@@ -32,8 +33,20 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let data = &context.recipe.data;
     let text = Text::of(&context.target_folder()?, data)?;
     let sets = Sets::of(context, &text)?;
-    let train = write_tokens(&text, context, sets.train()?, "train")?;
-    let eval = write_tokens(&text, context, sets.eval()?, "eval")?;
+    sets.announce(context);
+    let train = write_tokens(
+        &text,
+        context,
+        (sets.train()?, &sets.train.to_string()),
+        "train",
+    )?;
+    let unusable = sets.train.unusable();
+    let of_eval = sets
+        .eval
+        .as_ref()
+        .map(Dataset::to_string)
+        .unwrap_or_default();
+    let eval = write_tokens(&text, context, (sets.eval()?, &of_eval), "eval")?;
 
     let shards = TokenShards::open(folder.join("train"))?;
     let counts = count_tokens(shards.iter(), text.settings.vocab)?;
@@ -53,6 +66,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "prompts": prompts.prompts.len(),
         "warnings": problems,
     });
+    sets.record(context, &mut summary, unusable);
     if let Some(held_out) = &sets.held_out {
         let (prompts, rows) = (held_out.prompts(), held_out.rows());
         context.output.say(format!(
@@ -72,15 +86,15 @@ pub fn run(context: &StageContext) -> Result<Value> {
 
 /// What is trained on and what is evaluated with.
 struct Sets {
-    train: Sources,
-    eval: Option<Sources>,
+    train: Dataset,
+    eval: Option<Dataset>,
     /// Which rows of `train` are evaluated with, where there is no `eval`.
     held_out: Option<HeldOut>,
 }
 
 impl Sets {
     fn of(context: &StageContext, text: &Text) -> Result<Self> {
-        let (train, eval) = (context.train_data()?, context.eval_data());
+        let (train, eval) = (context.train_data()?, context.eval_data()?);
         let share = context.recipe.data.held_out();
         let held_out = match &eval {
             Some(_) => None,
@@ -96,6 +110,50 @@ impl Sets {
             eval,
             held_out,
         })
+    }
+
+    /// What of these is of the hub.
+    fn of_hub(&self) -> impl Iterator<Item = (&'static str, &FetchedData)> {
+        let train = self.train.of_hub().map(|data| ("train", data));
+        let eval = self.eval.iter().flat_map(Dataset::of_hub);
+        train.chain(eval.map(|data| ("eval", data)))
+    }
+
+    /// Says which datasets of the hub these are.
+    fn announce(&self, context: &StageContext) {
+        for (key, data) in self.of_hub() {
+            let (address, commit, files) = (&data.address, &data.commit, data.files.len());
+            let rows = format!("{}/{}", data.config, data.split);
+            context.output.say(format!(
+                "prepare: `data.{key}`: `{address}` is `{rows}` at commit {commit}, files: {files}"
+            ));
+            if let Some(remark) = &data.remark {
+                context.output.warn(format!("`data.{key}`: {remark}"));
+            }
+        }
+    }
+
+    /// Adds to the manifest which commits of the hub's datasets these are, and how many rows were of no use.
+    fn record(&self, context: &StageContext, summary: &mut Value, unusable: Category) {
+        let of_hub: Vec<Value> = self
+            .of_hub()
+            .map(|(key, data)| {
+                let mut data = json!(data);
+                data["key"] = json!(format!("data.{key}"));
+                data
+            })
+            .collect();
+        if !of_hub.is_empty() {
+            summary["datasets"] = json!(of_hub);
+        }
+        if unusable.count > 0 {
+            context.output.say(format!(
+                "prepare: rows that hold no question with an answer, which are left out: {}, such as {}",
+                unusable.count,
+                unusable.examples.join(", ")
+            ));
+            summary["rows_of_no_use"] = json!(unusable);
+        }
     }
 
     fn train(&self) -> Result<RowsOf<'_>> {
@@ -176,7 +234,7 @@ impl From<StoredPrompt> for Prompt {
 fn write_tokens(
     text: &Text,
     context: &StageContext,
-    rows: RowsOf<'_>,
+    (rows, sources): (RowsOf<'_>, &str),
     name: &str,
 ) -> Result<PrepareReport> {
     let mut progress = context.progress(&format!("prepare {name}"), 0);
@@ -191,14 +249,9 @@ fn write_tokens(
         report.as_ref().map_err(|error| error.downcast_ref()),
         Err(Some(spectrain_data::Error::NothingKept { .. }))
     );
-    let sources = match name {
-        _ if !all => None,
-        "train" => context.train_data().ok(),
-        _ => context.eval_data(),
-    };
-    let report = report.with_context(|| match sources {
-        Some(sources) => format!("cannot prepare `data.{name}`, {sources}"),
-        None => format!("cannot prepare `data.{name}`"),
+    let report = report.with_context(|| match (all, sources) {
+        (false, _) | (true, "") => format!("cannot prepare `data.{name}`"),
+        (true, sources) => format!("cannot prepare `data.{name}`, {sources}"),
     })?;
     progress.finish(&report);
     Ok(report)

@@ -11,8 +11,9 @@ use spectrain_eval::{Curves, Report, page_with_curves, summary};
 use crate::runs::places::EXPORTED;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::model_files::read_json;
+use crate::stages::card;
 use crate::stages::context::StageContext;
-use crate::stages::exported::written;
+use crate::stages::exported::{Written, written};
 
 /// Writes `report.json`, `report.md` and `report.html`, the latter with these curves of the training.
 pub fn write(report: &Report, folder: &Path, curves: Vec<Curves>) -> Result<()> {
@@ -78,7 +79,7 @@ pub fn figures(run: &Path) -> Option<Value> {
     }))
 }
 
-/// Puts the figures of the report into the folders of this drafter.
+/// Puts the figures of the report into the folders of this drafter, and into their cards.
 pub(super) fn record(context: &StageContext) -> Result<()> {
     let Some(found) = figures(context.run.path()) else {
         return Ok(());
@@ -86,20 +87,30 @@ pub(super) fn record(context: &StageContext) -> Result<()> {
     record_in(context, &written(context.run)?, &found)
 }
 
-/// The same for folders that `export` has just written, where the report is of the same drafter.
-pub(super) fn record_again(context: &StageContext, folders: &[String]) -> Result<()> {
-    let Some(found) = figures(context.run.path()) else {
-        return Ok(());
-    };
-    let drafter = context.run.path().join(EXPORTED);
-    if found["drafter"]["sha256"] != context.run.sha256_of_drafter(&drafter)? {
-        return Ok(());
+/// Writes the cards of folders, with what a report found.
+fn write_cards(context: &StageContext, folders: &[Written], report: Option<&Report>) -> Result<()> {
+    for Written { folder, facts } in folders {
+        let folder = context.run.path().join(folder);
+        if let Some(facts) = facts.as_ref().filter(|_| folder.exists()) {
+            card::write(&folder, facts, report)?;
+        }
     }
-    record_in(context, folders, &found)
+    Ok(())
 }
 
-fn record_in(context: &StageContext, folders: &[String], found: &Value) -> Result<()> {
-    for folder in folders {
+/// The same for folders that `export` has just written, where the report is of the same drafter; else cards without figures.
+pub(super) fn record_again(context: &StageContext, folders: &[Written]) -> Result<()> {
+    let drafter = context.run.path().join(EXPORTED);
+    let drafter = context.run.sha256_of_drafter(&drafter)?;
+    let of_this = |found: &Value| found["drafter"]["sha256"] == drafter;
+    match figures(context.run.path()).filter(of_this) {
+        Some(found) => record_in(context, folders, &found),
+        None => write_cards(context, folders, None),
+    }
+}
+
+fn record_in(context: &StageContext, folders: &[Written], found: &Value) -> Result<()> {
+    for Written { folder, .. } in folders {
         let folder = context.run.path().join(folder);
         if folder.exists() {
             seal::add_report(&folder, found)?
@@ -110,5 +121,5 @@ fn record_in(context: &StageContext, folders: &[String], found: &Value) -> Resul
             )
         }
     }
-    Ok(())
+    write_cards(context, folders, read(context.run).ok().as_ref())
 }

@@ -17,6 +17,7 @@ use crate::runs::places::trained;
 use crate::runtime::device::{graph_device, is_gpu};
 use crate::runtime::interruption::{Interrupted, check_interrupted};
 use crate::runtime::self_check::{SelfCheck, Shape};
+use crate::runtime::start_at;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::setup::Setup;
@@ -90,9 +91,10 @@ fn first<D: Shipped>(
     D::begin(config, &parts, &setup.tokens)?;
     let device = graph_device(&context.device, &setup.config);
     let first = match &recipe.start {
-        Some(folder) => {
-            seal::check(&ModelFolder::open(folder)?)?;
-            D::warm_start(config, folder, &parts, &device)?
+        Some(start) => {
+            let folder = start_at::folder(start)?;
+            seal::check(&ModelFolder::open(&folder)?)?;
+            D::warm_start(config, &folder, &parts, &device)?
         }
         None => {
             let size = D::footprint(config, &parts.spec)?.draft_vocab as usize;
@@ -125,8 +127,9 @@ fn identity(
         // `auto` means another type on another device, and a run must not change its numbers on the way.
         "dtype": context.dtype.name(),
     });
-    if let Some(folder) = &recipe.start {
-        identity["start"] = json!(run.sha256_of_drafter(folder)?);
+    if let Some(start) = &recipe.start {
+        let folder = start_at::folder(start)?;
+        identity["start"] = json!(run.sha256_of_drafter(&folder)?);
     }
     if let Some(before) = recipe.trained_before(stage) {
         identity["before"] = run.sha256(&run.path().join(trained(before)))?.into();

@@ -1,20 +1,24 @@
 //! `spectrain data`: a dataset by itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde_json::json;
+use spectrain_checkpoints::columns::beside;
+use spectrain_data::dataset::Dataset;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
+use spectrain_data::presets::{PRESETS, Preset};
 use spectrain_data::prompts::sets::{HubFile, KNOWN};
-use spectrain_data::rows::read_rows;
+use spectrain_data::sources::{Origin, Sources};
 
 use crate::cli::arguments::{TemplateArgument, word};
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
 use crate::cli::progress::{print, print_json};
+use crate::errors::Misuse;
 use crate::recipe::tables::DataTable;
 use crate::runtime::target;
 use crate::runtime::text::Text;
@@ -24,7 +28,7 @@ use crate::runtime::text::Text;
 pub enum DataCommand {
     /// Write the tokens and loss masks of conversations
     Prepare {
-        /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
+        /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset of the hub (`hf://org/name`)
         #[arg(long, value_name = "PATH")]
         data: PathBuf,
         /// The folder to write
@@ -36,6 +40,8 @@ pub enum DataCommand {
     },
     /// List the sets of prompts that `evaluate` knows by name
     Prompts,
+    /// List the datasets that `data.preset` knows by name
+    Presets,
     /// Have a target answer the turns of conversations anew
     Regenerate(RegenerateArguments),
     /// Report what is in a dataset and what is wrong with it; end with 1 where something is
@@ -114,17 +120,40 @@ impl TextArguments {
     }
 }
 
+/// The dataset at a path or of the hub; downloads what is missing.
+fn dataset(given: &Path) -> Result<Dataset> {
+    let origin = Origin::read(given.to_owned()).map_err(Misuse)?;
+    Ok(Sources::from(origin).fetch(&target::hub_options())?)
+}
+
 /// Each known set of prompts with what it is, its file on the hub, and its licence.
 fn known_prompts() -> String {
-    let width = KNOWN.iter().map(|set| set.name.len()).max().unwrap_or(0);
+    let width = KNOWN.iter().map(|set| set.name.len()).max().unwrap_or(0) + 2;
     let lines = KNOWN.iter().map(|set| {
         let from = match set.hub {
             Some(HubFile { repository, file }) => format!("{repository}, {file}"),
             None => format!("{}=PATH", set.name),
         };
-        let (name, about, licence) = (set.name, set.about, set.licence);
+        let from = format!("{from}; licence: {}", set.licence);
+        beside(set.name, width, set.about) + &beside("", width, &from)
+    });
+    lines.collect()
+}
+
+/// Each preset with what it is, where it is, and its licence.
+fn presets() -> String {
+    let width = PRESETS.map(|preset| preset.name.len()).into_iter().max();
+    let width = width.unwrap_or(0);
+    let lines = PRESETS.iter().map(|preset| {
+        let Preset {
+            name,
+            about,
+            address,
+            conversion,
+            licence,
+        } = preset;
         format!(
-            "{name:width$}  {about}\n{:width$}  {from}; licence: {licence}\n",
+            "{name:width$}  {about}\n{:width$}  {address}; {conversion}; licence: {licence}\n",
             ""
         )
     });
@@ -135,9 +164,14 @@ fn known_prompts() -> String {
 pub fn run(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare { data, out, text } => {
-            print(format!("{}\n", text.open()?.write_file(data, out)?))?;
+            let text = text.open()?;
+            let dataset = dataset(data)?;
+            let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
+            let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
+            print(format!("{written}\n"))?;
         }
         DataCommand::Prompts => print(known_prompts())?,
+        DataCommand::Presets => print(presets())?,
         DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
         DataCommand::Lint {
             train,
@@ -155,8 +189,9 @@ pub fn run(command: &DataCommand) -> Result<()> {
                 draft_vocabularies,
                 shown: *show,
             };
-            let eval = eval.as_deref().map(read_rows).transpose()?;
-            let report = lint(read_rows(train)?, eval.into_iter().flatten(), &linter)?;
+            let eval = eval.as_deref().map(dataset).transpose()?;
+            let eval = eval.map(|eval| eval.rows()).transpose()?;
+            let report = lint(dataset(train)?.rows()?, eval.into_iter().flatten(), &linter)?;
             let problems = report.problems();
             if *json {
                 print_json(&json!({"report": report, "problems": problems}))?;

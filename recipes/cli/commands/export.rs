@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::known::dialect_of;
+use spectrain_eval::Report;
 
 use crate::cli::progress::print;
 use crate::errors::Misuse;
@@ -15,8 +16,10 @@ use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
 use crate::runs::hashes::HashMemory;
 use crate::runs::places::{EXPORTED, IMPORTED, trained};
+use crate::runs::run_folder::RunFolder;
 use crate::runtime::target;
 use crate::stages::export::{Conversion, provenance_of};
+use crate::stages::report;
 
 /// Arguments of `spectrain export`.
 #[derive(Debug, clap::Args)]
@@ -47,6 +50,7 @@ struct Exported {
     target: String,
     target_folder: PathBuf,
     provenance: Value,
+    report: Option<Report>,
 }
 
 /// Runs the command.
@@ -78,6 +82,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         dtype: arguments.dtype.dtype(),
         named: &source.target,
         provenance: &source.provenance,
+        report: source.report.as_ref(),
     };
     for line in conversion.run()? {
         print(format!("{line}\n"))?;
@@ -116,6 +121,7 @@ impl Exported {
             }),
             target,
             target_folder,
+            report: None,
         })
     }
 
@@ -151,6 +157,7 @@ impl Exported {
             },
             folder,
             target_folder,
+            report: report_of(run, &provenance)?,
             provenance,
         })
     }
@@ -168,6 +175,14 @@ fn is_inside(out: &Path, folder: &Path) -> Result<bool> {
         }
     });
     Ok(nearest.is_some_and(|nearest| nearest.starts_with(folder)))
+}
+
+/// The report of a run, where what the folder says of its origin has figures of it.
+fn report_of(run: &Path, provenance: &Value) -> Result<Option<Report>> {
+    if provenance["report"].is_null() {
+        return Ok(None);
+    }
+    Ok(report::read(&RunFolder::unlocked(run.to_owned())).ok())
 }
 
 /// What the stage `export` recorded, with what `evaluate` found, if it was of these weights and not of others before them.

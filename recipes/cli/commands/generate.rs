@@ -13,7 +13,7 @@ use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierC
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
-use crate::cli::progress::{print, tell};
+use crate::cli::progress::{has_colours, print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::open_drafter;
 use crate::recipe::tables::{EvaluateTable, TargetType};
@@ -114,7 +114,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         }
     };
     let pieces = pieces(&tokenizer, &generation)?;
-    let shown = show(&pieces, std::io::stdout().is_terminal());
+    let shown = show(&pieces, has_colours(std::io::stdout().is_terminal()));
     print(format!("{shown}\n"))?;
     tell(summary(&generation, session.is_some()));
     Ok(())

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use spectrain_checkpoints::columns::listed;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_train::Share;
 
@@ -15,6 +16,7 @@ use crate::plan;
 use crate::plan::preflight::Asked;
 use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::shipped::{SHIPPED, ShippedRecipe};
 use crate::runs::run_folder::{Existing, RunFolder};
 use crate::runtime::device;
 use crate::runtime::interruption::{Interrupted, or_interrupted};
@@ -25,6 +27,7 @@ use crate::stages::context::StageContext;
 use crate::stages::exported::commands_again;
 use crate::stages::part::check_stages;
 use crate::stages::{in_order, order, part, report};
+use crate::tracking::live::Live;
 
 mod sweep;
 
@@ -33,8 +36,15 @@ use sweep::Swept;
 /// Arguments of `spectrain recipe`.
 #[derive(Debug, Args)]
 pub struct RecipeArguments {
-    /// The recipe, a TOML file
-    file: PathBuf,
+    /// The recipe: a TOML file, or the name of one that is shipped
+    #[arg(required_unless_present_any = ["list", "show"])]
+    file: Option<PathBuf>,
+    /// List the recipes that are shipped
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Print a recipe that is shipped, to be changed in a file of your own
+    #[arg(long, value_name = "NAME", exclusive = true)]
+    show: Option<String>,
     /// Print the resolved recipe, what would run and what it would take, and stop
     #[arg(long)]
     plan: bool,
@@ -89,7 +99,16 @@ fn show_plan(asked: &Asked, as_json: bool) -> Result<()> {
 
 /// Runs the command: as one of several ranks, if it is one.
 pub fn run(arguments: &RecipeArguments) -> Result<()> {
-    let recipe = read_file(&arguments.file, &arguments.overrides)?;
+    if arguments.list {
+        let rows: Vec<_> = SHIPPED.iter().map(|of| (of.name, of.purpose())).collect();
+        return print(listed(
+            rows.iter().map(|(name, purpose)| (*name, purpose.as_str())),
+        ));
+    }
+    if let Some(name) = &arguments.show {
+        return print(ShippedRecipe::of(name)?.text);
+    }
+    let recipe = arguments.read(&arguments.overrides)?;
     order::selected(&recipe, &arguments.stages)?;
     let place = Place::of_environment()?.filter(|_| !arguments.plan && arguments.part.is_none());
     if !arguments.sweep.is_empty() {
@@ -136,6 +155,13 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
 }
 
 impl RecipeArguments {
+    fn read(&self, overrides: &[String]) -> Result<ResolvedRecipe> {
+        let Some(file) = &self.file else {
+            unreachable!("the command line is refused without a file");
+        };
+        read_file(file, overrides)
+    }
+
     /// The name of the device to compute on here.
     fn device(&self, place: Option<&Place>) -> Result<String> {
         match place {
@@ -148,7 +174,7 @@ impl RecipeArguments {
     fn run_sweep(&self, name: &str) -> Result<()> {
         let combinations = sweep::combinations(&self.sweep)?;
         let read = |overrides: &[String]| {
-            let recipe = read_file(&self.file, &[&self.overrides, overrides].concat())?;
+            let recipe = self.read(&[&self.overrides, overrides].concat())?;
             order::selected(&recipe, &self.stages)?;
             Ok(recipe)
         };
@@ -225,13 +251,18 @@ impl RecipeArguments {
             borrow(&context, other)?;
         }
         let started = Instant::now();
-        in_order::run_and_tell(&context, &self.stages, &mut |stage| {
+        let tracked = Live::begin(run.path().to_owned(), recipe);
+        let done = in_order::run_and_tell(&context, &self.stages, &mut |stage| {
             // Whoever runs a recipe again may want just these, and what comes after may take long.
             match stage == "export" && self.sweep.is_empty() {
                 true => print(commands_again(&run)?),
                 false => Ok(()),
             }
-        })?;
+        });
+        if let Some(tracked) = tracked {
+            tracked.finish();
+        }
+        done?;
         context.output.say(format!(
             "all stages: {:.0} s",
             started.elapsed().as_secs_f64()

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 use spectrain_eval::{Curves, Report, compare, csv, page_with_curves, paired, picture, summary};
 
@@ -243,11 +244,19 @@ fn file_of(given: &Path, runs: &Path) -> Result<PathBuf> {
         format!("it holds no `{}`", INSIDE.join("` and no `"))
     } else {
         format!(
-            "there is no such file or folder, and no run `{}`",
-            printable(&runs.join(given).display().to_string())
+            "there is no such file or folder, and no run `{}`{}",
+            printable(&runs.join(given).display().to_string()),
+            near_either(given, runs)
         )
     };
     bail!("no report `{shown}`: {what}")
+}
+
+/// The question behind a message that neither a path nor a run is there, where something has a similar name.
+fn near_either(given: &Path, runs: &Path) -> String {
+    let near = [runs.join(given), given.to_owned()].map(|path| near_file(&path));
+    let found = near.into_iter().find(|near| !near.is_empty());
+    found.unwrap_or_default()
 }
 
 /// The run whose drafter is in this folder, `RUN/export/drafter`.

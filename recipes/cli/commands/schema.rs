@@ -29,8 +29,8 @@ pub fn run(arguments: &SchemaArguments) -> Result<()> {
         None => RECIPES.iter().collect(),
         Some(name) => {
             let unknown = || {
-                let known = registry::names();
-                Misuse(format!("unknown recipe `{name}`; known recipes: {known}"))
+                let known = registry::known(name);
+                Misuse(format!("unknown recipe `{name}`; {known}"))
             };
             vec![registry::find(name).ok_or_else(unknown)?]
         }

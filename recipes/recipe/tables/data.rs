@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use spectrain_data::held_out::LARGEST_SHARE;
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
-use spectrain_data::sources::Sources;
+use spectrain_data::presets::Preset;
+use spectrain_data::sources::{Origin, Sources};
 use spectrain_data::template::OWN_VARIABLES;
 use spectrain_models::bounds::{self, Bounded};
 
@@ -24,10 +25,15 @@ const HELD_OUT: f64 = 0.02;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataTable {
-    /// A file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, `{ path = "…", weight = 2
-    /// }`, or a list of these. Required without `[synthetic]`.
+    /// A file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, a dataset of the hub
+    /// (`hf://org/name[@revision][:config/split]`), `{ path = "…", weight = 2 }`, `{ preset = "…", weight = 2 }`, or a list of
+    /// these. Required without `[synthetic]` and `preset`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Sources>,
+    /// In place of `train`: a dataset of the hub that is known by name, such as `"ultrachat"`; `spectrain data presets` lists
+    /// them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
     /// As `train`, without weights: other conversations, to evaluate with. Left out: some of `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<Sources>,
@@ -56,6 +62,7 @@ impl Default for DataTable {
     fn default() -> Self {
         Self {
             train: None,
+            preset: None,
             eval: None,
             held_out: None,
             max_length: 2048,
@@ -70,6 +77,16 @@ impl Default for DataTable {
 }
 
 impl DataTable {
+    /// What is trained on: `train`, or the preset.
+    pub fn train_sources(&self) -> Option<Sources> {
+        let preset = self
+            .preset
+            .as_deref()
+            .and_then(|name| Preset::find(name).ok());
+        let preset = preset.map(|preset| Origin::Preset(preset).into());
+        self.train.clone().or(preset)
+    }
+
     /// Share of the prompts that are held out, where there is no `eval`.
     pub fn held_out(&self) -> f64 {
         self.held_out.unwrap_or(HELD_OUT)
@@ -100,20 +117,28 @@ impl DataTable {
     }
 
     fn check_sources(&self) -> Result<(), Problem> {
+        if let Some(name) = &self.preset {
+            Preset::find(name).map_err(|message| Problem::new("preset", message))?;
+            if self.train.is_some() {
+                let message =
+                    "must be absent beside `train`, in which a preset is `{ preset = \"…\" }`";
+                return Err(Problem::new("preset", message));
+            }
+        }
         let given = [("train", &self.train), ("eval", &self.eval)];
         for (key, sources) in given {
             let each = sources.iter().flat_map(Sources::each);
             for source in each {
-                let path = source.path.display();
+                let origin = &source.origin;
                 if !(source.weight > 0.0 && source.weight <= MOST_COPIES) {
                     let weight = source.weight;
                     let message = format!(
-                        "expected a weight above 0, at most {MOST_COPIES}, found {weight} for `{path}`"
+                        "expected a weight above 0, at most {MOST_COPIES}, found {weight} for {origin}"
                     );
                     return Err(Problem::new(key, message));
                 }
                 if key == "eval" && source.weight != 1.0 {
-                    let message = format!("expected paths without weights, found one for `{path}`");
+                    let message = format!("expected paths without weights, found one for {origin}");
                     return Err(Problem::new(key, message));
                 }
             }

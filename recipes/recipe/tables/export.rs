@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::DType;
 
+use crate::recipe::problem::{Problem, some_of};
+
 /// The drafter as serving engines load it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -13,6 +15,28 @@ pub struct ExportTable {
     pub to: Vec<Engine>,
     /// Type of the exported weights.
     pub dtype: ExportType,
+    /// The licence that the drafter's card names, by its name on the hub, such as `"apache-2.0"`. Left out: the card says
+    /// that none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+}
+
+impl ExportTable {
+    /// Checks what the types cannot say.
+    pub fn check(&self) -> Result<(), Problem> {
+        some_of("to", &self.to)?;
+        let is_name = |licence: &String| {
+            let allowed = |letter: char| letter.is_ascii_alphanumeric() || "-.+".contains(letter);
+            !licence.is_empty() && licence.len() <= 64 && licence.chars().all(allowed)
+        };
+        match &self.license {
+            Some(licence) if !is_name(licence) => Err(Problem::new(
+                "license",
+                format!("expected the name of a licence, such as `apache-2.0`, found `{licence}`"),
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for ExportTable {
@@ -20,6 +44,7 @@ impl Default for ExportTable {
         Self {
             to: vec![Engine::Sglang, Engine::Vllm],
             dtype: ExportType::Bf16,
+            license: None,
         }
     }
 }

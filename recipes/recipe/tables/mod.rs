@@ -7,6 +7,7 @@ mod features;
 mod prompts;
 mod synthetic;
 mod target;
+mod track;
 
 pub use data::DataTable;
 pub use evaluate::{EvaluateTable, VerifierName};
@@ -15,3 +16,4 @@ pub use features::{FeatureMode, FeaturesTable};
 pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
 pub use synthetic::SyntheticTable;
 pub use target::{TargetTable, TargetType};
+pub use track::{EXPERIMENT, TrackTable};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_data::prompts::sets::{KnownSet, find, names};
+use spectrain_data::prompts::sets::{KnownSet, find, names, near};
 use spectrain_data::prompts::{Ask, Fields};
 
 /// Which prompts are decoded.
@@ -104,13 +104,13 @@ impl PromptEntry {
             Self::Table(table) => table.clone(),
             Self::Short(given) => short(given),
         };
-        let known =
-            match &table.set {
-                Some(name) => Some(find(name).ok_or_else(|| {
-                    format!("expected one of the sets {}, found `{name}`", names())
-                })?),
-                None => None,
-            };
+        let known = match &table.set {
+            Some(name) => Some(find(name).ok_or_else(|| {
+                let (known, near) = (names(), near(name));
+                format!("expected one of the sets {known}, found `{name}`{near}")
+            })?),
+            None => None,
+        };
         let mut fields = known.map(KnownSet::fields).unwrap_or_default();
         match (table.template, table.turns) {
             (Some(_), Some(_)) => {

@@ -76,6 +76,10 @@ fn files(folder: &Path) -> Result<Vec<String>> {
             if top && (name == MANIFEST || is_aside(&name) || is_folder && apart) {
                 continue;
             }
+            // The card of a drafter is for people, who may change it.
+            if name == seal::CARD {
+                continue;
+            }
             if is_folder {
                 folders.push(path)
             } else {

@@ -1,0 +1,231 @@
+//! A dataset whose files are on this machine, and its rows.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::hub_data::FetchedData;
+use crate::prepare::Category;
+use crate::presets::Conversion;
+use crate::rows::{LocatedRow, TextReader, files, read_rows};
+use crate::seed::{mix, uniform};
+
+/// Seed of the choice of rows by weight: the same in every run, whatever its own seed.
+const WEIGHT_SEED: u64 = 0x77e1_6474;
+
+/// Rows in their order.
+type Rows = Box<dyn Iterator<Item = Result<LocatedRow>> + Send>;
+
+/// A dataset whose files are on this machine.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    sources: Vec<Located>,
+    unusable: Arc<Mutex<Category>>,
+}
+
+/// A part of a dataset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Located {
+    /// The name of the preset that it is.
+    pub(crate) name: Option<String>,
+    /// Where its files are.
+    pub place: Place,
+    /// How its rows become conversations.
+    pub(crate) conversion: Conversion,
+    /// How often its samples are taken.
+    pub weight: f64,
+}
+
+/// Where files are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Place {
+    /// A file, a folder or a pattern.
+    Path(PathBuf),
+    /// Files of a dataset of the hub.
+    Hub(Box<FetchedData>),
+}
+
+impl Located {
+    /// Its files.
+    ///
+    /// # Errors
+    /// The path leads to no file with rows.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        match &self.place {
+            Place::Path(path) => files(path),
+            Place::Hub(data) => Ok(data.paths.clone()),
+        }
+    }
+
+    /// What its rows depend on beside its files; empty for most.
+    pub fn reading(&self) -> String {
+        match self.conversion {
+            Conversion::None => String::new(),
+            conversion => conversion.to_string(),
+        }
+    }
+
+    /// What reports call it: the name of a preset or of a file, or that of a dataset with its split.
+    pub fn short_name(&self) -> Option<String> {
+        match (&self.name, &self.place) {
+            (Some(name), _) => Some(name.clone()),
+            (None, Place::Path(path)) => Some(path.file_stem()?.to_string_lossy().into_owned()),
+            (None, Place::Hub(data)) => {
+                let name = data.id.rsplit('/').next().unwrap_or_default();
+                Some(format!("{name} {}", data.split))
+            }
+        }
+    }
+
+    fn rows(&self, unusable: &Arc<Mutex<Category>>) -> Result<Rows> {
+        let data = match &self.place {
+            Place::Path(path) => return Ok(Box::new(read_rows(path)?)),
+            Place::Hub(data) => data,
+        };
+        let (conversion, unusable) = (self.conversion, unusable.clone());
+        let name = Path::new(&data.address);
+        let texts = TextReader::of(name, data.paths.clone(), conversion.columns());
+        Ok(Box::new(texts.filter_map(move |found| {
+            let (location, text) = match found {
+                Ok(found) => found,
+                Err(error) => return Some(Err(error)),
+            };
+            match conversion.row(&text) {
+                Ok(Some(row)) => Some(Ok(LocatedRow::new(location, row))),
+                Ok(None) => {
+                    let mut unusable = unusable.lock().unwrap_or_else(PoisonError::into_inner);
+                    unusable.add(&location);
+                    None
+                }
+                Err(mismatch) => Some(Err(Error::Row {
+                    location: location.to_string(),
+                    mismatch,
+                })),
+            }
+        })))
+    }
+}
+
+impl fmt::Display for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for (number, source) in self.sources.iter().enumerate() {
+            let comma = if number > 0 { ", " } else { "" };
+            match &source.place {
+                Place::Path(path) => write!(f, "{comma}`{}`", path.display())?,
+                Place::Hub(data) => write!(f, "{comma}`{}`", data.address)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Dataset {
+    /// That of some sources.
+    pub(crate) fn new(sources: Vec<Located>) -> Self {
+        Self {
+            sources,
+            unusable: Arc::default(),
+        }
+    }
+
+    /// Each of its parts.
+    pub fn each(&self) -> &[Located] {
+        &self.sources
+    }
+
+    /// The only part, where there is one alone.
+    pub fn only(&self) -> Option<&Located> {
+        match &self.sources[..] {
+            [source] => Some(source),
+            _ => None,
+        }
+    }
+
+    /// What of it is of the hub.
+    pub fn of_hub(&self) -> impl Iterator<Item = &FetchedData> {
+        self.sources
+            .iter()
+            .filter_map(|source| match &source.place {
+                Place::Hub(data) => Some(data.as_ref()),
+                Place::Path(_) => None,
+            })
+    }
+
+    /// All its files.
+    ///
+    /// # Errors
+    /// A path leads to no file with rows.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let each = self.sources.iter().map(Located::files);
+        Ok(each.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The rows of all parts one after the other, with how often their samples are taken; those that are not are there too.
+    ///
+    /// # Errors
+    /// A path leads to no file with rows. Each item fails for itself.
+    pub fn rows(&self) -> Result<impl Iterator<Item = Result<LocatedRow>> + use<>> {
+        *self.unusable.lock().unwrap_or_else(PoisonError::into_inner) = Category::default();
+        let each = (0..).zip(&self.sources).map(|(place, source)| {
+            let (seed, weight) = (mix(WEIGHT_SEED, place), source.weight);
+            let rows = (0..).zip(source.rows(&self.unusable)?);
+            Ok(rows.map(move |(number, row)| {
+                row.map(|row| LocatedRow {
+                    copies: copies(weight, mix(seed, number)),
+                    ..row
+                })
+            }))
+        });
+        Ok(each.collect::<Result<Vec<_>>>()?.into_iter().flatten())
+    }
+
+    /// Rows of presets that the last [`rows`](Self::rows) left out so far, as they hold no question with an answer.
+    pub fn unusable(&self) -> Category {
+        let unusable = self.unusable.lock();
+        unusable.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The whole part of a weight, and one more for as large a share of the rows as the rest says.
+fn copies(weight: f64, bits: u64) -> usize {
+    let more = uniform(bits) < weight.fract();
+    weight as usize + usize::from(more)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use spectrain_checkpoints::HubOptions;
+
+    use crate::sources::Sources;
+
+    #[test]
+    fn a_weight_says_how_often_rows_are_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let row = r#"{"input_ids": [1], "loss_mask": [1]}"#;
+        for name in ["a.jsonl", "b.jsonl"] {
+            std::fs::write(folder.path().join(name), format!("{row}\n").repeat(400)).unwrap();
+        }
+        let path = |name: &str| folder.path().join(name);
+        let given = json!([{"path": path("a.jsonl"), "weight": 2}, {"path": path("b.jsonl"), "weight": 0.5}]);
+        let sources: Sources = serde_json::from_value(given).unwrap();
+        let dataset = sources.fetch(&HubOptions::default()).unwrap();
+        let taken = || -> Vec<usize> {
+            dataset
+                .rows()
+                .unwrap()
+                .map(|row| row.unwrap().copies)
+                .collect()
+        };
+        let copies = taken();
+        assert!(copies[..400].iter().all(|&copies| copies == 2));
+        let half: usize = copies[400..].iter().sum();
+        assert!(
+            (160..240).contains(&half) && copies[400..].iter().all(|&copies| copies < 2),
+            "{half}"
+        );
+        assert_eq!(taken(), copies);
+        assert_eq!(dataset.files().unwrap(), [path("a.jsonl"), path("b.jsonl")]);
+    }
+}

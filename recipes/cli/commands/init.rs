@@ -1,0 +1,237 @@
+//! `spectrain init`: a recipe for a target and data of one's own, with what is to be known of its keys.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use spectrain_checkpoints::atomic::write_file;
+use spectrain_checkpoints::columns::{listed, wrapped};
+use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::hub::check_model;
+use spectrain_data::rows::files;
+
+use crate::cli::arguments::key_value;
+use crate::cli::progress::tell;
+use crate::errors::Misuse;
+use crate::families::registry::{self, RECIPES, Recipe};
+use crate::plan::preflight::Asked;
+use crate::runs::run_folder::Existing;
+use crate::runtime::device;
+
+mod ask;
+mod keys;
+mod needs;
+mod written;
+
+use ask::{Asking, Question};
+use keys::Keys;
+use written::Wanted;
+
+/// Arguments of `spectrain init`.
+#[derive(Debug, Args)]
+pub struct InitArguments {
+    /// The target: a folder in the Hugging Face layout, or a hub id
+    #[arg(long, value_name = "FOLDER|ID")]
+    target: Option<String>,
+    /// Conversations to train on: a file, a folder or a pattern
+    #[arg(long, value_name = "PATH")]
+    data: Option<String>,
+    /// The kind of drafter, by its name in `spectrain recipes`
+    #[arg(long, value_name = "NAME")]
+    family: Option<String>,
+    /// Where it is to be trained: `cpu` or `cuda:N`
+    #[arg(long, value_name = "DEVICE", value_parser = device::check_name)]
+    device: Option<String>,
+    /// The run's name; without it that of the drafter and the target
+    #[arg(long)]
+    name: Option<String>,
+    /// Set a key of the recipe, such as `train.steps=1000`; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    settings: Vec<String>,
+    /// The file to write; without it `NAME.toml`
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Ask nothing: take the defaults of what is not given
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Runs the command: asks for what was not given, and writes the recipe where nothing would stop it.
+pub fn run(arguments: &InitArguments) -> Result<()> {
+    let asking = Asking {
+        silent: arguments.yes,
+    };
+    let (target, data) = asked_of_files(arguments, &asking)?;
+    let (recipe, device) = asked_of_lists(arguments, &asking)?;
+    let own = arguments.name.clone();
+    write(
+        arguments,
+        &Wanted {
+            recipe,
+            name: own.unwrap_or_else(|| name(recipe, &target)),
+            target,
+            data,
+            device,
+            settings: arguments.settings.clone(),
+        },
+    )
+}
+
+/// The target and the conversations to train on.
+fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String, String)> {
+    // These keys are the same of every kind of recipe.
+    let keys = Keys::of(&RECIPES[0]);
+    let text = |what: &str, table: &str, key: &str| {
+        wrapped(&format!("{what}. {}", keys.meaning(table, key)), "")
+    };
+    let target = Question {
+        flag: "--target",
+        given: arguments.target.clone(),
+        text: &text("Target", "target", "model"),
+        default: None,
+    };
+    let data = Question {
+        flag: "--data",
+        given: arguments.data.clone(),
+        text: &text("Conversations to train on", "data", "train"),
+        default: None,
+    };
+    let check_data = |given: &str| {
+        let found = files(Path::new(given)).map(drop);
+        found.map_err(|error| error.to_string())
+    };
+    Ok((
+        asking.answer(target, &check_target)?,
+        asking.answer(data, &check_data)?,
+    ))
+}
+
+/// The kind of drafter and the device.
+fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'static Recipe, String)> {
+    let kind = Question {
+        flag: "--family",
+        given: arguments.family.clone(),
+        text: &format!("Drafter, by its name or number:\n{}", numbered()),
+        default: Some(RECIPES[0].name),
+    };
+    let kind = asking.answer(kind, &|given| family(given).map(drop))?;
+    let device = Question {
+        flag: "--device",
+        given: arguments.device.clone(),
+        text: "Device to train on, `cpu` or `cuda:N`",
+        default: Some("cpu"),
+    };
+    let check_device = |given: &str| {
+        device::check_name(given)?;
+        device::check_built(given).map_err(|error| error.to_string())
+    };
+    Ok((
+        family(&kind).map_err(Misuse)?,
+        asking.answer(device, &check_device)?,
+    ))
+}
+
+/// Writes the recipe, unless something would stop it.
+fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
+    let out = arguments.out.clone();
+    let out = out.unwrap_or_else(|| PathBuf::from(format!("{}.toml", wanted.name)));
+    if out.exists() {
+        bail!(
+            "`{}` is there already; `--out FILE` names another file",
+            out.display()
+        );
+    }
+    let (text, resolved) = wanted.text(&out)?;
+    let asked = Asked {
+        recipe: &resolved,
+        runs: Path::new("runs"),
+        existing: Existing::Continue,
+        device: &wanted.device,
+    };
+    asked
+        .check()
+        .context("the recipe would be refused, so it was not written")?;
+    write_file(&out, text.as_bytes())?;
+    let (file, device) = (out.display(), &wanted.device);
+    tell(format!(
+        "wrote `{file}`; next:\n  spectrain recipe {file} --device {device} --plan    # what it would do and take\n  spectrain recipe {file} --device {device}"
+    ));
+    Ok(())
+}
+
+/// The kinds of drafters with their numbers.
+fn numbered() -> String {
+    let line = |(number, recipe): (usize, &Recipe)| {
+        (format!("{:2} {}", number + 1, recipe.name), recipe.about)
+    };
+    let rows: Vec<(String, &str)> = RECIPES.iter().enumerate().map(line).collect();
+    let rows = rows.iter().map(|(name, about)| (name.as_str(), *about));
+    listed(rows)
+}
+
+/// The kind of drafter of this name or number.
+fn family(given: &str) -> Result<&'static Recipe, String> {
+    let by_number = given
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| RECIPES.get(number.checked_sub(1)?));
+    let unknown = || format!("unknown recipe `{given}`; {}", registry::known(given));
+    by_number
+        .or_else(|| registry::find(given))
+        .ok_or_else(unknown)
+}
+
+/// Whether a name can be a target's: of what is in a folder, the plan says more.
+fn check_target(given: &str) -> Result<(), String> {
+    let folder = Path::new(given);
+    if folder.is_dir() && !folder.join(CONFIG).is_file() {
+        return Err(format!(
+            "`{given}` has no `{CONFIG}`: it is no model folder"
+        ));
+    }
+    check_model(given).map_err(|error| error.to_string())
+}
+
+/// The name of a run: the drafter's kind and the last part of the target's name.
+fn name(recipe: &Recipe, target: &str) -> String {
+    let last = target
+        .trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .unwrap_or_default();
+    let plain = |c: char| match c.to_ascii_lowercase() {
+        c if c.is_ascii_alphanumeric() || ".-_".contains(c) => c,
+        _ => '-',
+    };
+    let last: String = last.chars().map(plain).collect();
+    match last.trim_matches(['.', '-']) {
+        "" => recipe.name.to_owned(),
+        last => format!("{}-{last}", recipe.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_named_by_drafter_and_target() {
+        let named = |target: &str| name(&RECIPES[0], target);
+        assert_eq!(named("Qwen/Qwen3-8B"), "eagle3-qwen3-8b");
+        assert_eq!(named("models/my model/"), "eagle3-my-model");
+        assert_eq!(named(".."), "eagle3");
+    }
+
+    #[test]
+    fn a_family_is_known_by_name_and_number() {
+        assert_eq!(family("1").unwrap().name, RECIPES[0].name);
+        assert_eq!(family("medusa").unwrap().name, "medusa");
+        assert!(family("0").is_err());
+        assert!(
+            family("medus")
+                .err()
+                .unwrap()
+                .contains("did you mean `medusa`?")
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Questions to the user, on standard error, and answers from standard input.
+
+use std::io::{BufRead as _, stdin};
+
+use anyhow::{Context as _, Result};
+
+use crate::cli::progress::{ask, tell};
+use crate::errors::Misuse;
+
+/// How the user is asked.
+pub(super) struct Asking {
+    /// Nothing is asked: what is not given is the default.
+    pub(super) silent: bool,
+}
+
+/// What is to be known.
+pub(super) struct Question<'a> {
+    /// The option that answers it.
+    pub(super) flag: &'a str,
+    /// What that option was given.
+    pub(super) given: Option<String>,
+    /// The question, in lines for a terminal.
+    pub(super) text: &'a str,
+    /// The answer where none is given.
+    pub(super) default: Option<&'a str>,
+}
+
+impl Asking {
+    /// The answer to a question that `check` has nothing against. What was given as an option is not asked for again.
+    ///
+    /// # Errors
+    /// What was given as an option is wrong, or there is no answer: standard input has ended, or nothing is to be asked.
+    pub(super) fn answer(
+        &self,
+        question: Question,
+        check: &dyn Fn(&str) -> Result<(), String>,
+    ) -> Result<String> {
+        let Question {
+            flag,
+            given,
+            text,
+            default,
+        } = question;
+        if let Some(given) = given {
+            check(&given).map_err(|error| Misuse(format!("`{flag}`: {error}")))?;
+            return Ok(given);
+        }
+        let missing = || Misuse(format!("`{flag}` is missing, and there is nobody to ask"));
+        if self.silent {
+            return Ok(default.ok_or_else(missing)?.to_owned());
+        }
+        tell(text.trim_end());
+        loop {
+            ask(&default.map_or("? ".to_owned(), |default| format!("? [{default}] ")));
+            let mut line = String::new();
+            let read = stdin().lock().read_line(&mut line);
+            if read.context("cannot read the answer")? == 0 {
+                // The question has no answer behind it that ended its line.
+                tell("");
+                return Err(missing().into());
+            }
+            let answer = match (line.trim(), default) {
+                ("", Some(default)) => default,
+                (answer, _) => answer,
+            };
+            match check(answer) {
+                Ok(()) => return Ok(answer.to_owned()),
+                Err(error) => tell(format!("  {error}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Keys of a drafter that have no default, as what is right for them is the target's: tokens that no text holds, and layers.
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use super::keys::Keys;
+use crate::runtime::free_tokens::free_tokens;
+use crate::runtime::sizes::sizes_of;
+
+/// Keys that take a token that no text holds, each another one.
+const TOKENS: [&str; 2] = ["mask_token", "separator_token"];
+/// The key that takes the target's layers that a language model starts from.
+const LAYERS: &str = "keep_layers";
+/// The keys that say otherwise what a language model starts from.
+const STARTS: [&str; 2] = ["model", "fresh"];
+
+/// The lines of `[drafter]` that a recipe of these keys needs for `target`; `is_set` says of a key of that table that it is set
+/// already.
+///
+/// # Errors
+/// The target's sizes or tokens are not known, or it has no token that no text holds.
+pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Result<Vec<String>> {
+    let names = keys.names("drafter");
+    let has = |key: &&str| names.iter().any(|name| name == key) && !is_set(key);
+    let tokens: Vec<&str> = TOKENS.into_iter().filter(has).collect();
+    let starts = has(&LAYERS) && !STARTS.iter().any(|key| is_set(key));
+    if tokens.is_empty() && !starts {
+        return Ok(Vec::new());
+    }
+    let hint =
+        |key: &str| format!("`--set drafter.{key}=VALUE` sets it without looking at the target");
+    let sizes = sizes_of(target, None);
+    let first = tokens.first().copied().unwrap_or(LAYERS);
+    let sizes = sizes.with_context(|| {
+        format!(
+            "the sizes of `{target}` are not known before it is downloaded; {}",
+            hint(first)
+        )
+    })?;
+    let mut lines = Vec::new();
+    if starts {
+        let last = sizes.spec.layers.saturating_sub(1);
+        let layers = if last == 0 {
+            "0".to_owned()
+        } else {
+            format!("0, {last}")
+        };
+        lines.push(format!("{LAYERS} = [{layers}]"));
+    }
+    if tokens.is_empty() {
+        return Ok(lines);
+    }
+    let free = free_tokens(target, sizes.spec.vocab);
+    let free = free.map_err(|error| anyhow!("{error:#}; {}", hint(tokens[0])))?;
+    if free.len() < tokens.len() {
+        bail!(
+            "no token of `{target}` is one that no text holds; {}",
+            hint(tokens[0])
+        );
+    }
+    let with_token = |(key, id): (&&str, &u32)| format!("{key} = {id}");
+    lines.extend(tokens.iter().zip(&free).map(with_token));
+    Ok(lines)
+}

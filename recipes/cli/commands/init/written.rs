@@ -1,0 +1,201 @@
+//! A recipe as text: its keys with what they mean and the defaults of others.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use spectrain_checkpoints::columns::wrapped;
+
+use super::keys::Keys;
+use super::needs;
+use crate::families::registry::Recipe;
+use crate::recipe::read::read;
+use crate::recipe::resolved::ResolvedRecipe;
+
+/// Keys that are shown where nothing sets them, by their tables; of `[drafter]` and `[objective]` all are.
+const SHOWN: [(&str, &[&str]); 8] = [
+    ("target", &["model", "dtype"]),
+    ("data", &["train", "max_length", "overlong"]),
+    ("features", &["mode"]),
+    ("drafter", &[]),
+    ("objective", &[]),
+    (
+        "train",
+        &[
+            "steps",
+            "batch_tokens",
+            "learning_rate",
+            "warmup_steps",
+            "validate_every",
+            "save_every",
+        ],
+    ),
+    ("export", &["to"]),
+    (
+        "evaluate",
+        &["prompts", "temperatures", "draft_lengths", "max_new_tokens"],
+    ),
+];
+
+/// What a recipe is to be.
+pub(super) struct Wanted {
+    /// The kind.
+    pub(super) recipe: &'static Recipe,
+    /// The run's name.
+    pub(super) name: String,
+    /// A folder or a hub id.
+    pub(super) target: String,
+    /// Conversations to train on.
+    pub(super) data: String,
+    /// Where it is to be trained.
+    pub(super) device: String,
+    /// Further keys, as `KEY=VALUE`.
+    pub(super) settings: Vec<String>,
+}
+
+impl Wanted {
+    /// The text of the recipe in `file`, and what it says.
+    ///
+    /// # Errors
+    /// It makes no sense, or what the drafter needs of the target is not known.
+    pub(super) fn text(&self, file: &Path) -> Result<(String, ResolvedRecipe)> {
+        let keys = Keys::of(self.recipe);
+        let set: Vec<&str> = self
+            .settings
+            .iter()
+            .filter_map(|set| set.split('=').next())
+            .collect();
+        let is_set = |path: &str| {
+            set.iter().any(|key| {
+                let rest = key.trim().strip_prefix(path);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        let needed = needs::of(&keys, &self.target, &|key| {
+            is_set(&format!("drafter.{key}"))
+        })?;
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        let least = format!(
+            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\ntrain = {}\n[drafter]\n{}\n",
+            quoted(self.recipe.name),
+            quoted(&self.name),
+            quoted(&self.target),
+            quoted(&self.data),
+            needed.join("\n")
+        );
+        let resolved = read(&least, &self.settings)?;
+        let given: toml::Table = least.parse()?;
+        let is_given = |table: &str, key: &str| {
+            let path = if table.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{table}.{key}")
+            };
+            let inside = given.get(table).and_then(|table| table.get(key));
+            inside.is_some() || (table.is_empty() && given.contains_key(key)) || is_set(&path)
+        };
+        let text = self.heading(file) + &tables(&keys, &resolved.json, &is_given);
+        // What is shown behind a `#` is what holds without it.
+        let again = read(&text, &[])?;
+        if again.json != resolved.json {
+            let tables = SHOWN.map(|(table, _)| format!("`[{table}]`")).join(", ");
+            bail!("`--set`: expected keys of no table or of {tables}; write others into the file");
+        }
+        Ok((text, again))
+    }
+
+    fn heading(&self, file: &Path) -> String {
+        let (recipe, device) = (self.recipe, &self.device);
+        let text = format!(
+            "{}: {}. Keys behind a `#` have the default that they show; `spectrain schema {}` and recipes/README.md have all others.",
+            recipe.name, recipe.about, recipe.name
+        );
+        let command = format!(
+            "# spectrain recipe {} --device {device}\n#\n",
+            file.display()
+        );
+        command + &comment(&text)
+    }
+}
+
+/// Every table with its keys: those that are given, and the defaults of those that are shown.
+fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) -> String {
+    let mut text = String::new();
+    for key in keys.names("") {
+        let is_value = recipe.get(&key).is_some_and(|value| !value.is_object());
+        if is_value {
+            text += &line(keys, recipe, ("", &key), is_given("", &key));
+        }
+    }
+    for (table, shown) in SHOWN {
+        let all = ["drafter", "objective"].contains(&table);
+        let mut lines = String::new();
+        for key in keys.names(table) {
+            let given = is_given(table, &key);
+            let value = &recipe[table][&key];
+            // A table in a table is shown where it is given.
+            let default = (all && !value.is_object()) || shown.contains(&key.as_str());
+            if !value.is_null() && (given || default) {
+                lines += &line(keys, &recipe[table], (table, &key), given);
+            }
+        }
+        _ = write!(text, "\n{}[{table}]\n{lines}", comment(&keys.about(table)));
+    }
+    text
+}
+
+/// A key with what it means, behind a `#` unless it is given.
+fn line(keys: &Keys, values: &Value, (table, key): (&str, &str), given: bool) -> String {
+    let sign = if given { "" } else { "#" };
+    let meaning = comment(&keys.meaning(table, key));
+    format!("\n{meaning}{sign}{key} = {}\n", inline(&values[key]))
+}
+
+/// A value as TOML in one line.
+fn inline(value: &Value) -> String {
+    let each = |values: Vec<String>| values.join(", ");
+    match value {
+        Value::Object(table) => {
+            let entries = table.iter().filter(|(_, value)| !value.is_null());
+            let entries = entries.map(|(key, value)| format!("{key} = {}", inline(value)));
+            format!("{{ {} }}", each(entries.collect()))
+        }
+        Value::Array(values) => format!("[{}]", each(values.iter().map(inline).collect())),
+        Value::String(text) => toml::Value::String(text.clone()).to_string(),
+        Value::Null => String::new(),
+        // Numbers and booleans are the same in both.
+        other => other.to_string(),
+    }
+}
+
+/// Text in lines of comments; nothing of none.
+fn comment(text: &str) -> String {
+    let lines = wrapped(text, "");
+    let lines = lines.lines().filter(|line| !line.is_empty());
+    lines.map(|line| format!("# {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::registry::RECIPES;
+
+    #[test]
+    fn the_keys_that_are_shown_are_there() {
+        let keys = Keys::of(&RECIPES[0]);
+        for (table, shown) in SHOWN {
+            let known = keys.names(table);
+            for key in shown {
+                assert!(known.iter().any(|name| name == key), "{table}.{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_written_in_one_line() {
+        let value = serde_json::json!({"a": [1, 2.5], "b": "x\"y", "c": null, "d": {"e": true}});
+        let expected = r#"{ a = [1, 2.5], b = 'x"y', d = { e = true } }"#;
+        assert_eq!(inline(&value), expected);
+    }
+}

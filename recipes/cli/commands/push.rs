@@ -1,0 +1,173 @@
+//! `spectrain push`: the exported drafter to the hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use spectrain_checkpoints::hub::{
+    Push, PushReport, Pushed, RepoType, Repository, Visibility, push, pushed_files,
+};
+use spectrain_checkpoints::{ModelFolder, printable, seal};
+
+use crate::cli::progress::{print, tell};
+use crate::errors::Misuse;
+use crate::runs::drafter_at::DrafterAt;
+use crate::runtime::target::hub_options;
+
+/// Arguments of `spectrain push`.
+#[derive(Debug, clap::Args)]
+pub struct PushArguments {
+    /// The drafter: a run or its folder, or an exported folder
+    #[arg(value_name = "RUN_OR_FOLDER")]
+    drafter: String,
+    /// The repository of the hub, `owner/name`; it is made where it is not there
+    #[arg(value_name = "OWNER/NAME")]
+    repository: String,
+    /// Let everybody see it; without this it is private
+    #[arg(long)]
+    public: bool,
+    /// The branch, which is made where it is not there
+    #[arg(long, value_name = "BRANCH", default_value = "main")]
+    revision: String,
+    /// The first line of the commit's message
+    #[arg(long, value_name = "TEXT", default_value = "Upload the drafter")]
+    message: String,
+    /// Say what would be uploaded and ask nothing of the hub
+    #[arg(long)]
+    dry_run: bool,
+    /// The folder of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(arguments: &PushArguments) -> Result<()> {
+    let repository = Repository::new(
+        RepoType::Model,
+        &arguments.repository,
+        Some(&arguments.revision),
+    );
+    let repository = repository.map_err(|error| Misuse(error.to_string()))?;
+    let folder = match DrafterAt::find(&arguments.drafter, &arguments.runs)? {
+        DrafterAt::Hub { id, .. } => {
+            let message = format!("`{id}`: expected a run or a folder here, found none");
+            return Err(Misuse(message).into());
+        }
+        found => found.folder()?,
+    };
+    let model = ModelFolder::open(&folder)?;
+    let files = pushed_files(&model).with_context(|| {
+        format!(
+            "only a folder as `export` left it is pushed: `{}`",
+            folder.display()
+        )
+    })?;
+    warn_of_paths(&model);
+    for name in left_out(&folder, &files)? {
+        tell(format!(
+            "not uploaded, as it is not of the drafter: `{}`",
+            printable(&name)
+        ));
+    }
+    print(listed(arguments, &files))?;
+    if arguments.dry_run {
+        return Ok(());
+    }
+    let wanted = Push {
+        folder: &folder,
+        repository: &repository,
+        visibility: if arguments.public {
+            Visibility::Public
+        } else {
+            Visibility::Private
+        },
+        message: &arguments.message,
+    };
+    print(said(&push(&wanted, &hub_options())?))
+}
+
+/// The files with their sizes, and where they go.
+fn listed(arguments: &PushArguments, files: &[Pushed]) -> String {
+    let seen_by = if arguments.public {
+        "public"
+    } else {
+        "private"
+    };
+    let PushArguments {
+        repository,
+        revision,
+        ..
+    } = arguments;
+    let all: u64 = files.iter().map(|file| file.bytes).sum();
+    let mut text = format!("to `{repository}`, branch `{revision}`, {seen_by}: {all} bytes\n");
+    let width = files.iter().map(|file| file.name.len()).max().unwrap_or(0);
+    for file in files {
+        text.push_str(&format!(
+            "  {:width$}  {:>12} bytes  sha256 {}\n",
+            file.name, file.bytes, file.sha256
+        ));
+    }
+    text
+}
+
+/// What a push came to.
+fn said(report: &PushReport) -> String {
+    for name in &report.strangers {
+        tell(format!(
+            "warning: the repository also has `{name}`, which is not of this drafter: engines may load it"
+        ));
+    }
+    let (sent, there) = (report.sent, report.already_there);
+    match &report.commit {
+        Some(commit) => format!(
+            "pushed: {commit}\nsent to large-file storage: {sent} bytes; large files that were there already: {there}\n"
+        ),
+        None => "nothing to push: the repository has all of these files already\n".to_owned(),
+    }
+}
+
+/// Files of the folder that stay here.
+fn left_out(folder: &Path, files: &[Pushed]) -> Result<Vec<String>> {
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("cannot read `{}`", folder.display()))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read `{}`", folder.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !files.iter().any(|file| file.name == name) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Says which keys of the recipe in the configuration are paths on this machine: the card names none, the recipe does.
+fn warn_of_paths(model: &ModelFolder) {
+    let Some(provenance) = seal::provenance(model.config()) else {
+        return;
+    };
+    let mut found = Vec::new();
+    paths(provenance, "", &mut found);
+    if !found.is_empty() {
+        let keys = found.join("`, `");
+        tell(format!(
+            "warning: the recipe in `config.json` names files of this machine, which will be seen: `{keys}`"
+        ));
+    }
+}
+
+/// Keys whose values are paths from the root on.
+fn paths(value: &serde_json::Value, key: &str, found: &mut Vec<String>) {
+    use serde_json::Value;
+    match value {
+        Value::String(text) if Path::new(text).is_absolute() => found.push(key.to_owned()),
+        Value::Array(values) => values.iter().for_each(|value| paths(value, key, found)),
+        Value::Object(table) => {
+            for (name, value) in table {
+                let dot = if key.is_empty() { "" } else { "." };
+                paths(value, &format!("{key}{dot}{name}"), found);
+            }
+        }
+        _ => {}
+    }
+}

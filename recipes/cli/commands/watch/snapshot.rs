@@ -1,0 +1,160 @@
+//! What a run looks like at one time.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use spectrain_eval::Report;
+use spectrain_train::OF_EPOCHS;
+
+use super::figures::{Figures, Followed};
+use crate::recipe::read::read;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::run_folder::{Manifest, Status, manifest_in};
+use crate::stages::order;
+
+/// A run that is looked at again and again.
+pub(super) struct Watched {
+    folder: PathBuf,
+    followed: Vec<(String, Followed)>,
+}
+
+/// What a run looks like.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Snapshot {
+    /// The run's name.
+    pub(super) name: String,
+    /// Its kind of recipe.
+    pub(super) recipe: String,
+    /// Every stage in order.
+    pub(super) stages: Vec<(String, Seen)>,
+    /// What is trained, or was trained last.
+    pub(super) training: Option<Training>,
+    /// τ of each way of decoding, once the run is judged.
+    pub(super) results: Vec<String>,
+}
+
+/// How far a stage is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Seen {
+    /// It has not begun.
+    Waiting,
+    /// It has begun.
+    Begun,
+    /// It is done, in so many seconds.
+    Done(Option<f64>),
+}
+
+/// A training.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Training {
+    /// Its stage.
+    pub(super) stage: String,
+    /// Steps it takes, where that is known before they are counted in epochs.
+    pub(super) steps: Option<u64>,
+    /// Whether it is done.
+    pub(super) done: bool,
+    /// What it has logged.
+    pub(super) figures: Figures,
+}
+
+impl Watched {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            followed: Vec::new(),
+        }
+    }
+
+    /// Looks at it now.
+    ///
+    /// # Errors
+    /// A file of the run cannot be read.
+    pub(super) fn look(&mut self) -> Result<Snapshot> {
+        let path = self.folder.join("recipe.toml");
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let recipe = read(&text, &[]).with_context(|| format!("`{}`", path.display()))?;
+        let mut snapshot = Snapshot {
+            name: recipe.name.clone(),
+            recipe: recipe.recipe.clone(),
+            ..Snapshot::default()
+        };
+        for stage in order::selected(&recipe, &[])? {
+            let manifest = manifest_in(&self.folder, stage.name)?;
+            let seen = seen(manifest.as_ref());
+            snapshot.stages.push((stage.name.to_owned(), seen));
+            self.look_at_training(&recipe, stage.name, seen, &mut snapshot)?;
+        }
+        snapshot.results = results(&self.folder);
+        Ok(snapshot)
+    }
+
+    /// The figures of a stage, where it trains and has begun.
+    fn look_at_training(
+        &mut self,
+        recipe: &ResolvedRecipe,
+        stage: &str,
+        seen: Seen,
+        snapshot: &mut Snapshot,
+    ) -> Result<()> {
+        let steps = match &recipe.synthetic {
+            Some(made) if stage == "synthetic" => made.steps,
+            _ if recipe.training_stages().contains(&stage) => recipe.training(stage).steps,
+            _ => return Ok(()),
+        };
+        if seen == Seen::Waiting {
+            return Ok(());
+        }
+        let inside = if stage == "synthetic" {
+            "synthetic/training"
+        } else {
+            stage
+        };
+        let path = self.folder.join(inside).join("events/metrics.jsonl");
+        let known = self.followed.iter().position(|(of, _)| of == stage);
+        let at = known.unwrap_or_else(|| {
+            self.followed.push((stage.to_owned(), Followed::new(path)));
+            self.followed.len() - 1
+        });
+        let followed = &mut self.followed[at].1;
+        followed.update()?;
+        let begun = followed.path().exists() || seen == Seen::Begun;
+        if begun {
+            snapshot.training = Some(Training {
+                stage: stage.to_owned(),
+                steps: (steps != OF_EPOCHS).then_some(steps as u64),
+                done: matches!(seen, Seen::Done(_)),
+                figures: followed.figures.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn seen(manifest: Option<&Manifest>) -> Seen {
+    match manifest {
+        None => Seen::Waiting,
+        Some(manifest) if manifest.status == Status::Done => Seen::Done(manifest.seconds),
+        Some(_) => Seen::Begun,
+    }
+}
+
+/// What the report of a run says of τ; nothing of a run without one, or with one that another version wrote.
+fn results(run: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(run.join("evaluate/report.json")).ok();
+    let report = text.and_then(|text| Report::from_json(&text).ok());
+    let settings = report.map(|report| report.settings).unwrap_or_default();
+    let told = settings.iter().map(|setting| {
+        let of = &setting.overall;
+        let interval = of
+            .tau_ci95
+            .map(|[low, high]| format!(" [{low:.2}, {high:.2}]"));
+        let tau = of.tau.map_or("–".to_owned(), |tau| format!("{tau:.2}"));
+        format!(
+            "{}: τ {tau}{}",
+            setting.heading(),
+            interval.unwrap_or_default()
+        )
+    });
+    told.collect()
+}

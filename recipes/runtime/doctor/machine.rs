@@ -1,0 +1,116 @@
+//! The program itself, the processor and the memory.
+
+use std::fs::read_to_string;
+
+use indicatif::BinaryBytes;
+
+use super::finding::Finding;
+
+/// Memory under which a target of some size is not held.
+const LITTLE: u64 = 4 << 30;
+
+/// Which program this is.
+pub(super) fn version() -> Finding {
+    let (version, system, processor) = (
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+    );
+    if cfg!(debug_assertions) {
+        let found = format!("{version}, a development build for {system} {processor}");
+        return Finding::good("version", found)
+            .note("build it with `--release`: that trains and decodes faster");
+    }
+    Finding::good("version", format!("{version} for {system} {processor}"))
+}
+
+/// What it was built with.
+pub(super) fn features() -> Finding {
+    let all = [
+        ("cpu", cfg!(feature = "cpu")),
+        ("cuda", cfg!(feature = "cuda")),
+        ("cuda-nvrtc", cfg!(feature = "cuda-nvrtc")),
+        ("cube-cpu", cfg!(feature = "cube-cpu")),
+        ("fusion", cfg!(feature = "fusion")),
+    ];
+    let built = all.iter().filter(|(_, built)| *built);
+    let built: Vec<&str> = built.map(|(name, _)| *name).collect();
+    let finding = Finding::good("features", built.join(", "));
+    if cfg!(feature = "fusion") {
+        return finding.note(
+            "`fusion` has given silently wrong results together with autotuning: build without it what you rely on",
+        );
+    }
+    finding
+}
+
+/// Threads and instructions.
+pub(super) fn processor() -> Finding {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let noun = if threads == 1 { "thread" } else { "threads" };
+    let instructions = instructions();
+    let found = match &instructions[..] {
+        [] => format!("{threads} {noun}"),
+        known => format!("{threads} {noun}, {}", known.join(", ")),
+    };
+    let finding = Finding::good("processor", found);
+    if cfg!(target_arch = "x86_64") && !instructions.contains(&"avx2") {
+        return finding.note("it has no AVX2: training and decoding on it are slow");
+    }
+    finding
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instructions() -> Vec<&'static str> {
+    let all = [
+        ("fma", std::is_x86_feature_detected!("fma")),
+        ("avx2", std::is_x86_feature_detected!("avx2")),
+        ("avx512", std::is_x86_feature_detected!("avx512f")),
+    ];
+    let known = all.iter().filter(|(_, known)| *known);
+    known.map(|(name, _)| *name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn instructions() -> Vec<&'static str> {
+    Vec::new()
+}
+
+/// What is free of the memory. Nothing where the system does not say.
+pub(super) fn memory() -> Option<Finding> {
+    let text = read_to_string("/proc/meminfo").ok()?;
+    let (total, free) = (line(&text, "MemTotal")?, line(&text, "MemAvailable")?);
+    // A container may have less than its machine.
+    let limit = read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|limit| limit.trim().parse::<u64>().ok());
+    let most = limit.unwrap_or(total).min(total);
+    let free = free.min(most);
+    let found = format!("{} free of {}", BinaryBytes(free), BinaryBytes(most));
+    let finding = Finding::good("memory", found);
+    Some(if free < LITTLE {
+        finding.note("little for a target of some size: `--plan` says what a recipe takes")
+    } else {
+        finding
+    })
+}
+
+/// The bytes in a line `NAME:  N kB`.
+fn line(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kibibytes: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let text = "MemTotal:       24630256 kB\nMemAvailable:   23 kB\n";
+        assert_eq!(line(text, "MemAvailable"), Some(23 << 10));
+        assert_eq!(line(text, "Mem"), None);
+        assert_eq!(line("MemTotal: many kB", "MemTotal"), None);
+    }
+}

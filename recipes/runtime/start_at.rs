@@ -1,0 +1,33 @@
+//! What training starts from: a folder, or a drafter of the hub.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use spectrain_checkpoints::hub::{RepoType, Repository};
+
+use crate::runtime::sizes::folder_of;
+use crate::runtime::target;
+
+/// The repository that is meant; none where a folder is. A folder that is here comes first.
+fn on_hub(start: &Path) -> Option<Repository> {
+    let given = start.to_str().filter(|_| !start.exists())?;
+    Repository::read(RepoType::Model, given).ok()
+}
+
+/// The folder of what training starts from; downloads what is missing.
+pub fn folder(start: &Path) -> Result<PathBuf> {
+    match on_hub(start) {
+        Some(repository) => {
+            target::resolve_as("start", repository.id(), Some(repository.revision()))
+        }
+        None => Ok(start.to_owned()),
+    }
+}
+
+/// The same where nothing has to be downloaded. Whether a folder is there is not looked at.
+pub fn here(start: &Path) -> Option<PathBuf> {
+    match on_hub(start) {
+        Some(repository) => folder_of(repository.id(), Some(repository.revision())),
+        None => Some(start.to_owned()),
+    }
+}

@@ -1,0 +1,164 @@
+//! Sends what a run has found to a tracking server, from where the last time ended.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use spectrain_checkpoints::hash::sha256_bytes;
+
+use super::figures;
+use super::mlflow::Mlflow;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::TrackTable;
+use crate::runs::files::write_json;
+
+/// The file of a run that says what was sent.
+const FILE: &str = "track.json";
+/// The tag by which a run is found again.
+const TAG: &str = "spectrain.run";
+
+/// What a server has of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Sent {
+    /// The server's address and the experiment.
+    server: String,
+    experiment: String,
+    /// What the run is called there, before and after it is made.
+    tag: String,
+    run: Option<String>,
+    /// Whether it has the settings.
+    settings: bool,
+    /// Lines of each training stage.
+    lines: BTreeMap<String, usize>,
+    /// Digest of the report.
+    report: Option<String>,
+}
+
+/// What was sent now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Synced {
+    /// Figures.
+    pub figures: usize,
+    /// Whether the report's are among them.
+    pub report: bool,
+}
+
+/// Sends what a server does not have yet of the run in a folder.
+///
+/// # Errors
+/// The server does not answer or refuses. What it has got until then is not sent again.
+pub fn sync(run: &Path, recipe: &ResolvedRecipe, track: &TrackTable) -> Result<Synced> {
+    let path = run.join(FILE);
+    let mut sent = read(&path, run, track)?;
+    let server = Mlflow::new(&track.mlflow);
+    let id = begin(&server, &mut sent, &path, (run, recipe, track))?;
+    if !sent.settings {
+        server.settings(&id, &figures::settings(recipe))?;
+        sent.settings = true;
+        keep(&path, &sent)?;
+    }
+    let mut synced = Synced::default();
+    let stages = recipe.training_stages();
+    for stage in &stages {
+        // Of several stages each counts its steps from 0.
+        let prefix = if stages.len() > 1 {
+            format!("{stage}/")
+        } else {
+            String::new()
+        };
+        let known = sent.lines.get(*stage).copied().unwrap_or(0);
+        let lines = figures::lines(run, stage, &prefix, known);
+        let all = lines.concat();
+        if !lines.is_empty() {
+            server.figures(&id, &all)?;
+            sent.lines.insert((*stage).to_owned(), known + lines.len());
+            keep(&path, &sent)?;
+            synced.figures += all.len();
+        }
+    }
+    if let Some((report, time)) = figures::report(run)? {
+        let digest = sha256_bytes(report.to_json()?.as_bytes());
+        if sent.report.as_ref() != Some(&digest) {
+            let all = figures::of_report(&report, time);
+            server.figures(&id, &all)?;
+            server.finish(&id)?;
+            sent.report = Some(digest);
+            keep(&path, &sent)?;
+            synced.figures += all.len();
+            synced.report = true;
+        }
+    }
+    Ok(synced)
+}
+
+/// What was sent to this server and experiment; nothing where it was another.
+fn read(path: &Path, run: &Path, track: &TrackTable) -> Result<Sent> {
+    let kept = match std::fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text).with_context(|| {
+            format!(
+                "`{}` does not say what was sent; remove it to send all anew",
+                path.display()
+            )
+        })?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Sent::default(),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read `{}`", path.display()));
+        }
+    };
+    let server = track.mlflow.trim_end_matches('/');
+    if kept.server == server && kept.experiment == track.experiment {
+        return Ok(kept);
+    }
+    Ok(Sent {
+        server: server.to_owned(),
+        experiment: track.experiment.clone(),
+        tag: tag(run)?,
+        ..Sent::default()
+    })
+}
+
+/// A name that no other run has: of its folder and the time at which that was made.
+fn tag(run: &Path) -> Result<String> {
+    let made = std::fs::read_to_string(run.join("run.json"))
+        .with_context(|| format!("`{}` is no run", run.display()))?;
+    let place = std::path::absolute(run).unwrap_or_else(|_| PathBuf::from(run));
+    let parts = format!("{}\n{made}", place.display());
+    Ok(sha256_bytes(parts.as_bytes())[..16].to_owned())
+}
+
+/// The run's id on the server.
+fn begin(
+    server: &Mlflow,
+    sent: &mut Sent,
+    path: &Path,
+    (run, recipe, track): (&Path, &ResolvedRecipe, &TrackTable),
+) -> Result<String> {
+    if let Some(id) = &sent.run {
+        return Ok(id.clone());
+    }
+    // Before anything is asked: a run whose making is not known here is found again by its tag.
+    keep(path, sent)?;
+    let experiment = server.experiment(&track.experiment)?;
+    let found = server.find(&experiment, (TAG, &sent.tag))?;
+    let id = match found {
+        Some(id) => id,
+        None => {
+            let tags = [
+                (TAG, sent.tag.clone()),
+                ("spectrain.version", env!("CARGO_PKG_VERSION").to_owned()),
+                ("spectrain.recipe", recipe.recipe.clone()),
+            ];
+            let name = run.file_name().unwrap_or_default().to_string_lossy();
+            server.create(&experiment, &name, &tags)?
+        }
+    };
+    sent.run = Some(id.clone());
+    keep(path, sent)?;
+    Ok(id)
+}
+
+fn keep(path: &Path, sent: &Sent) -> Result<()> {
+    write_json(path, &json!(sent))
+}

@@ -1,0 +1,102 @@
+//! `spectrain init`: recipes that are written for a target and data of one's own.
+use std::io::Write as _;
+use std::process::Stdio;
+
+use spectrain::families::registry::RECIPES;
+
+use crate::workspace::{Outcome, Workspace};
+
+const GIVEN: &str = "init --target target --data train.jsonl --yes";
+
+#[test]
+fn the_recipe_of_every_family_says_what_its_keys_mean_and_has_a_plan() {
+    let workspace = Workspace::new();
+    for recipe in RECIPES {
+        let name = recipe.name;
+        let outcome = workspace.run_line(format!("{GIVEN} --family {name}"));
+        let file = format!("{name}-target.toml");
+        outcome.succeeded();
+        let text = workspace.text(&file);
+        assert!(text.contains("# Peak learning rate"), "{text}");
+        assert!(text.contains("\nmodel = \"target\"\n"), "{text}");
+        // What is not asked for is a default, and stays one where defaults change.
+        assert!(text.contains("\n#steps = "), "{text}");
+        let plan = workspace.run(&["recipe", &file, "--plan"]).succeeded();
+        assert!(
+            plan.stdout.contains(&format!("name = \"{name}-target\"")),
+            "{plan:#?}"
+        );
+        assert!(!plan.stdout.contains("\nrefused:"), "{plan:#?}");
+    }
+}
+
+#[test]
+fn keys_that_are_set_are_in_the_recipe_and_defaults_behind_a_sign() {
+    let workspace = Workspace::new();
+    let set =
+        "--set train.steps=7 --set seed=3 --set evaluate.top_p=0.9 --name mine --out own.toml";
+    workspace.run_line(format!("{GIVEN} {set}")).succeeded();
+    let text = workspace.text("own.toml");
+    for line in [
+        "\nsteps = 7\n",
+        "\nseed = 3\n",
+        "\ntop_p = 0.9\n",
+        "\nname = \"mine\"\n",
+    ] {
+        assert!(text.contains(line), "no {line}: {text}");
+    }
+    let words = |line: &str| line.chars().count();
+    assert!(
+        text.lines()
+            .all(|line| words(line) <= 82 || !line.starts_with("# ")),
+        "{text}"
+    );
+    let again = workspace.run_line(format!("{GIVEN} --out own.toml"));
+    again.failed(&["`own.toml` is there already", "--out"]);
+}
+
+#[test]
+fn what_is_not_given_is_asked_for_until_the_answer_makes_sense() {
+    let workspace = Workspace::new();
+    let mut command = workspace.command(&["init"]);
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let answers = "traget\ntarget\nnowhere.jsonl\ntrain.jsonl\n99\n5\n\n";
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(answers.as_bytes())
+        .unwrap();
+    let outcome = Outcome::from(child.wait_with_output().unwrap()).succeeded();
+    for said in [
+        "did you mean `target`?",
+        "`nowhere.jsonl`",
+        "unknown recipe `99`",
+        "? [cpu] ",
+    ] {
+        assert!(outcome.stderr.contains(said), "no {said}: {outcome:#?}");
+    }
+    let name = RECIPES[4].name;
+    let text = workspace.text(&format!("{name}-target.toml"));
+    assert!(text.contains(&format!("\nrecipe = \"{name}\"\n")), "{text}");
+}
+
+#[test]
+fn without_answers_nothing_is_written() {
+    let workspace = Workspace::new();
+    let mut command = workspace.command(&["init", "--target", "target"]);
+    let ended = Outcome::from(command.stdin(Stdio::null()).output().unwrap());
+    ended.misused(&["`--data` is missing"]);
+    workspace
+        .run(&["init", "--yes"])
+        .misused(&["`--target` is missing"]);
+    let wrong = workspace.run_line(format!("{GIVEN} --family medus"));
+    wrong.misused(&["`--family`", "did you mean `medusa`?"]);
+    let refused = workspace.run_line(format!("{GIVEN} --set drafter.captured_layers=[99]"));
+    refused.failed(&["would be refused, so it was not written"]);
+    assert!(!workspace.path("eagle3-target.toml").exists());
+}
