@@ -26,7 +26,7 @@ const COLUMNS: usize = 32;
 /// Elements of a matrix that are not worth a second thread.
 const SMALL: usize = 1 << 16;
 /// Columns that are widened at a time: what is widened is read again before it leaves the cache.
-const WIDENED: usize = 8;
+const WIDENED: usize = 2;
 /// Rows whose sums are in registers at a time.
 const TOGETHER: usize = 6;
 

@@ -34,9 +34,7 @@ impl Surroundings {
 
     fn of(environment: &Environment, options: &HubOptions) -> Self {
         let cache = environment.cache(options);
-        let token = cache
-            .as_ref()
-            .and_then(|cache| environment.token(options, cache));
+        let token = environment.token(options, cache.as_ref());
         let endpoint = Endpoint::parse(&environment.endpoint(options));
         Self {
             endpoint: endpoint.map(|endpoint| endpoint.to_string()),
