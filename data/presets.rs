@@ -6,6 +6,7 @@
 use std::fmt;
 
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::near::did_you_mean;
 
 use crate::conversation::parse::object;
 use crate::conversation::{Conversation, LABELS, Message, Row};
@@ -141,7 +142,8 @@ impl Preset {
             let names = PRESETS
                 .map(|preset| format!("`{}`", preset.name))
                 .join(", ");
-            format!("expected one of the presets {names}, found `{name}`")
+            let near = did_you_mean(name, PRESETS.iter().map(|preset| preset.name));
+            format!("expected one of the presets {names}, found `{name}`{near}")
         })
     }
 
@@ -335,6 +337,7 @@ mod tests {
             );
         }
         let error = Preset::find("sharegtp").unwrap_err();
+        assert!(error.ends_with("; did you mean `sharegpt`?"), "{error}");
         assert!(
             error.contains("`sharegpt`") && error.contains("found `sharegtp`"),
             "{error}"

@@ -225,7 +225,7 @@ fn a_drafter_is_planned_trained_exported_and_judged_without_loss() {
         .run(&["recipe", "recipe.toml", "--plan"])
         .succeeded();
     assert!(
-        plan.stdout.contains(" for each token; sizes from `"),
+        plan.stdout.contains(" for each token; sizes from"),
         "{}",
         plan.stdout
     );

@@ -94,6 +94,9 @@ fn without_answers_nothing_is_written() {
     workspace
         .run(&["init", "--yes"])
         .misused(&["`--target` is missing"]);
+    let of_hub = "init --target target --yes --data hf://";
+    let wrong = workspace.run(&of_hub.split(' ').collect::<Vec<_>>());
+    wrong.misused(&["`--data`", "hf://org/name"]);
     let wrong = workspace.run_line(format!("{GIVEN} --family medus"));
     wrong.misused(&["`--family`", "did you mean `medusa`?"]);
     let refused = workspace.run_line(format!("{GIVEN} --set drafter.captured_layers=[99]"));

@@ -8,6 +8,7 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::{listed, wrapped};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
+use spectrain_data::hub_data::HubAddress;
 use spectrain_data::rows::files;
 
 use crate::cli::arguments::key_value;
@@ -33,7 +34,7 @@ pub struct InitArguments {
     /// The target: a folder in the Hugging Face layout, or a hub id
     #[arg(long, value_name = "FOLDER|ID")]
     target: Option<String>,
-    /// Conversations to train on: a file, a folder or a pattern
+    /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub, `hf://org/name`
     #[arg(long, value_name = "PATH")]
     data: Option<String>,
     /// The kind of drafter, by its name in `spectrain recipes`
@@ -96,9 +97,12 @@ fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String,
         text: &text("Conversations to train on", "data", "train"),
         default: None,
     };
-    let check_data = |given: &str| {
-        let found = files(Path::new(given)).map(drop);
-        found.map_err(|error| error.to_string())
+    let check_data = |given: &str| match HubAddress::parse(given) {
+        Some(parsed) => parsed.map(drop),
+        None => {
+            let found = files(Path::new(given)).map(drop);
+            found.map_err(|error| error.to_string())
+        }
     };
     Ok((
         asking.answer(target, &check_target)?,
