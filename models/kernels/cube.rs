@@ -11,7 +11,11 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use self::kernels::*;
+use self::kernels::{
+    HeadPlacesLaunch, MaskPlacesLaunch, exponentials_kernel, norm_weight_kernel,
+    rms_norm_backward_kernel, rms_norm_kernel, rotate_kernel, softmax_backward_kernel,
+    softmax_kernel, swiglu_backward_kernel, swiglu_kernel,
+};
 use super::operations::{Backwards, Kernels};
 use crate::cube::shares::{Each, Rows, address_of, empty, empty_like};
 

@@ -3,7 +3,7 @@ use burn::backend::cubecl::dtype_to_elem_type;
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, TensorMetadata as _, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
