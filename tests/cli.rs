@@ -18,7 +18,8 @@ Commands:
   generate     Answer one prompt and show which tokens were drafted
   export       Write the drafter of a run or a folder for a serving engine
   import       Turn a published drafter into a run
-  push         Upload an exported drafter with its card to the hub, in one commit
+  push         Upload an exported drafter with its card to the hub, in one
+               commit
   check        Check that a drafter's folder is unchanged and made for this
                target
   data         Prepare, check or regenerate a dataset by itself
