@@ -116,7 +116,7 @@ pub const PRESETS: [Preset; 9] = [
         about: "20,000 short programming tasks",
         address: "hf://sahil2801/CodeAlpaca-20k",
         conversion: pair("{instruction}\n\n{input}", "{output}"),
-        licence: "CC BY 4.0",
+        licence: "CC BY 4.0 by its card, CC BY-NC 4.0 by its repository",
     },
     Preset {
         name: "gsm8k",

@@ -54,7 +54,7 @@ mod tests {
         };
         let setting = |drafter: serde_json::Value, datasets: &[&str]| {
             let datasets: Vec<_> = datasets.iter().map(|name| dataset(name)).collect();
-            json!({"drafter": drafter, "temperature": 0.0, "verifier": "greedy", "draft": {"kind": "chain", "length": 4},
+            json!({"drafter": drafter, "temperature": 0.0, "verifier": "greedy", "draft": {"shape": "chain", "length": 4},
                 "datasets": datasets, "overall": dataset("overall")})
         };
         let settings = json!([
