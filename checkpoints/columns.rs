@@ -8,11 +8,13 @@ use crate::printable::printable;
 pub const COLUMNS: usize = 80;
 
 /// Names with what is said of each beside them, in lines of at most 80 columns.
-pub fn listed<'a>(rows: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
-    let rows: Vec<(&str, &str)> = rows.into_iter().collect();
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max();
-    let width = width.unwrap_or(0) + 2;
-    let lines = rows.iter().map(|(name, about)| beside(name, width, about));
+pub fn listed<N: AsRef<str>, A: AsRef<str>>(rows: impl IntoIterator<Item = (N, A)>) -> String {
+    let rows: Vec<(N, A)> = rows.into_iter().collect();
+    let widths = rows.iter().map(|(name, _)| name.as_ref().chars().count());
+    let width = widths.max().unwrap_or(0) + 2;
+    let lines = rows
+        .iter()
+        .map(|(name, about)| beside(name.as_ref(), width, about.as_ref()));
     lines.collect()
 }
 

@@ -95,15 +95,20 @@ impl FakeHub {
     }
 
     pub fn command(&self, workspace: &Workspace, words: &[&str]) -> Command {
-        let mut command = workspace.command(words);
-        command
-            .env("HF_HUB_OFFLINE", "0")
-            .env("HF_ENDPOINT", &self.address)
-            .env("HF_TOKEN", TOKEN)
-            .env_remove("HF_HUB_CACHE")
-            .env_remove("HF_TOKEN_PATH");
-        command
+        asking(&self.address, workspace, words)
     }
+}
+
+/// The program in a workspace, with the hub at an address and a token.
+pub fn asking(address: &str, workspace: &Workspace, words: &[&str]) -> Command {
+    let mut command = workspace.command(words);
+    command
+        .env("HF_HUB_OFFLINE", "0")
+        .env("HF_ENDPOINT", address)
+        .env("HF_TOKEN", TOKEN)
+        .env_remove("HF_HUB_CACHE")
+        .env_remove("HF_TOKEN_PATH");
+    command
 }
 
 fn serve(stream: TcpStream, state: &Mutex<State>) -> Option<()> {

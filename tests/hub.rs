@@ -8,10 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use spectrain_checkpoints::hash::sha256_bytes;
 
+use crate::fake_hub::{self, TOKEN};
 use crate::workspace::{Files, Outcome, VOCAB, Workspace, wait_for};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const TOKEN: &str = "hf_QzXwVyKjPqRtLmNbGdFs";
 const WEIGHTS: &str = "model.safetensors";
 
 /// What holds back an answer in its middle, until a test lets it go on.
@@ -163,14 +163,7 @@ fn command(workspace: &Workspace, hub: &Hub) -> Command {
 }
 
 fn asking(workspace: &Workspace, hub: &Hub, words: &[&str]) -> Command {
-    let mut command = workspace.command(words);
-    command
-        .env("HF_HUB_OFFLINE", "0")
-        .env("HF_ENDPOINT", &hub.address)
-        .env("HF_TOKEN", TOKEN)
-        .env_remove("HF_HUB_CACHE")
-        .env_remove("HF_TOKEN_PATH");
-    command
+    fake_hub::asking(&hub.address, workspace, words)
 }
 
 /// What is here of the weights.

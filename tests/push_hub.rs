@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_bytes;
 
-use crate::fake_hub::{Answer, TOKEN, decoded};
+use crate::fake_hub::{Answer, TOKEN, asking, decoded};
 use crate::http::Request;
 use crate::workspace::Workspace;
 
@@ -106,14 +106,7 @@ impl PushHub {
     }
 
     pub fn command(&self, workspace: &Workspace, words: &[&str]) -> Command {
-        let mut command = workspace.command(words);
-        command
-            .env("HF_HUB_OFFLINE", "0")
-            .env("HF_ENDPOINT", &self.address)
-            .env("HF_TOKEN", TOKEN)
-            .env_remove("HF_HUB_CACHE")
-            .env_remove("HF_TOKEN_PATH");
-        command
+        asking(&self.address, workspace, words)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde_json::json;
-use spectrain_checkpoints::columns::beside;
+use spectrain_checkpoints::columns::listed;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
@@ -128,23 +128,19 @@ fn dataset(given: &Path) -> Result<Dataset> {
 
 /// Each known set of prompts with what it is, its file on the hub, and its licence.
 fn known_prompts() -> String {
-    let width = KNOWN.iter().map(|set| set.name.len()).max().unwrap_or(0) + 2;
-    let lines = KNOWN.iter().map(|set| {
+    listed(KNOWN.iter().flat_map(|set| {
         let from = match set.hub {
             Some(HubFile { repository, file }) => format!("{repository}, {file}"),
             None => format!("{}=PATH", set.name),
         };
         let from = format!("{from}; licence: {}", set.licence);
-        beside(set.name, width, set.about) + &beside("", width, &from)
-    });
-    lines.collect()
+        [(set.name, set.about.to_owned()), ("", from)]
+    }))
 }
 
 /// Each preset with what it is, where it is, and its licence.
 fn presets() -> String {
-    let width = PRESETS.map(|preset| preset.name.len()).into_iter().max();
-    let width = width.unwrap_or(0);
-    let lines = PRESETS.iter().map(|preset| {
+    listed(PRESETS.iter().flat_map(|preset| {
         let Preset {
             name,
             about,
@@ -152,12 +148,9 @@ fn presets() -> String {
             conversion,
             licence,
         } = preset;
-        format!(
-            "{name:width$}  {about}\n{:width$}  {address}; {conversion}; licence: {licence}\n",
-            ""
-        )
-    });
-    lines.collect()
+        let from = format!("{address}; {conversion}; licence: {licence}");
+        [(*name, (*about).to_owned()), ("", from)]
+    }))
 }
 
 /// Runs the command.

@@ -40,20 +40,15 @@ pub fn run(arguments: &DoctorArguments) -> Result<()> {
 }
 
 fn shown(found: &[Finding]) -> String {
-    let of = |finding: &Finding| {
+    listed(found.iter().map(|finding| {
         let advice = finding.advice.as_deref().unwrap_or_default();
         let what = match finding.state {
             State::Good => finding.found.clone(),
             State::Note => format!("{} (note: {advice})", finding.found),
             State::Problem => format!("PROBLEM: {}. What to do: {advice}", finding.found),
         };
-        (finding.name.clone(), what)
-    };
-    let rows: Vec<(String, String)> = found.iter().map(of).collect();
-    listed(
-        rows.iter()
-            .map(|(name, what)| (name.as_str(), what.as_str())),
-    )
+        (&finding.name, what)
+    }))
 }
 
 #[cfg(test)]

@@ -168,9 +168,7 @@ fn numbered() -> String {
     let line = |(number, recipe): (usize, &Recipe)| {
         (format!("{:2} {}", number + 1, recipe.name), recipe.about)
     };
-    let rows: Vec<(String, &str)> = RECIPES.iter().enumerate().map(line).collect();
-    let rows = rows.iter().map(|(name, about)| (name.as_str(), *about));
-    listed(rows)
+    listed(RECIPES.iter().enumerate().map(line))
 }
 
 /// The kind of drafter of this name or number.
