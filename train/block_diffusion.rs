@@ -31,7 +31,7 @@ use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::token_loss::{DrafterOnBatch, TokenLoss, judges, times};
 use crate::vocab_loss::{HeadParameter, LossHead};
-use crate::weighing::{Divisor, Weighing};
+use crate::weighing::{Divisor, Scope, Weighing};
 use crate::workload::{WorkRows, Workload};
 
 /// See the module.
@@ -253,7 +253,7 @@ impl BlockLoss {
             return loss;
         };
         let weighing = Weighing {
-            group: &|row| row.position / slots,
+            scope: Scope::Group(&|row| row.position / slots),
             weigh: &|rows, found| {
                 weigh(rows, found);
                 let factor = |row: &JudgedRow| blocks.cover(row).factor;

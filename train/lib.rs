@@ -24,6 +24,7 @@ mod objective;
 mod on_policy;
 mod optimizer;
 mod pard;
+mod passes;
 mod peagle;
 mod ranks;
 mod recomputed;

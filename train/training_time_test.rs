@@ -14,13 +14,14 @@ use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
+use crate::passes::by_passes;
 use crate::recomputed::{KEPT, Unrolled, positions, run};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
 use crate::vocab_loss::{
     HeadParameter, JudgedRows, LossHead, Wanted, judged_loss, vocab_gradients,
 };
-use crate::weighing::{Divisor, Weighing, reach};
+use crate::weighing::{Divisor, Scope, Weigh, Weighing, reach};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-3 or MTP recipe. Every key may be left out.
@@ -33,7 +34,7 @@ pub struct TrainingTimeTestConfig {
     pub step_weights: StepWeights,
     /// The loss of draft step *j*, from 0, counts `decay`^*j*; above 0, at most 1.
     pub decay: f64,
-    /// Share of 1 in the acceptance rates by which steps are weighed by reach.
+    /// Share of 1 in the acceptance rates by which steps are weighed by reach or by passes.
     pub certainty: f64,
     /// The divergence minimised at each position.
     pub divergence: Divergence,
@@ -58,6 +59,10 @@ pub enum StepWeights {
     /// `Σ_{m >= j} Π_{i <= m} α_i`. With `divergence = "nla"` and no certainty the gradient is that of the expected number of
     /// accepted tokens.
     Reach,
+    /// By the passes that they save over the whole text: `-∂W / ∂ log α`, where `W` is the number of passes that a decoder is expected
+    /// to take by the drafter's own acceptance rates. A step counts by how likely decoders stand before it and by what is saved
+    /// where they get beyond it. With `divergence = "nla"` and no certainty the gradient goes the way of τ's own.
+    Passes,
 }
 
 /// Which positions count. The feature of `x_t` and the token `x_{t+1+j}` predict `x_{t+2+j}` at step `j`.
@@ -140,8 +145,8 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
         if !(0.0..=1.0).contains(&config.certainty) {
             return setting("certainty", "from 0 to 1", config.certainty.to_string());
         }
-        if config.step_weights == StepWeights::Reach && config.reduction == Reduction::All {
-            let expected = "`counted`, since `step_weights = \"reach\"` divides by the weights";
+        if config.step_weights != StepWeights::Decay && config.reduction == Reduction::All {
+            let expected = "`counted`, since these `step_weights` are divided by their sum";
             return setting("reduction", expected, "all".into());
         }
         if let Some((expected, got)) = config.divergence.problem() {
@@ -176,15 +181,25 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             teacher: &teacher,
             divergence: self.config.divergence,
         };
-        let certainty = self.config.certainty as f32;
+        let certainty = self.config.certainty;
+        let reach = |rows: &mut [JudgedRow], found: &[[f32; 2]]| {
+            by_reach(rows, found, certainty as f32);
+        };
+        let passes = |rows: &mut [JudgedRow], found: &[[f32; 2]]| {
+            by_passes(rows, found, &missed, certainty);
+        };
+        let (scope, weigh): (Scope, &Weigh) = match self.config.step_weights {
+            StepWeights::Decay | StepWeights::Reach => (Scope::Group(&|row| row.position), &reach),
+            StepWeights::Passes => (Scope::All, &passes),
+        };
         let weighing = Weighing {
-            group: &|row| row.position,
-            weigh: &|rows, found| by_reach(rows, found, certainty),
+            scope,
+            weigh,
             divisor: Divisor::Weights,
             factor: 1.0,
         };
         let judged = JudgedRows {
-            weighing: (self.config.step_weights == StepWeights::Reach).then_some(weighing),
+            weighing: (self.config.step_weights != StepWeights::Decay).then_some(weighing),
             ..JudgedRows::new(rows, judge, statistics)
         };
         let head = LossHead {
@@ -248,7 +263,7 @@ impl TrainingTimeTest {
             })
             .collect();
         let missed = self.drop_out_of_vocab(&mut rows, teacher);
-        if self.config.step_weights == StepWeights::Reach {
+        if self.config.step_weights != StepWeights::Decay {
             rows.sort_by_key(|row| (row.position, row.step));
             return (rows, missed);
         }

@@ -16,7 +16,7 @@ use crate::device::chunk_rows;
 use crate::judge::{Judge, Statistics};
 use crate::row::JudgedRow;
 use crate::teacher::indices;
-use crate::weighing::Weighing;
+use crate::weighing::{Scope, Weighing};
 
 /// The head that is applied to hidden states.
 pub struct LossHead {
@@ -160,7 +160,8 @@ pub(crate) fn vocab_gradients(
         statistics,
         weighing,
     } = judged;
-    if weighing.is_none() {
+    let scope = weighing.map_or(Scope::All, |weighing| weighing.scope);
+    if matches!(scope, Scope::All) {
         // Rows judged by the same position stand together, so that each chunk computes the target's side once.
         rows.sort_by_key(|row| (row.teacher, row.step));
     }
@@ -189,7 +190,14 @@ pub(crate) fn vocab_gradients(
     };
     let place = |row: &JudgedRow| row.step * positions + row.position;
     let places: Vec<usize> = rows.iter().map(place).collect();
-    let found = chunks.run_all(&states, &mut rows, &places, weighing.as_ref());
+    let by_group = match (weighing, scope) {
+        (Some(weighing), Scope::All) => {
+            chunks.weigh_all(&states, &mut rows, &places, &weighing);
+            None
+        }
+        (weighing, _) => weighing,
+    };
+    let found = chunks.run_all(&states, &mut rows, &places, by_group.as_ref());
     let (divisor, share) = divided(&mut rows, weighing.as_ref());
     let hidden_gradients = if found.gradients.is_empty() {
         Vec::new()
@@ -327,25 +335,52 @@ impl Chunks<'_> {
         places: &[usize],
         weighing: Option<&Weighing>,
     ) -> Parts {
-        let device = states.device();
-        let most = chunk_rows(self.head.dims()[1], &device);
+        let scope = weighing.map_or(Scope::All, |weighing| weighing.scope);
         let mut parts = Parts::default();
-        let mut start = 0;
-        while start < rows.len() {
-            let left = &mut rows[start..];
-            let count = match weighing {
-                None => most.min(left.len()),
-                Some(weighing) => weighing.chunk(left, most),
-            };
-            let places = indices(&places[start..start + count], &device);
-            let hidden = states.clone().select(0, places);
-            let done = self.run(hidden, &mut left[..count], weighing);
+        self.each_chunk(scope, states, rows, places, |chunks, hidden, rows| {
+            let done = chunks.run(hidden, rows, weighing);
             parts.gradients.extend(done.gradient);
             parts.values.push(done.values);
             parts.statistics.extend(done.statistics);
+        });
+        parts
+    }
+
+    /// Weighs all of `rows` together.
+    fn weigh_all(
+        &mut self,
+        states: &Tensor<2>,
+        rows: &mut [JudgedRow],
+        places: &[usize],
+        weighing: &Weighing,
+    ) {
+        let mut found = Vec::with_capacity(rows.len());
+        self.each_chunk(Scope::All, states, rows, places, |chunks, hidden, rows| {
+            let statistics = chunks.judged(&hidden, rows).statistics;
+            found.extend(statistics.map(host_f32).into_iter().flatten());
+        });
+        (weighing.weigh)(rows, found.as_chunks::<2>().0);
+    }
+
+    /// Goes over `rows` in chunks that `scope` allows, with the hidden states of each.
+    fn each_chunk(
+        &mut self,
+        scope: Scope,
+        states: &Tensor<2>,
+        rows: &mut [JudgedRow],
+        places: &[usize],
+        mut run: impl FnMut(&mut Self, Tensor<2>, &mut [JudgedRow]),
+    ) {
+        let device = states.device();
+        let most = chunk_rows(self.head.dims()[1], &device);
+        let mut start = 0;
+        while start < rows.len() {
+            let left = &mut rows[start..];
+            let count = scope.chunk(left, most);
+            let places = indices(&places[start..start + count], &device);
+            run(self, states.clone().select(0, places), &mut left[..count]);
             start += count;
         }
-        parts
     }
 
     fn run(

@@ -1,7 +1,9 @@
 //! Weights of judged positions that depend on what the drafter makes of them.
 //!
-//! They are set while the logits of a chunk are alive, so that the vocabulary is computed once. What the weighted sum is
-//! divided by is known only behind the last chunk; gradients are linear in it, so they are scaled then.
+//! Those of small groups are set while the logits of a chunk are alive, so that the vocabulary is computed once. What the
+//! weighted sum is divided by is known only behind the last chunk; gradients are linear in it, so they are scaled then. Where
+//! whole texts are weighed together, their logits do not fit side by side: rows are judged once to be weighed, and once more for
+//! their gradients.
 use crate::row::JudgedRow;
 
 /// Sets the weights of whole groups of rows from acceptance rate and agreement at each.
@@ -10,14 +12,23 @@ pub(crate) type Weigh<'a> = dyn Fn(&mut [JudgedRow], &[[f32; 2]]) + 'a;
 /// How rows are weighed.
 #[derive(Clone, Copy)]
 pub(crate) struct Weighing<'a> {
-    /// Which rows are weighed together: those of one group stand side by side.
-    pub(crate) group: &'a dyn Fn(&JudgedRow) -> usize,
-    /// Sets the weights of whole groups.
+    /// Which rows are weighed together.
+    pub(crate) scope: Scope<'a>,
+    /// Sets the weights of all that are weighed together.
     pub(crate) weigh: &'a Weigh<'a>,
     /// What the weighted sum over all rows is divided by.
     pub(crate) divisor: Divisor,
     /// Factor on it behind that division.
     pub(crate) factor: f64,
+}
+
+/// Which rows are weighed together.
+#[derive(Clone, Copy)]
+pub(crate) enum Scope<'a> {
+    /// Those for which this is equal, few; they stand side by side.
+    Group(&'a dyn Fn(&JudgedRow) -> usize),
+    /// All of them, in any order.
+    All,
 }
 
 /// What a weighted sum over rows is divided by.
@@ -29,12 +40,14 @@ pub(crate) enum Divisor {
     Rows,
 }
 
-impl Weighing<'_> {
-    /// How many of `rows`, from the first on, make the next chunk: whole groups, at most `most` rows where more than one group
-    /// fits.
-    pub(crate) fn chunk(&self, rows: &[JudgedRow], most: usize) -> usize {
+impl Scope<'_> {
+    /// How many of `rows`, from the first on, make the next chunk: at most `most` rows, but whole groups and at least one.
+    pub(crate) fn chunk(self, rows: &[JudgedRow], most: usize) -> usize {
+        let Self::Group(group) = self else {
+            return most.min(rows.len());
+        };
         let mut end = 0;
-        for group in rows.chunk_by(|a, b| (self.group)(a) == (self.group)(b)) {
+        for group in rows.chunk_by(|a, b| group(a) == group(b)) {
             if end > 0 && end + group.len() > most {
                 break;
             }
@@ -81,15 +94,12 @@ mod tests {
             weight: 1.0,
         };
         let rows: Vec<JudgedRow> = [0, 1, 2, 3, 4, 6, 7].map(row).to_vec();
-        let weighing = Weighing {
-            group: &|row| row.position / 3,
-            weigh: &|_, _| {},
-            divisor: Divisor::Rows,
-            factor: 1.0,
-        };
-        assert_eq!(weighing.chunk(&rows, 5), 5);
-        assert_eq!(weighing.chunk(&rows, 4), 3);
-        assert_eq!(weighing.chunk(&rows, 1), 3);
-        assert_eq!(weighing.chunk(&rows[3..], 100), 4);
+        let groups = Scope::Group(&|row| row.position / 3);
+        assert_eq!(groups.chunk(&rows, 5), 5);
+        assert_eq!(groups.chunk(&rows, 4), 3);
+        assert_eq!(groups.chunk(&rows, 1), 3);
+        assert_eq!(groups.chunk(&rows[3..], 100), 4);
+        assert_eq!(Scope::All.chunk(&rows, 4), 4);
+        assert_eq!(Scope::All.chunk(&rows, 100), 7);
     }
 }
