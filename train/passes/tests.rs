@@ -122,7 +122,7 @@ fn rows_of_a_text_are_weighed_together_and_what_was_missed_keeps_nothing() {
 const POSITIONS: usize = 330;
 const STEPS: usize = 3;
 const D_MODEL: usize = 8;
-const VOCAB: usize = 30_011;
+const VOCAB: usize = 9_001;
 
 struct Drafts {
     head: Tensor<2>,
@@ -198,13 +198,7 @@ fn the_gradient_of_weighed_log_rates_is_that_of_the_passes() {
     let hidden: Vec<Tensor<2>> = (0..STEPS).map(near).collect();
     let (gradients, divisor, passes) = drafts.judged(hidden.clone());
     assert!(passes > 100.0 && passes < 280.0, "{passes}");
-    for (step, position, column) in [
-        (0, 0, 1),
-        (0, 117, 5),
-        (1, 121, 0),
-        (2, 200, 7),
-        (0, 329, 3),
-    ] {
+    for (step, position, column) in [(0, 0, 1), (1, 121, 0), (2, 200, 7)] {
         let small = 2e-3;
         let moved = |by: f64| {
             let mut hidden = hidden.clone();
