@@ -85,6 +85,7 @@ mod texts;
 mod tiny;
 mod tools;
 mod tracking;
+mod trackio;
 mod train_decode;
 mod trainers;
 mod training_free;

@@ -1,44 +1,35 @@
 //! The REST interface of an MLflow tracking server (<https://mlflow.org/docs/latest/rest-api.html>), as far as runs need it.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::printable;
-use ureq::Agent;
 
 use super::figures::Figure;
+use super::server::{NewRun, Server};
+use super::web::Web;
 
-/// The longest that a request takes.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The tag by which a run is found again.
+const TAG: &str = "spectrain.run";
 /// What the server takes in one request: metrics, and settings.
 const METRICS: usize = 1000;
 const SETTINGS: usize = 100;
 
 /// A server.
 pub(super) struct Mlflow {
-    agent: Agent,
-    address: String,
-    authorization: Option<String>,
+    web: Web,
 }
 
 impl Mlflow {
     /// The server at an address, with the user or token of MLflow's own variables.
     pub(super) fn new(address: &str) -> Self {
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(LIMIT))
-            .max_redirects(0)
-            .build();
+        let authorization = authorization(&|name| std::env::var(name).ok());
+        let header = authorization.map(|value| ("authorization", value));
         Self {
-            agent: config.into(),
-            address: address.trim_end_matches('/').to_owned(),
-            authorization: authorization(&|name| std::env::var(name).ok()),
+            web: Web::new(address, header.into_iter().collect()),
         }
     }
 
     /// The id of an experiment, which is made where it is not there.
-    pub(super) fn experiment(&self, name: &str) -> Result<String> {
+    fn experiment(&self, name: &str) -> Result<String> {
         let found = self.get("experiments/get-by-name", ("experiment_name", name))?;
         if let Some(id) = found["experiment"]["experiment_id"].as_str() {
             return Ok(id.to_owned());
@@ -48,11 +39,7 @@ impl Mlflow {
     }
 
     /// The id of the run with a tag, which an earlier request may have made without its answer having come.
-    pub(super) fn find(
-        &self,
-        experiment: &str,
-        (key, value): (&str, &str),
-    ) -> Result<Option<String>> {
+    fn find(&self, experiment: &str, (key, value): (&str, &str)) -> Result<Option<String>> {
         let filter = format!("tags.`{key}` = '{value}'");
         let wanted = json!({"experiment_ids": [experiment], "filter": filter, "max_results": 1});
         let found = self.post("runs/search", &wanted)?;
@@ -61,12 +48,7 @@ impl Mlflow {
     }
 
     /// Makes a run with this name and these tags.
-    pub(super) fn create(
-        &self,
-        experiment: &str,
-        name: &str,
-        tags: &[(&str, String)],
-    ) -> Result<String> {
+    fn create(&self, experiment: &str, name: &str, tags: &[(&str, String)]) -> Result<String> {
         let tag = |(key, value): &(&str, String)| json!({"key": key, "value": value});
         let tags: Vec<Value> = tags.iter().map(tag).collect();
         let wanted = json!({"experiment_id": experiment, "run_name": name, "tags": tags});
@@ -74,8 +56,43 @@ impl Mlflow {
         text(&made["run"]["info"]["run_id"], "run_id")
     }
 
-    /// Adds figures to a run. The server keeps one of those that are the same in all their parts.
-    pub(super) fn figures(&self, run: &str, figures: &[Figure]) -> Result<()> {
+    fn get(&self, method: &str, query: (&str, &str)) -> Result<Value> {
+        // 404: there is none.
+        self.web.get(&path(method), query, &[200, 404])
+    }
+
+    fn post(&self, method: &str, wanted: &Value) -> Result<Value> {
+        self.web.post(&path(method), wanted)
+    }
+}
+
+impl Server for Mlflow {
+    fn begin(&self, new: &NewRun) -> Result<String> {
+        let experiment = self.experiment(new.experiment)?;
+        if let Some(id) = self.find(&experiment, (TAG, new.tag))? {
+            return Ok(id);
+        }
+        let tags = [
+            (TAG, new.tag.to_owned()),
+            ("spectrain.version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("spectrain.recipe", new.recipe.to_owned()),
+        ];
+        self.create(&experiment, new.name, &tags)
+    }
+
+    fn settings(&self, run: &str, settings: &[(String, String)]) -> Result<()> {
+        for part in settings.chunks(SETTINGS) {
+            let params: Vec<Value> = part
+                .iter()
+                .map(|(key, value)| json!({"key": key, "value": value}))
+                .collect();
+            self.post("runs/log-batch", &json!({"run_id": run, "params": params}))?;
+        }
+        Ok(())
+    }
+
+    /// The server keeps one of those that are the same in all their parts.
+    fn figures(&self, run: &str, figures: &[Figure]) -> Result<()> {
         for part in figures.chunks(METRICS) {
             let metric = |figure: &Figure| json!({"key": figure.key, "value": figure.value, "step": figure.step, "timestamp": figure.time});
             let metrics: Vec<Value> = part.iter().map(metric).collect();
@@ -87,79 +104,14 @@ impl Mlflow {
         Ok(())
     }
 
-    /// Adds settings to a run, which stay as they are.
-    pub(super) fn settings(&self, run: &str, settings: &[(String, String)]) -> Result<()> {
-        for part in settings.chunks(SETTINGS) {
-            let params: Vec<Value> = part
-                .iter()
-                .map(|(key, value)| json!({"key": key, "value": value}))
-                .collect();
-            self.post("runs/log-batch", &json!({"run_id": run, "params": params}))?;
-        }
-        Ok(())
-    }
-
-    /// Says that a run is finished.
-    pub(super) fn finish(&self, run: &str) -> Result<()> {
+    fn finish(&self, run: &str) -> Result<()> {
         self.post("runs/update", &json!({"run_id": run, "status": "FINISHED"}))
             .map(drop)
     }
+}
 
-    fn url(&self, method: &str) -> String {
-        format!("{}/api/2.0/mlflow/{method}", self.address)
-    }
-
-    fn get(&self, method: &str, (key, value): (&str, &str)) -> Result<Value> {
-        let mut request = self.agent.get(self.url(method)).query(key, value);
-        if let Some(authorization) = &self.authorization {
-            request = request.header("authorization", authorization);
-        }
-        let answer = request.call().with_context(|| self.unreachable())?;
-        // 404: there is none.
-        self.read(method, answer, &[200, 404])
-    }
-
-    fn post(&self, method: &str, wanted: &Value) -> Result<Value> {
-        let mut request = self
-            .agent
-            .post(self.url(method))
-            .content_type("application/json");
-        if let Some(authorization) = &self.authorization {
-            request = request.header("authorization", authorization);
-        }
-        let answer = request
-            .send(wanted.to_string())
-            .with_context(|| self.unreachable())?;
-        self.read(method, answer, &[200])
-    }
-
-    fn read(
-        &self,
-        method: &str,
-        mut answer: ureq::http::Response<ureq::Body>,
-        good: &[u16],
-    ) -> Result<Value> {
-        let status = answer.status().as_u16();
-        let body = answer
-            .body_mut()
-            .read_to_string()
-            .with_context(|| self.unreachable())?;
-        let body: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
-        if !good.contains(&status) {
-            let said = body["message"].as_str().unwrap_or_default();
-            let said: String = said.chars().take(200).collect();
-            bail!(
-                "`{}`: `{method}`: http {status}: {}",
-                self.address,
-                printable(&said)
-            );
-        }
-        Ok(body)
-    }
-
-    fn unreachable(&self) -> String {
-        format!("the tracking server `{}` does not answer", self.address)
-    }
+fn path(method: &str) -> String {
+    format!("api/2.0/mlflow/{method}")
 }
 
 fn text(value: &Value, key: &str) -> Result<String> {

@@ -3,4 +3,7 @@
 mod figures;
 pub mod live;
 mod mlflow;
+mod server;
 pub mod sync;
+mod trackio;
+mod web;

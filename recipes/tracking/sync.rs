@@ -10,14 +10,14 @@ use spectrain_checkpoints::hash::sha256_bytes;
 
 use super::figures;
 use super::mlflow::Mlflow;
+use super::server::{NewRun, Server};
+use super::trackio::Trackio;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::TrackTable;
+use crate::recipe::tables::{ServerAddress, TrackTable};
 use crate::runs::files::write_json;
 
 /// The file of a run that says what was sent.
 const FILE: &str = "track.json";
-/// The tag by which a run is found again.
-const TAG: &str = "spectrain.run";
 
 /// What a server has of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -51,9 +51,16 @@ pub struct Synced {
 /// The server does not answer or refuses. What it has got until then is not sent again.
 pub fn sync(run: &Path, recipe: &ResolvedRecipe, track: &TrackTable) -> Result<Synced> {
     let path = run.join(FILE);
-    let mut sent = read(&path, run, track)?;
-    let server = Mlflow::new(&track.mlflow);
-    let id = begin(&server, &mut sent, &path, (run, recipe, track))?;
+    let address = track.server()?;
+    let mut sent = read(&path, run, address.address(), &track.experiment)?;
+    let name = run.file_name().unwrap_or_default().to_string_lossy();
+    let server: Box<dyn Server> = match address {
+        ServerAddress::Mlflow(address) => Box::new(Mlflow::new(address)),
+        ServerAddress::Trackio(address) => {
+            Box::new(Trackio::new(address, &track.experiment, &name))
+        }
+    };
+    let id = begin(&*server, &mut sent, &path, (&name, &recipe.recipe))?;
     if !sent.settings {
         server.settings(&id, &figures::settings(recipe))?;
         sent.settings = true;
@@ -94,7 +101,7 @@ pub fn sync(run: &Path, recipe: &ResolvedRecipe, track: &TrackTable) -> Result<S
 }
 
 /// What was sent to this server and experiment; nothing where it was another.
-fn read(path: &Path, run: &Path, track: &TrackTable) -> Result<Sent> {
+fn read(path: &Path, run: &Path, server: &str, experiment: &str) -> Result<Sent> {
     let kept = match std::fs::read_to_string(path) {
         Ok(text) => serde_json::from_str(&text).with_context(|| {
             format!(
@@ -107,13 +114,12 @@ fn read(path: &Path, run: &Path, track: &TrackTable) -> Result<Sent> {
             return Err(error).with_context(|| format!("cannot read `{}`", path.display()));
         }
     };
-    let server = track.mlflow.trim_end_matches('/');
-    if kept.server == server && kept.experiment == track.experiment {
+    if kept.server == server && kept.experiment == experiment {
         return Ok(kept);
     }
     Ok(Sent {
         server: server.to_owned(),
-        experiment: track.experiment.clone(),
+        experiment: experiment.to_owned(),
         tag: tag(run)?,
         ..Sent::default()
     })
@@ -130,30 +136,22 @@ fn tag(run: &Path) -> Result<String> {
 
 /// The run's id on the server.
 fn begin(
-    server: &Mlflow,
+    server: &dyn Server,
     sent: &mut Sent,
     path: &Path,
-    (run, recipe, track): (&Path, &ResolvedRecipe, &TrackTable),
+    (name, recipe): (&str, &str),
 ) -> Result<String> {
     if let Some(id) = &sent.run {
         return Ok(id.clone());
     }
     // Before anything is asked: a run whose making is not known here is found again by its tag.
     keep(path, sent)?;
-    let experiment = server.experiment(&track.experiment)?;
-    let found = server.find(&experiment, (TAG, &sent.tag))?;
-    let id = match found {
-        Some(id) => id,
-        None => {
-            let tags = [
-                (TAG, sent.tag.clone()),
-                ("spectrain.version", env!("CARGO_PKG_VERSION").to_owned()),
-                ("spectrain.recipe", recipe.recipe.clone()),
-            ];
-            let name = run.file_name().unwrap_or_default().to_string_lossy();
-            server.create(&experiment, &name, &tags)?
-        }
-    };
+    let id = server.begin(&NewRun {
+        experiment: &sent.experiment,
+        name,
+        tag: &sent.tag,
+        recipe,
+    })?;
     sent.run = Some(id.clone());
     keep(path, sent)?;
     Ok(id)

@@ -23,7 +23,10 @@ pub enum TrackCommand {
         /// Address of an MLflow tracking server, in place of the recipe's
         #[arg(long, value_name = "URL")]
         mlflow: Option<String>,
-        /// The experiment, in place of the recipe's
+        /// Address of a trackio server, in place of the recipe's
+        #[arg(long, value_name = "URL", conflicts_with = "mlflow")]
+        trackio: Option<String>,
+        /// The experiment or project, in place of the recipe's
         #[arg(long, value_name = "NAME")]
         experiment: Option<String>,
         /// The folder of runs
@@ -37,6 +40,7 @@ pub fn run(command: &TrackCommand) -> Result<()> {
     let TrackCommand::Sync {
         run,
         mlflow,
+        trackio,
         experiment,
         runs,
     } = command;
@@ -45,23 +49,31 @@ pub fn run(command: &TrackCommand) -> Result<()> {
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;
     let recipe = read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let own = recipe.track.clone();
-    let address = mlflow
-        .clone()
-        .or_else(|| Some(own.as_ref()?.mlflow.clone()));
-    let Some(address) = address else {
-        let message =
-            format!("the recipe of `{run}` has no `[track]`: name the server with `--mlflow`");
-        return Err(Misuse(message).into());
+    let is_named = mlflow.is_some() || trackio.is_some();
+    let mut track = match &recipe.track {
+        Some(own) => own.clone(),
+        None if is_named => TrackTable {
+            mlflow: None,
+            trackio: None,
+            experiment: EXPERIMENT.to_owned(),
+        },
+        None => {
+            let message = format!(
+                "the recipe of `{run}` has no `[track]`: name the server with `--mlflow` or `--trackio`"
+            );
+            return Err(Misuse(message).into());
+        }
     };
-    let named = experiment.clone().or_else(|| Some(own?.experiment));
-    let track = TrackTable {
-        mlflow: address,
-        experiment: named.unwrap_or_else(|| EXPERIMENT.to_owned()),
-    };
+    if is_named {
+        (track.mlflow, track.trackio) = (mlflow.clone(), trackio.clone());
+    }
+    if let Some(experiment) = experiment {
+        track.experiment.clone_from(experiment);
+    }
     track
         .check()
         .map_err(|problem| Misuse(problem.within("track").to_string()))?;
+    let server = track.server()?.address();
     let synced = sync(&folder, &recipe, &track)?;
     let report = if synced.report {
         ", the report's among them"
@@ -69,7 +81,7 @@ pub fn run(command: &TrackCommand) -> Result<()> {
         ""
     };
     print(format!(
-        "sent to `{}`: {} figures{report}\n",
-        track.mlflow, synced.figures
+        "sent to `{server}`: {} figures{report}\n",
+        synced.figures
     ))
 }
