@@ -1,14 +1,15 @@
 use burn::prelude::*;
 use burn::tensor::Distribution;
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::device::test_device;
+use spectrain_models::device::{is_cpu, test_device};
 use spectrain_models::weights::host_f32;
 
 use super::*;
+use crate::device::chunk_rows;
 use crate::divergence::Divergence;
 use crate::judge::{Judge, Statistics};
 use crate::teacher::Teacher;
-use crate::vocab_loss::{JudgedRows, LossHead, Wanted, vocab_gradients};
+use crate::vocab_loss::{JudgedRows, LossHead, VocabLoss, Wanted, vocab_gradients};
 use crate::weighing::{Divisor, Scope, Weighing};
 
 /// A few hundred places, drafts of three and of other numbers of steps.
@@ -118,18 +119,35 @@ fn rows_of_a_text_are_weighed_together_and_what_was_missed_keeps_nothing() {
     assert_eq!(rows[3].weight, 0.0);
 }
 
-/// Two texts in a row of 330 positions, of draft steps that the head is given: more rows than a chunk holds.
+/// Two texts in a row of 330 positions, and their draft steps.
 const POSITIONS: usize = 330;
 const STEPS: usize = 3;
 const D_MODEL: usize = 8;
-const VOCAB: usize = 9_001;
 
 struct Drafts {
     head: Tensor<2>,
     teacher: Teacher,
+    hidden: Vec<Tensor<2>>,
 }
 
 impl Drafts {
+    /// Hidden states near what the target has, so that a part of the drafts is kept.
+    fn new(vocab: usize) -> Self {
+        let device = test_device();
+        let random = |shape, deviation| {
+            Tensor::<2>::random(shape, Distribution::Normal(0.0, deviation), &device)
+        };
+        let head = random([D_MODEL, vocab], 1.0);
+        let states = random([POSITIONS + STEPS, D_MODEL], 1.0);
+        let near =
+            |step| states.clone().narrow(0, step, POSITIONS) + random([POSITIONS, D_MODEL], 0.3);
+        Self {
+            hidden: (0..STEPS).map(near).collect(),
+            teacher: Teacher::made_up(states.clone(), head.clone(), &DraftVocabulary::full(vocab)),
+            head,
+        }
+    }
+
     fn rows() -> Vec<JudgedRow> {
         let places =
             (0..POSITIONS).flat_map(|position| (0..STEPS).map(move |step| (position, step)));
@@ -145,79 +163,91 @@ impl Drafts {
             .collect()
     }
 
-    /// The hidden states' gradients of the weighed loss, the divisor and the passes that are expected.
-    fn judged(&self, hidden: Vec<Tensor<2>>) -> (Vec<Tensor<2>>, f64, f64) {
-        let passes = std::cell::Cell::new(0.0);
-        let weigh = |rows: &mut [JudgedRow], found: &[[f32; 2]]| {
-            by_passes(rows, found, &[], 0.0);
-            let mut kept = vec![vec![0.0; STEPS]; POSITIONS];
-            for (row, [alpha, _]) in rows.iter().zip(found) {
-                kept[row.position][row.step] = f64::from(*alpha);
-            }
-            let texts = [&kept[..120], &kept[121..]];
-            passes.set(texts.map(|kept| expected_passes(kept).passes).iter().sum());
-        };
+    /// The weighed loss at these hidden states.
+    fn judged(&self, hidden: Vec<Tensor<2>>, divergence: Divergence) -> VocabLoss {
         let judge = Judge::Target {
             teacher: &self.teacher,
-            divergence: Divergence::Nla,
+            divergence,
         };
         let judged = JudgedRows {
             weighing: Some(Weighing {
                 scope: Scope::All,
-                weigh: &weigh,
+                weigh: &|rows, found| by_passes(rows, found, &[], 0.0),
                 divisor: Divisor::Weights,
                 factor: 1.0,
             }),
-            ..JudgedRows::new(Self::rows(), judge, Statistics::Loss)
+            ..JudgedRows::new(Self::rows(), judge, Statistics::All)
         };
         let head = LossHead {
             weight: self.head.clone(),
             bias: None,
             trained: None,
         };
-        let loss = vocab_gradients(hidden, head, judged, Wanted::Gradients);
-        (loss.hidden_gradients, loss.divisor, passes.get())
+        vocab_gradients(hidden, head, judged, Wanted::Gradients)
     }
+}
+
+/// What each row was found to be.
+fn found(loss: &VocabLoss) -> Vec<[f32; 2]> {
+    let statistics = host_f32(loss.statistics.clone().unwrap());
+    statistics.as_chunks::<2>().0.to_vec()
+}
+
+/// The passes over both texts.
+fn passes(loss: &VocabLoss) -> f64 {
+    let mut kept = vec![vec![0.0; STEPS]; POSITIONS];
+    for (row, [alpha, _]) in loss.rows.iter().zip(found(loss)) {
+        kept[row.position][row.step] = f64::from(alpha);
+    }
+    let texts = [&kept[..120], &kept[121..]];
+    texts.map(|kept| expected_passes(kept).passes).iter().sum()
 }
 
 #[test]
 fn the_gradient_of_weighed_log_rates_is_that_of_the_passes() {
-    let device = test_device();
-    let random = |shape, deviation| {
-        Tensor::<2>::random(shape, Distribution::Normal(0.0, deviation), &device)
+    let drafts = Drafts::new(301);
+    let judged = |hidden| drafts.judged(hidden, Divergence::Nla);
+    let loss = judged(drafts.hidden.clone());
+    assert!((100.0..280.0).contains(&passes(&loss)), "{}", passes(&loss));
+    let gradients = &loss.hidden_gradients;
+    let squares = |x: &Tensor<2>| {
+        let squares = host_f32(x.clone())
+            .into_iter()
+            .map(|x| f64::from(x).powi(2));
+        squares.sum::<f64>()
     };
-    let head = random([D_MODEL, VOCAB], 1.0);
-    let states = random([POSITIONS + STEPS, D_MODEL], 1.0);
-    let vocabulary = DraftVocabulary::full(VOCAB);
-    let drafts = Drafts {
-        teacher: Teacher::made_up(states.clone(), head.clone(), &vocabulary),
-        head,
-    };
-    // Near what the target has, so that a part of the drafts is kept.
-    let near = |step| states.clone().narrow(0, step, POSITIONS) + random([POSITIONS, D_MODEL], 0.3);
-    let hidden: Vec<Tensor<2>> = (0..STEPS).map(near).collect();
-    let (gradients, divisor, passes) = drafts.judged(hidden.clone());
-    assert!(passes > 100.0 && passes < 280.0, "{passes}");
+    let length = gradients.iter().map(squares).sum::<f64>().sqrt();
     // Along the gradient.
     let small = 0.02;
-    let length = gradients.iter().map(squares).sum::<f64>().sqrt();
     let moved = |by: f64| {
-        let moved = hidden.iter().zip(&gradients);
+        let moved = drafts.hidden.iter().zip(gradients);
         let moved =
             moved.map(|(hidden, gradient)| hidden.clone() + gradient.clone() * (by / length));
-        drafts.judged(moved.collect()).2
+        passes(&judged(moved.collect()))
     };
     let slope = (moved(small) - moved(-small)) / (2.0 * small);
-    let found = length * divisor;
+    let expected = length * loss.divisor;
     assert!(
-        found > 1.0 && (slope - found).abs() < 0.01 * found,
-        "{slope} and {found}"
+        expected > 1.0 && (slope - expected).abs() < 0.01 * expected,
+        "{slope} and {expected}"
     );
 }
 
-fn squares(x: &Tensor<2>) -> f64 {
-    let squares = host_f32(x.clone())
-        .into_iter()
-        .map(|x| f64::from(x).powi(2));
-    squares.sum()
+#[test]
+fn rows_of_several_chunks_are_weighed_together() {
+    let vocab = 20_011;
+    let drafts = Drafts::new(vocab);
+    assert!(chunk_rows(vocab, &test_device()) < Drafts::rows().len() || !is_cpu(&test_device()));
+    let loss = drafts.judged(drafts.hidden.clone(), Divergence::Kl);
+    let mut rows = loss.rows.clone();
+    by_passes(&mut rows, &found(&loss), &[], 0.0);
+    let sum: f32 = rows.iter().map(|row| row.weight).sum();
+    assert!(sum > 10.0);
+    for (row, judged) in rows.iter().zip(&loss.rows) {
+        let expected = row.weight / sum;
+        assert!(
+            (judged.weight - expected).abs() < 1e-6,
+            "{row:?} {judged:?}"
+        );
+    }
 }
