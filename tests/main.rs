@@ -66,6 +66,7 @@ mod push_hub;
 mod ranks;
 mod ranks_program;
 mod recipes;
+mod reading;
 mod regenerate;
 mod registry_learning;
 mod reports;
