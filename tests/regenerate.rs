@@ -66,7 +66,7 @@ fn run(
     })
     .unwrap();
     let wanted = RegenerateSettings {
-        data: &workspace.path("data.jsonl"),
+        data: &workspace.path("data.jsonl").into(),
         out: &workspace.path("out.jsonl"),
         settings: Map::new(),
         truncated: Truncated::Keep,

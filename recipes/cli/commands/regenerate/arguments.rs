@@ -7,12 +7,13 @@ use anyhow::Result;
 use serde_json::{Map, Value};
 use spectrain_data::regenerate::Truncated;
 use spectrain_data::rows::would_read;
+use spectrain_data::sources::Origin;
 
 use super::server::ServerSettings;
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, word};
+use crate::cli::arguments::{DataArgument, DeviceArgument, TemplateArgument, word};
 use crate::errors::Misuse;
-
 use crate::runtime::server::key::ApiKey;
+
 /// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
 const LONGEST_ANSWER: usize = 2048;
 
@@ -33,9 +34,8 @@ const OWN_KEYS: [&str; 9] = [
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("answerer").required(true).args(["server", "target", "capture"])))]
 pub struct RegenerateArguments {
-    /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
-    #[arg(long, value_name = "PATH")]
-    pub(super) data: PathBuf,
+    #[command(flatten)]
+    pub(super) data: DataArgument,
     /// The `.jsonl` file to write; its journal and its report stand beside it
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
@@ -153,7 +153,9 @@ impl RegenerateArguments {
                 "`--device`: servers compute where they are; expected `--target`".into(),
             );
         }
-        if would_read(&self.data, &self.out) {
+        if let Origin::Path(data) = self.data.origin()?
+            && would_read(&data, &self.out)
+        {
             return misuse(format!(
                 "`--out`: expected a file that is not part of `--data`, found `{}`",
                 self.out.display()
