@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::hub_data::FetchedData;
 use crate::prepare::Category;
 use crate::presets::Conversion;
-use crate::rows::{LocatedRow, TextReader, files, read_rows};
+use crate::rows::{Columns, LocatedRow, Location, TextReader, files, read_columns, read_texts};
 use crate::seed::{mix, uniform};
 
 /// Seed of the choice of rows by weight: the same in every run, whatever its own seed.
@@ -78,14 +78,18 @@ impl Located {
         }
     }
 
-    fn rows(&self, unusable: &Arc<Mutex<Category>>) -> Result<Rows> {
+    fn rows(&self, columns: Columns, unusable: &Arc<Mutex<Category>>) -> Result<Rows> {
         let data = match &self.place {
-            Place::Path(path) => return Ok(Box::new(read_rows(path)?)),
+            Place::Path(path) => return Ok(Box::new(read_columns(path, columns)?)),
             Place::Hub(data) => data,
         };
         let (conversion, unusable) = (self.conversion, unusable.clone());
+        let columns = match conversion {
+            Conversion::None => columns,
+            converted => converted.columns(),
+        };
         let name = Path::new(&data.address);
-        let texts = TextReader::of(name, data.paths.clone(), conversion.columns());
+        let texts = TextReader::of(name, data.paths.clone(), columns);
         Ok(Box::new(texts.filter_map(move |found| {
             let (location, text) = match found {
                 Ok(found) => found,
@@ -107,14 +111,32 @@ impl Located {
     }
 }
 
+impl fmt::Display for Located {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.place {
+            Place::Path(path) => write!(f, "{}", path.display()),
+            Place::Hub(data) => f.write_str(&data.address),
+        }
+    }
+}
+
+impl From<PathBuf> for Dataset {
+    /// The file, folder or pattern, whether it leads anywhere or not.
+    fn from(path: PathBuf) -> Self {
+        Self::new(vec![Located {
+            name: None,
+            place: Place::Path(path),
+            conversion: Conversion::None,
+            weight: 1.0,
+        }])
+    }
+}
+
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         for (number, source) in self.sources.iter().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
-            match &source.place {
-                Place::Path(path) => write!(f, "{comma}`{}`", path.display())?,
-                Place::Hub(data) => write!(f, "{comma}`{}`", data.address)?,
-            }
+            write!(f, "{comma}`{source}`")?;
         }
         Ok(())
     }
@@ -165,17 +187,53 @@ impl Dataset {
     ///
     /// # Errors
     /// A path leads to no file with rows. Each item fails for itself.
-    pub fn rows(&self) -> Result<impl Iterator<Item = Result<LocatedRow>> + use<>> {
+    pub fn rows(&self) -> Result<impl Iterator<Item = Result<LocatedRow>> + Send + use<>> {
+        self.rows_with(&Columns::Needed)
+    }
+
+    /// The same with every other column of tables too, as far as rows are not converted.
+    ///
+    /// # Errors
+    /// Those of [`rows`](Self::rows).
+    pub fn whole_rows(&self) -> Result<impl Iterator<Item = Result<LocatedRow>> + Send + use<>> {
+        self.rows_with(&Columns::All)
+    }
+
+    fn rows_with(
+        &self,
+        columns: &Columns,
+    ) -> Result<impl Iterator<Item = Result<LocatedRow>> + Send + use<>> {
         *self.unusable.lock().unwrap_or_else(PoisonError::into_inner) = Category::default();
         let each = (0..).zip(&self.sources).map(|(place, source)| {
             let (seed, weight) = (mix(WEIGHT_SEED, place), source.weight);
-            let rows = (0..).zip(source.rows(&self.unusable)?);
+            let rows = (0..).zip(source.rows(columns.clone(), &self.unusable)?);
             Ok(rows.map(move |(number, row)| {
                 row.map(|row| LocatedRow {
                     copies: copies(weight, mix(seed, number)),
                     ..row
                 })
             }))
+        });
+        Ok(each.collect::<Result<Vec<_>>>()?.into_iter().flatten())
+    }
+
+    /// Whether rows of it are converted into conversations.
+    pub(crate) fn is_converted(&self) -> bool {
+        let mut each = self.sources.iter();
+        each.any(|source| source.conversion != Conversion::None)
+    }
+
+    /// The rows as the JSON that they are, with these columns of tables.
+    pub(crate) fn texts(
+        &self,
+        columns: &Columns,
+    ) -> Result<impl Iterator<Item = Result<(Location, String)>> + Send + use<>> {
+        let each = self.sources.iter().map(|source| match &source.place {
+            Place::Path(path) => read_texts(path, columns.clone()),
+            Place::Hub(data) => {
+                let name = Path::new(&data.address);
+                Ok(TextReader::of(name, data.paths.clone(), columns.clone()))
+            }
         });
         Ok(each.collect::<Result<Vec<_>>>()?.into_iter().flatten())
     }

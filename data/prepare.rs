@@ -33,6 +33,20 @@ pub struct Category {
 }
 
 impl Category {
+    /// Whether nothing happened to any.
+    pub fn is_none(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What to say of rows of a preset that cannot be used.
+    pub fn left_out(&self) -> String {
+        format!(
+            "rows that hold no question with an answer, which are left out: {}, such as {}",
+            self.count,
+            self.examples.join(", ")
+        )
+    }
+
     /// Counts one more.
     pub(crate) fn add(&mut self, place: impl fmt::Display) {
         self.count += 1;

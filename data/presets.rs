@@ -12,7 +12,7 @@ use crate::conversation::parse::object;
 use crate::conversation::{Conversation, LABELS, Message, Row};
 use crate::hub_data::HubAddress;
 use crate::json::{check, items, kind};
-use crate::prompts::{Ask, Fields};
+use crate::prompts::ask::{Ask, Fields};
 use crate::table::{Columns, Named};
 
 /// Speakers, as datasets name them, and the roles that these are.

@@ -2,17 +2,16 @@
 //!
 //! [`sets`] describes the sets that are known by name. A row of any other file shows by itself what is asked.
 
-use std::path::Path;
-
 use spectrain_checkpoints::Mismatch;
 
 use crate::conversation::parse::object;
 use crate::conversation::{Content, Conversation, Message, Row};
+use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::json::{check, keys, kind};
-use crate::rows::{Location, TextReader, read_texts};
+use crate::rows::{LocatedRow, Location};
 
-mod ask;
+pub(crate) mod ask;
 mod cells;
 mod labels;
 pub mod sets;
@@ -35,23 +34,38 @@ pub struct Asked {
     pub labels: Labels,
 }
 
-/// Reads the prompts of a file, folder or pattern; see [`crate::rows::files`].
+impl From<LocatedRow> for Asked {
+    /// The conversation of a row up to its last answer, or its tokens.
+    fn from(LocatedRow { location, row, .. }: LocatedRow) -> Self {
+        Self {
+            labels: Labels::of_row(&row),
+            location,
+            content: row.content,
+            later: Vec::new(),
+        }
+    }
+}
+
+/// Reads the prompts of a dataset: of a preset its conversations, of others what these columns ask.
 ///
 /// # Errors
-/// There is no such file. Each item fails for itself: a row that asks nothing names the file, what was expected of it, and
-/// its columns.
+/// A path leads to no file with rows. Each item fails for itself: a row that asks nothing names the file, what was expected
+/// of it, and its columns.
 pub fn read_prompts(
-    path: &Path,
+    dataset: &Dataset,
     fields: Fields,
-) -> Result<impl Iterator<Item = Result<Asked>> + use<>> {
-    let texts: TextReader = read_texts(path, fields.columns())?;
-    Ok(texts.map(move |found| {
+) -> Result<Box<dyn Iterator<Item = Result<Asked>>>> {
+    if dataset.is_converted() {
+        return Ok(Box::new(dataset.rows()?.map(|row| row.map(Asked::from))));
+    }
+    let texts = dataset.texts(&fields.columns())?;
+    Ok(Box::new(texts.map(move |found| {
         let (location, text) = found?;
         asked(&location, &text, &fields).map_err(|mismatch| Error::Row {
             location: location.to_string(),
             mismatch,
         })
-    }))
+    })))
 }
 
 fn asked(location: &Location, text: &str, fields: &Fields) -> Result<Asked, Mismatch> {

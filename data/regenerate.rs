@@ -16,9 +16,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::conversation::{Content, Row};
+use crate::dataset::{Dataset, Located};
 use crate::durable::{PendingFile, hex, write_whole};
 use crate::error::{Error, Result};
-use crate::rows::{Columns, read_columns, read_rows};
+use crate::prepare::Category;
 
 mod answers;
 mod journal;
@@ -53,8 +54,8 @@ pub enum ExistingAnswers {
 /// What the answers are of: another value makes another journal.
 #[derive(Debug, Clone)]
 pub struct RegenerateSettings<'a> {
-    /// Conversations: a file, or a folder of them.
-    pub data: &'a Path,
+    /// Conversations.
+    pub data: &'a Dataset,
     /// The `.jsonl` file to write.
     pub out: &'a Path,
     /// Everything else that the answers depend on, such as the model and the temperature.
@@ -65,7 +66,7 @@ pub struct RegenerateSettings<'a> {
 
 /// Conversations to be answered, and what is answered of them.
 pub struct Job {
-    data: PathBuf,
+    data: Dataset,
     out: PathBuf,
     truncated: Truncated,
     sha256: String,
@@ -96,13 +97,15 @@ impl Job {
         let rows = usize::try_from(scan.rows).unwrap_or(usize::MAX);
         let journal = Journal::open(&journal_path, &header, rows)?;
         Ok(Self {
-            data: wanted.data.to_owned(),
+            data: wanted.data.clone(),
             out: wanted.out.to_owned(),
             truncated: wanted.truncated,
             sha256: scan.sha256,
             report: RegenerateReport {
                 rows: scan.rows,
                 unchanged: scan.unchanged,
+                unusable: scan.unusable,
+                datasets: wanted.data.of_hub().cloned().collect(),
                 from_journal: (1..=scan.rows).filter(|&row| journal.holds(row)).count() as u64,
                 damaged_lines: journal.unreadable,
                 ..RegenerateReport::default()
@@ -154,7 +157,7 @@ impl Job {
     ) -> Result<bool> {
         let rows = 1..=self.report.rows;
         let done = rows.map(|row| self.journal.holds(row)).collect();
-        let pending = Pending::new(read_rows(&self.data)?, done);
+        let pending = Pending::new(Box::new(self.data.rows()?), done);
         let shared = Shared::new(answers, work, self.truncated, pending);
         let taken = std::thread::scope(|scope| {
             let workers = work.concurrency.max(1);
@@ -215,11 +218,13 @@ impl Job {
     /// Writes the conversations in the order of the dataset.
     fn assemble(&mut self) -> Result<()> {
         let failed = |source| Error::write(&self.out, source);
+        let names: Vec<String> = self.data.each().iter().map(Located::to_string).collect();
+        let name = PathBuf::from(names.join(", "));
         let changed =
-            |found: &str| Error::altered(&self.data, "sha256 of the rows", &self.sha256, found);
+            |found: &str| Error::altered(&name, "sha256 of the rows", &self.sha256, found);
         let mut digest = Sha256::new();
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
-        for (number, row) in (1..).zip(read_columns(&self.data, Columns::All)?) {
+        for (number, row) in (1..).zip(self.data.whole_rows()?) {
             let row = row?.row;
             digest.update(line(&row));
             let rows = match plan(&row) {
@@ -309,13 +314,14 @@ struct Scan {
     rows: u64,
     sha256: String,
     unchanged: UnchangedRows,
+    unusable: Category,
 }
 
-fn scan(data: &Path) -> Result<Scan> {
+fn scan(data: &Dataset) -> Result<Scan> {
     let mut digest = Sha256::new();
     let mut unchanged = UnchangedRows::default();
     let mut rows = 0;
-    for row in read_columns(data, Columns::All)? {
+    for row in data.whole_rows()? {
         let row = row?.row;
         rows += 1;
         digest.update(line(&row));
@@ -327,6 +333,7 @@ fn scan(data: &Path) -> Result<Scan> {
         rows,
         sha256: hex(&digest.finalize()),
         unchanged,
+        unusable: data.unusable(),
     })
 }
 

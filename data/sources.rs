@@ -31,7 +31,7 @@ pub struct Source {
 }
 
 /// Where rows come from.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A file, a folder or a pattern; see [`crate::rows::files`].
     Path(PathBuf),

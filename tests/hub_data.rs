@@ -17,7 +17,7 @@ const START: &str = "<!-- presets -->\n";
 const END: &str = "<!-- /presets -->";
 
 /// A Parquet file of rows whose values are texts, or lists of objects of texts.
-fn table(rows: &[Value]) -> Vec<u8> {
+pub fn table(rows: &[Value]) -> Vec<u8> {
     let names: Vec<&String> = rows[0].as_object().unwrap().keys().collect();
     let column = |name: &&String| -> ArrayRef {
         let values = rows.iter().map(|row| &row[name.as_str()]);
@@ -56,7 +56,7 @@ fn messages(lists: &[&Value]) -> ListArray {
 }
 
 /// A dataset of the workspace's conversations, with a split to evaluate with and files that nobody asks for.
-fn chat(workspace: &Workspace) -> Repository {
+pub fn chat(workspace: &Workspace) -> Repository {
     Repository::of(
         &[
             (
@@ -295,7 +295,7 @@ fn what_the_hub_has_converted_is_read_where_the_repository_has_other_files() {
 }
 
 /// A row with a question and an answer, in the columns of a preset.
-fn row_of(preset: &Preset, number: usize) -> Value {
+pub fn row_of(preset: &Preset, number: usize) -> Value {
     let (question, answer) = (format!("count to {number}"), "one two three");
     match preset.conversion {
         Conversion::None => json!({"prompt_id": "x", "messages": [

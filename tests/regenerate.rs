@@ -1,6 +1,8 @@
 //! `spectrain data regenerate` against a server that fails, and with a target of its own.
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -64,7 +66,7 @@ fn run(
     })
     .unwrap();
     let wanted = RegenerateSettings {
-        data: &workspace.path("data.jsonl"),
+        data: &workspace.path("data.jsonl").into(),
         out: &workspace.path("out.jsonl"),
         settings: Map::new(),
         truncated: Truncated::Keep,
@@ -220,6 +222,12 @@ fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
     let others = [1, 3].map(|row| answered(row, 2));
     assert_eq!(workspace.text("out.jsonl"), lines(others.into_iter()));
     asked_with_options(&server);
+
+    let no_text = OsStr::from_bytes(b"secret\xff");
+    let mut command = workspace.command(&words);
+    let unread = Outcome::from(command.env("THE_KEY", no_text).output().unwrap());
+    let unread = unread.failed(&["`--api-key-env`", "`THE_KEY`, found other bytes"]);
+    assert!(!unread.stderr.contains("secret"), "{unread:#?}");
 
     start().succeeded();
     let all = (1..=3).map(|row| answered(row, 2));

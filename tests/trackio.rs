@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::http::{Request, respond};
 use crate::workspace::{Outcome, Workspace};

@@ -1,8 +1,9 @@
 //! The files of a dataset on the hub: which are needed, how large they are, and where they are once they are here.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::hub::{self, HubLimits, Listing, RepoType, Repository};
 use spectrain_checkpoints::{Error as HubError, HubOptions};
 
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 const CONVERTED: &str = "refs/convert/parquet";
 
 /// A dataset of the hub that is on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchedData {
     /// As it was asked for.
     pub address: String,
@@ -41,6 +42,24 @@ pub struct FetchedData {
     /// What is to be said of it.
     #[serde(skip)]
     pub remark: Option<String>,
+}
+
+impl fmt::Display for FetchedData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            config,
+            split,
+            commit,
+            files,
+            ..
+        } = self;
+        let files = files.len();
+        write!(
+            f,
+            "`{address}` is `{config}/{split}` at commit {commit}, files: {files}"
+        )
+    }
 }
 
 /// What would be downloaded of a dataset.

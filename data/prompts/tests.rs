@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
@@ -69,7 +69,7 @@ fn shown(asked: Asked) -> Shown {
 }
 
 fn all(path: &Path, fields: Fields) -> Vec<Shown> {
-    let rows = read_prompts(path, fields).unwrap();
+    let rows = read_prompts(&path.to_owned().into(), fields).unwrap();
     rows.map(|row| shown(row.unwrap())).collect()
 }
 
@@ -78,7 +78,7 @@ fn first(path: &Path, set: &str) -> Shown {
 }
 
 fn refused(path: &Path, fields: Fields) -> String {
-    let mut rows = read_prompts(path, fields).unwrap();
+    let mut rows = read_prompts(&path.to_owned().into(), fields).unwrap();
     rows.next().unwrap().unwrap_err().to_string()
 }
 
@@ -234,7 +234,9 @@ fn a_column_that_is_not_there_is_named_with_those_that_are() {
     let error = refused(&labelled, find("mt-bench").unwrap().fields());
     assert!(error.contains("a column `turns` or `prompt`"), "{error}");
     let nothing = folder.0.path().join("none.jsonl");
-    let error = read_prompts(&nothing, gsm8k()).map(drop).unwrap_err();
+    let error = read_prompts(&nothing.into(), gsm8k())
+        .map(drop)
+        .unwrap_err();
     assert!(error.to_string().contains("none.jsonl"), "{error}");
 }
 

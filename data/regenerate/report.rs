@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::turns::Unchanged;
+use crate::hub_data::FetchedData;
+use crate::prepare::Category;
 
 /// Rows that a line for people names.
 const EXAMPLES: usize = 10;
@@ -94,6 +96,12 @@ pub struct RegenerateReport {
     pub unchanged: UnchangedRows,
     /// Conversations left out because a turn was not answered, by row.
     pub failed: Vec<Failed>,
+    /// Rows of a preset that hold no question with an answer; they are none of `rows`.
+    #[serde(default, skip_serializing_if = "Category::is_none")]
+    pub unusable: Category,
+    /// What of the dataset is of the hub.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datasets: Vec<FetchedData>,
 }
 
 impl fmt::Display for RegenerateReport {
@@ -140,6 +148,9 @@ impl fmt::Display for RegenerateReport {
             if !rows.is_empty() {
                 write!(f, "\n{} {what}: rows {}", rows.len(), first(rows))?;
             }
+        }
+        if self.unusable.count > 0 {
+            write!(f, "\n{}", self.unusable.left_out())?;
         }
         if !self.failed.is_empty() {
             write!(f, "\n{} failed:", self.failed.len())?;

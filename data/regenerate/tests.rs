@@ -111,7 +111,7 @@ impl Folder {
     fn open(&self, truncated: Truncated, existing: ExistingAnswers) -> Result<Job> {
         let settings = json!({"model": "m"});
         let wanted = RegenerateSettings {
-            data: &self.path("data.jsonl"),
+            data: &self.path("data.jsonl").into(),
             out: &self.path("out.jsonl"),
             settings: settings.as_object().unwrap().clone(),
             truncated,

@@ -14,7 +14,7 @@ use super::retry::{Pace, Retry};
 use super::turns::{Step, planned, steps};
 use crate::conversation::{Content, Conversation};
 use crate::error::Result;
-use crate::rows::{LocatedRow, Location, RowReader};
+use crate::rows::{LocatedRow, Location};
 use crate::seed::mix;
 
 /// The longest sleep before it is looked whether to stop.
@@ -38,16 +38,19 @@ pub(super) enum Ended {
     Failed(Failed),
 }
 
+/// Rows in their order.
+type Rows = Box<dyn Iterator<Item = Result<LocatedRow>> + Send>;
+
 /// The rows that are not answered yet.
 pub(super) struct Pending {
-    rows: RowReader,
+    rows: Rows,
     row: u64,
     done: Vec<bool>,
 }
 
 impl Pending {
     /// The rows that are not `done`.
-    pub(super) fn new(rows: RowReader, done: Vec<bool>) -> Self {
+    pub(super) fn new(rows: Rows, done: Vec<bool>) -> Self {
         Self { rows, row: 0, done }
     }
 }

@@ -1,16 +1,21 @@
 //! Arguments that several commands have.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, Value};
 use spectrain_checkpoints::ModelFolder;
+use spectrain_data::dataset::Dataset;
+use spectrain_data::presets::Preset;
+use spectrain_data::sources::{Origin, Sources};
 use spectrain_data::template::OWN_VARIABLES;
 use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
 use spectrain_models::TrainingFree;
 
+use crate::cli::progress::Output;
+use crate::errors::Misuse;
 use crate::recipe::tables::PromptEntry;
 use crate::runtime::{device, target};
 
@@ -20,6 +25,46 @@ pub struct DeviceArgument {
     /// `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu", value_name = "DEVICE", value_parser = device::check_name)]
     pub device: String,
+}
+
+/// Conversations that a command reads.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct DataArgument {
+    /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset of the hub (`hf://org/name`)
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// In place of `--data`: a dataset that `spectrain data presets` lists, by its name
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+}
+
+impl DataArgument {
+    /// Where they are.
+    pub fn origin(&self) -> Result<Origin> {
+        origin(self.data.as_deref(), self.preset.as_deref())
+    }
+}
+
+/// Where the rows are that a path or else the name of a preset stands for.
+pub(crate) fn origin(path: Option<&Path>, preset: Option<&str>) -> Result<Origin> {
+    let found = match (path, preset) {
+        (Some(path), _) => Origin::read(path.to_owned()),
+        (None, name) => Preset::find(name.unwrap_or_default()).map(Origin::Preset),
+    };
+    Ok(found.map_err(Misuse)?)
+}
+
+/// The dataset at a place; downloads what is missing.
+pub(crate) fn dataset(origin: Origin, output: Output) -> Result<Dataset> {
+    let fetched = Sources::from(origin).fetch(&target::hub_options())?;
+    for data in fetched.of_hub() {
+        output.say(data);
+        if let Some(remark) = &data.remark {
+            output.warn(remark);
+        }
+    }
+    Ok(fetched)
 }
 
 /// `KEY=VALUE`, as it was given.

@@ -9,6 +9,7 @@ use spectrain_data::tokens::TokenIndex;
 use super::words::bytes;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Status, manifest_in};
+use crate::runtime::prompt_sets;
 use crate::runtime::target::hub_options;
 
 /// Bytes of text for a token, where only the size of a file is known.
@@ -28,7 +29,8 @@ pub(super) fn prepared(run: &Path) -> Option<TokenIndex> {
 pub(super) fn downloads(recipe: &ResolvedRecipe) -> (Vec<String>, Value) {
     let sources = [recipe.data.train_sources(), recipe.data.eval.clone()];
     let options = hub_options();
-    let each = sources.into_iter().flatten();
+    let prompts = prompt_sets::of_hub(recipe.evaluate.sets());
+    let each = sources.into_iter().flatten().chain(prompts);
     let each = each.flat_map(|sources| sources.downloads(&options).unwrap_or_default());
     let wanted: Vec<Downloads> = each.filter(|wanted| wanted.missing > 0).collect();
     let line = |wanted: &Downloads| {

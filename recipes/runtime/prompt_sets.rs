@@ -1,13 +1,17 @@
 //! Sets of prompts that an evaluation names: their files, here or from the hub, and what is asked in them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use spectrain_checkpoints::hub::{self, Files, RepoType, Repository};
 use spectrain_checkpoints::{Error as HubError, HubOptions};
+use spectrain_data::dataset::Dataset;
+use spectrain_data::hub_data::FetchedData;
+use spectrain_data::prepare::Category;
 use spectrain_data::prompts::read_prompts;
 use spectrain_data::prompts::sets::{HubFile, KnownSet, names, near};
 use spectrain_data::rows::files;
+use spectrain_data::sources::{Origin, Sources};
 use spectrain_eval::PromptSet;
 
 use crate::recipe::tables::{ChosenSet, PromptEntry};
@@ -16,6 +20,7 @@ use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
 
 /// The sets to decode, and what was left of them.
+#[derive(Default)]
 pub struct ReadSets {
     /// At most so many prompts of each set as are wanted.
     pub sets: Vec<PromptSet>,
@@ -23,35 +28,43 @@ pub struct ReadSets {
     pub others: Vec<Vec<u32>>,
     /// How many prompts were left out of each set, of which some were, as they are too long.
     pub too_long: Vec<(String, usize)>,
+    /// Rows of presets that are no conversations, by set.
+    pub unusable: Vec<(String, Category)>,
+    /// What of them is of the hub, by its address.
+    pub of_hub: Vec<FetchedData>,
 }
 
 impl ReadSets {
-    /// What to say of prompts longer than so many tokens.
+    /// What to say of what was left out: prompts longer than so many tokens, and rows without any.
     pub fn warnings(&self, longest: usize) -> Vec<String> {
-        let said = |(name, count): &(String, usize)| {
+        let too_long = self.too_long.iter().map(|(name, count)| {
             format!("prompts of `{name}` longer than {longest} tokens, which are left out: {count}")
-        };
-        self.too_long.iter().map(said).collect()
+        });
+        let unusable = self.unusable.iter();
+        let unusable = unusable.map(|(name, rows)| format!("`{name}`: {}", rows.left_out()));
+        let remarks = self.of_hub.iter().filter_map(|data| data.remark.clone());
+        too_long.chain(unusable).chain(remarks).collect()
     }
 }
 
 /// Of each set at most `count` prompts to evaluate, and all others; downloads what is missing.
 pub fn read(entries: &[PromptEntry], text: &Text, count: usize) -> Result<ReadSets> {
-    let mut read = ReadSets {
-        sets: Vec::new(),
-        others: Vec::new(),
-        too_long: Vec::new(),
-    };
+    let mut read = ReadSets::default();
     for entry in entries {
         let chosen = choose(entry)?;
-        let path = path(&chosen)?;
-        let rows = read_prompts(&path, chosen.fields.clone())?;
+        let dataset = dataset(&chosen)?;
+        let rows = read_prompts(&dataset, chosen.fields.clone())?;
         let found = text
             .asked(rows)
             .with_context(|| format!("the prompts `{entry}`"))?;
         if found.too_long > 0 {
             read.too_long.push((chosen.name.clone(), found.too_long));
         }
+        let unusable = dataset.unusable();
+        if !unusable.is_none() {
+            read.unusable.push((chosen.name.clone(), unusable));
+        }
+        read.of_hub.extend(dataset.of_hub().cloned());
         let (prompts, left) = split(found.prompts, count);
         read.others.extend(left);
         read.sets.push(PromptSet {
@@ -73,29 +86,13 @@ fn choose(entry: &PromptEntry) -> Result<ChosenSet> {
     }
 }
 
-/// The file, folder or pattern with the rows of a set; downloads the file of a known one.
-pub fn path(chosen: &ChosenSet) -> Result<PathBuf> {
-    match (&chosen.path, chosen.known) {
-        (Some(path), known) => {
-            // The folder may be a copy of the whole dataset.
-            let inside = known
-                .and_then(|known| known.hub)
-                .map(|hub| path.join(hub.file));
-            if let Some(file) = inside.filter(|file| file.is_file()) {
-                return Ok(file);
-            }
-            let found = files(path).map(drop);
-            let is_name = known.is_none() && path.components().count() == 1;
-            found.with_context(|| match is_name {
-                true => format!(
-                    "`{}` is no file, and none of the sets {}{}",
-                    path.display(),
-                    names(),
-                    near(&path.to_string_lossy())
-                ),
-                false => format!("the prompts `{}`", chosen.name),
-            })?;
-            Ok(path.clone())
+/// The rows of a set; downloads what is missing.
+fn dataset(chosen: &ChosenSet) -> Result<Dataset> {
+    match (&chosen.origin, chosen.known) {
+        (Some(Origin::Path(path)), _) => Ok(own(path, chosen)?.into()),
+        (Some(origin), _) => {
+            let fetched = Sources::from(origin.clone()).fetch(&hub_options());
+            fetched.with_context(|| format!("the prompts `{}`", chosen.name))
         }
         (None, Some(known)) => {
             let name = known.name;
@@ -104,10 +101,34 @@ pub fn path(chosen: &ChosenSet) -> Result<PathBuf> {
                     "`{name}` is a set of prompts and a file here; say `./{name}` or `{{ set = \"{name}\" }}`"
                 );
             }
-            download(known)
+            Ok(download(known)?.into())
         }
         (None, None) => bail!("`{}` has neither a set nor a path", chosen.name),
     }
+}
+
+/// The file, folder or pattern of one's own with the rows of a set.
+fn own(path: &Path, chosen: &ChosenSet) -> Result<PathBuf> {
+    let known = chosen.known;
+    // The folder may be a copy of the whole dataset.
+    let inside = known
+        .and_then(|known| known.hub)
+        .map(|hub| path.join(hub.file));
+    if let Some(file) = inside.filter(|file| file.is_file()) {
+        return Ok(file);
+    }
+    let found = files(path).map(drop);
+    let is_name = known.is_none() && path.components().count() == 1;
+    found.with_context(|| match is_name {
+        true => format!(
+            "`{}` is no file, and none of the sets {}{}",
+            path.display(),
+            names(),
+            near(&path.to_string_lossy())
+        ),
+        false => format!("the prompts `{}`", chosen.name),
+    })?;
+    Ok(path.to_owned())
 }
 
 /// The file of a known set, from the hub unless it is here.
@@ -140,34 +161,52 @@ fn download(known: &KnownSet) -> Result<PathBuf> {
     Ok(folder.join(file))
 }
 
-/// The first of these sets whose file would have to be downloaded.
+/// Where the rows of a set are, if that is on the hub and it is no known set.
+fn on_hub(chosen: &ChosenSet) -> Option<Sources> {
+    let origin = chosen.origin.clone();
+    let origin = origin.filter(|origin| !matches!(origin, Origin::Path(_)));
+    origin.map(Sources::from)
+}
+
+/// The datasets of the hub among these sets.
+pub fn of_hub(entries: &[PromptEntry]) -> impl Iterator<Item = Sources> {
+    let chosen = entries.iter().filter_map(|entry| entry.choose().ok());
+    chosen.filter_map(|chosen| on_hub(&chosen))
+}
+
+/// The first of these sets of which something would have to be downloaded.
 pub fn missing(entries: &[PromptEntry]) -> Option<String> {
     entries.iter().find_map(|entry| {
         let chosen = entry.choose().ok()?;
-        let HubFile { repository, file } = chosen.known.filter(|_| chosen.path.is_none())?.hub?;
+        if let Some(sources) = on_hub(&chosen) {
+            return sources.here(&hub_options()).err();
+        }
+        let HubFile { repository, file } = chosen.known.filter(|_| chosen.origin.is_none())?.hub?;
         let dataset = Repository::new(RepoType::Dataset, repository, None).ok()?;
         let is_here = hub::cached_file(&dataset, file, &HubOptions::default()).is_some();
         (!is_here).then_some(chosen.name)
     })
 }
 
-/// Whether the files are there that are named by path, and whether the names are those of sets.
+/// Whether the files are there that are named by path, the hub has the datasets, and the names are those of sets.
 pub fn check(entries: &[PromptEntry]) -> Result<()> {
     for entry in entries {
         let chosen = choose(entry)?;
-        let on_hub = chosen.known.is_some_and(|known| known.hub.is_some());
-        if chosen.path.is_some() || !on_hub {
-            path(&chosen)?;
+        let has_file = chosen.known.is_some_and(|known| known.hub.is_some());
+        if let Some(sources) = on_hub(&chosen) {
+            sources.downloads(&hub_options())?;
+        } else if chosen.origin.is_some() || !has_file {
+            dataset(&chosen)?;
         }
     }
     Ok(())
 }
 
-/// Each set with the files that it is read from.
-pub fn files_of(entries: &[PromptEntry]) -> Result<Vec<(String, Vec<PathBuf>)>> {
+/// Each set with its rows; downloads what is missing.
+pub fn datasets(entries: &[PromptEntry]) -> Result<Vec<(String, Dataset)>> {
     let of = |entry: &PromptEntry| {
         let chosen = choose(entry)?;
-        Ok((chosen.name.clone(), files(&path(&chosen)?)?))
+        Ok((chosen.name.clone(), dataset(&chosen)?))
     };
     entries.iter().map(of).collect()
 }

@@ -1,4 +1,5 @@
 //! Servers that speak the OpenAI protocol, asked by `data regenerate` and by `evaluate`.
 
 pub mod client;
+pub mod key;
 pub(crate) mod protocol;

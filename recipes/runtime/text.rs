@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 use spectrain_data::conversation::Content;
 use spectrain_data::mask;
 use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
-use spectrain_data::prompts::{Asked, Labels};
+use spectrain_data::prompts::Asked;
 use spectrain_data::rows::{LocatedRow, read_rows};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
@@ -100,23 +100,9 @@ impl Text {
         Ok(report)
     }
 
-    /// The prompts of a file, folder or pattern.
-    pub fn prompts_of(&self, data: &Path) -> Result<Prompts> {
-        self.prompts(Box::new(read_rows(data)?))
-            .with_context(|| format!("`{}`", data.display()))
-    }
-
     /// The prompts of rows: each conversation up to its last answer.
     pub(crate) fn prompts(&self, rows: RowsOf<'_>) -> Result<Prompts> {
-        self.asked(rows.map(|row| {
-            let LocatedRow { location, row, .. } = row?;
-            Ok(Asked {
-                labels: Labels::of_row(&row),
-                location,
-                content: row.content,
-                later: Vec::new(),
-            })
-        }))
+        self.asked(rows.map(|row| row.map(Asked::from)))
     }
 
     /// The same of rows of which it is known what is asked. Prompts count by their first turn for being too long.

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::{Dataset, Located};
+use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
 use spectrain_models::{Target as _, load_target};
@@ -13,7 +14,7 @@ use spectrain_models::{Target as _, load_target};
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::{device_report, is_gpu};
-use crate::runtime::prompt_sets;
+use crate::runtime::prompt_sets::{self, ReadSets};
 use crate::runtime::prompts::{calibration, split};
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
@@ -36,10 +37,10 @@ const ONE_TEXT: Shape = Shape {
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let drafter = context.run.path().join(EXPORTED);
-    let mut report = if context.recipe.features.mode.computes_target() {
+    let (mut report, of_hub) = if context.recipe.features.mode.computes_target() {
         decoded(context, &drafter)?
     } else {
-        judged_by_answers(context, &drafter)?
+        (judged_by_answers(context, &drafter)?, Vec::new())
     };
     report.recipe = context.recipe.json.clone();
     report.trained = trained_report(context)?;
@@ -50,7 +51,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let curves = curves_of(context.run.path())?;
     write(&report, &context.folder("evaluate"), curves)?;
     record(context)?;
-    Ok(json!({
+    let mut summary = json!({
         "settings": report.settings.iter().map(|setting| json!({
             "target": report.target_of(setting),
             "drafter": setting.drafter,
@@ -62,16 +63,25 @@ pub fn run(context: &StageContext) -> Result<Value> {
             "alpha": setting.overall.alpha,
         })).collect::<Vec<_>>(),
         "lossless": report.lossless,
-    }))
+    });
+    if !of_hub.is_empty() {
+        summary["datasets"] = json!(of_hub);
+    }
+    Ok(summary)
 }
 
-/// What decoding with the target finds.
-fn decoded(context: &StageContext, drafter: &Path) -> Result<Report> {
+/// What decoding with the target finds, and what of the prompts is of the hub.
+fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<FetchedData>)> {
     if is_gpu(&context.device_name) {
         check_decoding(context)?;
     }
     let settings = &context.recipe.evaluate;
-    let (sets, others) = prompts(context)?;
+    let ReadSets {
+        sets,
+        others,
+        of_hub,
+        ..
+    } = prompts(context)?;
     let calibration = calibration(others, &sets, settings);
     let trial = Trial {
         targets: &targets(context)?,
@@ -85,7 +95,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<Report> {
         outputs: None,
         output: context.output,
     };
-    trial.report()
+    Ok((trial.report()?, of_hub))
 }
 
 /// Fails where the device does not compute the target as the CPU does over one text.
@@ -143,13 +153,17 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
 }
 
 /// What is decoded, and the prompts of `data.eval` and of the sets that are not.
-fn prompts(context: &StageContext) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
+fn prompts(context: &StageContext) -> Result<ReadSets> {
     let table = &context.recipe.evaluate;
     let held_out = prepare::labelled_prompts(context.run)?;
     if table.sets().is_empty() {
         let name = name_of(context.eval_data()?.as_ref());
         let (prompts, others) = split(held_out, table.of_eval());
-        return Ok((vec![PromptSet { name, prompts }], others));
+        return Ok(ReadSets {
+            sets: vec![PromptSet { name, prompts }],
+            others,
+            ..ReadSets::default()
+        });
     }
     let folder = context.target_folder()?;
     let mut text = Text::of(&folder, &context.recipe.data)?;
@@ -158,12 +172,16 @@ fn prompts(context: &StageContext) -> Result<(Vec<PromptSet>, Vec<Vec<u32>>)> {
     text.settings.max_length = places.saturating_sub(table.max_new_tokens).max(1);
     let read = prompt_sets::read(table.sets(), &text, table.of_each_set());
     let mut read = read.context("`evaluate.prompts`")?;
+    for data in &read.of_hub {
+        let told = format!("evaluate: `evaluate.prompts`: {data}");
+        context.output.say(told);
+    }
     for warning in read.warnings(text.settings.max_length) {
         context.output.warn(warning);
     }
     read.others
         .extend(held_out.into_iter().map(|prompt| prompt.tokens));
-    Ok((read.sets, read.others))
+    Ok(read)
 }
 
 /// What the report calls the prompts: the name of their file or dataset, where there is one alone.

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::hash;
+use spectrain_data::dataset::Located;
 use spectrain_train::Effect;
 
 use crate::recipe::resolved::ResolvedRecipe;
@@ -108,8 +109,13 @@ impl StageContext<'_> {
         if sets.is_empty() {
             return Ok(inputs);
         }
-        for (name, files) in prompt_sets::files_of(sets)? {
-            let hash = self.run.sha256_of(&files)?;
+        let datasets = prompt_sets::datasets(sets).context("`evaluate.prompts`")?;
+        for (name, dataset) in datasets {
+            let mut hash = self.run.sha256_of(&dataset.files()?)?;
+            let reading: String = dataset.each().iter().map(Located::reading).collect();
+            if !reading.is_empty() {
+                hash = hash::sha256_bytes(format!("{hash} {reading}").as_bytes());
+            }
             inputs.insert(format!("the prompts `{name}`"), hash);
         }
         let data = &self.recipe.data;

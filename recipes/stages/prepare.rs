@@ -122,11 +122,7 @@ impl Sets {
     /// Says which datasets of the hub these are.
     fn announce(&self, context: &StageContext) {
         for (key, data) in self.of_hub() {
-            let (address, commit, files) = (&data.address, &data.commit, data.files.len());
-            let rows = format!("{}/{}", data.config, data.split);
-            context.output.say(format!(
-                "prepare: `data.{key}`: `{address}` is `{rows}` at commit {commit}, files: {files}"
-            ));
+            context.output.say(format!("prepare: `data.{key}`: {data}"));
             if let Some(remark) = &data.remark {
                 context.output.warn(format!("`data.{key}`: {remark}"));
             }
@@ -146,12 +142,10 @@ impl Sets {
         if !of_hub.is_empty() {
             summary["datasets"] = json!(of_hub);
         }
-        if unusable.count > 0 {
-            context.output.say(format!(
-                "prepare: rows that hold no question with an answer, which are left out: {}, such as {}",
-                unusable.count,
-                unusable.examples.join(", ")
-            ));
+        if !unusable.is_none() {
+            context
+                .output
+                .say(format!("prepare: {}", unusable.left_out()));
             summary["rows_of_no_use"] = json!(unusable);
         }
     }

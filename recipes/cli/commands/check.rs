@@ -10,10 +10,10 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_eval::DraftReport;
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument};
-use crate::cli::commands::prompts::prompts_in;
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, prompts};
+use crate::cli::commands::prompts::prompts_of;
 use crate::cli::progress::{print, print_json};
-use crate::recipe::tables::TargetType;
+use crate::recipe::tables::{PromptEntry, TargetType};
 use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
 use crate::runtime::device;
@@ -35,9 +35,9 @@ pub struct CheckArguments {
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// Conversations to measure τ with; without them the target makes up texts
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    /// Prompts to measure τ with, as of `spectrain evaluate`; without them the target makes up texts
+    #[arg(long, value_name = "PROMPTS", value_parser = prompts)]
+    prompts: Option<PromptEntry>,
     /// Print what is found as JSON
     #[arg(long)]
     json: bool,
@@ -196,7 +196,7 @@ fn measured(
     (folder, target): (&Path, &Path),
 ) -> Result<Measured> {
     let prompts = match &arguments.prompts {
-        Some(path) => prompts_in(path, (folder, target), &arguments.template, PROMPTS)?,
+        Some(entry) => prompts_of(entry, (folder, target), &arguments.template, PROMPTS)?,
         None => pair.generated_prompts(PROMPTS)?,
     };
     let decoded = accepted(pair, &prompts)?;
@@ -213,7 +213,7 @@ impl fmt::Display for Measured {
         let (what, hint) = if self.made_up {
             (
                 "texts that the target made up",
-                "\nit drafts; `--prompts FILE` or `spectrain evaluate` says how well",
+                "\nit drafts; `--prompts` or `spectrain evaluate` says how well",
             )
         } else {
             ("the prompts", "")

@@ -1,24 +1,21 @@
 //! `spectrain data`: a dataset by itself.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde_json::json;
 use spectrain_checkpoints::columns::listed;
-use spectrain_data::dataset::Dataset;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::{PRESETS, Preset};
 use spectrain_data::prompts::sets::{HubFile, KNOWN};
-use spectrain_data::sources::{Origin, Sources};
 
-use crate::cli::arguments::{TemplateArgument, word};
+use crate::cli::arguments::{DataArgument, TemplateArgument, dataset, origin, word};
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
-use crate::cli::progress::{print, print_json};
-use crate::errors::Misuse;
+use crate::cli::progress::{Output, print, print_json, tell};
 use crate::recipe::tables::DataTable;
 use crate::runtime::target;
 use crate::runtime::text::Text;
@@ -28,9 +25,9 @@ use crate::runtime::text::Text;
 pub enum DataCommand {
     /// Write the tokens and loss masks of conversations
     Prepare {
-        /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset of the hub (`hf://org/name`)
-        #[arg(long, value_name = "PATH")]
-        data: PathBuf,
+        /// Where the conversations are
+        #[command(flatten)]
+        data: DataArgument,
         /// The folder to write
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
@@ -46,9 +43,12 @@ pub enum DataCommand {
     Regenerate(RegenerateArguments),
     /// Report what is in a dataset and what is wrong with it; end with 1 where something is
     Lint {
-        /// Conversations to train on
-        #[arg(long, value_name = "PATH")]
-        train: PathBuf,
+        /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub (`hf://org/name`)
+        #[arg(long, value_name = "PATH", required_unless_present = "preset")]
+        train: Option<PathBuf>,
+        /// In place of `--train`: a dataset that `spectrain data presets` lists, by its name
+        #[arg(long, value_name = "NAME", conflicts_with = "train")]
+        preset: Option<String>,
         /// Conversations to evaluate with
         #[arg(long, value_name = "PATH")]
         eval: Option<PathBuf>,
@@ -120,12 +120,6 @@ impl TextArguments {
     }
 }
 
-/// The dataset at a path or of the hub; downloads what is missing.
-fn dataset(given: &Path) -> Result<Dataset> {
-    let origin = Origin::read(given.to_owned()).map_err(Misuse)?;
-    Ok(Sources::from(origin).fetch(&target::hub_options())?)
-}
-
 /// Each known set of prompts with what it is, its file on the hub, and its licence.
 fn known_prompts() -> String {
     listed(KNOWN.iter().flat_map(|set| {
@@ -158,9 +152,13 @@ pub fn run(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare { data, out, text } => {
             let text = text.open()?;
-            let dataset = dataset(data)?;
+            let dataset = dataset(data.origin()?, Output::detect())?;
             let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
             let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
+            let unusable = dataset.unusable();
+            if !unusable.is_none() {
+                tell(unusable.left_out());
+            }
             print(format!("{written}\n"))?;
         }
         DataCommand::Prompts => print(known_prompts())?,
@@ -168,12 +166,15 @@ pub fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
         DataCommand::Lint {
             train,
+            preset,
             eval,
             show,
             draft_vocabularies,
             json,
             text,
         } => {
+            let train = origin(train.as_deref(), preset.as_deref())?;
+            let eval = eval.as_deref().map(|eval| origin(Some(eval), None));
             let text = text.open()?;
             let linter = Linter {
                 template: text.template.as_ref(),
@@ -182,9 +183,17 @@ pub fn run(command: &DataCommand) -> Result<()> {
                 draft_vocabularies,
                 shown: *show,
             };
-            let eval = eval.as_deref().map(dataset).transpose()?;
+            let eval = eval
+                .transpose()?
+                .map(|eval| dataset(eval, Output::detect()))
+                .transpose()?;
             let eval = eval.map(|eval| eval.rows()).transpose()?;
-            let report = lint(dataset(train)?.rows()?, eval.into_iter().flatten(), &linter)?;
+            let train = dataset(train, Output::detect())?;
+            let report = lint(train.rows()?, eval.into_iter().flatten(), &linter)?;
+            let unusable = train.unusable();
+            if !unusable.is_none() {
+                tell(unusable.left_out());
+            }
             let problems = report.problems();
             if *json {
                 print_json(&json!({"report": report, "problems": problems}))?;

@@ -62,7 +62,8 @@ pub struct EvaluateArguments {
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
     /// Prompts: a set that `spectrain data prompts` lists, `NAME=PATH` for such a set in a file, a file, folder or pattern of
-    /// conversations, or as in a recipe, `{ path = "q.jsonl", turns = "asked" }`; may be repeated
+    /// conversations, a dataset of the hub (`hf://org/name`), or as in a recipe, `{ path = "q.jsonl", turns = "asked" }` or
+    /// `{ preset = "gsm8k" }`; may be repeated
     #[arg(long, value_name = "PROMPTS", required_unless_present = "features", value_parser = prompts)]
     prompts: Vec<PromptEntry>,
     /// Stored features of texts that the target wrote, as the stage `features` of a run has them: acceptance is computed from
@@ -144,8 +145,10 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let data = arguments.data(folder.as_deref())?;
     let text = Text::of(&targets[0].folder, &data)?;
     let read = prompt_sets::read(&arguments.prompts, &text, arguments.count.unwrap_or(COUNT))?;
+    let output = Output::detect();
+    read.of_hub.iter().for_each(|data| output.say(data));
     for warning in read.warnings(data.max_length) {
-        Output::detect().warn(warning);
+        output.warn(warning);
     }
     let (sets, others) = (read.sets, read.others);
     let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));

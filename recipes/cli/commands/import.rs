@@ -11,14 +11,14 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_models::load_target;
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument};
-use crate::cli::commands::prompts::prompts_in;
+use crate::cli::arguments::{DeviceArgument, TemplateArgument, prompts};
+use crate::cli::commands::prompts::prompts_of;
 use crate::cli::progress::print;
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::families::registry::{open_as, open_drafter};
 use crate::families::trained::Trained;
-use crate::recipe::tables::TargetType;
+use crate::recipe::tables::{PromptEntry, TargetType};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::places::IMPORTED;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
@@ -46,9 +46,9 @@ pub struct ImportArguments {
     /// Captured layers as 0-based indices of the layers whose output is read, whatever the folder says
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     layers: Option<Vec<usize>>,
-    /// Conversations to measure with; without them the target makes up texts
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    /// Prompts to measure with, as of `spectrain evaluate`; without them the target makes up texts
+    #[arg(long, value_name = "PROMPTS", value_parser = prompts)]
+    prompts: Option<PromptEntry>,
     /// Prompts to measure with
     #[arg(long, default_value_t = 32)]
     count: usize,
@@ -318,9 +318,9 @@ fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Res
 fn given_prompts(arguments: &ImportArguments, wanted: &Wanted) -> Result<Vec<Vec<u32>>> {
     match &arguments.prompts {
         None => Ok(Vec::new()),
-        Some(path) => {
+        Some(entry) => {
             let of = (wanted.folder.as_path(), wanted.target.as_path());
-            prompts_in(path, of, &arguments.template, arguments.count)
+            prompts_of(entry, of, &arguments.template, arguments.count)
         }
     }
 }

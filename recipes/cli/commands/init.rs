@@ -9,6 +9,7 @@ use spectrain_checkpoints::columns::{listed, wrapped};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
 use spectrain_data::hub_data::HubAddress;
+use spectrain_data::presets::Preset;
 use spectrain_data::rows::files;
 
 use crate::cli::arguments::key_value;
@@ -26,7 +27,7 @@ mod written;
 
 use ask::{Asking, Question};
 use keys::Keys;
-use written::Wanted;
+use written::{Conversations, Wanted};
 
 /// Arguments of `spectrain init`.
 #[derive(Debug, Args)]
@@ -37,6 +38,9 @@ pub struct InitArguments {
     /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub, `hf://org/name`
     #[arg(long, value_name = "PATH")]
     data: Option<String>,
+    /// In place of `--data`: a dataset that `spectrain data presets` lists, by its name
+    #[arg(long, value_name = "NAME", conflicts_with = "data")]
+    preset: Option<String>,
     /// The kind of drafter, by its name in `spectrain recipes`
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
@@ -79,7 +83,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
 }
 
 /// The target and the conversations to train on.
-fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String, String)> {
+fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String, Conversations)> {
     // These keys are the same of every kind of recipe.
     let keys = Keys::of(&RECIPES[0]);
     let text = |what: &str, table: &str, key: &str| {
@@ -104,10 +108,15 @@ fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String,
             found.map_err(|error| error.to_string())
         }
     };
-    Ok((
-        asking.answer(target, &check_target)?,
-        asking.answer(data, &check_data)?,
-    ))
+    if let Some(preset) = &arguments.preset {
+        Preset::find(preset).map_err(|error| Misuse(format!("`--preset`: {error}")))?;
+    }
+    let target = asking.answer(target, &check_target)?;
+    let data = match &arguments.preset {
+        Some(preset) => Conversations::Preset(preset.clone()),
+        None => Conversations::Train(asking.answer(data, &check_data)?),
+    };
+    Ok((target, data))
 }
 
 /// The kind of drafter and the device.

@@ -5,8 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 use spectrain_data::Error;
+use spectrain_data::dataset::Dataset;
 use spectrain_data::regenerate::{Answers, ExistingAnswers, Job, RegenerateSettings, Retry, Work};
 
+use crate::cli::arguments::dataset;
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::runtime::interruption::{Interrupted, interrupted};
@@ -33,9 +35,10 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     } else {
         Output::detect()
     };
-    let (answers, settings) = Answerer::open(arguments, output)?;
+    let data = dataset(arguments.data.origin()?, output)?;
+    let (answers, settings) = Answerer::open(arguments, &data, output)?;
     let wanted = RegenerateSettings {
-        data: &arguments.data,
+        data: &data,
         out: &arguments.out,
         settings,
         truncated: arguments.truncated,
@@ -115,9 +118,13 @@ enum Answerer {
 
 impl Answerer {
     /// What answers, and everything that the answers depend on.
-    fn open(arguments: &RegenerateArguments, output: Output) -> Result<(Self, Map<String, Value>)> {
+    fn open(
+        arguments: &RegenerateArguments,
+        data: &Dataset,
+        output: Output,
+    ) -> Result<(Self, Map<String, Value>)> {
         if let (Some(folder), Some(recipe)) = (&arguments.capture, &arguments.recipe) {
-            let answers = CapturedAnswers::open(arguments, recipe, folder, output)?;
+            let answers = CapturedAnswers::open(arguments, (recipe, data), folder, output)?;
             let settings = answers.settings();
             return Ok((Self::Capturing(Box::new(answers)), settings));
         }

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_data::hub_data::HubAddress;
+use spectrain_data::presets::Preset;
 use spectrain_data::prompts::sets::{KnownSet, find, names, near};
 use spectrain_data::prompts::{Ask, Fields};
+use spectrain_data::sources::Origin;
 
 /// Which prompts are decoded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -25,11 +28,12 @@ pub enum Prompts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "expected a prompt set, a path, `NAME=PATH`, or a table with `set` or `path`, and no keys but `name`, \
-                 `template`, `turns`, `category` and `language`"
+    expecting = "expected a prompt set, a path, `hf://org/name`, `NAME=PATH`, or a table with `set`, `path` or `preset`, and no \
+                 keys but `name`, `template`, `turns`, `category` and `language`"
 )]
 pub enum PromptEntry {
-    /// The name of a known set, a path, or `NAME=PATH` for a known set in a file of one's own.
+    /// The name of a known set, a path, a dataset of the hub (`hf://org/name[@revision][:config/split]`), or `NAME=PATH` for a
+    /// known set in a file or dataset of one's own.
     Short(String),
     /// The same by keys.
     Table(PromptTable),
@@ -42,10 +46,14 @@ pub struct PromptTable {
     /// A set by its name, as `spectrain data prompts` lists them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
-    /// A file, a folder or a pattern, in place of the set's own file where `set` is given.
+    /// A file, a folder, a pattern or a dataset of the hub, in place of the set's own file where `set` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// What reports call it. Left out: the set's name, or that of the file.
+    /// In place of both: a dataset to train on that is known by name, as `spectrain data presets` lists them; its conversations
+    /// are asked up to their last answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// What reports call it. Left out: the name of the set, the file or the dataset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// What is asked: a text in which `{question}` stands for the column of this name.
@@ -69,8 +77,8 @@ pub struct ChosenSet {
     pub name: String,
     /// The known set that it is.
     pub known: Option<&'static KnownSet>,
-    /// Its file, folder or pattern; none where the known set's own file is meant.
-    pub path: Option<PathBuf>,
+    /// Where its rows are; none where the known set's own file is meant.
+    pub origin: Option<Origin>,
     /// Its columns.
     pub fields: Fields,
 }
@@ -87,7 +95,8 @@ impl fmt::Display for PromptEntry {
             Self::Short(given) => f.write_str(given),
             Self::Table(table) => {
                 let path = table.path.iter().map(|path| path.display().to_string());
-                let parts: Vec<String> = table.set.clone().into_iter().chain(path).collect();
+                let parts = table.set.clone().into_iter().chain(path);
+                let parts: Vec<String> = parts.chain(table.preset.clone()).collect();
                 f.write_str(&parts.join("="))
             }
         }
@@ -104,6 +113,9 @@ impl PromptEntry {
             Self::Table(table) => table.clone(),
             Self::Short(given) => short(given),
         };
+        if table.preset.is_some() {
+            return of_preset(table);
+        }
         let known = match &table.set {
             Some(name) => Some(find(name).ok_or_else(|| {
                 let (known, near) = (names(), near(name));
@@ -124,23 +136,65 @@ impl PromptEntry {
         }
         fields.category = table.category.or(fields.category);
         fields.language = table.language.or(fields.language);
-        let stem = |path: &PathBuf| Some(path.file_stem()?.to_string_lossy().into_owned());
+        let origin = table.path.map(Origin::read).transpose()?;
         let own = known.map(|known| known.name.to_owned());
         let Some(name) = table
             .name
             .or(own)
-            .or_else(|| table.path.as_ref().and_then(stem))
+            .or_else(|| origin.as_ref().and_then(short_name))
         else {
             return Err(format!(
-                "expected `set` or `path`, found neither in `{self}`"
+                "expected `set`, `path` or `preset`, found none of them in `{self}`"
             ));
         };
         Ok(ChosenSet {
             name,
             known,
-            path: table.path,
+            origin,
             fields,
         })
+    }
+}
+
+/// The conversations of a preset.
+fn of_preset(table: PromptTable) -> Result<ChosenSet, String> {
+    let PromptTable { name, preset, .. } = &table;
+    let alone = PromptTable {
+        name: name.clone(),
+        preset: preset.clone(),
+        ..PromptTable::default()
+    };
+    let preset = Preset::find(preset.as_deref().unwrap_or_default())?;
+    if table != alone {
+        let name = preset.name;
+        return Err(format!(
+            "expected no key but `name` beside `preset`, whose columns are known, found more for `{name}`"
+        ));
+    }
+    let origin = Origin::Preset(preset);
+    Ok(ChosenSet {
+        name: table
+            .name
+            .or_else(|| short_name(&origin))
+            .unwrap_or_default(),
+        known: None,
+        origin: Some(origin),
+        fields: Fields::default(),
+    })
+}
+
+/// What reports call rows by the place that they come from.
+fn short_name(origin: &Origin) -> Option<String> {
+    match origin {
+        Origin::Path(path) => Some(path.file_stem()?.to_string_lossy().into_owned()),
+        Origin::Preset(preset) => Some(preset.name.to_owned()),
+        Origin::Hub(HubAddress { id, split, .. }) => {
+            let name = id.rsplit('/').next()?.to_owned();
+            Some(match split {
+                Some(split) => format!("{name} {split}"),
+                None => name,
+            })
+        }
     }
 }
 
@@ -165,18 +219,19 @@ fn short(given: &str) -> PromptTable {
 mod tests {
     use super::*;
 
-    fn chosen(given: &str) -> (String, Option<&'static str>, Option<PathBuf>) {
+    fn chosen(given: &str) -> (String, Option<&'static str>, Option<Origin>) {
         let chosen = PromptEntry::from(given).choose().unwrap();
         (
             chosen.name,
             chosen.known.map(|known| known.name),
-            chosen.path,
+            chosen.origin,
         )
     }
 
     #[test]
     fn a_text_is_a_set_a_set_in_a_file_or_a_path() {
-        let path = |path: &str| Some(PathBuf::from(path));
+        let path = |path: &str| Some(Origin::Path(path.into()));
+        let hub = |address: &str| Some(Origin::Hub(HubAddress::parse(address)?.ok()?));
         assert_eq!(chosen("gsm8k"), ("gsm8k".into(), Some("gsm8k"), None));
         let own = ("gsm8k".into(), Some("gsm8k"), path("a=b.parquet"));
         assert_eq!(chosen("gsm8k=a=b.parquet"), own);
@@ -186,6 +241,13 @@ mod tests {
         );
         assert_eq!(chosen("a=b.jsonl"), ("a=b".into(), None, path("a=b.jsonl")));
         assert_eq!(chosen("./gsm8k"), ("gsm8k".into(), None, path("./gsm8k")));
+        let address = "hf://org/chat@v1:c/test";
+        assert_eq!(chosen(address), ("chat test".into(), None, hub(address)));
+        let own = chosen("gsm8k=hf://org/problems");
+        let expected = ("gsm8k".into(), Some("gsm8k"), hub("hf://org/problems"));
+        assert_eq!(own, expected);
+        let wrong = PromptEntry::from("hf://a/b/c").choose().unwrap_err();
+        assert!(wrong.contains("`hf://org/name@revision`"), "{wrong}");
     }
 
     #[test]
@@ -208,6 +270,14 @@ mod tests {
         assert_eq!(chosen.fields.ask, Ask::Turns(vec!["asked".into()]));
         assert_eq!(chosen.fields.category.as_deref(), Some("category"));
         assert_eq!(entry.to_string(), "mt-bench=q.jsonl");
+        let entry = &read(r#"{ preset = "magpie", name = "mine" }"#)[0];
+        let chosen = entry.choose().unwrap();
+        let magpie = Preset::find("magpie").unwrap();
+        assert_eq!(chosen.origin, Some(Origin::Preset(magpie)));
+        assert_eq!(
+            (chosen.name.as_str(), entry.to_string()),
+            ("mine", "magpie".into())
+        );
         for (given, error) in [
             (
                 r#"{ set = "gsm9k" }"#,
@@ -218,8 +288,16 @@ mod tests {
                 "found both",
             ),
             (
+                r#"{ preset = "magpei" }"#,
+                "expected one of the presets `ultrachat`",
+            ),
+            (
+                r#"{ preset = "magpie", turns = "x" }"#,
+                "no key but `name` beside `preset`",
+            ),
+            (
                 "{ category = \"a\" }",
-                "expected `set` or `path`, found neither",
+                "expected `set`, `path` or `preset`, found none of them",
             ),
         ] {
             let found = read(given)[0].choose().unwrap_err();

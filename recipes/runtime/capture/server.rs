@@ -11,6 +11,7 @@ use spectrain_models::Sampling;
 use super::file::{HiddenStates, SharedFolder, take};
 use super::response::{Likely, Response};
 use crate::runtime::server::client::{Client, passing};
+use crate::runtime::server::key::ApiKey;
 
 /// How a server is asked, the same for all servers of a target.
 #[derive(Debug, Clone)]
@@ -18,7 +19,7 @@ pub struct CaptureSettings {
     /// The model's name; without it, the only one that the server has.
     pub model: Option<String>,
     /// The API key.
-    pub key: Option<String>,
+    pub key: Option<ApiKey>,
     /// The folder that the server writes into.
     pub folder: SharedFolder,
     /// Layers of which the server was told to hand out the outputs, 0-based, in its order; the last layer's comes after
@@ -248,5 +249,28 @@ impl CaptureServer {
 fn lasting(error: &anyhow::Error) -> Failure {
     Failure::Lasting {
         reason: format!("{error:#}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_printed_without_the_key() {
+        let settings = CaptureSettings {
+            model: Some("served".into()),
+            key: Some("sk-QzXwVy".into()),
+            folder: SharedFolder {
+                here: "/states".into(),
+                on_server: "/states".into(),
+            },
+            layers: vec![1],
+            target_layers: 4,
+            d_model: 8,
+            timeout: Duration::from_secs(1),
+        };
+        let shown = format!("{settings:?}");
+        assert!(shown.contains("served") && !shown.contains("Qz"), "{shown}");
     }
 }

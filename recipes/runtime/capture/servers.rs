@@ -17,6 +17,7 @@ use crate::runtime::capture::layers::FirstLayers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
 use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings, Captured};
 use crate::runtime::interruption::interrupted;
+use crate::runtime::server::key::ApiKey;
 
 /// Samples by which a server is proven.
 pub const PROVEN: usize = 4;
@@ -214,10 +215,8 @@ pub fn settings(
     let Some(on_server) = table.server_folder.clone() else {
         return Err(Misuse("`target.server_folder` is missing: the folder into which the servers write hidden states".into()).into());
     };
-    let key = table.api_key_env.as_ref().map(|name| {
-        std::env::var(name)
-            .with_context(|| format!("`target.api_key_env`: the environment has no `{name}`"))
-    });
+    let key = table.api_key_env.as_deref();
+    let key = key.map(|name| ApiKey::read("target.api_key_env", name));
     Ok(CaptureSettings {
         model: table.server_model.clone(),
         key: key.transpose()?,

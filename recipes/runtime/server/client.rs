@@ -12,6 +12,7 @@ use ureq::{Agent, Body, BodyReader, RequestBuilder, http::Response};
 
 use super::protocol::{Complaint, Model, Models};
 use crate::errors::Misuse;
+use crate::runtime::server::key::ApiKey;
 
 /// Bytes of a response, at most: an answer with the probabilities of a hundred thousand tokens is shorter.
 const LONGEST_BODY: u64 = 32 << 20;
@@ -27,7 +28,7 @@ pub struct Client {
     agent: Agent,
     /// Without `/v1` and without a slash at its end.
     root: String,
-    key: Option<String>,
+    key: Option<ApiKey>,
 }
 
 impl Client {
@@ -36,7 +37,7 @@ impl Client {
     ///
     /// # Errors
     /// The address is none.
-    pub fn new(option: &str, url: &str, key: Option<String>, timeout: Duration) -> Result<Self> {
+    pub fn new(option: &str, url: &str, key: Option<ApiKey>, timeout: Duration) -> Result<Self> {
         let root = url.trim_end_matches('/');
         let root = root.trim_end_matches("/v1").trim_end_matches('/');
         let uri: Option<Uri> = root.parse().ok();
@@ -77,7 +78,7 @@ impl Client {
     pub fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
         let mut request = self.agent.get(format!("{}{path}", self.root));
         if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
+            request = request.header("Authorization", key.bearer());
         }
         read(request.call())
     }
@@ -106,7 +107,7 @@ impl Client {
         let request = self.agent.post(format!("{}{path}", self.root));
         let request = request.header("Content-Type", "application/json");
         match &self.key {
-            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            Some(key) => request.header("Authorization", key.bearer()),
             None => request,
         }
     }

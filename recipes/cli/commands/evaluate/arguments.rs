@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use spectrain_eval::served::report::Role;
 
 use super::served_model::ServedModel;
 use crate::errors::Misuse;
 use crate::runtime::server::client::Client;
+use crate::runtime::server::key::ApiKey;
 
 /// Which servers are measured, and with how many requests under way.
 #[derive(Debug, clap::Args)]
@@ -87,10 +88,10 @@ impl ServedArguments {
     }
 
     fn client(&self, option: &str, url: &str) -> Result<Client> {
-        let key = |name: &String| {
-            std::env::var(name).with_context(|| format!("`--api-key-env`: the variable `{name}`"))
-        };
-        let key = self.api_key_env.as_ref().map(key).transpose()?;
+        let key = self.api_key_env.as_deref();
+        let key = key
+            .map(|name| ApiKey::read("--api-key-env", name))
+            .transpose()?;
         Client::new(option, url, key, Duration::from_secs_f64(self.timeout))
     }
 }

@@ -38,6 +38,14 @@ const SHOWN: [(&str, &[&str]); 8] = [
     ),
 ];
 
+/// The conversations to train on.
+pub(super) enum Conversations {
+    /// A path or the address of a dataset on the hub.
+    Train(String),
+    /// The name of a preset.
+    Preset(String),
+}
+
 /// What a recipe is to be.
 pub(super) struct Wanted {
     /// The kind.
@@ -46,8 +54,8 @@ pub(super) struct Wanted {
     pub(super) name: String,
     /// A folder or a hub id.
     pub(super) target: String,
-    /// Conversations to train on.
-    pub(super) data: String,
+    /// The conversations to train on.
+    pub(super) data: Conversations,
     /// Where it is to be trained.
     pub(super) device: String,
     /// Further keys, as `KEY=VALUE`.
@@ -76,12 +84,16 @@ impl Wanted {
             is_set(&format!("drafter.{key}"))
         })?;
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        let (key, data) = match &self.data {
+            Conversations::Train(given) => ("train", given),
+            Conversations::Preset(name) => ("preset", name),
+        };
         let least = format!(
-            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\ntrain = {}\n[drafter]\n{}\n",
+            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\n{key} = {}\n[drafter]\n{}\n",
             quoted(self.recipe.name),
             quoted(&self.name),
             quoted(&self.target),
-            quoted(&self.data),
+            quoted(data),
             needed.join("\n")
         );
         let resolved = read(&least, &self.settings)?;

@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Map, Value};
 use spectrain_data::regenerate::Truncated;
 use spectrain_data::rows::would_read;
+use spectrain_data::sources::Origin;
 
 use super::server::ServerSettings;
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, word};
+use crate::cli::arguments::{DataArgument, DeviceArgument, TemplateArgument, word};
 use crate::errors::Misuse;
+use crate::runtime::server::key::ApiKey;
 
 /// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
 const LONGEST_ANSWER: usize = 2048;
@@ -32,9 +34,8 @@ const OWN_KEYS: [&str; 9] = [
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("answerer").required(true).args(["server", "target", "capture"])))]
 pub struct RegenerateArguments {
-    /// Conversations: a file, a folder or a pattern such as `data/*.jsonl`
-    #[arg(long, value_name = "PATH")]
-    pub(super) data: PathBuf,
+    #[command(flatten)]
+    pub(super) data: DataArgument,
     /// The `.jsonl` file to write; its journal and its report stand beside it
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
@@ -152,7 +153,9 @@ impl RegenerateArguments {
                 "`--device`: servers compute where they are; expected `--target`".into(),
             );
         }
-        if would_read(&self.data, &self.out) {
+        if let Origin::Path(data) = self.data.origin()?
+            && would_read(&data, &self.out)
+        {
             return misuse(format!(
                 "`--out`: expected a file that is not part of `--data`, found `{}`",
                 self.out.display()
@@ -169,15 +172,13 @@ impl RegenerateArguments {
 
     /// What a server is asked with.
     pub(super) fn server_settings(&self, url: &str) -> Result<ServerSettings> {
-        let key = |name: &String| {
-            std::env::var(name).with_context(|| format!("`--api-key-env`: the variable `{name}`"))
-        };
         let given = [
             ("temperature", self.temperature.map(Value::from)),
             ("top_p", self.top_p.map(Value::from)),
             ("max_tokens", self.max_tokens.map(Value::from)),
         ];
         let given = given.into_iter();
+        let key = self.api_key_env.as_deref();
         let mut body: Map<String, Value> = given
             .filter_map(|(key, value)| Some((key.to_owned(), value?)))
             .collect();
@@ -185,7 +186,9 @@ impl RegenerateArguments {
         Ok(ServerSettings {
             url: url.to_owned(),
             model: self.model.clone(),
-            key: self.api_key_env.as_ref().map(key).transpose()?,
+            key: key
+                .map(|name| ApiKey::read("--api-key-env", name))
+                .transpose()?,
             body,
             seed: self.seed,
             timeout: Duration::from_secs_f64(self.timeout),

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
 use spectrain_data::conversation::Content;
+use spectrain_data::dataset::Dataset;
 use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Written};
-use spectrain_data::rows::read_rows;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_models::{Sampling, load_parts};
@@ -50,7 +50,7 @@ impl CapturedAnswers {
     /// Finds and proves the servers of a recipe, and opens the folder of features.
     pub(super) fn open(
         arguments: &RegenerateArguments,
-        recipe: &Path,
+        (recipe, data): (&Path, &Dataset),
         folder: &Path,
         output: Output,
     ) -> Result<Self> {
@@ -91,10 +91,7 @@ impl CapturedAnswers {
             d_model: servers.target.spec.d_model,
             tokens_fingerprint: hash::sha256_bytes(settings.to_string().as_bytes()),
         };
-        servers.prove(
-            &first_texts(&arguments.data, &tokenizer, &template)?,
-            output,
-        )?;
+        servers.prove(&first_texts(data, &tokenizer, &template)?, output)?;
         let features =
             FeatureWriter::open(folder, header, recipe.features.samples_per_shard as u64)?;
         Ok(Self {
@@ -223,12 +220,12 @@ fn target_of(recipe: &ResolvedRecipe) -> Result<std::path::PathBuf> {
 
 /// Conversations by which servers are proven.
 fn first_texts(
-    data: &Path,
+    data: &Dataset,
     tokenizer: &Tokenizer,
     template: &ChatTemplate,
 ) -> Result<Vec<Vec<u32>>> {
     let mut texts = Vec::new();
-    for row in read_rows(data)? {
+    for row in data.rows()? {
         let Content::Conversation(conversation) = row?.row.content else {
             continue;
         };
@@ -241,7 +238,7 @@ fn first_texts(
         }
     }
     if texts.is_empty() {
-        bail!("`{}` holds no conversation", data.display());
+        bail!("{data} holds no conversation");
     }
     Ok(texts)
 }

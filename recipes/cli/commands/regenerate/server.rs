@@ -9,6 +9,7 @@ use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
 
 use super::protocol::Completion;
 use crate::runtime::server::client::{Client, passing, said, shortened};
+use crate::runtime::server::key::ApiKey;
 
 /// Where the server is and what it is asked.
 #[derive(Clone)]
@@ -18,7 +19,7 @@ pub struct ServerSettings {
     /// The model's name; without it, the only one that the server has.
     pub model: Option<String>,
     /// The API key.
-    pub key: Option<String>,
+    pub key: Option<ApiKey>,
     /// Further keys of the body, such as the temperature.
     pub body: Map<String, Value>,
     /// The seed from which every turn gets its own.

@@ -1,0 +1,36 @@
+"""Stored features: python3 features.py runs/NAME/features (with numpy and pyarrow)"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+folder = Path(sys.argv[1])
+index = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+if index["version"] != 1 or not index["complete"]:
+    sys.exit("expected whole features of version 1")
+layers, width = index["header"]["captured_layers"], index["header"]["d_model"]
+
+
+def floats(column, *shape):
+    """The bits of bf16 are the upper half of those of a 32-bit float."""
+    bits = column[0].values.to_numpy().astype(np.uint32)
+    return (bits << 16).view(np.float32).reshape(shape)
+
+
+squares = np.zeros(len(layers) + 1)
+tokens = 0
+for shard in index["shards"]:
+    with pa.memory_map(str(folder / shard["file"])) as file:
+        reader = pa.ipc.open_file(file)
+        for row in map(reader.get_batch, range(reader.num_record_batches)):
+            seq = len(row["tokens"][0])
+            captured = floats(row["captured"], seq, len(layers), width)
+            last = floats(row["last"], seq, 1, width)
+            squares += np.square(np.concatenate([captured, last], axis=1), dtype=np.float64).sum(axis=(0, 2))
+            tokens += seq
+print(sum(shard["samples"] for shard in index["shards"]), "samples,", tokens, "tokens")
+for name, total in zip([f"layer {layer}" for layer in layers] + ["last"], squares):
+    print(f"{name}: root mean square {np.sqrt(total / tokens / width):.4f}")
