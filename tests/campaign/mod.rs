@@ -1,6 +1,7 @@
 //! What must hold however long one tries: readers under fuzzed inputs, runs under kills and full disks, and greedy tokens.
 //!
 //! Each part is short here. `SPECTRAIN_CAMPAIGN=100` makes it a hundred times as long.
+mod altered;
 mod bytes;
 mod disk;
 mod fuzz;
@@ -15,12 +16,13 @@ mod servers;
 mod stores;
 mod templates;
 mod tokenizers;
+mod words;
 
 /// The variable that makes the campaign longer.
 const FACTOR: &str = "SPECTRAIN_CAMPAIGN";
 
 /// So many times what is done in short.
-fn times(short: u64) -> u64 {
+pub fn times(short: u64) -> u64 {
     short * number(FACTOR).unwrap_or(1)
 }
 

@@ -14,12 +14,19 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use rand::{Rng, rngs::StdRng};
+use serde_json::Value;
+use spectrain_data::lint::{Linter, lint};
+use spectrain_data::mask::Masking;
+use spectrain_data::prepare::{Overlong, PrepareSettings, Turns, prepare};
 use spectrain_data::prompts::{Fields, read_prompts};
-use spectrain_data::rows::{Columns, read_columns};
+use spectrain_data::rows::{Columns, read_columns, read_rows};
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::Tokenizer;
 
 use super::bytes;
 use super::fuzz::{Expected, Files, Fuzz, any, file};
 use super::json::{change_bytes, change_line};
+use crate::golden::path;
 
 const LINES: &str = r#"{"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "count to 3"}, {"role": "assistant", "content": "1 2 3"}], "category": "math", "id": 7}
 {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello \ud83d\ude00"}], "language": "en", "system": "x"}
@@ -97,6 +104,72 @@ fn rows_of_json_are_read_or_refused() {
         corpus: texts(),
         mutate: mutate_text,
         read,
+        expected: Expected::default(),
+    }
+    .run();
+}
+
+/// Templates that mark what the assistant says, that do not, and that leave something out of earlier answers.
+fn templates() -> Vec<ChatTemplate> {
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(path("chat_masks.json")).unwrap()).unwrap();
+    let of = |name: &str| {
+        let source = golden["templates"][name]["source"].as_str().unwrap();
+        ChatTemplate::from_source(source, Some("<s>"), Some("</s>")).unwrap()
+    };
+    ["chatml", "chatml_plain", "thinking_plain"].map(of).into()
+}
+
+/// Samples made of every row, and what a look at the dataset says of it.
+fn prepared(
+    folder: &Path,
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+) -> Result<String, String> {
+    let said = |error: spectrain_data::Error| error.to_string();
+    let settings = PrepareSettings {
+        max_length: 64,
+        overlong: Overlong::Truncate,
+        masking: Masking::LastTurn,
+        turns: Turns::Auto,
+        min_trained_tokens: 1,
+        vocab: tokenizer.vocab_size(),
+    };
+    let linter = Linter {
+        template: Some(template),
+        tokenizer,
+        settings: &settings,
+        draft_vocabularies: &[16],
+        shown: 1,
+    };
+    let train = read_rows(folder).map_err(said)?;
+    let report = lint(train, read_rows(folder).map_err(said)?.take(1), &linter);
+    let problems = report.map_err(said)?.problems().len();
+    let mut tokens = 0;
+    let rows = read_rows(folder).map_err(said)?;
+    prepare(rows, Some(template), tokenizer, &settings, &mut |sample| {
+        assert_eq!(sample.tokens.len(), sample.loss_mask.len());
+        assert!(sample.tokens.len() <= settings.max_length);
+        tokens += sample.trained_tokens();
+        Ok(())
+    })
+    .map_err(said)?;
+    Ok(format!("{problems} {tokens}"))
+}
+
+#[test]
+fn rows_become_samples_or_are_refused() {
+    let tokenizer = Tokenizer::from_folder(&path("chat_tokenizer")).unwrap();
+    let templates = templates();
+    let plain = LINES.lines().take(4).map(|line| format!("{line}\n"));
+    Fuzz {
+        name: "samples",
+        corpus: vec![file("a.jsonl", plain.collect::<String>())],
+        mutate: mutate_text,
+        read: |folder: &Path| {
+            let bytes = std::fs::read(folder.join("a.jsonl")).unwrap().len();
+            prepared(folder, &templates[bytes % templates.len()], &tokenizer)
+        },
         expected: Expected::default(),
     }
     .run();

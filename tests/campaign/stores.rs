@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use serde_json::{Map, Value, json};
+use spectrain::runtime::capture::file::take;
 use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state, write_safetensors};
@@ -244,6 +245,27 @@ fn features_of_other_programs_are_read_or_refused() {
             memory: 80 << 20,
             ..Expected::default()
         },
+    }
+    .run();
+}
+
+/// Hidden states of a server in a folder that is shared with it, which are deleted once they are read.
+#[test]
+fn hidden_states_of_servers_are_read_or_refused() {
+    Fuzz {
+        name: "captured",
+        corpus: vec![made(|folder| {
+            write_safetensors(&folder.join("a.safetensors"), &tensors(), &BTreeMap::new()).unwrap();
+        })],
+        mutate: super::models::change_weights,
+        read: |folder: &Path| {
+            let path = folder.join("a.safetensors");
+            let taken = take(&path, [8, 3, 2], Duration::from_secs(5));
+            assert!(!path.exists(), "it stays");
+            let taken = taken.map_err(|error| format!("{error:#}"))?;
+            Ok(taken.states.bytes.len().to_string() + &taken.tokens.len().to_string())
+        },
+        expected: Expected::default(),
     }
     .run();
 }
