@@ -261,7 +261,7 @@ pub fn file(name: &str, bytes: impl Into<Vec<u8>>) -> Files {
     Files::from([(name.to_owned(), bytes.into())])
 }
 
-/// Changes one of the files, most often the first.
+/// One of the files, by its name.
 pub fn any<'f>(files: &'f mut Files, rng: &mut StdRng) -> (&'f str, &'f mut Vec<u8>) {
     let names: Vec<&String> = files.keys().collect();
     let name = (*names.choose(rng).unwrap()).clone();
