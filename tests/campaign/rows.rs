@@ -170,7 +170,10 @@ fn rows_become_samples_or_are_refused() {
             let bytes = std::fs::read(folder.join("a.jsonl")).unwrap().len();
             prepared(folder, &templates[bytes % templates.len()], &tokenizer)
         },
-        expected: Expected::default(),
+        expected: Expected {
+            memory_per_byte: 256,
+            ..Expected::default()
+        },
     }
     .run();
 }
