@@ -67,6 +67,48 @@ pub struct TokenIndex {
 }
 
 impl TokenIndex {
+    /// Refuses one that cannot be what was written: shards that are missing, twice or in another order say so by their
+    /// names and their sums.
+    fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path).map_err(|source| Error::read(path, source))?;
+        let index: Self =
+            serde_json::from_slice(&text).map_err(|source| Error::read(path, source))?;
+        if index.version != VERSION {
+            return Err(Error::altered(path, "version", VERSION, index.version));
+        }
+        if index.shards.is_empty() {
+            return Err(Error::altered(path, "shards", "at least one", 0));
+        }
+        for (number, shard) in index.shards.iter().enumerate() {
+            let expected = shard_name(number);
+            if shard.file != expected {
+                return Err(Error::altered(path, "file", expected, &shard.file));
+            }
+        }
+        let sum = |of: fn(&TokenShard) -> u64| {
+            let shards = index.shards.iter();
+            shards.fold(0, |sum: u64, shard| sum.saturating_add(of(shard)))
+        };
+        for (what, expected, found) in [
+            (
+                "samples",
+                index.samples as u64,
+                sum(|shard| shard.samples as u64),
+            ),
+            ("tokens", index.tokens, sum(|shard| shard.tokens)),
+            (
+                "trained_tokens",
+                index.trained_tokens,
+                sum(|shard| shard.trained_tokens),
+            ),
+        ] {
+            if expected != found {
+                return Err(Error::altered(path, what, expected, found));
+            }
+        }
+        Ok(index)
+    }
+
     /// One hash over every sample in order.
     pub fn fingerprint(&self) -> String {
         durable::fingerprint(self.shards.iter().map(|shard| shard.sha256.as_str()))
@@ -320,16 +362,7 @@ impl TokenShards {
     /// Loads a folder that [`TokenWriter`] finished, refusing any shard that is not what was written.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
-        let path = folder.join(INDEX);
-        let text = fs::read(&path).map_err(|source| Error::read(&path, source))?;
-        let index: TokenIndex =
-            serde_json::from_slice(&text).map_err(|source| Error::read(&path, source))?;
-        if index.version != VERSION {
-            return Err(Error::altered(&path, "version", VERSION, index.version));
-        }
-        if index.shards.is_empty() {
-            return Err(Error::altered(&path, "shards", "at least one", 0));
-        }
+        let index = TokenIndex::read(&folder.join(INDEX))?;
         let mut columns = Columns::default();
         for shard in &index.shards {
             let path = folder.join(&shard.file);

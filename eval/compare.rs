@@ -64,11 +64,10 @@ pub fn compare(reports: &[(String, Report)]) -> String {
             );
         }
     }
+    // A report may come from anywhere and say any number.
     let sum = |count: fn(&LosslessReport) -> u64| -> u64 {
-        reports
-            .iter()
-            .map(|(_, report)| count(&report.lossless))
-            .sum()
+        let counts = reports.iter().map(|(_, report)| count(&report.lossless));
+        counts.fold(0, u64::saturating_add)
     };
     let lossless = LosslessReport {
         greedy_outputs: sum(|found| found.greedy_outputs),

@@ -6,6 +6,7 @@ mod array_jobs;
 mod bad_input;
 mod batches;
 mod broken_folders;
+mod campaign;
 mod checkpointing;
 mod circles;
 mod cli;

@@ -97,6 +97,7 @@ fn a_wrong_row_count_in_the_index_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut index = write(folder.path(), &[5, 6], 100);
     index.shards[0].samples = 3;
+    index.samples = 3;
     fs::write(
         folder.path().join(INDEX),
         serde_json::to_vec(&index).unwrap(),
@@ -107,6 +108,52 @@ fn a_wrong_row_count_in_the_index_is_refused() {
         message.contains("tokens-00000.parquet") && message.contains("rows: expected 3, found 2"),
         "{message}"
     );
+}
+
+#[test]
+fn an_index_with_shards_left_out_twice_or_in_another_order_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = write(folder.path(), &[5, 5, 5], 5);
+    let last = index.shards[2].clone();
+    let refused = |change: &dyn Fn(&mut TokenIndex)| {
+        let mut changed = index.clone();
+        change(&mut changed);
+        let text = serde_json::to_vec(&changed).unwrap();
+        fs::write(folder.path().join(INDEX), text).unwrap();
+        TokenShards::open(folder.path()).unwrap_err().to_string()
+    };
+    for (change, expected) in [
+        (
+            &(|index: &mut TokenIndex| index.shards.truncate(2)) as &dyn Fn(&mut TokenIndex),
+            "samples: expected 3, found 2",
+        ),
+        (
+            &|index| index.shards.push(last.clone()),
+            "file: expected tokens-00003.parquet, found tokens-00002.parquet",
+        ),
+        (
+            &|index| index.shards.swap(0, 1),
+            "file: expected tokens-00000.parquet, found tokens-00001.parquet",
+        ),
+        (
+            &|index| index.shards[1].file = "../tokens-00001.parquet".into(),
+            "found ../tokens-00001.parquet",
+        ),
+        (
+            &|index| index.shards[1].tokens = u64::MAX,
+            "tokens: expected 15",
+        ),
+        (
+            &|index| index.trained_tokens += 1,
+            "trained_tokens: expected 10, found 9",
+        ),
+    ] {
+        let message = refused(change);
+        assert!(
+            message.contains(INDEX) && message.contains(expected),
+            "{message}"
+        );
+    }
 }
 
 #[test]

@@ -10,6 +10,12 @@ use crate::error::{Error, Result};
 const DONE: &str = "[DONE]";
 /// Characters of a server's message that an error has.
 const LONGEST_MESSAGE: usize = 300;
+/// Tokens of an answer, at most.
+const MOST_TOKENS: u64 = 1 << 20;
+/// What may be counted of an answer's drafts, at most: more than they have tokens, and sums of it stay numbers.
+const MOST_COUNTED: u64 = 1 << 32;
+/// Places of a draft, at most.
+const MOST_PLACES: usize = 1 << 12;
 
 /// An answer that has come to its end.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -150,10 +156,8 @@ impl Incoming {
         self.usage = part.usage.or(self.usage);
         let of_vllm = part.metrics.and_then(|found| found.speculative_decoding);
         let of_sglang = part.sglext.and_then(|found| found.spec_tokens_details);
-        let drafts = of_vllm.map(|found| {
-            DraftCounts::of_histogram(&found.acceptance_histogram, Some(found.num_draft_tokens))
-        });
-        self.drafts = drafts.or(of_sglang.map(counts)).or(self.drafts.take());
+        let drafts = of_vllm.map(of_vllms).or(of_sglang.map(of_sglangs));
+        self.drafts = drafts.transpose()?.or(self.drafts.take());
         Ok(())
     }
 
@@ -171,6 +175,10 @@ impl Incoming {
                 ));
             }
         };
+        if tokens > MOST_TOKENS - self.counted {
+            let expected = format!("at most {MOST_TOKENS}");
+            return Err(unlike("the count of the answer's tokens", expected, tokens));
+        }
         if tokens > 0 {
             self.chunks.push(Chunk { at, tokens });
         }
@@ -236,17 +244,48 @@ impl Incoming {
     }
 }
 
-fn counts(found: OfSglang) -> DraftCounts {
-    let drafted = Some(found.spec_num_proposed_drafts);
-    let of_histogram = DraftCounts::of_histogram(&found.spec_correct_drafts_histogram, drafted);
-    if of_histogram.drafts == found.spec_verify_ct {
-        return of_histogram;
-    }
-    DraftCounts {
-        drafts: found.spec_verify_ct,
+fn of_vllms(found: OfVllm) -> Result<DraftCounts> {
+    check_counts(&found.acceptance_histogram, &[found.num_draft_tokens])?;
+    let drafted = Some(found.num_draft_tokens);
+    Ok(DraftCounts::of_histogram(
+        &found.acceptance_histogram,
         drafted,
+    ))
+}
+
+fn of_sglangs(found: OfSglang) -> Result<DraftCounts> {
+    let (drafts, drafted) = (found.spec_verify_ct, found.spec_num_proposed_drafts);
+    let others = [drafts, drafted, found.spec_num_correct_drafts];
+    check_counts(&found.spec_correct_drafts_histogram, &others)?;
+    let of_histogram =
+        DraftCounts::of_histogram(&found.spec_correct_drafts_histogram, Some(drafted));
+    if of_histogram.drafts == drafts {
+        return Ok(of_histogram);
+    }
+    Ok(DraftCounts {
+        drafts,
+        drafted: Some(drafted),
         accepted: found.spec_num_correct_drafts,
         reaching: Vec::new(),
+    })
+}
+
+/// Refuses counts that cannot be of one answer.
+fn check_counts(histogram: &[u64], others: &[u64]) -> Result<()> {
+    if histogram.len() > MOST_PLACES {
+        let expected = format!("at most {MOST_PLACES} places");
+        return Err(unlike("the histogram of drafts", expected, histogram.len()));
+    }
+    match histogram
+        .iter()
+        .chain(others)
+        .find(|&&count| count > MOST_COUNTED)
+    {
+        None => Ok(()),
+        Some(count) => {
+            let expected = format!("at most {MOST_COUNTED}");
+            Err(unlike("a count of drafts", expected, count))
+        }
     }
 }
 

@@ -147,7 +147,8 @@ impl Counters {
 }
 
 fn whole(name: &str, value: f64) -> Result<u64> {
-    if value >= 0.0 && value < 2f64.powi(63) {
+    // Above that not every whole number is one of the page, and sums of some of them would be none here.
+    if value >= 0.0 && value <= 2f64.powi(53) {
         return Ok(value.round() as u64);
     }
     Err(Error::Server {

@@ -151,8 +151,19 @@ fn join_thread_pool() {
     drop(pool.build_global());
 }
 
+/// Characters of an error, at most: what is wrong may be a value of megabytes.
+const LONGEST_ERROR: usize = 4000;
+
 /// An error and its causes. Messages that already have their cause do not have it repeated.
 fn explain(error: &anyhow::Error) -> String {
+    let text = with_causes(error);
+    match text.char_indices().nth(LONGEST_ERROR) {
+        None => text,
+        Some((end, _)) => format!("{}… ({} bytes more)", &text[..end], text.len() - end),
+    }
+}
+
+fn with_causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -218,6 +229,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_that_repeats_a_long_value_is_cut_and_one_of_some_lines_is_not() {
+        let error = |length| anyhow::anyhow!("{}", "é".repeat(length)).context("`a.json`");
+        let said = explain(&error(LONGEST_ERROR + 100));
+        assert!(said.starts_with("`a.json`: é"), "{said}");
+        // The name and what follows it take ten characters.
+        assert!(said.ends_with("é… (220 bytes more)"), "{said}");
+        assert_eq!(
+            explain(&error(100)),
+            format!("`a.json`: {}", "é".repeat(100))
+        );
     }
 
     #[test]

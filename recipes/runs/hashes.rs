@@ -85,7 +85,7 @@ impl HashMemory {
         let read = || -> Option<BTreeMap<String, Known>> {
             let text = fs::read_to_string(path).ok()?;
             let mut memory: Value = serde_json::from_str(&text).ok()?;
-            let files = memory["files"].take();
+            let files = memory.get_mut("files")?.take();
             (memory["sha256"] == digest(&files)).then(|| serde_json::from_value(files).ok())?
         };
         Self {
@@ -195,6 +195,16 @@ mod tests {
         assert_eq!(hash(), before);
         fs::write(data.join("x.jsonl"), "two").unwrap();
         assert_ne!(hash(), before);
+    }
+
+    #[test]
+    fn a_memory_of_another_form_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let memory = root.path().join("hashes.json");
+        for text in ["3", "[]", "null", "\"files\"", "{}", "{\"files\": 3}"] {
+            fs::write(&memory, text).unwrap();
+            assert!(HashMemory::read(&memory).known.is_empty(), "{text}");
+        }
     }
 
     /// Just large enough to be remembered.

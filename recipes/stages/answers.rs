@@ -80,6 +80,13 @@ struct Kept {
     /// Hash of all that the answers depend on.
     of: String,
     answers: Vec<Vec<u32>>,
+    /// The digest of the answers: a damaged one would be judged by as if the target had said it.
+    #[serde(default)]
+    sha256: String,
+}
+
+fn digest(answers: &[Vec<u32>]) -> String {
+    sha256_bytes(json!(answers).to_string().as_bytes())
 }
 
 impl WrittenAnswers<'_> {
@@ -116,7 +123,9 @@ impl WrittenAnswers<'_> {
     fn kept(&self) -> Option<Vec<Vec<u32>>> {
         let text = fs::read_to_string(&self.file).ok()?;
         let kept: Kept = serde_json::from_str(&text).ok()?;
-        (kept.of == self.of() && kept.answers.len() == self.prompts.len()).then_some(kept.answers)
+        let is_whole = kept.sha256 == digest(&kept.answers);
+        let is_ours = kept.of == self.of() && kept.answers.len() == self.prompts.len();
+        (is_whole && is_ours).then_some(kept.answers)
     }
 
     /// Lets the target answer every prompt, each on one of the ranks.
@@ -141,9 +150,11 @@ impl WrittenAnswers<'_> {
         };
         let prompts = (0..self.prompts.len()).filter(|&number| together.takes(number));
         let answers = prompts.map(answer).collect();
+        let answers: Vec<Vec<u32>> = together.gather_pieces(answers)?;
         let kept = Kept {
             of: self.of(),
-            answers: together.gather_pieces(answers)?,
+            sha256: digest(&answers),
+            answers,
         };
         if !together.leads() {
             return Ok(kept.answers);
@@ -205,6 +216,9 @@ mod tests {
         // What is kept is read, and not written anew.
         let mut kept: Kept = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         kept.answers[1].truncate(4);
+        fs::write(&file, json!(kept).to_string()).unwrap();
+        assert_eq!(texts(answers(file.clone(), "a")), written, "it was damaged");
+        kept.sha256 = digest(&kept.answers);
         fs::write(&file, json!(kept).to_string()).unwrap();
         let read = texts(answers(file.clone(), "a"));
         assert_eq!(read[1].as_ref().map(Vec::len), Some(6));

@@ -172,6 +172,14 @@ impl<'a> Setup<'a> {
             tokens.fingerprint(),
             self.parts.spec.d_model,
         )?)?;
+        if shards.len() != tokens.len() {
+            bail!(
+                "`{}`: samples: expected {}, as there are texts, found {}",
+                folder.display(),
+                tokens.len(),
+                shards.len()
+            );
+        }
         Ok(Box::new(StoredFeatures {
             samples,
             shards,

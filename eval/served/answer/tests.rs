@@ -179,3 +179,38 @@ fn errors_in_the_stream_are_told_in_the_servers_words() {
     let uncounted = said(r#"{"choices": [{"text": "word"}]}"#);
     assert!(uncounted.ends_with("found neither"), "{uncounted}");
 }
+
+#[test]
+fn counts_that_no_answer_has_are_refused_before_anything_is_made_of_them() {
+    for (events, expected) in [
+        (
+            vec![part(&[7], 1 << 40, Some("stop"))],
+            "at most 1048576, found 1099511627776",
+        ),
+        (
+            vec![part(&[7], 1 << 20, None), part(&[7], (1 << 20) + 1, None)],
+            "at most 1048576, found 1",
+        ),
+        (
+            vec![usage(
+                0,
+                json!({"metrics": {"speculative_decoding": {
+                    "acceptance_histogram": [u64::MAX, 1], "num_draft_tokens": 4,
+                }}}),
+            )],
+            "a count of drafts: expected at most 4294967296",
+        ),
+        (
+            vec![usage(
+                0,
+                json!({"sglext": {"spec_tokens_details": {
+                    "spec_verify_ct": 1, "spec_num_correct_drafts": u64::MAX, "spec_num_proposed_drafts": 1,
+                }}}),
+            )],
+            "a count of drafts: expected at most 4294967296",
+        ),
+    ] {
+        let said = refused(&events);
+        assert!(said.contains(expected), "{said}");
+    }
+}
