@@ -190,14 +190,7 @@ pub(crate) fn vocab_gradients(
     };
     let place = |row: &JudgedRow| row.step * positions + row.position;
     let places: Vec<usize> = rows.iter().map(place).collect();
-    let by_group = match (weighing, scope) {
-        (Some(weighing), Scope::All) => {
-            chunks.weigh_all(&states, &mut rows, &places, &weighing);
-            None
-        }
-        (weighing, _) => weighing,
-    };
-    let found = chunks.run_all(&states, &mut rows, &places, by_group.as_ref());
+    let found = chunks.run_weighed(&states, &mut rows, &places, weighing.as_ref());
     let (divisor, share) = divided(&mut rows, weighing.as_ref());
     let hidden_gradients = if found.gradients.is_empty() {
         Vec::new()
@@ -344,6 +337,23 @@ impl Chunks<'_> {
             parts.statistics.extend(done.statistics);
         });
         parts
+    }
+
+    /// All of `rows`, with weights that `weighing` sets before or beside.
+    fn run_weighed(
+        &mut self,
+        states: &Tensor<2>,
+        rows: &mut [JudgedRow],
+        places: &[usize],
+        weighing: Option<&Weighing>,
+    ) -> Parts {
+        match weighing {
+            Some(all) if matches!(all.scope, Scope::All) => {
+                self.weigh_all(states, rows, places, all);
+                self.run_all(states, rows, places, None)
+            }
+            beside => self.run_all(states, rows, places, beside),
+        }
     }
 
     /// Weighs all of `rows` together.

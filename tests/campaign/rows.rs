@@ -85,7 +85,7 @@ fn read(folder: &Path) -> Result<String, String> {
             }
         }
     }
-    for prompt in read_prompts(folder, Fields::default())
+    for prompt in read_prompts(&folder.to_path_buf().into(), Fields::default())
         .map_err(said)?
         .take(2000)
     {

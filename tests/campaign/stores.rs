@@ -292,7 +292,7 @@ fn regenerate(folder: &Path) -> Result<String, String> {
     let rows: Value = serde_json::from_slice(DATA.as_bytes()).unwrap();
     fs::write(&data, rows.to_string()).unwrap();
     let wanted = RegenerateSettings {
-        data: &data,
+        data: &data.into(),
         out: &out,
         settings: Map::from_iter([("model".to_owned(), json!("m"))]),
         truncated: Truncated::Keep,
