@@ -1,14 +1,14 @@
 //! A hub on this machine as far as this program speaks with one: lists of files, and files.
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_bytes;
 
-use crate::http::Request;
+use crate::http::{Request, listen};
 use crate::workspace::{Outcome, Workspace};
 
 /// What the program is told to be its token.
@@ -58,19 +58,13 @@ pub struct FakeHub {
 
 impl FakeHub {
     pub fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let hub = Self {
-            address: format!("http://{}", listener.local_addr().unwrap()),
-            state: Arc::default(),
-        };
-        let state = hub.state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let state = state.clone();
-                std::thread::spawn(move || serve(stream, &state));
-            }
-        });
-        hub
+        let state: Arc<Mutex<State>> = Arc::default();
+        let shared = state.clone();
+        let address = listen(move |stream| serve(stream, &shared));
+        Self {
+            address: format!("http://{address}"),
+            state,
+        }
     }
 
     /// Has a dataset at a revision.

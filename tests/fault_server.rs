@@ -1,13 +1,13 @@
 //! A server of the OpenAI protocol that fails as planned, and remembers what it was asked.
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::{Request, respond};
+use crate::http::{Request, listen, respond};
 
 /// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,23 +62,16 @@ pub struct FaultServer {
 
 impl FaultServer {
     pub fn start(faults: &[(&str, &[Fault])]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let shared: Arc<Shared> = Arc::default();
+        let of_server = shared.clone();
         let server = Self {
-            address,
-            shared: Arc::default(),
+            address: listen(move |stream| serve(stream, &of_server)),
+            shared,
         };
         for (turn, faults) in faults {
             let faults = faults.iter().rev().copied().collect();
             server.memory().faults.insert((*turn).into(), faults);
         }
-        let shared = server.shared.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = shared.clone();
-                std::thread::spawn(move || serve(stream, &shared));
-            }
-        });
         server
     }
 

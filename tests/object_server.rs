@@ -1,10 +1,10 @@
 //! A server that speaks as much of the S3 protocol as an array job needs, and checks that requests are signed.
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use crate::http::Request;
+use crate::http::{Request, listen};
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
@@ -28,16 +28,9 @@ struct Asked {
 
 impl ObjectServer {
     pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let objects = Objects::default();
-        let of_thread = objects.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let objects = of_thread.clone();
-                std::thread::spawn(move || serve(&objects, stream));
-            }
-        });
+        let shared = objects.clone();
+        let address = listen(move |stream| serve(&shared, stream));
         Self { address, objects }
     }
 

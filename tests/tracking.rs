@@ -1,13 +1,13 @@
 //! A run's figures on a tracking server: all of them, once, and no run that waits for it.
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::{Request, respond};
+use crate::http::{Request, listen, respond};
 use crate::workspace::Workspace;
 
 /// What goes wrong.
@@ -48,24 +48,18 @@ struct Server {
 
 impl Server {
     fn new(wrong: Wrong) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Self {
-            address: format!("http://{}", listener.local_addr().unwrap()),
-            state: Arc::new(Mutex::new(State {
-                experiments: Vec::new(),
-                runs: Vec::new(),
-                wrong,
-                asked: 0,
-            })),
-        };
-        let state = server.state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let state = state.clone();
-                std::thread::spawn(move || serve(stream, &state));
-            }
-        });
-        server
+        let state = Arc::new(Mutex::new(State {
+            experiments: Vec::new(),
+            runs: Vec::new(),
+            wrong,
+            asked: 0,
+        }));
+        let shared = state.clone();
+        let address = listen(move |stream| serve(stream, &shared));
+        Self {
+            address: format!("http://{address}"),
+            state,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,12 +1,12 @@
 //! A run's figures on a trackio server: all of them, once.
 use std::collections::BTreeMap;
 use std::io::BufReader;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::http::{Request, respond};
+use crate::http::{Request, listen, respond};
 use crate::workspace::{Outcome, Workspace};
 
 const TOKEN: &str = "token-of-the-tests";
@@ -27,19 +27,13 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Self {
-            address: format!("http://{}", listener.local_addr().unwrap()),
-            state: Arc::default(),
-        };
-        let state = server.state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let state = state.clone();
-                std::thread::spawn(move || serve(stream, &state));
-            }
-        });
-        server
+        let state: Arc<Mutex<State>> = Arc::default();
+        let shared = state.clone();
+        let address = listen(move |stream| serve(stream, &shared));
+        Self {
+            address: format!("http://{address}"),
+            state,
+        }
     }
 
     fn entries(&self) -> Vec<Value> {

@@ -188,18 +188,20 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
         let passes = |rows: &mut [JudgedRow], found: &[[f32; 2]]| {
             by_passes(rows, found, &missed, certainty);
         };
-        let (scope, weigh): (Scope, &Weigh) = match self.config.step_weights {
-            StepWeights::Decay | StepWeights::Reach => (Scope::Group(&|row| row.position), &reach),
-            StepWeights::Passes => (Scope::All, &passes),
+        let by_position = Scope::Group(&|row| row.position);
+        let weigh: Option<(Scope, &Weigh)> = match self.config.step_weights {
+            StepWeights::Decay => None,
+            StepWeights::Reach => Some((by_position, &reach)),
+            StepWeights::Passes => Some((Scope::All, &passes)),
         };
-        let weighing = Weighing {
+        let weighing = weigh.map(|(scope, weigh)| Weighing {
             scope,
             weigh,
             divisor: Divisor::Weights,
             factor: 1.0,
-        };
+        });
         let judged = JudgedRows {
-            weighing: (self.config.step_weights != StepWeights::Decay).then_some(weighing),
+            weighing,
             ..JudgedRows::new(rows, judge, statistics)
         };
         let head = LossHead {
