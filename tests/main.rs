@@ -96,6 +96,7 @@ mod training_rows;
 mod training_stages;
 mod trees;
 mod vocab_loss;
+mod wandb;
 mod workspace;
 
 /// Counts what every test allocates; see [`allocation`].

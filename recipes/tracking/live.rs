@@ -58,7 +58,10 @@ fn send(toml: &str, run: &std::path::Path, track: &TrackTable, stopped: &Receive
             stopped.recv_timeout(PACE),
             Err(RecvTimeoutError::Disconnected)
         );
-        if let Err(error) = sync(run, &recipe, track)
+        // A file is written once, at the end.
+        let is_due = is_last || !track.wandb;
+        if is_due
+            && let Err(error) = sync(run, &recipe, track)
             && (!was_told || is_last)
         {
             was_told = true;

@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spectrain_checkpoints::hash::sha256_bytes;
 
-use super::figures;
+use super::figures::{self, Figure};
 use super::mlflow::Mlflow;
 use super::server::{NewRun, Server};
 use super::trackio::Trackio;
+use super::wandb::{self, Whole};
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::{ServerAddress, TrackTable};
+use crate::recipe::tables::{TrackTable, Tracker};
 use crate::runs::files::write_json;
 
 /// The file of a run that says what was sent.
@@ -36,45 +37,72 @@ struct Sent {
     report: Option<String>,
 }
 
-/// What was sent now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What was sent now, or written to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Synced {
     /// Figures.
     pub figures: usize,
     /// Whether the report's are among them.
     pub report: bool,
+    /// Where they are.
+    pub place: Place,
 }
 
-/// Sends what a server does not have yet of the run in a folder.
+/// Where figures are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// On a server at this address.
+    Server(String),
+    /// In this file of Weights & Biases.
+    File(PathBuf),
+}
+
+/// Sends what a tracker does not have yet of the run in a folder.
 ///
 /// # Errors
-/// The server does not answer or refuses. What it has got until then is not sent again.
+/// A server does not answer or refuses. What it has got until then is not sent again. A file cannot be written.
 pub fn sync(run: &Path, recipe: &ResolvedRecipe, track: &TrackTable) -> Result<Synced> {
-    let path = run.join(FILE);
-    let address = track.server()?;
-    let mut sent = read(&path, run, address.address(), &track.experiment)?;
     let name = run.file_name().unwrap_or_default().to_string_lossy();
-    let server: Box<dyn Server> = match address {
-        ServerAddress::Mlflow(address) => Box::new(Mlflow::new(address)),
-        ServerAddress::Trackio(address) => {
-            Box::new(Trackio::new(address, &track.experiment, &name))
-        }
-    };
-    let id = begin(&*server, &mut sent, &path, (&name, &recipe.recipe))?;
+    match track.tracker()? {
+        Tracker::Mlflow(address) => send(
+            &Mlflow::new(address),
+            (address, &track.experiment),
+            (run, &name),
+            recipe,
+        ),
+        Tracker::Trackio(address) => send(
+            &Trackio::new(address, &track.experiment, &name),
+            (address, &track.experiment),
+            (run, &name),
+            recipe,
+        ),
+        Tracker::Wandb => write_whole(run, &name, recipe, &track.experiment),
+    }
+}
+
+/// Sends what a server does not have yet.
+fn send(
+    server: &dyn Server,
+    (address, experiment): (&str, &str),
+    (run, name): (&Path, &str),
+    recipe: &ResolvedRecipe,
+) -> Result<Synced> {
+    let path = run.join(FILE);
+    let mut sent = read(&path, run, address, experiment)?;
+    let id = begin(server, &mut sent, &path, (name, &recipe.recipe))?;
     if !sent.settings {
         server.settings(&id, &figures::settings(recipe))?;
         sent.settings = true;
         keep(&path, &sent)?;
     }
-    let mut synced = Synced::default();
+    let mut synced = Synced {
+        figures: 0,
+        report: false,
+        place: Place::Server(address.to_owned()),
+    };
     let stages = recipe.training_stages();
     for stage in &stages {
-        // Of several stages each counts its steps from 0.
-        let prefix = if stages.len() > 1 {
-            format!("{stage}/")
-        } else {
-            String::new()
-        };
+        let prefix = prefix(&stages, stage);
         let known = sent.lines.get(*stage).copied().unwrap_or(0);
         let lines = figures::lines(run, stage, &prefix, known);
         let all = lines.concat();
@@ -98,6 +126,43 @@ pub fn sync(run: &Path, recipe: &ResolvedRecipe, track: &TrackTable) -> Result<S
         }
     }
     Ok(synced)
+}
+
+/// What figures of a stage are called by: of several stages each counts its steps from 0.
+fn prefix(stages: &[&str], stage: &str) -> String {
+    match stages {
+        [_] => String::new(),
+        _ => format!("{stage}/"),
+    }
+}
+
+/// Writes everything that a run has to say into a file of Weights & Biases.
+fn write_whole(run: &Path, name: &str, recipe: &ResolvedRecipe, project: &str) -> Result<Synced> {
+    let names = recipe.training_stages();
+    let stages: Vec<Vec<Vec<Figure>>> = names
+        .iter()
+        .map(|stage| figures::lines(run, stage, &prefix(&names, stage), 0))
+        .collect();
+    let report = figures::report(run)?;
+    let of_report = report
+        .as_ref()
+        .map_or_else(Vec::new, |(report, time)| figures::of_report(report, *time));
+    let whole = Whole {
+        new: NewRun {
+            experiment: project,
+            name,
+            tag: &tag(run)?,
+            recipe: &recipe.recipe,
+        },
+        recipe: &recipe.json,
+        stages: &stages,
+        report: &of_report,
+    };
+    Ok(Synced {
+        figures: stages.iter().flatten().flatten().count() + of_report.len(),
+        report: report.is_some(),
+        place: Place::File(wandb::write(run, &whole)?),
+    })
 }
 
 /// What was sent to this server and experiment; nothing where it was another.

@@ -1,4 +1,4 @@
-//! `spectrain track`: a run's figures to a tracking server.
+//! `spectrain track`: a run's figures to a tracker.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use crate::errors::Misuse;
 use crate::recipe::read::read;
 use crate::recipe::tables::{EXPERIMENT, TrackTable};
 use crate::runs::run_folder::RunFolder;
-use crate::tracking::sync::sync;
+use crate::tracking::sync::{Place, sync};
 
 /// Commands of `spectrain track`.
 #[derive(Debug, Subcommand)]
 pub enum TrackCommand {
-    /// Send what a tracking server does not have yet of a run
+    /// Send what a tracking server does not have yet of a run, or write it for one
     Sync {
         /// The run: its name or its folder
         #[arg(value_name = "RUN")]
@@ -26,6 +26,9 @@ pub enum TrackCommand {
         /// Address of a trackio server, in place of the recipe's
         #[arg(long, value_name = "URL", conflicts_with = "mlflow")]
         trackio: Option<String>,
+        /// Write a file that `wandb sync` sends, in place of the recipe's
+        #[arg(long, conflicts_with_all = ["mlflow", "trackio"])]
+        wandb: bool,
         /// The experiment or project, in place of the recipe's
         #[arg(long, value_name = "NAME")]
         experiment: Option<String>,
@@ -41,6 +44,7 @@ pub fn run(command: &TrackCommand) -> Result<()> {
         run,
         mlflow,
         trackio,
+        wandb,
         experiment,
         runs,
     } = command;
@@ -49,23 +53,24 @@ pub fn run(command: &TrackCommand) -> Result<()> {
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;
     let recipe = read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let is_named = mlflow.is_some() || trackio.is_some();
+    let is_named = mlflow.is_some() || trackio.is_some() || *wandb;
     let mut track = match &recipe.track {
         Some(own) => own.clone(),
         None if is_named => TrackTable {
             mlflow: None,
             trackio: None,
+            wandb: false,
             experiment: EXPERIMENT.to_owned(),
         },
         None => {
             let message = format!(
-                "the recipe of `{run}` has no `[track]`: name the server with `--mlflow` or `--trackio`"
+                "the recipe of `{run}` has no `[track]`: name the tracker with `--mlflow`, `--trackio` or `--wandb`"
             );
             return Err(Misuse(message).into());
         }
     };
     if is_named {
-        (track.mlflow, track.trackio) = (mlflow.clone(), trackio.clone());
+        (track.mlflow, track.trackio, track.wandb) = (mlflow.clone(), trackio.clone(), *wandb);
     }
     if let Some(experiment) = experiment {
         track.experiment.clone_from(experiment);
@@ -73,15 +78,18 @@ pub fn run(command: &TrackCommand) -> Result<()> {
     track
         .check()
         .map_err(|problem| Misuse(problem.within("track").to_string()))?;
-    let server = track.server()?.address();
     let synced = sync(&folder, &recipe, &track)?;
     let report = if synced.report {
         ", the report's among them"
     } else {
         ""
     };
-    print(format!(
-        "sent to `{server}`: {} figures{report}\n",
-        synced.figures
-    ))
+    let done = match &synced.place {
+        Place::Server(address) => format!("sent to `{address}`"),
+        Place::File(file) => {
+            let folder = file.parent().unwrap_or(file).display();
+            format!("written for `wandb sync {folder}`")
+        }
+    };
+    print(format!("{done}: {} figures{report}\n", synced.figures))
 }

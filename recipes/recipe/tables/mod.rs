@@ -16,4 +16,4 @@ pub use features::{FeatureMode, FeaturesTable};
 pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
 pub use synthetic::SyntheticTable;
 pub use target::{TargetTable, TargetType};
-pub use track::{EXPERIMENT, ServerAddress, TrackTable};
+pub use track::{EXPERIMENT, TrackTable, Tracker};

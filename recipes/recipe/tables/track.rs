@@ -8,8 +8,8 @@ use crate::recipe::problem::Problem;
 /// The experiment where nothing is said.
 pub const EXPERIMENT: &str = "spectrain";
 
-/// A tracking server that gets a run's figures beside the run's own files. It never stops or slows a run. One of `mlflow` and `trackio`
-/// says where it is.
+/// A tracker that gets a run's figures beside the run's own files. It never stops or slows a run. One of `mlflow`, `trackio` and `wandb`
+/// says which.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrackTable {
@@ -21,18 +21,24 @@ pub struct TrackTable {
     /// `TRACKIO_WRITE_TOKEN`, for a Space that of `HF_TOKEN`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trackio: Option<String>,
-    /// The experiment of an MLflow server, or the project of a trackio server. It is made where it is not there.
+    /// Write a file of Weights & Biases at the end of the run, which `wandb sync RUN/wandb/offline-run-*` sends. Nothing is sent by
+    /// this program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wandb: bool,
+    /// The experiment of an MLflow server, or the project of a trackio server or of Weights & Biases. It is made where it is not there.
     #[serde(default = "experiment")]
     pub experiment: String,
 }
 
-/// Where a tracking server is, by its kind.
+/// A tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerAddress<'a> {
-    /// Of MLflow.
+pub enum Tracker<'a> {
+    /// A server of MLflow, by its address.
     Mlflow(&'a str),
-    /// Of trackio.
+    /// A server of trackio, by its address.
     Trackio(&'a str),
+    /// A file of Weights & Biases.
+    Wandb,
 }
 
 fn experiment() -> String {
@@ -40,37 +46,42 @@ fn experiment() -> String {
 }
 
 impl TrackTable {
-    /// The server.
+    /// The tracker.
     ///
     /// # Errors
-    /// None is named, or two are.
-    pub fn server(&self) -> Result<ServerAddress<'_>, Problem> {
-        match (&self.mlflow, &self.trackio) {
-            (Some(address), None) => Ok(ServerAddress::Mlflow(address)),
-            (None, Some(address)) => Ok(ServerAddress::Trackio(address)),
-            (None, None) => Err(Problem::new(
+    /// None is named, or several are.
+    pub fn tracker(&self) -> Result<Tracker<'_>, Problem> {
+        let mlflow = self.mlflow.as_deref().map(without_slash);
+        let trackio = self.trackio.as_deref().map(without_slash);
+        let named = [
+            mlflow.map(|address| ("mlflow", Tracker::Mlflow(address))),
+            trackio.map(|address| ("trackio", Tracker::Trackio(address))),
+            self.wandb.then_some(("wandb", Tracker::Wandb)),
+        ];
+        let mut named = named.into_iter().flatten();
+        match (named.next(), named.next()) {
+            (Some((_, tracker)), None) => Ok(tracker),
+            (None, _) => Err(Problem::new(
                 "mlflow",
-                "expected this key or `trackio`, found neither",
+                "expected this key, `trackio` or `wandb`, found none of them",
             )),
-            (Some(_), Some(_)) => Err(Problem::new(
-                "trackio",
-                "expected one server, found this key and `mlflow`",
+            (Some((first, _)), Some((second, _))) => Err(Problem::new(
+                second,
+                format!("expected one tracker, found this key and `{first}`"),
             )),
         }
     }
 
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), Problem> {
-        let (key, address) = match self.server()? {
-            ServerAddress::Mlflow(address) => ("mlflow", address),
-            ServerAddress::Trackio(address) => ("trackio", address),
+        let address = match self.tracker()? {
+            Tracker::Mlflow(address) => Some(("mlflow", address)),
+            Tracker::Trackio(address) => Some(("trackio", address)),
+            Tracker::Wandb => None,
         };
-        let is_address = address.split_once("://").is_some_and(|(scheme, rest)| {
-            ["http", "https"].contains(&scheme)
-                && !rest.is_empty()
-                && !rest.contains(['@', '?', '#', ' '])
-        });
-        if !is_address {
+        if let Some((key, address)) = address
+            && !is_address(address)
+        {
             // What it holds may be a password.
             let message = "expected the address of a server, such as `http://localhost:5000`, without user, password or query";
             return Err(Problem::new(key, message));
@@ -82,10 +93,14 @@ impl TrackTable {
     }
 }
 
-impl<'a> ServerAddress<'a> {
-    /// The address, without a slash at its end.
-    pub fn address(self) -> &'a str {
-        let (Self::Mlflow(address) | Self::Trackio(address)) = self;
-        address.trim_end_matches('/')
-    }
+fn without_slash(address: &str) -> &str {
+    address.trim_end_matches('/')
+}
+
+fn is_address(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, rest)| {
+        ["http", "https"].contains(&scheme)
+            && !rest.is_empty()
+            && !rest.contains(['@', '?', '#', ' '])
+    })
 }
