@@ -68,7 +68,7 @@ const LEAST_ALPHA: f64 = 1e-5;
 const LEAST_DEVIATION: f64 = 1e-2;
 
 impl Divergence {
-    /// Whether the CPU has a kernel for it.
+    /// Whether there are kernels for it.
     pub(crate) fn has_kernel(self) -> bool {
         matches!(self, Self::Kl | Self::SoftCe)
     }

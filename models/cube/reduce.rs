@@ -24,9 +24,9 @@ pub fn lanes_max<N: Size>(vector: Vector<f32, N>) -> f32 {
     most
 }
 
-/// The sum of what the units of a row found. Every unit of the cube must call it.
+/// What the units of a row found together: the sum, or the largest. Every unit of the cube must call it.
 #[cube]
-pub fn row_sum(value: f32, room: &mut Shared<[f32]>) -> f32 {
+fn row_reduced(value: f32, room: &mut Shared<[f32]>, #[comptime] is_sum: bool) -> f32 {
     // Others may still read what stood here.
     sync_cube();
     room[UNIT_POS as usize] = value;
@@ -34,8 +34,12 @@ pub fn row_sum(value: f32, room: &mut Shared<[f32]>) -> f32 {
     let mut active = CUBE_DIM_X / 2;
     while active > 0 {
         if UNIT_POS_X < active {
-            let other = room[(UNIT_POS + active) as usize];
-            room[UNIT_POS as usize] += other;
+            let (here, there) = (UNIT_POS as usize, (UNIT_POS + active) as usize);
+            if comptime!(is_sum) {
+                room[here] = room[here] + room[there];
+            } else {
+                room[here] = max(room[here], room[there]);
+            }
         }
         sync_cube();
         active /= 2;
@@ -43,22 +47,16 @@ pub fn row_sum(value: f32, room: &mut Shared<[f32]>) -> f32 {
     room[(UNIT_POS_Y * CUBE_DIM_X) as usize]
 }
 
+/// The sum of what the units of a row found. Every unit of the cube must call it.
+#[cube]
+pub fn row_sum(value: f32, room: &mut Shared<[f32]>) -> f32 {
+    row_reduced(value, room, true)
+}
+
 /// The largest of what the units of a row found. Every unit of the cube must call it.
 #[cube]
 pub fn row_max(value: f32, room: &mut Shared<[f32]>) -> f32 {
-    sync_cube();
-    room[UNIT_POS as usize] = value;
-    sync_cube();
-    let mut active = CUBE_DIM_X / 2;
-    while active > 0 {
-        if UNIT_POS_X < active {
-            let other = room[(UNIT_POS + active) as usize];
-            room[UNIT_POS as usize] = max(room[UNIT_POS as usize], other);
-        }
-        sync_cube();
-        active /= 2;
-    }
-    room[(UNIT_POS_Y * CUBE_DIM_X) as usize]
+    row_reduced(value, room, false)
 }
 
 /// The row of this unit, and whether there is one; where there is none it takes part with the first.

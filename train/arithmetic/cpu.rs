@@ -101,11 +101,10 @@ impl Arithmetic for Cpu {
         positions: Vec<usize>,
         statistics: Statistics,
     ) -> Box<dyn RowJudge + 'a> {
-        match judge {
-            Judge::Target { divergence, .. } if !divergence.has_kernel() => {
-                Tensors.row_judge(judge, positions, statistics)
-            }
-            _ => Box::new(JudgedByKernels::new(judge, positions, statistics)),
+        if judge.has_kernel() {
+            Box::new(JudgedByKernels::new(judge, positions, statistics))
+        } else {
+            Tensors.row_judge(judge, positions, statistics)
         }
     }
 }

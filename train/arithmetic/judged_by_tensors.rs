@@ -3,8 +3,6 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 
-#[cfg(feature = "cube")]
-use crate::arithmetic::judged_on_cube;
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
 use crate::divergence::{Distance, TeacherRows, overlap};
 use crate::judge::{Judge, Statistics};
@@ -19,11 +17,6 @@ pub(super) struct JudgedByTensors<'a> {
 
 impl RowJudge for JudgedByTensors<'_> {
     fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
-        #[cfg(feature = "cube")]
-        let logits = match judged_on_cube::judged(self.judge, self.statistics, logits, rows) {
-            Ok(judged) => return judged,
-            Err(logits) => logits,
-        };
         let device = logits.device();
         let (mut judged, statistics) = match self.judge {
             Judge::Target {

@@ -10,10 +10,9 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use spectrain_models::cube::shares::{Rows, address_of, empty};
-use spectrain_models::device::is_cpu;
 
 use self::kernels::{judge_labels_kernel, judge_target_kernel};
-use crate::arithmetic::operations::JudgedChunk;
+use crate::arithmetic::operations::{JudgedChunk, RowJudge};
 use crate::divergence::{Distance, Divergence};
 use crate::judge::{Judge, Statistics};
 use crate::row::{JudgedRow, distinct};
@@ -69,74 +68,72 @@ fn with_findings(logits: &TensorSpec) -> (TensorSpec, TensorSpec) {
     (logits.clone(), found)
 }
 
-/// Judges rows by what there is a kernel for. On the CPU, and for other divergences, there is none, and the logits come back.
-///
-/// # Shapes
-/// - logits: `[rows, vocab]`, f32
-pub(super) fn judged(
-    judge: Judge,
-    statistics: Statistics,
-    logits: Tensor<2>,
-    rows: &[JudgedRow],
-) -> Result<JudgedChunk, Tensor<2>> {
-    let device = logits.device();
-    let has_kernel = match judge {
-        Judge::Labels(_) => true,
-        Judge::Target { divergence, .. } => divergence.has_kernel(),
-    };
-    if is_cpu(&device) || !has_kernel {
-        return Err(logits);
+/// Judges by kernels.
+pub(super) struct JudgedOnCube<'a> {
+    /// By labels, or by a divergence that has a kernel.
+    pub(super) judge: Judge<'a>,
+    pub(super) statistics: Statistics,
+}
+
+impl RowJudge for JudgedOnCube<'_> {
+    fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
+        let device = logits.device();
+        let weights = column(rows.iter().map(|row| row.weight), &device).into_dispatch();
+        let logits = logits.into_dispatch();
+        let (gradient, found) = match self.judge {
+            Judge::Labels(labels) => {
+                let labels: Vec<usize> = rows.iter().map(|r| labels[r.teacher] as usize).collect();
+                let labels = indices(&labels, &device).into_dispatch();
+                Dispatch::judge_labels(logits, labels, weights)
+            }
+            Judge::Target {
+                teacher,
+                divergence,
+            } => {
+                let (positions, places) = distinct(rows);
+                let (target, partitions) = teacher.logits_at(&positions);
+                let is_partial = partitions.is_some();
+                let partitions = partitions.unwrap_or_else(|| Tensor::zeros([1, 1], &device));
+                Dispatch::judge_target(
+                    logits,
+                    target.into_dispatch(),
+                    indices(&places, &device).into_dispatch(),
+                    partitions.into_dispatch(),
+                    weights,
+                    is_partial,
+                    divergence == Divergence::Kl,
+                )
+            }
+        };
+        let found = Tensor::<2>::from_dispatch(found);
+        JudgedChunk {
+            distance: Distance {
+                value: found.clone().narrow(1, 0, 1),
+                gradient: Tensor::from_dispatch(gradient),
+            },
+            statistics: (self.statistics == Statistics::All)
+                .then(|| self.measured(found, rows, &device)),
+        }
     }
-    let column = |values: Vec<f32>| Tensor::<1>::from_floats(values.as_slice(), &device);
-    let weights = column(rows.iter().map(|row| row.weight).collect()).into_dispatch();
-    let logits = logits.into_dispatch();
-    let ints = |values: &[usize]| indices(values, &device).into_dispatch();
-    let (gradient, found) = match judge {
-        Judge::Labels(labels) => {
-            let labels: Vec<usize> = rows.iter().map(|r| labels[r.teacher] as usize).collect();
-            Dispatch::judge_labels(logits, ints(&labels), weights)
-        }
-        Judge::Target {
-            teacher,
-            divergence,
-        } => {
-            let (positions, places) = distinct(rows);
-            let (target, partitions) = teacher.logits_at(&positions);
-            let is_partial = partitions.is_some();
-            let partitions = partitions.unwrap_or_else(|| Tensor::zeros([1, 1], &device));
-            let with_entropy = divergence == Divergence::Kl;
-            let [target, partitions] = [target, partitions].map(Tensor::into_dispatch);
-            let places = ints(&places);
-            Dispatch::judge_target(
-                logits,
-                target,
-                places,
-                partitions,
-                weights,
-                is_partial,
-                with_entropy,
-            )
-        }
-    };
-    let found = Tensor::<2>::from_dispatch(found);
-    let statistics = (statistics == Statistics::All).then(|| {
+}
+
+impl JudgedOnCube<'_> {
+    /// Acceptance rate and agreement, `[rows, 2]`, of what was `found`. A drafter cannot agree on a token that it cannot propose.
+    fn measured(&self, found: Tensor<2>, rows: &[JudgedRow], device: &Device) -> Tensor<2> {
         let agree = found.clone().narrow(1, 2, 1);
-        let agree = match judge {
+        let agree = match self.judge {
             Judge::Labels(_) => agree,
             Judge::Target { teacher, .. } => {
                 let can = |row: &JudgedRow| f32::from(u8::from(teacher.can_be_met(row.teacher)));
-                agree * column(rows.iter().map(can).collect()).unsqueeze_dim(1)
+                agree * column(rows.iter().map(can), device).unsqueeze_dim(1)
             }
         };
-        Tensor::cat(vec![found.clone().narrow(1, 1, 1), agree], 1)
-    });
-    Ok(JudgedChunk {
-        distance: Distance {
-            value: found.narrow(1, 0, 1),
-            gradient: Tensor::from_dispatch(gradient),
-        },
-        statistics,
-    })
+        Tensor::cat(vec![found.narrow(1, 1, 1), agree], 1)
+    }
+}
+
+fn column(values: impl Iterator<Item = f32>, device: &Device) -> Tensor<1> {
+    Tensor::from_floats(values.collect::<Vec<_>>().as_slice(), device)
 }
 
 /// The tensor, to be written to where it stands: the logits make room for their gradient.

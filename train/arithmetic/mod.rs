@@ -4,10 +4,11 @@ use burn::prelude::*;
 
 use crate::arithmetic::cpu::Cpu;
 use crate::arithmetic::operations::Arithmetic;
-use crate::arithmetic::tensors::Tensors;
 use spectrain_models::device::is_cpu;
 
 mod cpu;
+#[cfg(feature = "cube")]
+mod cube;
 mod judged_by_kernels;
 mod judged_by_tensors;
 #[cfg(feature = "cube")]
@@ -18,7 +19,13 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
+/// The way of all devices but the CPU.
+#[cfg(feature = "cube")]
+const OTHER: &dyn Arithmetic = &cube::OnCube;
+#[cfg(not(feature = "cube"))]
+const OTHER: &dyn Arithmetic = &tensors::Tensors;
+
 /// The way of `device`.
 pub(crate) fn arithmetic(device: &Device) -> &'static dyn Arithmetic {
-    if is_cpu(device) { &Cpu } else { &Tensors }
+    if is_cpu(device) { &Cpu } else { OTHER }
 }

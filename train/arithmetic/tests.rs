@@ -6,6 +6,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 
+use super::arithmetic;
 use super::cpu::Cpu;
 use super::operations::{AdamWStep, Arithmetic, Moments, NamedGradients};
 use super::tensors::Tensors;
@@ -129,27 +130,33 @@ fn rows() -> Vec<JudgedRow> {
     teachers.flat_map(|t| [row(t, 0), row(t, 1)]).collect()
 }
 
-/// Judges `rows` in both ways, in several chunks.
+/// Judges rows in all ways, in several chunks.
 fn judged_alike(what: &str, [judge, judge_there]: [Judge; 2], vocab: usize) {
     let rows = rows();
     let mut positions: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
     positions.dedup();
+    let own = arithmetic(&test_device());
+    let others: [&dyn Arithmetic; 2] = [&Tensors, own];
     let mut one = Cpu.row_judge(judge, positions.clone(), Statistics::All);
-    let mut other = Tensors.row_judge(judge_there, positions.clone(), Statistics::All);
-    let mut brief = Cpu.row_judge(judge, positions, Statistics::Loss);
+    let mut others =
+        others.map(|other| other.row_judge(judge_there, positions.clone(), Statistics::All));
+    let mut brief = own.row_judge(judge_there, positions, Statistics::Loss);
     for rows in rows.chunks(130) {
         let logits: Tensor<2> = random([rows.len(), vocab]);
         let one = one.judge(logits.clone(), rows);
-        let other = other.judge(there(&logits), rows);
-        assert!(brief.judge(logits, rows).statistics.is_none(), "{what}");
-        close(what, one.distance.value, other.distance.value, 1e-4);
-        close(what, one.distance.gradient, other.distance.gradient, 1e-5);
-        close(
-            what,
-            one.statistics.unwrap(),
-            other.statistics.unwrap(),
-            1e-5,
-        );
+        let brief = brief.judge(there(&logits), rows);
+        assert!(brief.statistics.is_none(), "{what}");
+        for other in &mut others {
+            let other = other.judge(there(&logits), rows);
+            let statistics = [&one, &other].map(|judged| judged.statistics.clone().unwrap());
+            let distances = [one.distance.value.clone(), other.distance.value];
+            let gradients = [one.distance.gradient.clone(), other.distance.gradient];
+            for ([one, other], tolerance) in
+                [(distances, 1e-4), (gradients, 1e-5), (statistics, 1e-5)]
+            {
+                close(what, one, other, tolerance);
+            }
+        }
     }
 }
 

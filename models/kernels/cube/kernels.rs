@@ -239,6 +239,22 @@ fn exponential<N: Size>(score: Vector<f32, N>, largest: f32) -> Vector<f32, N> {
     select_many(counts, shifted.exp(), Vector::new(0.0))
 }
 
+/// The score that stands at `at`, with its mask, which stands at `mask_at`.
+#[cube]
+fn masked<E: Float, N: Size>(
+    scores: &[Vector<E, N>],
+    mask: &[Vector<f32, N>],
+    at: usize,
+    mask_at: usize,
+    #[comptime] is_masked: bool,
+) -> Vector<f32, N> {
+    let mut score = Vector::<f32, N>::cast_from(scores[at]);
+    if comptime!(is_masked) {
+        score += mask[mask_at];
+    }
+    score
+}
+
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn softmax_kernel<E: Float, N: Size>(
     scores: &[Vector<E, N>],
@@ -259,10 +275,7 @@ pub(super) fn softmax_kernel<E: Float, N: Size>(
     let mut most = Vector::<f32, N>::new(f32::MIN);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let mut score = Vector::<f32, N>::cast_from(scores[start + at]);
-        if comptime!(is_masked) {
-            score += mask[mask_start + at];
-        }
+        let score = masked::<E, N>(scores, mask, start + at, mask_start + at, is_masked);
         most = max(most, score);
         at += CUBE_DIM_X as usize;
     }
@@ -270,10 +283,7 @@ pub(super) fn softmax_kernel<E: Float, N: Size>(
     let mut sums = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let mut score = Vector::<f32, N>::cast_from(scores[start + at]);
-        if comptime!(is_masked) {
-            score += mask[mask_start + at];
-        }
+        let score = masked::<E, N>(scores, mask, start + at, mask_start + at, is_masked);
         sums += exponential::<N>(score, largest);
         at += CUBE_DIM_X as usize;
     }
@@ -281,10 +291,7 @@ pub(super) fn softmax_kernel<E: Float, N: Size>(
     if there {
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let mut score = Vector::<f32, N>::cast_from(scores[start + at]);
-            if comptime!(is_masked) {
-                score += mask[mask_start + at];
-            }
+            let score = masked::<E, N>(scores, mask, start + at, mask_start + at, is_masked);
             let weight = exponential::<N>(score, largest) * Vector::new(scale);
             out[start + at] = Vector::cast_from(weight);
             at += CUBE_DIM_X as usize;
@@ -346,8 +353,8 @@ pub(super) fn exponentials_kernel<E: Float, N: Size>(
     let mut most = Vector::<f32, N>::new(floor[row]);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let score = Vector::<f32, N>::cast_from(scores[start + at]);
-        most = max(most, score + mask[mask_start + at]);
+        let score = masked::<E, N>(scores, mask, start + at, mask_start + at, true);
+        most = max(most, score);
         at += CUBE_DIM_X as usize;
     }
     let largest = row_max(lanes_max::<N>(most), &mut room);
@@ -357,8 +364,8 @@ pub(super) fn exponentials_kernel<E: Float, N: Size>(
         }
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let score = Vector::<f32, N>::cast_from(scores[start + at]);
-            let weight = exponential::<N>(score + mask[mask_start + at], largest);
+            let score = masked::<E, N>(scores, mask, start + at, mask_start + at, true);
+            let weight = exponential::<N>(score, largest);
             out[start + at] = Vector::cast_from(weight);
             at += CUBE_DIM_X as usize;
         }

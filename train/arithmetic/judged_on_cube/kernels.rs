@@ -3,20 +3,31 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use spectrain_models::cube::reduce::{lanes_sum, own_row, row_best, row_sum};
 
-/// The largest of what was best so far and of a vector, which stands at `at` in its row; and its index in the row.
+/// The largest number of the row of vectors that begins at `start`, and its index in it. Every unit of the cube must call it.
 #[cube]
-fn better<N: Size>(vector: Vector<f32, N>, at: usize, best: f32, index: u32) -> (f32, u32) {
-    let mut best = best;
-    let mut index = index;
-    #[unroll]
-    for lane in 0..N::value() {
-        let value = vector.extract(lane);
-        if value > best {
-            best = value;
-            index = (at * N::value() + lane) as u32;
+fn best_of<N: Size>(
+    all: &[Vector<f32, N>],
+    start: usize,
+    vectors: usize,
+    room: &mut Shared<[f32]>,
+    indices: &mut Shared<[u32]>,
+) -> (f32, u32) {
+    let mut best = f32::new(f32::MIN);
+    let mut index = 0u32;
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let vector = all[start + at];
+        #[unroll]
+        for lane in 0..N::value() {
+            let value = vector.extract(lane);
+            if value > best {
+                best = value;
+                index = (at * N::value() + lane) as u32;
+            }
         }
+        at += CUBE_DIM_X as usize;
     }
-    (best, index)
+    row_best(best, index, room, indices)
 }
 
 #[cube(launch, address_type = "dynamic")]
@@ -40,26 +51,14 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let vectors = vectors as usize;
     let place = usize::cast_from(places[row]);
     let (start, of_teacher) = (row * vectors, place * vectors);
-    let mut best = f32::new(f32::MIN);
-    let mut index = 0u32;
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let (value, place) = better::<N>(logits[start + at], at, best, index);
-        best = value;
-        index = place;
-        at += CUBE_DIM_X as usize;
-    }
-    let (most_q, best_q) = row_best(best, index, &mut room, &mut room_of_indices);
-    let mut best = f32::new(f32::MIN);
-    let mut index = 0u32;
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let (value, place) = better::<N>(teacher[of_teacher + at], at, best, index);
-        best = value;
-        index = place;
-        at += CUBE_DIM_X as usize;
-    }
-    let (most_p, best_p) = row_best(best, index, &mut room, &mut room_of_indices);
+    let (most_q, best_q) = best_of::<N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+    let (most_p, best_p) = best_of::<N>(
+        teacher,
+        of_teacher,
+        vectors,
+        &mut room,
+        &mut room_of_indices,
+    );
     let mut sums_q = Vector::<f32, N>::new(0.0);
     let mut sums_p = Vector::<f32, N>::new(0.0);
     let mut logs_q = Vector::<f32, N>::new(0.0);
@@ -124,16 +123,7 @@ pub(super) fn judge_labels_kernel<I: Int, N: Size>(
     let vectors = vectors as usize;
     let start = row * vectors;
     let label = usize::cast_from(labels[row]);
-    let mut best = f32::new(f32::MIN);
-    let mut index = 0u32;
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let (value, place) = better::<N>(logits[start + at], at, best, index);
-        best = value;
-        index = place;
-        at += CUBE_DIM_X as usize;
-    }
-    let (most, best) = row_best(best, index, &mut room, &mut room_of_indices);
+    let (most, best) = best_of::<N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
     let mut sums = Vector::<f32, N>::new(0.0);
     let mut of_label = 0.0f32;
     let mut at = UNIT_POS_X as usize;

@@ -1,0 +1,54 @@
+//! The way of devices of CubeCL: that of any device, but for rows that a kernel judges.
+use burn::prelude::*;
+use burn::tensor::DType;
+
+use crate::arithmetic::judged_on_cube::JudgedOnCube;
+use crate::arithmetic::operations::{
+    AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
+};
+use crate::arithmetic::tensors::Tensors;
+use crate::judge::{Judge, Statistics};
+
+/// A device of CubeCL.
+pub(super) struct OnCube;
+
+impl Arithmetic for OnCube {
+    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>> {
+        Tensors.norm(gradients)
+    }
+
+    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {
+        Tensors.clip(gradients, norm, largest);
+    }
+
+    fn adamw(
+        &self,
+        weights: Tensor<1>,
+        moments: Moments,
+        gradient: Tensor<1>,
+        step: &AdamWStep,
+    ) -> (Tensor<1>, Moments) {
+        Tensors.adamw(weights, moments, gradient, step)
+    }
+
+    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {
+        Tensors.likeliest(logits, count)
+    }
+
+    fn product_sum(&self, shape: [usize; 2], dtype: DType, device: &Device) -> Box<dyn ProductSum> {
+        Tensors.product_sum(shape, dtype, device)
+    }
+
+    fn row_judge<'a>(
+        &self,
+        judge: Judge<'a>,
+        positions: Vec<usize>,
+        statistics: Statistics,
+    ) -> Box<dyn RowJudge + 'a> {
+        if judge.has_kernel() {
+            Box::new(JudgedOnCube { judge, statistics })
+        } else {
+            Tensors.row_judge(judge, positions, statistics)
+        }
+    }
+}
