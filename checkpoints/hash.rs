@@ -17,7 +17,7 @@ pub fn sha256_file(path: &Path) -> Result<String> {
     let mut chunk = vec![0; CHUNK];
     loop {
         match file.read(&mut chunk).map_err(Error::io("read", path))? {
-            0 => return Ok(format!("{:x}", digest.finalize())),
+            0 => return Ok(hex(&digest.finalize())),
             count => digest.update(&chunk[..count]),
         }
     }
@@ -25,7 +25,7 @@ pub fn sha256_file(path: &Path) -> Result<String> {
 
 /// The digest of bytes in memory.
 pub fn sha256_bytes(bytes: &[u8]) -> String {
-    format!("{:x}", Sha256::digest(bytes))
+    hex(&Sha256::digest(bytes))
 }
 
 /// The digest of named parts: names and lengths are hashed too, so bytes cannot move from one part to the next unseen.
@@ -37,7 +37,13 @@ pub(crate) fn sha256_parts<'a>(parts: impl Iterator<Item = (&'a str, &'a [u8])>)
         digest.update((bytes.len() as u64).to_le_bytes());
         digest.update(bytes);
     }
-    format!("{:x}", digest.finalize())
+    hex(&digest.finalize())
+}
+
+/// Bytes in lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 #[cfg(test)]

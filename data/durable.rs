@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use spectrain_checkpoints::hash::hex;
 
 use crate::error::{Error, Result};
 
@@ -146,11 +147,6 @@ pub(crate) fn fingerprint<'a>(shards: impl Iterator<Item = &'a str>) -> String {
         hash.update(b"\n");
     }
     hex(&hash.finalize())
-}
-
-/// Lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Removes the files of a folder whose names the predicate picks.

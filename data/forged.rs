@@ -1,7 +1,7 @@
 //! Damage to files, the same in every run: what no program wrote and no checksum catches.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 /// A file in many kinds of damage: the lowest bit of each byte flipped, which is the sign of many numbers, and some bytes
 /// changed at random, most of them near its beginning or end, where formats describe themselves.

@@ -18,6 +18,7 @@ mod json;
 pub mod lint;
 pub mod mask;
 pub mod packing;
+mod patience;
 pub mod prepare;
 pub mod presets;
 pub mod prompts;

@@ -174,7 +174,7 @@ pub fn layout(batch: &PackedBatch, lengths: &[usize], row_length: usize) -> RowL
 
 #[cfg(test)]
 mod tests {
-    use rand::Rng;
+    use rand::RngExt;
 
     use super::*;
 

@@ -14,10 +14,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use spectrain_checkpoints::hash::hex;
 
 use crate::conversation::{Content, Row};
 use crate::dataset::{Dataset, Located};
-use crate::durable::{PendingFile, hex, write_whole};
+use crate::durable::{PendingFile, write_whole};
 use crate::error::{Error, Result};
 use crate::prepare::Category;
 

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use crate::conversation::{Conversation, Message};
 

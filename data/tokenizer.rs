@@ -234,7 +234,7 @@ pub fn train_byte_level_bpe(
     inner
         .train(&mut TrainerWrapper::BpeTrainer(trainer), texts)
         .map_err(failed)?;
-    inner.add_special_tokens(&special);
+    inner.add_special_tokens(special).map_err(failed)?;
     let fingerprint = sha256(inner.to_string(true).map_err(failed)?.as_bytes());
     Ok(Tokenizer {
         special: special_texts(&inner),

@@ -1,9 +1,10 @@
 //! Finds the assistant's turns in a rendered conversation when the template does not mark them.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::patience::Patience;
 use crate::template::GenerationPrompt;
 
 mod conversed;
@@ -25,9 +26,9 @@ impl Conversed<'_> {
         {
             return Ok(turns);
         }
-        let started = Instant::now();
+        let patience = Patience::begin();
         let turn = |&index: &usize| {
-            check_time(started)?;
+            check_time(patience)?;
             self.turn(index)
         };
         wanted.iter().map(turn).collect()
@@ -39,9 +40,9 @@ impl Conversed<'_> {
         if answers.len() > FEW && steps::turns(self, answers).is_some() {
             return Ok(false);
         }
-        let started = Instant::now();
+        let patience = Patience::begin();
         for &answer in answers {
-            check_time(started)?;
+            check_time(patience)?;
             let text = (self.render)(self.exchange.first(answer + 1), GenerationPrompt::Without)?;
             if !self.text.starts_with(&text) {
                 return Ok(true);
@@ -52,8 +53,8 @@ impl Conversed<'_> {
 }
 
 /// Fails where a search takes too long.
-fn check_time(started: Instant) -> Result<()> {
-    if started.elapsed() <= LONGEST_SEARCH {
+fn check_time(patience: Patience) -> Result<()> {
+    if !patience.exceeds(LONGEST_SEARCH) {
         return Ok(());
     }
     Err(Error::TemplateRender {

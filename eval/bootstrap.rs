@@ -1,5 +1,5 @@
 //! Confidence intervals by resampling prompts (Efron, <https://doi.org/10.1214/aos/1176344552>).
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Resamples of one interval.
 pub(crate) const RESAMPLES: usize = 1000;

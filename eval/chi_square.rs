@@ -107,7 +107,7 @@ fn noncentral_tail(statistic: f64, dof: f64, lambda: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
 

@@ -201,7 +201,7 @@ pub(crate) fn table(settings: &[(String, &CalibrationReport)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
 

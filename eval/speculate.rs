@@ -5,7 +5,7 @@
 //! of its logits judges the first drafted tokens, and row `1 + i` what follows node `i`.
 use std::time::Instant;
 
-use rand::rngs::StdRng;
+use rand::{SeedableRng as _, rngs::StdRng};
 use spectrain_checkpoints::Mismatch;
 use spectrain_models::few_rows::Decoding;
 use spectrain_models::{
@@ -158,14 +158,15 @@ impl<'a> Decoder<'a> {
         let queued = Queued {
             ticket: 0,
             prompt: prompt.to_vec(),
-            rng: rng.clone(),
+            // Lent to the sequence until its end; an error leaves this one.
+            rng: std::mem::replace(rng, StdRng::seed_from_u64(0)),
         };
         let mut lane = self.begin(way, proposer, queued)?;
         while !lane.is_done() {
             let one = std::slice::from_mut(&mut lane);
             self.step(way, one).map_err(|failed| failed.error)?;
         }
-        rng.clone_from(&lane.rng);
+        std::mem::swap(rng, &mut lane.rng);
         Ok(lane.finish().0)
     }
 

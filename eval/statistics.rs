@@ -131,7 +131,7 @@ fn ratio(part: f64, whole: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! A target whose logits are a hash of everything before, kept in a real cache, and drafters that know it.
 use burn::prelude::*;
 use burn::tensor::DType;
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::device::test_device;
 use spectrain_models::{

@@ -283,7 +283,7 @@ fn sum<S: Simd, const M: usize>(simd: S, rows: &[f32], column: &[f32], out: &mut
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng as _, SeedableRng, rngs::StdRng};
+    use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 
     use super::*;
     use crate::weights::host_f32;

@@ -1,4 +1,4 @@
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
 /// How a distribution over the next token is made from logits, for target and drafter alike.

@@ -2,7 +2,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType as BurnDType;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 

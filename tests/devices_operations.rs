@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 

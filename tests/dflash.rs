@@ -1,7 +1,7 @@
 //! A block-diffusion drafter fills in training the blocks that it fills in decoding, and nothing leaks between blocks.
 use burn::prelude::*;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{

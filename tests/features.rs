@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use burn::tensor::DType as BurnType;
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use spectrain::cli::progress::Output;
 use spectrain::recipe;
 use spectrain::runs::run_folder::{Existing, RunFolder, RunName};

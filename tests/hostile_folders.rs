@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::dialect::Reading;

@@ -348,10 +348,8 @@ impl State {
 fn git_name(bytes: &[u8]) -> String {
     use sha1::Digest as _;
     let header = format!("blob {}\0", bytes.len());
-    format!(
-        "{:x}",
-        sha1::Sha1::digest([header.as_bytes(), bytes].concat())
-    )
+    let digest = sha1::Sha1::digest([header.as_bytes(), bytes].concat());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_base64(text: &str) -> Vec<u8> {

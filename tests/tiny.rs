@@ -3,7 +3,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burn::prelude::*;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::prelude::*;
 use burn::tensor::DType;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType as Stored;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};

@@ -1,7 +1,7 @@
 //! Draft trees with a real target and drafter: the output of greedy decoding is the target's own, caches change nothing,
 //! and a node's logits depend on its path alone.
 use burn::prelude::*;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Generation, VerifierChoice};

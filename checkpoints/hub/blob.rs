@@ -14,7 +14,7 @@ use super::client::Client;
 use super::failure::{Failure, Outcome, Patience};
 use super::progress::Bar;
 use crate::error::Error;
-use crate::hash::sha256_file;
+use crate::hash::{hex, sha256_file};
 
 const CHUNK: usize = 256 << 10;
 
@@ -285,10 +285,7 @@ fn sha1_of(path: &Path, total: u64) -> Result<Vec<String>, Error> {
             }
         }
     }
-    Ok(vec![
-        format!("{:x}", blob.finalize()),
-        format!("{:x}", contents.finalize()),
-    ])
+    Ok(vec![hex(&blob.finalize()), hex(&contents.finalize())])
 }
 
 #[cfg(test)]

@@ -230,8 +230,9 @@ impl Run<'_> {
         let url = self.api(&["commit", self.push.repository.revision()]);
         let mut patience = Patience::new(self.sender.client.limits(), self.sender.stop);
         loop {
-            let failure = match self.sender.once(&url, client::NDJSON, &lines) {
-                Ok(answer) => return Ok(named(&answer)),
+            let answer = self.sender.once(&url, client::NDJSON, &lines);
+            let failure = match answer.and_then(|answer| named(&answer)) {
+                Ok(commit) => return Ok(commit),
                 // It may have come through: a second commit of the same files would be an empty one.
                 Err(Failure::Broken(reason)) => {
                     let now = commit::modes(self.sender, self.push.repository, self.files)?;
@@ -247,10 +248,10 @@ impl Run<'_> {
     }
 }
 
-/// The commit's page or its name.
-fn named(answer: &Answer) -> String {
+/// The commit's page or its name. Whatever answers without either may be no hub.
+fn named(answer: &Answer) -> Outcome<String> {
     let text = |key: &str| answer.value[key].as_str().map(printable);
     text("commitUrl")
         .or_else(|| text("commitOid"))
-        .unwrap_or_default()
+        .ok_or_else(|| Failure::Broken("the hub names no commit".to_string()))
 }

@@ -1,6 +1,6 @@
 use std::fs;
 
-use sha2::{Digest, Sha256};
+use spectrain_checkpoints::hash::sha256_bytes;
 
 use super::*;
 use crate::forged::refusals;
@@ -274,7 +274,7 @@ fn a_forged_shard_with_the_right_checksum_is_an_error_and_no_panic() {
     let shard = folder.path().join("features-00000.arrow");
     let whole = fs::read(&shard).unwrap();
     let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
-    let checksum = |bytes: &[u8]| durable::hex(&Sha256::digest(bytes));
+    let checksum = |bytes: &[u8]| sha256_bytes(bytes);
     let messages = refusals(&whole, 300, |bytes| {
         // Another file each time: one that is mapped is not to be written to.
         fs::remove_file(&shard).unwrap();

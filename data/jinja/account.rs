@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use minijinja::value::{DynObject, Object, Value, ValueKind};
 use minijinja::{Error as JinjaError, ErrorKind, State};
+
+use crate::patience::Patience;
 
 /// Bytes that a rendering may make, those of intermediate values included.
 pub(crate) const BUDGET: usize = 512 << 20;
@@ -24,11 +26,11 @@ const ACCOUNT: &str = "account";
 
 type Result<T, E = JinjaError> = std::result::Result<T, E>;
 
-/// What a rendering has made so far, and when it has to end.
+/// What a rendering has made so far, and since when it works.
 #[derive(Debug)]
 pub(crate) struct Account {
     spent: AtomicUsize,
-    ends: Instant,
+    patience: Patience,
 }
 
 impl Object for Account {}
@@ -38,7 +40,7 @@ impl Account {
     pub(crate) fn of(state: &State) -> Arc<Self> {
         state.get_or_set_temp_object(ACCOUNT, || Self {
             spent: AtomicUsize::new(0),
-            ends: Instant::now() + LONGEST_TIME,
+            patience: Patience::begin(),
         })
     }
 
@@ -51,7 +53,7 @@ impl Account {
                 "stopped: what it makes on this conversation exceeds {mebibytes} MiB"
             ));
         }
-        if Instant::now() > self.ends {
+        if self.patience.exceeds(LONGEST_TIME) {
             let seconds = LONGEST_TIME.as_secs();
             return refused(format!("stopped: it takes longer than {seconds} seconds"));
         }

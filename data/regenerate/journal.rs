@@ -16,9 +16,10 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::hash::hex;
 
 use super::answers::Answer;
-use crate::durable::{hex, sync_folder_of};
+use crate::durable::sync_folder_of;
 use crate::error::{Error, Result};
 
 /// The version of the journal's form.

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rand::Rng;
+use rand::RngExt;
 
 /// How failures that may pass are met.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Retry {
 impl Retry {
     /// The pause after `failed` tries, at least 1: between half and all of what it has doubled to, so that requests that
     /// failed together do not come again together; and no less than what the server asks for.
-    pub fn pause(&self, failed: u32, asked: Option<Duration>, rng: &mut impl Rng) -> Duration {
+    pub fn pause(&self, failed: u32, asked: Option<Duration>, rng: &mut impl RngExt) -> Duration {
         let doublings = failed.saturating_sub(1).min(31);
         let most = self.first.saturating_mul(1 << doublings).min(self.longest);
         let pause = most.mul_f64(rng.random_range(0.5..=1.0));

@@ -1,6 +1,6 @@
 //! Chance, and what it makes.
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 

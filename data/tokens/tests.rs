@@ -1,4 +1,4 @@
-use sha2::{Digest, Sha256};
+use spectrain_checkpoints::hash::sha256_bytes;
 
 use super::*;
 use crate::forged::refusals;
@@ -220,7 +220,7 @@ fn a_forged_shard_with_the_right_checksum_is_an_error_and_no_panic() {
     let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
     let messages = refusals(&fs::read(&shard).unwrap(), 300, |bytes| {
         fs::write(&shard, &bytes).unwrap();
-        let sha256 = durable::hex(&Sha256::digest(bytes));
+        let sha256 = sha256_bytes(&bytes);
         let text = text.replace(&index.shards[0].sha256, &sha256);
         fs::write(folder.path().join(INDEX), text).unwrap();
         TokenShards::open(folder.path()).map(drop)

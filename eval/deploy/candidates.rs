@@ -1,5 +1,5 @@
 //! Drafts that could be deployed, and the speed-up that each would have.
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::price::{Costs, Prices};
 use crate::bootstrap::RESAMPLES;

@@ -1,7 +1,7 @@
 //! All prompts once, one conversation after the other, and the test of what was sampled.
 use std::time::Instant;
 
-use rand::{Rng as _, SeedableRng, rngs::StdRng};
+use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 use spectrain_data::seed::mix;
 use spectrain_models::{DraftShape, Proposer, Sampling};
 

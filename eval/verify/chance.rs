@@ -1,4 +1,4 @@
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 
 /// What chance decides in a walk: the generator while decoding, every branch in turn in the tests that enumerate.
 pub(crate) trait Chance {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
-use rand::Rng as _;
+use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::data::prepared;

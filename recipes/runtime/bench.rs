@@ -5,7 +5,7 @@ use burn::module::{Module as _, ModuleMapper, Param};
 use burn::prelude::*;
 use burn::tensor::{DType as BurnDType, Distribution};
 use clap::ValueEnum;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::DType;
 use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;

@@ -1,5 +1,5 @@
 //! Changes to bytes and to texts of any format.
-use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 
 /// Numbers at which counts, offsets and lengths overflow.
 const NUMBERS: [u64; 12] = [

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::kills::{Case, REGENERATION, Results, STORED, results};
 use super::times;
@@ -209,6 +209,29 @@ fn a_time_of_day_that_jumps_by_decades_changes_no_result() {
             command.env("FAULT_CLOCK", seconds.to_string());
             let outcome = Outcome::from(command.output().unwrap()).succeeded();
             assert!(!outcome.stderr.contains("panicked"), "{outcome:#?}");
+            same(&results(&workspace), &results(&whole), case.name);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_stopped_for_a_day_in_the_midst_of_a_run_has_the_same_results() {
+    let library = Library::new();
+    for case in [&STORED, &REGENERATION] {
+        let whole = (case.workspace)();
+        whole.run(case.words).succeeded();
+        let mut rng = StdRng::seed_from_u64(0);
+        for _ in 0..times(3) {
+            // The look at the clock before which it was stopped.
+            let at = rng.random_range(1..400);
+            let workspace = (case.workspace)();
+            let mut command = workspace.command(case.words);
+            library.load(&mut command);
+            command
+                .env("FAULT_SLEEP", "86400")
+                .env("FAULT_AT", at.to_string());
+            let outcome = Outcome::from(command.output().unwrap()).succeeded();
+            assert!(!outcome.stderr.contains("panicked"), "{at}: {outcome:#?}");
             same(&results(&workspace), &results(&whole), case.name);
         }
     }

@@ -8,6 +8,7 @@
  * FAULT_ERRNO  what it fails with
  * FAULT_COUNT  the file that gets the count at the end
  * FAULT_CLOCK  seconds that the time of day jumps back and forth by
+ * FAULT_SLEEP  seconds that the time since the start of the machine jumps forward by when it is asked for the FAULT_AT-th time
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,18 +28,19 @@
 
 static const char *root, *counted;
 static int writes, error;
-static long first, length, jump;
-static atomic_long count, calls;
+static long first, length, jump, sleep_for;
+static atomic_long count, calls, looks;
 static atomic_char ours[FILES];
 
 __attribute__((constructor)) static void begin(void) {
     const char *kind = getenv("FAULT_KIND"), *at = getenv("FAULT_AT"), *number = getenv("FAULT_ERRNO");
-    const char *many = getenv("FAULT_FOR"), *seconds = getenv("FAULT_CLOCK");
+    const char *many = getenv("FAULT_FOR"), *seconds = getenv("FAULT_CLOCK"), *slept = getenv("FAULT_SLEEP");
     writes = kind && strcmp(kind, "write") == 0;
     first = at ? atol(at) : 0;
     length = many ? atol(many) : 1;
     error = number ? atoi(number) : EIO;
     jump = seconds ? atol(seconds) : 0;
+    sleep_for = slept ? atol(slept) : 0;
     root = kind ? getenv("FAULT_ROOT") : NULL;
     counted = getenv("FAULT_COUNT");
     /* Programs that this one starts are left alone. */
@@ -153,6 +155,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     int result = NEXT(clock_gettime)(clock, time);
     if (jump && clock == CLOCK_REALTIME)
         time->tv_sec += atomic_fetch_add(&calls, 1) % 2 ? jump : -jump;
+    if (sleep_for && clock == CLOCK_MONOTONIC && atomic_fetch_add(&looks, 1) + 1 >= first)
+        time->tv_sec += sleep_for;
     return result;
 }
 

@@ -1,7 +1,7 @@
 //! Greedy tokens: with the drafter of any family, in any shape and in batches of any size, they are those of the target alone.
 use std::time::Instant;
 
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use spectrain_eval::{DecodeSettings, Decoder, VerifierChoice};
 use spectrain_models::device::test_device;
 use spectrain_models::language_model::LanguageModel;

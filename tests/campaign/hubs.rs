@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use spectrain_checkpoints::HubOptions;
 use spectrain_checkpoints::hash::sha256_bytes;
@@ -93,7 +93,7 @@ fn mutate_list(files: &mut Files, rng: &mut StdRng) {
     json::change_bytes(list, rng);
 }
 
-fn options(cache: &Path, endpoint: &str) -> HubOptions {
+pub(super) fn options(cache: &Path, endpoint: &str) -> HubOptions {
     HubOptions {
         endpoint: Some(endpoint.to_owned()),
         cache: Some(cache.to_owned()),
@@ -169,11 +169,13 @@ fn sent() -> Vec<Files> {
         let length = list.len();
         let mut files = file(
             LIST_SENT,
-            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{list}"),
+            format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{list}"
+            ),
         );
         let (tag, length) = (sha256_bytes(ROWS.as_bytes()), ROWS.len());
         let head = format!(
-            "HTTP/1.1 200 OK\r\nx-repo-commit: {COMMIT}\r\netag: \"{tag}\"\r\nx-linked-size: {length}\r\ncontent-length: {length}\r\n\r\n"
+            "HTTP/1.1 200 OK\r\nconnection: close\r\nx-repo-commit: {COMMIT}\r\netag: \"{tag}\"\r\nx-linked-size: {length}\r\ncontent-length: {length}\r\n\r\n"
         );
         files.extend(file(FILE_SENT, format!("{head}{ROWS}")));
         files
@@ -181,14 +183,17 @@ fn sent() -> Vec<Files> {
     lists().into_iter().map(of).collect()
 }
 
-/// Changes the head of an answer, or the list in it.
-fn mutate_answer(files: &mut Files, rng: &mut StdRng) {
+fn mutate_sent(files: &mut Files, rng: &mut StdRng) {
     let name = if rng.random_bool(0.5) {
         LIST_SENT
     } else {
         FILE_SENT
     };
-    let answer = files.get_mut(name).unwrap();
+    change_answer(files.get_mut(name).unwrap(), rng);
+}
+
+/// Changes the head of an answer, or the JSON in it.
+pub(super) fn change_answer(answer: &mut Vec<u8>, rng: &mut StdRng) {
     let text = String::from_utf8_lossy(answer).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let mut lines: Vec<Vec<u8>> = head
@@ -280,7 +285,7 @@ fn whatever_a_hub_sends_is_taken_or_refused() {
     Fuzz {
         name: "hubs",
         corpus: sent().into_iter().take(2).collect(),
-        mutate: mutate_answer,
+        mutate: mutate_sent,
         read,
         expected: Expected {
             names_files: false,

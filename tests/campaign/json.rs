@@ -1,5 +1,5 @@
 //! Changes to JSON that leave it JSON.
-use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 
 use super::bytes::{change_text, odd};

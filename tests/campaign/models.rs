@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 use serde_json::Value;
 use spectrain::families::registry::open_drafter;
 use spectrain_checkpoints::dialect::Reading;

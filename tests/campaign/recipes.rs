@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::Value;
 use spectrain::families::registry::RECIPES;
 use spectrain::plan::{estimate, preflight::Asked};

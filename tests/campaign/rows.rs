@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 use serde_json::Value;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;

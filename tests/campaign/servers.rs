@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Map, Value, json};
 use spectrain::cli::commands::regenerate::server::{Server, ServerSettings};
 use spectrain::runtime::server::client::reason;

@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use spectrain_data::mask::{Masking, tokenize};
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};

@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 

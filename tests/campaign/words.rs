@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 use spectrain_checkpoints::hub::{RepoType, Repository};
 use spectrain_data::hub_data::HubAddress;
 use spectrain_data::rows;

@@ -6,7 +6,7 @@ use sha1::{Digest as _, Sha1};
 
 use crate::error::{Error, Result};
 use crate::folder::{CONFIG, INDEX, ModelFolder};
-use crate::hash::sha256_file;
+use crate::hash::{hex, sha256_file};
 use crate::mismatch::Mismatch;
 use crate::seal::{self, CARD, SEAL};
 
@@ -58,7 +58,7 @@ impl Pushed {
         let mut digest = Sha1::new();
         digest.update(format!("blob {}\0", contents.len()));
         digest.update(contents);
-        Ok(format!("{:x}", digest.finalize()))
+        Ok(hex(&digest.finalize()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Texts to compare devices with.
 
 use burn::prelude::Device;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_train::{Batch, Rows, TrainConfig};
 
