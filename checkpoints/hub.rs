@@ -13,6 +13,7 @@ mod download;
 mod environment;
 mod failure;
 mod fetch;
+mod few_values;
 mod limits;
 mod listing;
 mod lock;

@@ -81,10 +81,13 @@ impl fmt::Display for Difference {
 
 /// An output's place among all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) dataset: &'a str,
-    pub(crate) prompt: usize,
-    pub(crate) turn: usize,
+pub struct Place<'a> {
+    /// The dataset.
+    pub dataset: &'a str,
+    /// 0-based index of the prompt in it.
+    pub prompt: usize,
+    /// 0-based turn, of a conversation.
+    pub turn: usize,
 }
 
 impl Comparison {
@@ -92,7 +95,7 @@ impl Comparison {
     ///
     /// # Errors
     /// The outputs differ, and the device fails when their logits are computed.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         target: &dyn Target,
         place: Place,

@@ -61,7 +61,7 @@ pub use estimate::{Estimable, Estimate, estimate};
 pub use evaluate::contender::Contender;
 pub use evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings};
 pub use evaluate::{Evaluation, evaluate, evaluate_all};
-pub use greedy_test::{Comparison, Difference};
+pub use greedy_test::{Comparison, Difference, Place};
 pub use groups::{GroupReport, Groups, Thinking};
 pub use html::{page, page_with_curves};
 pub use opinions::TrainedReport;

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::Client;
 use super::connection;
 use super::environment::Environment;
 use super::failure::{Failure, Outcome, Patience};
+use super::few_values::FewValues;
 use super::options::HubOptions;
 use super::repository::{Repository, is_commit, is_file_name};
 use super::repository_cache::RepositoryCache;
@@ -21,13 +23,24 @@ const LONGEST: u64 = 64 << 20;
 /// What is asked for, in errors.
 const WHAT: &str = "list of files";
 
-/// A file of a repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A file of a repository. What leads elsewhere is refused when it is downloaded.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ListedFile {
     /// Its path in the repository.
+    #[serde(rename = "rfilename")]
     pub path: String,
     /// Bytes, where the hub says it.
+    #[serde(rename = "size")]
     pub bytes: Option<u64>,
+}
+
+/// What the hub says of a repository, as far as it is looked at.
+#[derive(Deserialize)]
+struct Answer {
+    sha: Option<String>,
+    siblings: Option<Vec<ListedFile>>,
+    #[serde(default, rename = "cardData")]
+    card: FewValues,
 }
 
 /// The files of a repository at a commit.
@@ -46,31 +59,22 @@ pub struct Listing {
 impl Listing {
     /// Reads the hub's answer.
     fn read(text: &str) -> std::result::Result<Self, String> {
-        let answer: Value =
+        let answer: Answer =
             serde_json::from_str(text).map_err(|error| format!("expected JSON: {error}"))?;
-        let commit = answer["sha"].as_str().unwrap_or_default();
-        if !is_commit(commit) {
+        let commit = answer.sha.unwrap_or_default();
+        if !is_commit(&commit) {
             return Err(format!(
                 "key `sha`: expected 40 hexadecimal digits, found `{}`",
-                printable(commit)
+                printable(&commit)
             ));
         }
-        let files = answer["siblings"].as_array();
-        let files = files.ok_or("key `siblings`: expected a list of files, found none")?;
-        let mut listed = Vec::new();
-        for file in files {
-            // What leads elsewhere is refused when it is downloaded.
-            let path = file["rfilename"].as_str().unwrap_or_default();
-            listed.push(ListedFile {
-                path: path.to_string(),
-                bytes: file["size"].as_u64(),
-            });
-        }
-        listed.sort_by(|one, other| one.path.cmp(&other.path));
+        let files = answer.siblings;
+        let mut files = files.ok_or("key `siblings`: expected a list of files, found none")?;
+        files.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(Self {
-            commit: commit.to_string(),
-            files: listed,
-            card: answer["cardData"].clone(),
+            commit,
+            files,
+            card: answer.card.0,
             is_partial: false,
         })
     }

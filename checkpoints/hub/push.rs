@@ -250,7 +250,10 @@ impl Run<'_> {
 
 /// The commit's page or its name. Whatever answers without either may be no hub.
 fn named(answer: &Answer) -> Outcome<String> {
-    let text = |key: &str| answer.value[key].as_str().map(printable);
+    let text = |key: &str| {
+        let said = answer.value[key].as_str();
+        said.filter(|said| !said.is_empty()).map(printable)
+    };
     text("commitUrl")
         .or_else(|| text("commitOid"))
         .ok_or_else(|| Failure::Broken("the hub names no commit".to_string()))

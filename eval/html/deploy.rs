@@ -1,4 +1,5 @@
 //! What to deploy: predicted speed-ups against the length of a draft, and the fastest draft for each batch size.
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::deploy::report::{CandidateReport, CostSource, Recommendation, about, commands};
@@ -107,7 +108,7 @@ fn chart(number: usize, of: &Curves) -> String {
     let longest = drawn
         .iter()
         .flat_map(|(_, curve)| curve.iter().map(|(length, _)| *length));
-    let longest = longest.max().unwrap_or(1);
+    let longest = longest.max().unwrap_or(1).max(1);
     let speedups = drawn
         .iter()
         .flat_map(|(_, curve)| curve.iter().map(|(_, of)| of.speedup));
@@ -130,7 +131,7 @@ fn chart(number: usize, of: &Curves) -> String {
     }
     let labels: Vec<String> = drawn.iter().map(|(one, _)| one.at_once()).collect();
     let signs = legend(labels.iter().map(String::as_str).enumerate());
-    let (table, told) = figures(of, longest);
+    let (table, told) = figures(of);
     let chart = Chart {
         id: format!("deploy-{number}"),
         title: format!("Predicted speed-up by the length of a draft: {}", of.title),
@@ -198,7 +199,7 @@ fn draw(
 }
 
 /// The same as a table and in words.
-fn figures(of: &Curves, longest: usize) -> (Table, String) {
+fn figures(of: &Curves) -> (Table, String) {
     let mut table = Table::new(
         "Predicted speed-up [95 % CI] by the length of a draft",
         1,
@@ -206,7 +207,10 @@ fn figures(of: &Curves, longest: usize) -> (Table, String) {
     );
     let heads = of.curves.iter().map(|(one, _)| one.at_once());
     table.head.extend(heads);
-    for length in 1..=longest {
+    let known = of.curves.iter().flat_map(|(_, curve)| curve);
+    // A report says any length.
+    let lengths: BTreeSet<usize> = known.map(|(length, _)| *length).collect();
+    for length in lengths {
         let cell = |(_, curve): &(&Recommendation, Vec<(usize, &CandidateReport)>)| {
             let found = curve.iter().find(|(of, _)| *of == length).map(|(_, of)| of);
             with_digits(

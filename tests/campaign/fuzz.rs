@@ -102,7 +102,8 @@ impl<F: FnMut(&Path) -> Result<String, String> + Send> Fuzz<F> {
                 let now: Option<(u64, Instant)> = *begun.lock().unwrap();
                 if let Some((seed, since)) = now.filter(|(_, since)| since.elapsed() > limit) {
                     // A thread cannot be ended from outside, so the process is.
-                    eprintln!("{name}: input {seed} hangs, for {since:?}; it is {folder:?}");
+                    let seconds = since.elapsed().as_secs();
+                    eprintln!("{name}: input {seed} hangs, for {seconds} s; it is in {folder:?}");
                     std::process::exit(101);
                 }
             }
@@ -174,12 +175,13 @@ impl<F: FnMut(&Path) -> Result<String, String> + Send> Fuzz<F> {
     ) -> Option<String> {
         let bytes: usize = files.values().map(Vec::len).sum();
         let most = self.expected.memory + self.expected.memory_per_byte * bytes;
-        if is_alone() && outcome.peak > most {
-            let peak = outcome.peak;
-            return Some(format!("{peak} bytes held for an input of {bytes}"));
-        }
         match &outcome.read {
+            // What it holds to say so is not counted.
             Err(_) => Some("it panicked".into()),
+            _ if is_alone() && outcome.peak > most => {
+                let peak = outcome.peak;
+                Some(format!("{peak} bytes held for an input of {bytes}"))
+            }
             Ok(Ok(content)) if self.expected.sealed && !contents.contains(content) => {
                 Some(format!("what was altered was taken: {content}"))
             }

@@ -11,6 +11,7 @@ use url::Url;
 use crate::hub::announced::shown;
 use crate::hub::client::Client;
 use crate::hub::failure::{Failure, Outcome, Patience};
+use crate::hub::few_values::FewValues;
 
 /// Bytes of the longest answer.
 const LONGEST: u64 = 16 << 20;
@@ -38,6 +39,7 @@ impl Sender<'_> {
         let mut patience = Patience::new(self.client.limits(), self.stop);
         let text = self.client.text(url, LONGEST, &mut patience)?;
         serde_json::from_str(&text)
+            .map(|FewValues(value)| value)
             .map_err(|error| Failure::Lasting(format!("expected JSON: {error}")))
     }
 
@@ -101,7 +103,9 @@ impl Sender<'_> {
         read.map_err(|error| Failure::Broken(shown(&error.to_string())))?;
         Ok(Answer {
             headers,
-            value: serde_json::from_slice(&text).unwrap_or(Value::Null),
+            value: serde_json::from_slice::<FewValues>(&text)
+                .unwrap_or_default()
+                .0,
         })
     }
 }

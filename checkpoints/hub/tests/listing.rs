@@ -76,7 +76,8 @@ fn a_list_that_is_none_is_refused() {
         "x".repeat(65 << 20)
     );
     for (said, expected) in [
-        ("[]".to_owned(), "`sha`"),
+        ("[]".to_owned(), "expected JSON"),
+        ("{}".to_owned(), "`sha`"),
         ("nonsense".to_owned(), "expected JSON"),
         (
             json!({"sha": "../../x", "siblings": []}).to_string(),
