@@ -2,7 +2,6 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::device::is_cpu;
 use crate::kernels;
 use crate::mask::Mask;
 
@@ -44,7 +43,7 @@ pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
     let [batch, heads, seq, d_head] = query.dims();
     let [_, kv_heads, total, _] = key.dims();
     // The query heads of a group become rows of one product, so keys are never repeated.
-    (query * (d_head as f64).powf(-0.5))
+    scaled(query)
         .reshape([batch, kv_heads, heads / kv_heads * seq, d_head])
         .matmul(key.swap_dims(2, 3))
         .reshape([batch, heads, seq, total])
@@ -68,11 +67,10 @@ pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
 /// One key a query: its score with it `[batch, heads, seq, 1]` and its value `[batch, kv_heads, seq, d_head]`.
 pub(crate) type Column = (Tensor<4>, Tensor<4>);
 
-/// Attends in a graph to `keys_values` and to `columns` beside them, in f32.
+/// Attends to `keys_values` and to `columns` beside them, in f32, some queries at a time.
 ///
 /// The softmax is taken over both without joining them: weights stay unnormalised and the sum divides the
-/// `[seq, d_head]` result. Queries are taken in blocks; those of a causal mask with the keys up to the block's end only,
-/// as it hides the others.
+/// `[seq, d_head]` result. Keys that a causal mask hides from all queries of a block are left out.
 ///
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
@@ -81,56 +79,32 @@ pub(crate) type Column = (Tensor<4>, Tensor<4>);
 /// - output: `[batch, heads, seq, d_head]`
 pub(crate) fn attend_in_blocks(
     query: Tensor<4>,
-    keys_values: (&Tensor<4>, &Tensor<4>),
+    (key, value): (&Tensor<4>, &Tensor<4>),
     columns: &[Column],
     mask: &Mask,
 ) -> Tensor<4> {
-    let seq = query.dims()[2];
-    let block = query_block(&query.device()).min(seq);
-    let blocks = (0..seq).step_by(block).map(|start| {
-        let rows = block.min(seq - start);
-        let of_block = |x: &Tensor<4>| x.clone().narrow(2, start, rows);
-        let columns: Vec<_> = columns
-            .iter()
-            .map(|(scores, values)| (of_block(scores), of_block(values)))
-            .collect();
-        let seen = mask.keys_before(start + rows);
-        let mask = of_block(mask.entries()).narrow(3, 0, seen);
-        let (key, value) = keys_values;
-        let seen = |x: &Tensor<4>| x.clone().narrow(2, 0, seen);
-        attend_block(of_block(&query), (seen(key), seen(value)), columns, mask)
-    });
-    Tensor::cat(blocks.collect(), 2)
-}
-
-/// Queries of a block over the keys that it sees and over `columns`.
-fn attend_block(
-    query: Tensor<4>,
-    (key, value): (Tensor<4>, Tensor<4>),
-    columns: Vec<Column>,
-    mask: Tensor<4>,
-) -> Tensor<4> {
     let dtype = query.dtype();
-    let causal = scores(query, key); // [batch, heads, rows, seen]
     // Subtracting a constant from all scores changes nothing, so the maximum needs no gradient.
     let floor = columns
         .iter()
         .map(|(column, _)| column.clone().detach())
         .reduce(Tensor::max_pair);
-    let (causal, largest) = kernels::exponentials(causal, mask, floor);
-    let mut sum = causal.clone().cast(DType::F32).sum_dim(3);
-    let mut context = weigh(causal, value).cast(DType::F32);
+    let keys_values = (key.clone(), value.clone());
+    let entries = mask.entries().clone();
+    let gathered = kernels::gather(scaled(query), keys_values, entries, mask.is_back(), floor);
+    let (mut context, mut sum) = (gathered.context, gathered.sum);
     for (column, value) in columns {
-        let weight = (column - largest.clone()).exp();
+        let weight = (column.clone() - gathered.largest.clone()).exp();
         sum = sum + weight.clone();
-        context = context + scale(weight, value);
+        context = context + scale(weight, value.clone());
     }
     (context / sum).cast(dtype)
 }
 
-/// Queries of one block: on the CPU few enough for their scores to stay in the caches.
-fn query_block(device: &Device) -> usize {
-    if is_cpu(device) { 128 } else { 1024 }
+/// Queries over the root of their width.
+pub(crate) fn scaled(query: Tensor<4>) -> Tensor<4> {
+    let d_head = query.dims()[3];
+    query * (d_head as f64).powf(-0.5)
 }
 
 /// `w_t v_t` in f32.

@@ -160,12 +160,9 @@ impl Attention {
         mask: Option<&Mask>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
-        let in_graph = x.is_autodiff();
         let Projected { query, key, value } = self.project(x, rotation);
-        if let (None, Some(mask)) = (&cache, mask)
-            && (in_graph || mask.is_of_large_rows())
-        {
-            // Less is kept for the backward pass than by a softmax over all scores, and less is there at a time.
+        if let (None, Some(mask)) = (&cache, mask) {
+            // No weight is kept for a backward pass, and few are there at a time.
             return self.output(attend_in_blocks(query, (&key, &value), &[], mask));
         }
         let (key, value) = match cache {

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::attend::{Projected, scores, weigh};
+use crate::attend::{Projected, scaled, scores, weigh};
 use crate::kernels;
 use crate::mask::Mask;
 
@@ -172,8 +172,7 @@ pub(crate) fn attend_blocks(
             .swap_dims(1, 2)
             .reshape([all, heads, size, d_head])
     };
-    let outside = scores(together(blocks.query.clone(), d_head), key);
-    let mut inside = scores(blocks.query, blocks.key).cast(DType::F32);
+    let mut inside = scores(blocks.query.clone(), blocks.key).cast(DType::F32);
     if let Some(mask) = &layout.block_mask {
         inside = inside + mask.clone();
     }
@@ -183,14 +182,15 @@ pub(crate) fn attend_blocks(
     let [rows, _, slots, seq] = layout.context_mask.dims();
     let mask = layout.context_mask.clone();
     let mask = mask.reshape([rows, 1, count * slots, seq]);
-    let (outside, largest) = kernels::exponentials(outside, mask, Some(floor));
+    let query = scaled(together(blocks.query, d_head));
+    let outside = kernels::gather(query, (key, value), mask, false, Some(floor));
     let of_block = |x: Tensor<4>| {
         x.reshape([batch, heads, count, size])
             .swap_dims(1, 2)
             .reshape([all, heads, size, 1])
     };
-    let inside = (inside - of_block(largest)).exp();
-    let sum = of_block(outside.clone().cast(DType::F32).sum_dim(3)) + inside.clone().sum_dim(3);
-    let context = apart(weigh(outside, value)) + weigh(inside.cast(dtype), blocks.value);
-    (context.cast(DType::F32) / sum).cast(dtype)
+    let inside = (inside - of_block(outside.largest)).exp();
+    let sum = of_block(outside.sum) + inside.clone().sum_dim(3);
+    let inside = weigh(inside.cast(dtype), blocks.value).cast(DType::F32);
+    ((apart(outside.context) + inside) / sum).cast(dtype)
 }

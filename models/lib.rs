@@ -72,7 +72,7 @@ pub use drafter::{Drafter, USUAL_DRAFT};
 pub use error::{Error, Result};
 pub use experts::{Experts, SparseMlp};
 pub use frozen::Frozen;
-pub use kernels::exp;
+pub use kernels::{QUERY_BLOCK, QUERY_BLOCK_CPU, exp};
 pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;

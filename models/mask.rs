@@ -10,18 +10,7 @@ use crate::tree::{Tree, depths};
 #[derive(Debug, Clone)]
 pub struct Mask {
     entries: Tensor<4>,
-    reach: Reach,
-    /// Whether the scores of all queries together would take much memory.
-    is_large: bool,
-}
-
-/// Which keys a query may see, whatever the entries of its mask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Those up to its own index.
-    Back,
-    /// All.
-    Everywhere,
+    is_back: bool,
 }
 
 impl Mask {
@@ -29,8 +18,7 @@ impl Mask {
     pub fn causal(entries: Tensor<4>) -> Self {
         Self {
             entries,
-            reach: Reach::Back,
-            is_large: false,
+            is_back: true,
         }
     }
 
@@ -38,8 +26,7 @@ impl Mask {
     pub fn of(entries: Tensor<4>) -> Self {
         Self {
             entries,
-            reach: Reach::Everywhere,
-            is_large: false,
+            is_back: false,
         }
     }
 
@@ -52,31 +39,13 @@ impl Mask {
     pub fn without_autodiff(&self) -> Self {
         Self {
             entries: self.entries.clone().without_autodiff(),
-            reach: self.reach,
-            is_large: self.is_large,
+            is_back: self.is_back,
         }
     }
 
-    /// The same mask, of rows that hold a text several times: attention takes the scores of some queries at a time, in no graph
-    /// either.
-    pub fn of_large_rows(self) -> Self {
-        Self {
-            is_large: true,
-            ..self
-        }
-    }
-
-    /// See [`Self::of_large_rows`].
-    pub(crate) fn is_of_large_rows(&self) -> bool {
-        self.is_large
-    }
-
-    /// How many keys, from the first on, the queries before `end` may see.
-    pub(crate) fn keys_before(&self, end: usize) -> usize {
-        match self.reach {
-            Reach::Back => end,
-            Reach::Everywhere => self.entries.dims()[3],
-        }
+    /// Whether every key behind a query's own index is hidden.
+    pub(crate) fn is_back(&self) -> bool {
+        self.is_back
     }
 }
 

@@ -231,7 +231,7 @@ impl Subset {
         }
         let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
         // A chain stands behind the text, and each of its masks behind those before it.
-        Mask::causal(mask.reshape([batch, 1, width, width])).of_large_rows()
+        Mask::causal(mask.reshape([batch, 1, width, width]))
     }
 }
 

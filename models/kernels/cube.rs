@@ -16,6 +16,7 @@ use self::kernels::{
     rms_norm_backward_kernel, rms_norm_kernel, rotate_kernel, softmax_backward_kernel,
     softmax_kernel, swiglu_backward_kernel, swiglu_kernel,
 };
+use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use crate::cube::shares::{Each, Rows, address_of, empty, empty_like};
 
@@ -116,42 +117,6 @@ impl Kernels for CubeBackend {
     fn masked_attention_weights(scores: CubeTensor, mask: CubeTensor) -> CubeTensor {
         weights(scores, Some(mask))
     }
-
-    fn exponentials(
-        scores: CubeTensor,
-        mask: CubeTensor,
-        floor: CubeTensor,
-    ) -> (CubeTensor, CubeTensor) {
-        let [scores, mask, floor] = [scores, mask, floor].map(into_contiguous);
-        let (out, largest) = (
-            empty_like(&scores, scores.dtype),
-            empty_like(&floor, DType::F32),
-        );
-        let rows = Rows::of(&scores, &[DType::F32]);
-        let places = mask_places(&scores, &mask);
-        let (address, dtype) = (
-            address_of(&[&scores, &mask]),
-            dtype_to_elem_type(scores.dtype),
-        );
-        exponentials_kernel::launch(
-            &out.client,
-            rows.cubes(),
-            rows.cube,
-            address,
-            rows.vector,
-            scores.into_buffer_arg(),
-            mask.into_buffer_arg(),
-            floor.into_buffer_arg(),
-            out.clone().into_buffer_arg(),
-            largest.clone().into_buffer_arg(),
-            places,
-            rows.count as u32,
-            rows.vectors as u32,
-            rows.cube.num_elems() as usize,
-            dtype,
-        );
-        (out, largest)
-    }
 }
 
 impl Backwards for CubeBackend {
@@ -233,6 +198,62 @@ impl Backwards for CubeBackend {
             dtype,
         );
         out
+    }
+
+    fn exponentials(
+        scores: CubeTensor,
+        mask: CubeTensor,
+        floor: CubeTensor,
+    ) -> (CubeTensor, CubeTensor) {
+        let [scores, mask, floor] = [scores, mask, floor].map(into_contiguous);
+        let (out, largest) = (
+            empty_like(&scores, scores.dtype),
+            empty_like(&floor, DType::F32),
+        );
+        let rows = Rows::of(&scores, &[DType::F32]);
+        let places = mask_places(&scores, &mask);
+        let (address, dtype) = (
+            address_of(&[&scores, &mask]),
+            dtype_to_elem_type(scores.dtype),
+        );
+        exponentials_kernel::launch(
+            &out.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            scores.into_buffer_arg(),
+            mask.into_buffer_arg(),
+            floor.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            largest.clone().into_buffer_arg(),
+            places,
+            rows.count as u32,
+            rows.vectors as u32,
+            rows.cube.num_elems() as usize,
+            dtype,
+        );
+        (out, largest)
+    }
+}
+
+impl Gathers for CubeBackend {
+    fn gather(
+        query: CubeTensor,
+        key: CubeTensor,
+        value: CubeTensor,
+        mask: CubeTensor,
+        floor: CubeTensor,
+        blocks: Blocks,
+    ) -> (CubeTensor, CubeTensor) {
+        let given = Given::<Self> {
+            query,
+            key,
+            value,
+            mask,
+            floor,
+        };
+        given.gather(blocks)
     }
 }
 

@@ -1,10 +1,10 @@
 //! The kernels in a graph of training: what each keeps, and what it hands back.
+use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend};
 
 use super::operations::{Backwards, Kernels};
 
@@ -82,25 +82,6 @@ impl<B: Kernels + Backwards, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
             OpsKind::UnTracked(prepared) => prepared.finish(weights),
         }
     }
-
-    fn exponentials(
-        scores: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        floor: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (scores, at_scores) = scores.into_parts();
-        let (weights, largest) =
-            B::exponentials(scores, mask.into_primitive(), floor.into_primitive());
-        let weights = match Exponentials
-            .prepare::<C>([at_scores])
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(prepared) => prepared.finish(weights.clone(), weights),
-            OpsKind::UnTracked(prepared) => prepared.finish(weights),
-        };
-        (weights, <Self as AutodiffBackend>::from_inner(largest))
-    }
 }
 
 /// Of [`Kernels::rms_norm`].
@@ -173,22 +154,6 @@ impl<B: Backwards> Backward<B, 1> for Softmax {
         let gradient = gradients.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
             gradients.register::<B>(parent.id, B::softmax_backward(ops.state, gradient));
-        }
-    }
-}
-
-/// Of [`Kernels::exponentials`].
-#[derive(Debug)]
-struct Exponentials;
-
-impl<B: Backend> Backward<B, 1> for Exponentials {
-    /// Its weights.
-    type State = FloatTensor<B>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-        let gradient = gradients.consume::<B>(&ops.node);
-        if let [Some(parent)] = ops.parents {
-            gradients.register::<B>(parent.id, B::float_mul(ops.state, gradient));
         }
     }
 }

@@ -10,6 +10,7 @@ use burn::tensor::{DType, FloatDType};
 use pulp::Arch;
 use rayon::prelude::*;
 
+use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use super::rows;
 
@@ -72,30 +73,6 @@ impl Kernels for Flex {
 
     fn masked_attention_weights(scores: FlexTensor, mask: FlexTensor) -> FlexTensor {
         weights(scores, Some(mask))
-    }
-
-    fn exponentials(
-        scores: FlexTensor,
-        mask: FlexTensor,
-        floor: FlexTensor,
-    ) -> (FlexTensor, FlexTensor) {
-        let (shape, dtype) = (shape_of(&scores), scores.dtype());
-        let (mask, of_largest) = (HostMask::of(mask, &shape), shape_of(&floor));
-        let (mut weights, mut largest) = (elements(scores), elements(floor));
-        let keys = shape[3];
-        let arch = Arch::new();
-        (weights.par_chunks_mut(keys))
-            .zip(&mut largest)
-            .enumerate()
-            .with_min_len(BLOCK / keys.min(BLOCK))
-            .for_each(|(number, (row, largest))| {
-                let mask = Some(mask.row(number));
-                *largest = arch.dispatch(|| rows::exponentials(row, mask, *largest));
-            });
-        (
-            tensor(weights, shape, dtype),
-            tensor(largest, of_largest, DType::F32),
-        )
     }
 }
 
@@ -166,6 +143,50 @@ impl Backwards for Flex {
             arch.dispatch(|| rows::softmax_backward(gradient, weights));
         });
         tensor(gradient, shape, dtype)
+    }
+
+    fn exponentials(
+        scores: FlexTensor,
+        mask: FlexTensor,
+        floor: FlexTensor,
+    ) -> (FlexTensor, FlexTensor) {
+        let (shape, dtype) = (shape_of(&scores), scores.dtype());
+        let (mask, of_largest) = (HostMask::of(mask, &shape), shape_of(&floor));
+        let (mut weights, mut largest) = (elements(scores), elements(floor));
+        let keys = shape[3];
+        let arch = Arch::new();
+        (weights.par_chunks_mut(keys))
+            .zip(&mut largest)
+            .enumerate()
+            .with_min_len(BLOCK / keys.min(BLOCK))
+            .for_each(|(number, (row, largest))| {
+                let mask = Some(mask.row(number));
+                *largest = arch.dispatch(|| rows::exponentials(row, mask, *largest));
+            });
+        (
+            tensor(weights, shape, dtype),
+            tensor(largest, of_largest, DType::F32),
+        )
+    }
+}
+
+impl Gathers for Flex {
+    fn gather(
+        query: FlexTensor,
+        key: FlexTensor,
+        value: FlexTensor,
+        mask: FlexTensor,
+        floor: FlexTensor,
+        blocks: Blocks,
+    ) -> (FlexTensor, FlexTensor) {
+        let given = Given::<Self> {
+            query,
+            key,
+            value,
+            mask,
+            floor,
+        };
+        given.gather(blocks)
     }
 }
 

@@ -5,10 +5,13 @@ use burn::backend::Dispatch;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use self::operations::Kernels;
+use self::gather::{Blocks, Gathers as _};
+use self::operations::Kernels as _;
+use crate::device::is_cpu;
 
 #[cfg(feature = "cube")]
 mod cube;
+mod gather;
 mod gradients;
 mod host;
 mod operations;
@@ -17,6 +20,11 @@ mod rows;
 mod tests;
 
 pub use rows::exp;
+
+/// Queries of a row whose scores are computed at a time on a GPU.
+pub const QUERY_BLOCK: usize = 256;
+/// On the CPU, where their scores are to stay in the caches.
+pub const QUERY_BLOCK_CPU: usize = 128;
 
 /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, computed in f32, in the type of `x`.
 ///
@@ -59,26 +67,58 @@ pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> 
     })
 }
 
-/// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`, f32, which no gradient goes through.
+/// Attention before its division: of each query the values summed by `exp(query · key + mask - largest)`, the sum of these weights,
+/// and `largest`, which no gradient goes through; all in f32. No weight is kept for a backward pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Gathered {
+    /// `[batch, heads, rows, d_head]`
+    pub(crate) context: Tensor<4>,
+    /// `[batch, heads, rows, 1]`
+    pub(crate) sum: Tensor<4>,
+    /// `[batch, heads, rows, 1]`
+    pub(crate) largest: Tensor<4>,
+}
+
+/// See [`Gathered`]. Queries are those scaled, and taken in blocks; with `back` no query sees a key behind its own index.
 ///
 /// # Shapes
-/// - scores, output: `[batch, heads, rows, keys]`
+/// - query: `[batch, heads, rows, d_head]`
+/// - key, value: `[batch, kv_heads, keys, d_head]`
 /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
-/// - floor, largest: `[batch, heads, rows, 1]`; `largest` is at least `floor`
-pub(crate) fn exponentials(
-    scores: Tensor<4>,
+/// - floor: `[batch, heads, rows, 1]`, f32, of which `largest` is at least
+pub(crate) fn gather(
+    query: Tensor<4>,
+    (key, value): (Tensor<4>, Tensor<4>),
     mask: Tensor<4>,
+    back: bool,
     floor: Option<Tensor<4>>,
-) -> (Tensor<4>, Tensor<4>) {
-    let [batch, heads, rows, _] = scores.dims();
+) -> Gathered {
+    let [batch, heads, rows, d_head] = query.dims();
+    let device = query.device();
     let floor = floor.unwrap_or_else(|| {
         let options = (&mask.device(), DType::F32);
         Tensor::full([batch, heads, rows, 1], f32::NEG_INFINITY, options)
     });
-    let [scores, mask, floor] = [scores, mask, floor].map(Tensor::into_dispatch);
-    let (weights, largest) = Dispatch::exponentials(scores, mask, floor);
-    (
-        Tensor::from_dispatch(weights),
-        Tensor::from_dispatch(largest),
-    )
+    let blocks = Blocks {
+        queries: queries_at_a_time(&device),
+        back,
+    };
+    let [query, key, value, mask, floor] =
+        [query, key, value, mask, floor].map(Tensor::into_dispatch);
+    let (sums, largest) = Dispatch::gather(query, key, value, mask, floor, blocks);
+    let sums = Tensor::<4>::from_dispatch(sums);
+    Gathered {
+        context: sums.clone().narrow(3, 0, d_head),
+        sum: sums.narrow(3, d_head, 1),
+        largest: Tensor::from_dispatch(largest),
+    }
+}
+
+/// Queries of one block.
+fn queries_at_a_time(device: &Device) -> usize {
+    if is_cpu(device) {
+        QUERY_BLOCK_CPU
+    } else {
+        QUERY_BLOCK
+    }
 }

@@ -52,22 +52,10 @@ pub(super) trait Kernels: Backend {
         scores: FloatTensor<Self>,
         mask: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
-
-    /// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`, which no gradient goes through.
-    ///
-    /// # Shapes
-    /// - scores, output: `[batch, heads, rows, keys]`
-    /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
-    /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
-    #[fusion(meta = |scores, _, floor| (scores.clone(), floor.clone()))]
-    fn exponentials(
-        scores: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        floor: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Gradients of [`Kernels`] with respect to their inputs, from the gradient of their output.
+/// What is computed in no graph: gradients of [`Kernels`] with respect to their inputs, from the gradient of their output, and the
+/// weights of [`gather`](super::gather).
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Fusion: cfg(feature = "fusion"))]
 pub(super) trait Backwards: Backend {
     /// Of [`Kernels::rms_norm`]: `[…, width]` as `x` is, and `[width]`.
@@ -96,4 +84,17 @@ pub(super) trait Backwards: Backend {
         weights: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
+
+    /// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`.
+    ///
+    /// # Shapes
+    /// - scores, output: `[batch, heads, rows, keys]`
+    /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+    /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
+    #[fusion(meta = |scores, _, floor| (scores.clone(), floor.clone()))]
+    fn exponentials(
+        scores: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        floor: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }

@@ -197,36 +197,107 @@ fn attention_weights_have_the_values_and_the_gradients_of_their_formula() {
     }
 }
 
+/// A mask `[masks, 1, rows, rows]` that hides what is behind a row, and some of what is before it.
+fn causal(masks: usize, rows: usize) -> Tensor<4> {
+    let hides = |row: usize, key: usize| key > row || (key < row && (row * 37 + key) % 7 == 3);
+    let values: Vec<f32> = (0..masks * rows * rows)
+        .map(|i| (i / rows % rows, i % rows))
+        .map(|(row, key)| {
+            if hides(row, key) {
+                f32::NEG_INFINITY
+            } else {
+                0.0
+            }
+        })
+        .collect();
+    let values = TensorData::new(values, [masks, 1, rows, rows]);
+    Tensor::from_data(values, &test_device())
+}
+
+/// In the graph of another tensor, where that is in one.
+fn beside<const D: usize, const E: usize>(x: &Tensor<D>, other: &Tensor<E>) -> Tensor<D> {
+    match other.is_autodiff() && !x.is_autodiff() {
+        true => x.clone().autodiff(),
+        false => x.clone(),
+    }
+}
+
+/// What is attended to.
+struct Attended {
+    mask: Tensor<4>,
+    /// The same with a row for each query.
+    whole: Tensor<4>,
+    back: bool,
+    /// Score of one key more, whose value is 0.
+    more: Tensor<4>,
+}
+
+impl Attended {
+    fn by_kernel(&self, [query, key, value]: [Tensor<4>; 3]) -> Tensor<4> {
+        let (mask, more) = (beside(&self.mask, &query), beside(&self.more, &query));
+        let dtype = query.dtype();
+        let keys_values = (beside(&key, &query), beside(&value, &query));
+        let found = gather(query, keys_values, mask, self.back, Some(more.clone()));
+        let sum = found.sum + (more - found.largest).exp();
+        (found.context / sum).cast(dtype)
+    }
+
+    fn by_formula(&self, [query, key, value]: [Tensor<4>; 3]) -> Tensor<4> {
+        let (mask, more) = (beside(&self.whole, &query), beside(&self.more, &query));
+        let heads = query.dims()[1];
+        let for_heads = |x: Tensor<4>| {
+            let [batch, kv_heads, keys, d_head] = x.dims();
+            beside(&x, &query)
+                .unsqueeze_dim::<5>(2)
+                .repeat_dim(2, heads / kv_heads)
+                .reshape([batch, heads, keys, d_head])
+        };
+        let [key, value] = [key, value].map(for_heads);
+        let keys = key.dims()[2];
+        let scores = query.clone().matmul(key.swap_dims(2, 3)) + mask;
+        let weights = of_formula(Tensor::cat(vec![scores, more], 3), 3);
+        weights.narrow(3, 0, keys).matmul(value)
+    }
+}
+
 #[test]
-fn exponentials_have_the_values_and_the_gradients_of_their_formula() {
-    for (batch, heads, rows, keys, sharing) in [(2, 3, 5, 41, 1), (2, 2, 12, 301, 4)] {
-        let mask = mask(batch, rows / sharing, keys);
-        let whole = repeated(&mask, sharing);
-        // Above the largest score of some rows, below that of others.
-        let floor = numbers([batch, heads, rows, 1], DType::F32, 7);
-        for floor in [None, Some(floor)] {
-            let like = |mask: &Tensor<4>, x: &Tensor<4>| {
-                if x.is_autodiff() {
-                    mask.clone().autodiff()
-                } else {
-                    mask.clone()
-                }
+fn gathered_values_and_their_gradients_are_those_of_the_formula() {
+    for (batch, [heads, kv_heads], rows, keys, sharing) in [
+        (2, [3, 3], 5, 41, 1),
+        (2, [4, 2], 300, 83, 4),
+        (1, [4, 1], 301, 301, 1),
+    ] {
+        let back = rows == keys;
+        for masks in [1, batch] {
+            let mask = match back {
+                true => causal(masks, rows),
+                false => mask(masks, rows / sharing, keys),
             };
+            let attended = Attended {
+                whole: repeated(&mask, sharing),
+                mask,
+                back,
+                // Above the largest score of some rows, below that of others.
+                more: numbers([batch, heads, rows, 1], DType::F32, 7),
+            };
+            let (of_query, of_key) = ([batch, heads, rows, 8], [batch, kv_heads, keys, 8]);
+            let as_query = |x: &Tensor<4>| numbers(of_query, x.dtype(), 4) * 0.125;
+            let as_key = |x: &Tensor<4>| numbers(of_key, x.dtype(), 5);
             compare(
-                ([batch, heads, rows, keys], [1]),
-                |x, one| {
-                    let floor = floor.as_ref().map(|floor| like(floor, &x));
-                    exponentials(x.clone(), like(&mask, &x), floor).0 * one.unsqueeze()
+                (of_query, of_key),
+                |query, key| {
+                    let value = as_key(&query);
+                    attended.by_kernel([query * 0.125, key, value])
                 },
-                |x, one| {
-                    let masked = x.clone() + like(&whole, &x);
-                    let largest = masked.clone().detach().max_dim(3);
-                    let largest = match &floor {
-                        Some(floor) => largest.max_pair(like(floor, &x)),
-                        None => largest,
-                    };
-                    (masked - largest).exp() * one.unsqueeze()
+                |query, key| {
+                    let value = as_key(&query);
+                    attended.by_formula([query * 0.125, key, value])
                 },
+            );
+            compare(
+                (of_key, of_key),
+                |key, value| attended.by_kernel([beside(&as_query(&key), &key), key, value]),
+                |key, value| attended.by_formula([beside(&as_query(&key), &key), key, value]),
             );
         }
     }

@@ -104,7 +104,7 @@ impl Places {
         }
         let entries = Tensor::<3>::zeros(square, (&self.tokens.device(), DType::F32))
             .mask_fill(hidden, f32::NEG_INFINITY);
-        Mask::of(entries.reshape([batch, 1, width, width])).of_large_rows()
+        Mask::of(entries.reshape([batch, 1, width, width]))
     }
 }
 

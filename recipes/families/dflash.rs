@@ -60,12 +60,12 @@ impl Family for DFlash {
         let slots = if config.window > 0 { size } else { 1 };
         let positions = batch.positions() as f64;
         let places = (batch.rows * blocks * size) as f64;
-        // A place sees the context of its row and its own block; all of it is computed at a time.
-        let entries = places * (batch.length + size) as f64;
+        // Scores within blocks are kept, those of the context are not.
         let attended = Attended {
             rows: places,
-            entries,
-            widest: entries,
+            queries: (blocks * size) as f64,
+            keys: batch.length as f64,
+            kept: places * size as f64,
             mask: (blocks * slots) as f64 * positions,
         };
         let all = decoder(&layer, layers, work, attended);

@@ -9,9 +9,6 @@ use spectrain_models::TargetSpec;
 use spectrain_models::listing::Parameter;
 use spectrain_train::{Kind, OptimizerConfig, WorkRows, Workload};
 
-/// Queries whose scores are computed at a time on the CPU, in training.
-const QUERY_BLOCK: f64 = 128.0;
-
 /// Sizes of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Footprint {
@@ -72,8 +69,10 @@ pub struct Activations {
     pub kept: f64,
     /// Kept of every pass, held or not.
     pub carried: f64,
-    /// Scores of attention that are there at a time.
+    /// Scores of attention that are there for each query of a row that is taken at a time.
     pub scores: f64,
+    /// Queries of a row.
+    pub queries: f64,
     /// Values of a layer that are kept no more when its scores are differentiated: those of its feed-forward part.
     pub given_back: f64,
     /// Rows whose logits are judged together.
@@ -87,10 +86,12 @@ pub struct Activations {
 pub struct Attended {
     /// Rows.
     pub rows: f64,
+    /// Queries that share their keys.
+    pub queries: f64,
+    /// Keys that those have.
+    pub keys: f64,
     /// Scores that are kept, for each head.
-    pub entries: f64,
-    /// Scores that are there at a time, for each head.
-    pub widest: f64,
+    pub kept: f64,
     /// Entries of the mask.
     pub mask: f64,
 }
@@ -106,18 +107,13 @@ pub enum Sees {
 
 impl Attended {
     /// Rows of `width` places each that see their own.
-    pub fn within(rows: u64, width: f64, sees: Sees) -> Self {
-        let block = width.min(QUERY_BLOCK);
-        let keys = match sees {
-            // Keys behind a block of queries are not computed.
-            Sees::Back => (width + block) / 2.0,
-            Sees::Everywhere => width,
-        };
+    pub fn within(rows: u64, width: f64) -> Self {
         let places = rows as f64 * width;
         Self {
             rows: places,
-            entries: places * keys,
-            widest: places * block,
+            queries: width,
+            keys: width,
+            kept: 0.0,
             mask: places * width,
         }
     }
@@ -127,8 +123,8 @@ impl Attended {
     pub fn of(work: &Workload, batch: Packed, sees: Sees) -> Self {
         let length = batch.length as f64;
         match work.rows {
-            WorkRows::Texts | WorkRows::Blocks(_) => Self::within(batch.rows, length, sees),
-            WorkRows::Extended(rows) => Self::within(batch.rows, length * rows, sees),
+            WorkRows::Texts | WorkRows::Blocks(_) => Self::within(batch.rows, length),
+            WorkRows::Extended(rows) => Self::within(batch.rows, length * rows),
             WorkRows::Behind { cuts, places } => {
                 let cuts = (cuts as f64).min(length);
                 let blocks = blocks(cuts, places);
@@ -136,8 +132,7 @@ impl Attended {
                     Sees::Everywhere => before(cuts, length) + blocks,
                     Sees::Back => length + blocks,
                 };
-                // The mask says what is seen, of all keys.
-                Self::within(batch.rows, width, Sees::Everywhere)
+                Self::within(batch.rows, width)
             }
         }
     }
@@ -224,18 +219,17 @@ impl LayerSizes {
     pub fn kept_of_row(&self) -> u64 {
         let norms = u64::from(self.head_norms);
         // What each of the two norms reads and gives; factors and product of the gated unit; scaled queries, sums of values
-        // and their quotients; keys and values, of each block of queries too; what the norms of heads read.
+        // and their quotients; keys and values; what the norms of heads read.
         self.d_input
             + 3 * self.d_model
             + 3 * self.d_ff
             + (3 + norms) * self.queries()
-            + (3 + norms) * self.keys()
+            + (2 + norms) * self.keys()
     }
 
     /// Values that such a layer keeps.
     pub fn kept(&self, attended: Attended) -> f64 {
-        // Of each score its exponential.
-        attended.rows * self.kept_of_row() as f64 + self.heads as f64 * attended.entries
+        attended.rows * self.kept_of_row() as f64 + self.heads as f64 * attended.kept
     }
 }
 
@@ -250,7 +244,8 @@ pub fn decoder(
     Activations {
         kept: work.held as f64 * layers as f64 * layer.kept(attended) + attended.mask,
         carried: 0.0,
-        scores: layer.heads as f64 * attended.widest,
+        scores: layer.heads as f64 * attended.keys * attended.rows / attended.queries,
+        queries: attended.queries,
         given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,
         judged: passes * work.judged,
         rows: passes,

@@ -65,7 +65,7 @@ impl Estimate {
             let found = Memory::of(&Trained {
                 target: spec,
                 footprint,
-                moments: footprint.kept_by(&training.optimizer()),
+                training,
                 activations,
                 work,
                 batch,
@@ -350,7 +350,7 @@ fn synthetic_peak(
     let memory = Memory::of(&Trained {
         target: spec,
         footprint,
-        moments: footprint.kept_by(&TrainConfig::default().optimizer()),
+        training: &TrainConfig::default(),
         activations: decoder(&layer, spec.layers as u64, &work, attended),
         work,
         batch,

@@ -52,7 +52,9 @@ impl Computed<'_> {
         let frozen = footprint.frozen as f64 * 4.0 / 6.0;
         // Passes that are computed again in the backward pass cost a second forward pass.
         let passes = if work.held < work.passes { 8.0 } else { 6.0 };
+        // The backward pass computes scores once more.
+        let scores = attention / 2.0;
         let rows = self.activations.rows / self.batch.positions().max(1) as f64;
-        target + teacher + rows * (passes * (body + frozen + attention / 2.0) + head)
+        target + teacher + rows * (passes * (body + frozen + attention / 2.0) + scores + head)
     }
 }

@@ -5,8 +5,8 @@
 //! written from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
 //! it less. What is drawn for each step counts as much as some step of a training comes to.
 
-use spectrain_models::{Routing, TargetSpec};
-use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Workload};
+use spectrain_models::{QUERY_BLOCK, QUERY_BLOCK_CPU, Routing, TargetSpec};
+use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, TrainConfig, Workload};
 
 use crate::families::footprint::{Activations, Footprint, Packed};
 
@@ -21,8 +21,8 @@ pub(super) struct Trained<'a> {
     pub(super) target: &'a TargetSpec,
     /// The drafter.
     pub(super) footprint: Footprint,
-    /// What the optimiser keeps of its gradients, in values.
-    pub(super) moments: u64,
+    /// How it is trained.
+    pub(super) training: &'a TrainConfig,
     /// What a step keeps.
     pub(super) activations: Activations,
     /// What a step does.
@@ -59,18 +59,21 @@ impl Memory {
         let Footprint {
             parameters, frozen, ..
         } = trained.footprint;
-        let stays = F32 * (parameters + trained.moments + frozen);
+        let moments = trained.footprint.kept_by(&trained.training.optimizer());
+        let stays = F32 * (parameters + moments + frozen);
         let gradients = F32 * parameters;
         let held = BATCHES * trained.features();
         let making = trained.value * trained.target_pass();
         let (activations, loss) = (trained.kept(), trained.loss());
-        // Each score with its gradient, that of its exponential, and a block's products with a mask.
-        let scores = 2.4 * F32 as f64 * trained.activations.scores
-            - trained.value as f64 * trained.activations.given_back;
         let meanwhile = if trained.live { making } else { 0 };
-        // The loss is judged before the backward pass, which has its own while scores are differentiated.
-        let returning = loss.max(scores as u64);
-        let step = [gradients, activations, returning, meanwhile];
+        // Rows are judged before the backward pass through the layers makes their gradients; the head's is made there.
+        let before = match trained.training.gradient_accumulation > 1 {
+            true => gradients,
+            false => F32 * trained.footprint.head,
+        };
+        let judging = loss.saturating_add(before);
+        let returning = trained.scores().saturating_add(gradients);
+        let step = [activations, judging.max(returning), meanwhile];
         let step = step.into_iter().fold(0, u64::saturating_add);
         let validation = making.max(loss);
         // What stays, once more.
@@ -93,18 +96,37 @@ impl Trained<'_> {
         self.batch.positions() * (values * self.value + 3 * 8)
     }
 
-    /// Values that the target makes on its way over a batch, whose scores are computed whole.
+    /// Bytes of what the backward pass through a layer has on top: the weights of a block of queries, their gradients, and those of
+    /// its scores; what the layer kept of its feed-forward part is given back by then.
+    fn scores(&self) -> u64 {
+        let activations = &self.activations;
+        let scores = activations.scores * activations.queries.min(self.query_block() as f64);
+        (3.0 * F32 as f64 * scores - self.value as f64 * activations.given_back) as u64
+    }
+
+    /// Queries of a row that are taken at a time.
+    fn query_block(&self) -> usize {
+        if self.gpu {
+            QUERY_BLOCK
+        } else {
+            QUERY_BLOCK_CPU
+        }
+    }
+
+    /// Values that the target makes on its way over a batch.
     fn target_pass(&self) -> u64 {
         let spec = self.target;
         let (heads, length) = (spec.heads as u64, self.batch.length);
         let queries = heads * spec.d_head as u64;
-        let attention = 2 * (heads * length + queries);
+        let attention = 2 * queries;
         // What goes through experts stands there once for each of a token's, sorted, computed and put back.
         let routed = |routing: &Routing| 3 * (routing.experts.per_token * spec.d_model) as u64;
         let routed = spec.routing.as_ref().map_or(0, routed);
         let feed_forward = routed.max(2 * spec.d_ff as u64);
         let stream = (1 + self.footprint.captured) * spec.d_model as u64;
-        self.batch.positions() * (attention.max(feed_forward) + length + stream)
+        let block = length.min(self.query_block() as u64);
+        let scores = 2 * self.batch.rows * heads * block * length;
+        self.batch.positions() * (attention.max(feed_forward) + length + stream) + scores
     }
 
     /// Bytes that a step keeps for its backward pass.
