@@ -2,7 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::kernels;
+use crate::kernels::{self, Blocks};
 use crate::mask::Mask;
 
 /// Queries, keys and values of a pass.
@@ -91,7 +91,8 @@ pub(crate) fn attend_in_blocks(
         .reduce(Tensor::max_pair);
     let keys_values = (key.clone(), value.clone());
     let entries = mask.entries().clone();
-    let gathered = kernels::gather(scaled(query), keys_values, entries, mask.is_back(), floor);
+    let blocks = Blocks::on(&query.device(), mask.is_back());
+    let gathered = kernels::gather(scaled(query), keys_values, entries, blocks, floor);
     let (mut context, mut sum) = (gathered.context, gathered.sum);
     for (column, value) in columns {
         let weight = (column.clone() - gathered.largest.clone()).exp();

@@ -4,7 +4,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::attend::{Projected, scaled, scores, weigh};
-use crate::kernels;
+use crate::kernels::{self, Blocks};
 use crate::mask::Mask;
 
 /// Where blocks stand and what they see.
@@ -183,7 +183,8 @@ pub(crate) fn attend_blocks(
     let mask = layout.context_mask.clone();
     let mask = mask.reshape([rows, 1, count * slots, seq]);
     let query = scaled(together(blocks.query, d_head));
-    let outside = kernels::gather(query, (key, value), mask, false, Some(floor));
+    let at_a_time = Blocks::on(&query.device(), false);
+    let outside = kernels::gather(query, (key, value), mask, at_a_time, Some(floor));
     let of_block = |x: Tensor<4>| {
         x.reshape([batch, heads, count, size])
             .swap_dims(1, 2)

@@ -8,9 +8,15 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata as _, backend_extension};
-use burn::tensor::{DType, FloatDType, Shape, Slice};
+use burn::tensor::{DType, Device, FloatDType, Shape, Slice};
 
 use super::operations::Backwards;
+use crate::device::is_cpu;
+
+/// Queries of a row whose scores are computed at a time on a GPU.
+pub const QUERY_BLOCK: usize = 256;
+/// On the CPU, where their scores are to stay in the caches.
+pub const QUERY_BLOCK_CPU: usize = 128;
 
 /// Which queries are taken at a time, and what they see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +77,15 @@ struct Block {
 }
 
 impl Blocks {
+    /// As many queries as a device takes at a time.
+    pub(crate) fn on(device: &Device, back: bool) -> Self {
+        let queries = match is_cpu(device) {
+            true => QUERY_BLOCK_CPU,
+            false => QUERY_BLOCK,
+        };
+        Self { queries, back }
+    }
+
     /// The blocks of so many queries, of which a mask has a row for each `sharing`.
     fn of(self, queries: usize, keys: usize, sharing: usize) -> Vec<Block> {
         let size = (self.queries / sharing).max(1) * sharing;

@@ -5,9 +5,10 @@ use burn::backend::Dispatch;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use self::gather::{Blocks, Gathers as _};
+pub(crate) use self::gather::Blocks;
+use self::gather::Gathers as _;
+pub use self::gather::{QUERY_BLOCK, QUERY_BLOCK_CPU};
 use self::operations::Kernels as _;
-use crate::device::is_cpu;
 
 #[cfg(feature = "cube")]
 mod cube;
@@ -20,11 +21,6 @@ mod rows;
 mod tests;
 
 pub use rows::exp;
-
-/// Queries of a row whose scores are computed at a time on a GPU.
-pub const QUERY_BLOCK: usize = 256;
-/// On the CPU, where their scores are to stay in the caches.
-pub const QUERY_BLOCK_CPU: usize = 128;
 
 /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, computed in f32, in the type of `x`.
 ///
@@ -79,7 +75,7 @@ pub(crate) struct Gathered {
     pub(crate) largest: Tensor<4>,
 }
 
-/// See [`Gathered`]. Queries are those scaled, and taken in blocks; with `back` no query sees a key behind its own index.
+/// See [`Gathered`]. Queries are those scaled.
 ///
 /// # Shapes
 /// - query: `[batch, heads, rows, d_head]`
@@ -90,19 +86,14 @@ pub(crate) fn gather(
     query: Tensor<4>,
     (key, value): (Tensor<4>, Tensor<4>),
     mask: Tensor<4>,
-    back: bool,
+    blocks: Blocks,
     floor: Option<Tensor<4>>,
 ) -> Gathered {
     let [batch, heads, rows, d_head] = query.dims();
-    let device = query.device();
     let floor = floor.unwrap_or_else(|| {
         let options = (&mask.device(), DType::F32);
         Tensor::full([batch, heads, rows, 1], f32::NEG_INFINITY, options)
     });
-    let blocks = Blocks {
-        queries: queries_at_a_time(&device),
-        back,
-    };
     let [query, key, value, mask, floor] =
         [query, key, value, mask, floor].map(Tensor::into_dispatch);
     let (sums, largest) = Dispatch::gather(query, key, value, mask, floor, blocks);
@@ -111,14 +102,5 @@ pub(crate) fn gather(
         context: sums.clone().narrow(3, 0, d_head),
         sum: sums.narrow(3, d_head, 1),
         largest: Tensor::from_dispatch(largest),
-    }
-}
-
-/// Queries of one block.
-fn queries_at_a_time(device: &Device) -> usize {
-    if is_cpu(device) {
-        QUERY_BLOCK_CPU
-    } else {
-        QUERY_BLOCK
     }
 }
