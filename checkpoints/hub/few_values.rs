@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-/// Values of the longest answer but a list of files, which is not read by this.
+/// Values of the longest answer; a list of files to be downloaded is not read by this.
 const MOST: usize = 200_000;
 
 /// Any JSON, with an error where it holds more than [`MOST`] values.

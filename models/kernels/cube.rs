@@ -238,21 +238,7 @@ impl Backwards for CubeBackend {
 }
 
 impl Gathers for CubeBackend {
-    fn gather(
-        query: CubeTensor,
-        key: CubeTensor,
-        value: CubeTensor,
-        mask: CubeTensor,
-        floor: CubeTensor,
-        blocks: Blocks,
-    ) -> (CubeTensor, CubeTensor) {
-        let given = Given::<Self> {
-            query,
-            key,
-            value,
-            mask,
-            floor,
-        };
+    fn gather(given: Given<Self>, blocks: Blocks) -> (CubeTensor, CubeTensor) {
         given.gather(blocks)
     }
 }

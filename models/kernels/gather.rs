@@ -7,8 +7,10 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata as _, backend_extension};
-use burn::tensor::{DType, Device, FloatDType, Shape, Slice};
+use burn::backend::{
+    Autodiff, AutodiffBackend, Backend, ExtensionType, TensorMetadata as _, backend_extension,
+};
+use burn::tensor::{DType, Device, Shape, Slice};
 
 use super::operations::Backwards;
 use crate::device::is_cpu;
@@ -39,13 +41,9 @@ pub(super) trait Gathers: Backend {
     /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
     /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
     /// - sums: `[batch, heads, rows, d_head + 1]`
-    #[fusion(meta = |query, _, _, _, floor, _| (sums_of(query), floor.clone()))]
+    #[fusion(meta = |given, _| (sums_of(&given.query), given.floor.clone()))]
     fn gather(
-        query: FloatTensor<Self>,
-        key: FloatTensor<Self>,
-        value: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        floor: FloatTensor<Self>,
+        #[extension_type] given: Given<Self>,
         blocks: Blocks,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
@@ -59,7 +57,8 @@ fn sums_of(query: &TensorSpec) -> TensorSpec {
 }
 
 /// What [`Gathers::gather`] reads, of some queries and the keys that they see.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, ExtensionType)]
+#[cfg_attr(feature = "fusion", extension_type(fusion))]
 pub(super) struct Given<B: Backend> {
     pub(super) query: FloatTensor<B>,
     pub(super) key: FloatTensor<B>,
@@ -170,7 +169,7 @@ impl<B: Backwards> Given<B> {
             let of_sums = within::<B>(of_sums.clone(), 2, block.start, block.rows);
             let of_sum = within::<B>(of_sums.clone(), 3, d_head, 1);
             let of_context = within::<B>(of_sums, 3, 0, d_head);
-            let of_context = given.grouped(like::<B>(of_context, &self.query));
+            let of_context = given.grouped(of_type::<B>(of_context, self.query.dtype()));
             let part = B::float_matmul(
                 transposed::<B>(given.grouped(weights.clone())),
                 of_context.clone(),
@@ -179,7 +178,7 @@ impl<B: Backwards> Given<B> {
             let of_weights = given.by_head(of_context, transposed::<B>(given.value.clone()));
             let of_weights = B::float_add(wide::<B>(of_weights), of_sum);
             let of_scores = B::float_mul(wide::<B>(weights), of_weights);
-            let of_scores = given.grouped(like::<B>(of_scores, &self.query));
+            let of_scores = given.grouped(of_type::<B>(of_scores, self.query.dtype()));
             by_query.push(given.by_head(of_scores.clone(), given.key.clone()));
             let part = B::float_matmul(
                 transposed::<B>(of_scores),
@@ -219,17 +218,13 @@ fn transposed<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
 }
 
 fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    match x.dtype() {
-        DType::F32 => x,
-        _ => B::float_cast(x, FloatDType::F32),
-    }
+    of_type::<B>(x, DType::F32)
 }
 
-/// In the type of another.
-fn like<B: Backend>(x: FloatTensor<B>, other: &FloatTensor<B>) -> FloatTensor<B> {
-    match other.dtype() {
-        dtype if dtype == x.dtype() => x,
-        dtype => B::float_cast(x, dtype.into()),
+fn of_type<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    match x.dtype() == dtype {
+        true => x,
+        false => B::float_cast(x, dtype.into()),
     }
 }
 
@@ -257,33 +252,25 @@ fn added<B: Backend>(sum: Option<FloatTensor<B>>, more: FloatTensor<B>) -> Float
 }
 
 impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {
-    fn gather(
-        query: FloatTensor<Self>,
-        key: FloatTensor<Self>,
-        value: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        floor: FloatTensor<Self>,
-        blocks: Blocks,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (query, at_query) = query.into_parts();
-        let (key, at_key) = key.into_parts();
-        let (value, at_value) = value.into_parts();
-        let (mask, floor) = (mask.into_primitive(), floor.into_primitive());
-        let [q, k, v, m] = [&query, &key, &value, &mask].map(Clone::clone);
-        let (sums, largest) = B::gather(q, k, v, m, floor, blocks);
+    fn gather(given: Given<Self>, blocks: Blocks) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (query, at_query) = given.query.into_parts();
+        let (key, at_key) = given.key.into_parts();
+        let (value, at_value) = given.value.into_parts();
+        let given = Given {
+            query,
+            key,
+            value,
+            mask: given.mask.into_primitive(),
+            floor: given.floor.into_primitive(),
+        };
+        let (sums, largest) = B::gather(given.clone(), blocks);
         let prepared = Gathered
             .prepare::<C>([at_query, at_key, at_value])
             .compute_bound();
         let sums = match prepared.stateful() {
             OpsKind::Tracked(prepared) => {
-                let given = Given {
-                    query,
-                    key,
-                    value,
-                    mask,
-                    floor: largest.clone(),
-                };
-                prepared.finish((given, blocks), sums)
+                let floor = largest.clone();
+                prepared.finish((Given { floor, ..given }, blocks), sums)
             }
             OpsKind::UnTracked(prepared) => prepared.finish(sums),
         };

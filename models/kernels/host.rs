@@ -171,21 +171,7 @@ impl Backwards for Flex {
 }
 
 impl Gathers for Flex {
-    fn gather(
-        query: FlexTensor,
-        key: FlexTensor,
-        value: FlexTensor,
-        mask: FlexTensor,
-        floor: FlexTensor,
-        blocks: Blocks,
-    ) -> (FlexTensor, FlexTensor) {
-        let given = Given::<Self> {
-            query,
-            key,
-            value,
-            mask,
-            floor,
-        };
+    fn gather(given: Given<Self>, blocks: Blocks) -> (FlexTensor, FlexTensor) {
         given.gather(blocks)
     }
 }

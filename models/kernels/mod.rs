@@ -6,7 +6,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 pub(crate) use self::gather::Blocks;
-use self::gather::Gathers as _;
+use self::gather::{Gathers as _, Given};
 pub use self::gather::{QUERY_BLOCK, QUERY_BLOCK_CPU};
 use self::operations::Kernels as _;
 
@@ -96,7 +96,14 @@ pub(crate) fn gather(
     });
     let [query, key, value, mask, floor] =
         [query, key, value, mask, floor].map(Tensor::into_dispatch);
-    let (sums, largest) = Dispatch::gather(query, key, value, mask, floor, blocks);
+    let given = Given {
+        query,
+        key,
+        value,
+        mask,
+        floor,
+    };
+    let (sums, largest) = Dispatch::gather(given, blocks);
     let sums = Tensor::<4>::from_dispatch(sums);
     Gathered {
         context: sums.clone().narrow(3, 0, d_head),

@@ -173,20 +173,13 @@ fn attention_weights_have_the_values_and_the_gradients_of_their_formula() {
         (2, 2, 12, 301, 4),
         (1, 2, 6, 64, 2),
     ] {
-        let like = |mask: &Tensor<4>, x: &Tensor<4>| {
-            if x.is_autodiff() {
-                mask.clone().autodiff()
-            } else {
-                mask.clone()
-            }
-        };
         for masks in [1, batch] {
             let mask = mask(masks, rows / sharing, keys);
             let whole = repeated(&mask, sharing);
             compare(
                 ([batch, heads, rows, keys], [1]),
-                |x, one| softmax(x.clone(), Some(&like(&mask, &x))) * one.unsqueeze(),
-                |x, one| of_formula(x.clone() + like(&whole, &x), 3) * one.unsqueeze(),
+                |x, one| softmax(x.clone(), Some(&beside(&mask, &x))) * one.unsqueeze(),
+                |x, one| of_formula(x.clone() + beside(&whole, &x), 3) * one.unsqueeze(),
             );
         }
         compare(
