@@ -2,7 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::kernels::{self, Blocks};
+use crate::kernels;
 use crate::mask::Mask;
 
 /// Queries, keys and values of a pass.
@@ -21,7 +21,7 @@ pub struct Projected {
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
 /// - key, value: `[batch, kv_heads, total, d_head]`
-/// - mask: `[batch or 1, 1, seq, total]`
+/// - mask: of `seq` queries and `total` keys
 /// - output: `[batch, heads, seq, d_head]`
 pub fn attend(
     query: Tensor<4>,
@@ -31,6 +31,26 @@ pub fn attend(
 ) -> Tensor<4> {
     let scores = scores(query, key);
     weigh(kernels::softmax(scores, mask.map(Mask::entries)), value)
+}
+
+/// What queries behind a cache attend to: those of a long text some at a time, so that their scores need no memory of its
+/// length squared.
+///
+/// # Shapes
+/// See [`attend`].
+pub(crate) fn attend_to_cache(
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    mask: Option<&Mask>,
+) -> Tensor<4> {
+    let queries = query.dims()[2];
+    match mask {
+        Some(mask) if queries > kernels::queries_at_a_time(&query.device()) => {
+            attend_in_blocks(query, (&key, &value), &[], mask)
+        }
+        _ => attend(query, key, value, mask),
+    }
 }
 
 /// `Q Kᵀ / sqrt(d_head)` in the type of the query, each key head shared by its group of query heads.
@@ -70,12 +90,12 @@ pub(crate) type Column = (Tensor<4>, Tensor<4>);
 /// Attends to `keys_values` and to `columns` beside them, in f32, some queries at a time.
 ///
 /// The softmax is taken over both without joining them: weights stay unnormalised and the sum divides the
-/// `[seq, d_head]` result. Keys that a causal mask hides from all queries of a block are left out.
+/// `[seq, d_head]` result. Keys before the first and behind the last that a query of a block sees are left out.
 ///
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
 /// - keys_values: `[batch, kv_heads, total, d_head]` twice
-/// - mask: `[batch or 1, 1, seq, total]`
+/// - mask: of `seq` queries and `total` keys
 /// - output: `[batch, heads, seq, d_head]`
 pub(crate) fn attend_in_blocks(
     query: Tensor<4>,
@@ -90,9 +110,7 @@ pub(crate) fn attend_in_blocks(
         .map(|(column, _)| column.clone().detach())
         .reduce(Tensor::max_pair);
     let keys_values = (key.clone(), value.clone());
-    let entries = mask.entries().clone();
-    let blocks = Blocks::on(&query.device(), mask.is_back());
-    let gathered = kernels::gather(scaled(query), keys_values, entries, blocks, floor);
+    let gathered = kernels::gather(scaled(query), keys_values, mask, floor);
     let (mut context, mut sum) = (gathered.context, gathered.sum);
     for (column, value) in columns {
         let weight = (column.clone() - gathered.largest.clone()).exp();

@@ -1,6 +1,6 @@
 use burn::prelude::*;
 
-use crate::attend::{Projected, attend, attend_in_blocks};
+use crate::attend::{Projected, attend, attend_in_blocks, attend_to_cache};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
@@ -161,15 +161,15 @@ impl Attention {
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
         let Projected { query, key, value } = self.project(x, rotation);
-        if let (None, Some(mask)) = (&cache, mask) {
+        match (cache, mask) {
+            (None, None) => self.output(attend(query, key, value, None)),
             // No weight is kept for a backward pass, and few are there at a time.
-            return self.output(attend_in_blocks(query, (&key, &value), &[], mask));
+            (None, Some(mask)) => self.output(attend_in_blocks(query, (&key, &value), &[], mask)),
+            (Some(cache), mask) => {
+                let (key, value) = cache.append(key, value);
+                self.output(attend_to_cache(query, key, value, mask))
+            }
         }
-        let (key, value) = match cache {
-            Some(cache) => cache.append(key, value),
-            None => (key, value),
-        };
-        self.output(attend(query, key, value, mask))
     }
 
     /// Attends from the rows of several sequences, one behind the other in `x`, to what each of them holds. Only this is done
@@ -189,7 +189,7 @@ impl Attention {
         for SequenceRows { count, mask, cache } in sequences {
             let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
             let (keys, values) = cache.append(own(&key), own(&value));
-            contexts.push(attend(own(&query), keys, values, mask));
+            contexts.push(attend_to_cache(own(&query), keys, values, mask));
             start += count;
         }
         self.output(Tensor::cat(contexts, 2))

@@ -4,8 +4,9 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::attend::{Projected, scaled, scores, weigh};
-use crate::kernels::{self, Blocks};
+use crate::kernels;
 use crate::mask::Mask;
+use crate::sight::Sight;
 
 /// Where blocks stand and what they see.
 #[derive(Debug, Clone)]
@@ -14,8 +15,8 @@ pub struct BlockLayout {
     context_positions: Tensor<2, Int>,
     /// `[batch * blocks, block_size]`
     block_positions: Tensor<2, Int>,
-    /// `[batch, blocks, block_size or 1, seq]`, added to scores.
-    context_mask: Tensor<4>,
+    /// What the places of a row's blocks see of its context: `blocks` queries, or `blocks * block_size`.
+    context_mask: Mask,
     /// `[batch * blocks or 1, 1, block_size, block_size]`, added to scores; absent where a place sees its whole block.
     block_mask: Option<Tensor<4>>,
 }
@@ -53,28 +54,23 @@ impl BlockLayout {
         let mut positions = Vec::with_capacity(places.anchors.len() * size);
         // Without a window every place of a block sees the same context.
         let slots = if places.window.is_some() { size } else { 1 };
-        let mut mask = vec![f32::NEG_INFINITY; places.anchors.len() * slots * length];
+        let mut sees = Vec::with_capacity(places.anchors.len() * slots);
         for (index, anchor) in places.anchors.iter().enumerate() {
             let row = index / blocks.max(1) * length;
             let first = anchor.map_or(0, |(anchor, _)| places.positions[anchor] as i64);
             positions.extend((0..size as i64).map(|slot| first + slot));
-            let Some((anchor, start)) = *anchor else {
-                continue;
-            };
-            for slot in 0..slots {
+            sees.extend((0..slots).map(|slot| {
+                let (anchor, start) = (*anchor)?;
                 let nearest = places
                     .window
                     .map_or(0, |window| (anchor + slot + 1).saturating_sub(window));
-                let at = (index * slots + slot) * length;
-                let seen = start.max(nearest).min(anchor) - row..anchor - row;
-                mask[at..at + length][seen].fill(0.0);
-            }
+                Some(start.max(nearest).min(anchor) - row..anchor - row)
+            }));
         }
         Self {
             context_positions: ints(context, [rows, length]),
             block_positions: ints(positions, [places.anchors.len(), size]),
-            context_mask: Tensor::<1>::from_floats(mask.as_slice(), device)
-                .reshape([rows, blocks, slots, length]),
+            context_mask: Mask::new(Sight::new([blocks * slots, length], sees), device),
             block_mask: block_mask(places, device),
         }
     }
@@ -94,19 +90,12 @@ impl BlockLayout {
             return None;
         }
         let total = cached + size;
-        let mut mask = vec![0.0; size * total];
-        for slot in 0..size {
-            for (key, entry) in mask[slot * total..(slot + 1) * total]
-                .iter_mut()
-                .enumerate()
-            {
-                if !sees(cached + slot, key, causal && key >= cached, window) {
-                    *entry = f32::NEG_INFINITY;
-                }
-            }
-        }
-        let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
-        Some(Mask::of(mask.reshape([1, 1, size, total])))
+        let window = window.unwrap_or(usize::MAX);
+        let sees = (cached..total).map(|own| {
+            let end = if causal { own + 1 } else { total };
+            Some((own + 1).saturating_sub(window)..end)
+        });
+        Mask::hiding(Sight::new([size, total], sees), device)
     }
 
     pub(crate) fn context_positions(&self) -> Tensor<2, Int> {
@@ -178,13 +167,8 @@ pub(crate) fn attend_blocks(
     }
     // A place sees itself, so the largest score of its block is finite.
     let floor = together(inside.clone().detach().max_dim(3), 1); // [batch, heads, count * size, 1]
-    // Places of a block that see the same of the context have one row of the mask.
-    let [rows, _, slots, seq] = layout.context_mask.dims();
-    let mask = layout.context_mask.clone();
-    let mask = mask.reshape([rows, 1, count * slots, seq]);
     let query = scaled(together(blocks.query, d_head));
-    let at_a_time = Blocks::on(&query.device(), false);
-    let outside = kernels::gather(query, (key, value), mask, at_a_time, Some(floor));
+    let outside = kernels::gather(query, (key, value), &layout.context_mask, Some(floor));
     let of_block = |x: Tensor<4>| {
         x.reshape([batch, heads, count, size])
             .swap_dims(1, 2)

@@ -5,6 +5,7 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use crate::mask::Mask;
 use crate::sampling::{Sampling, sample};
+use crate::sight::Sight;
 use crate::target::{Caches, Capture, Target as _};
 use crate::transformer::Transformer;
 use crate::weights::host_f32;
@@ -123,12 +124,10 @@ fn padded_mask(
 ) -> Mask {
     let total = before + new;
     let window = window.unwrap_or(usize::MAX);
-    let mut mask = vec![f32::NEG_INFINITY; padding.len() * new * total];
-    for (row, seen) in mask.chunks_mut(total).enumerate() {
+    let sees = (0..padding.len() * new).map(|row| {
         let (start, column) = (padding[row / new], before + row % new);
         let first = start.max((column + 1).saturating_sub(window)).min(column);
-        seen[first..=column].fill(0.0);
-    }
-    let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
-    Mask::of(mask.reshape([padding.len(), 1, new, total]))
+        Some(first..column + 1)
+    });
+    Mask::new(Sight::new([new, total], sees), device)
 }

@@ -85,12 +85,7 @@ impl KnownText<'_> {
     }
 
     pub(crate) fn layout(&self, device: &Device) -> Layout {
-        let rows = self.rows();
-        let positions = Tensor::<1, Int>::arange(0..rows as i64, device).reshape([1, rows]);
-        Layout {
-            documents: positions.ones_like(),
-            positions,
-        }
+        Layout::whole([1, self.rows()], device)
     }
 
     /// The features of places from `start` up to, but not with, `end`.

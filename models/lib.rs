@@ -47,6 +47,7 @@ mod proposer;
 mod rope;
 mod routing;
 mod sampling;
+mod sight;
 mod start;
 pub mod steps;
 mod stop;
@@ -83,6 +84,7 @@ pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use routing::{ExpertsConfig, Routing};
 pub use sampling::{Distribution, Sampling, argmax, sample};
+pub use sight::Sight;
 pub use start::{FreshConfig, Start, StartConfig};
 pub use stop::{Stop, StopBy, acceptance_bound};
 pub use target::{

@@ -1,94 +1,172 @@
 //! Which position sees which.
-use burn::prelude::*;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
+use burn::prelude::*;
+use burn::tensor::DType;
+use spectrain_data::packing::RowLayout;
+
+use crate::sight::{Sight, last_of};
 use crate::tree::{Tree, depths};
 
-/// A matrix added to attention scores: 0 where a query may look, minus infinity where it may not.
-///
-/// # Shapes
-/// `[batch or 1, 1, seq, total]`
+/// A [`Sight`] on a device: as ranges for attention that keeps no weights, as a matrix for any other.
 #[derive(Debug, Clone)]
 pub struct Mask {
-    entries: Tensor<4>,
-    is_back: bool,
+    sight: Arc<Sight>,
+    device: Device,
+    ranges: Arc<OnceLock<Tensor<4>>>,
+    entries: Arc<OnceLock<Tensor<4>>>,
 }
 
 impl Mask {
-    /// A mask that hides every key behind a query's own index, so that attention need not compute it.
-    pub fn causal(entries: Tensor<4>) -> Self {
+    /// The mask of what queries see.
+    pub fn new(sight: Sight, device: &Device) -> Self {
         Self {
-            entries,
-            is_back: true,
+            sight: Arc::new(sight),
+            device: device.clone(),
+            ranges: Arc::default(),
+            entries: Arc::default(),
         }
     }
 
-    /// A mask of any form.
-    pub fn of(entries: Tensor<4>) -> Self {
-        Self {
-            entries,
-            is_back: false,
-        }
+    /// The same where something is hidden.
+    pub(crate) fn hiding(sight: Sight, device: &Device) -> Option<Self> {
+        (!sight.hides_nothing()).then(|| Self::new(sight, device))
     }
 
-    /// `[batch or 1, 1, seq, total]`
+    /// What queries see.
+    pub fn sight(&self) -> &Sight {
+        &self.sight
+    }
+
+    /// What is added to attention scores: 0 where a query may look, minus infinity where it may not.
+    ///
+    /// # Shapes
+    /// - output: `[batch or 1, 1, queries, keys]`, f32
     pub fn entries(&self) -> &Tensor<4> {
-        &self.entries
+        let [queries, keys] = self.sight.dims();
+        let shape = [self.sight.sequences(), 1, queries, keys];
+        let made = || {
+            let entries = TensorData::new(self.sight.entries(), shape);
+            Tensor::from_data(entries, (&self.device, DType::F32))
+        };
+        self.entries.get_or_init(made)
     }
 
-    /// The same mask in no graph.
-    pub fn without_autodiff(&self) -> Self {
+    /// Where the ranges of keys begin and end that a query sees, ascending: places are whole numbers that f32 holds.
+    ///
+    /// # Shapes
+    /// - output: `[batch or 1, 1, queries, 2 * ranges]`, f32
+    pub(crate) fn ranges(&self) -> &Tensor<4> {
+        let [queries, _] = self.sight.dims();
+        let shape = [self.sight.sequences(), 1, queries, 2 * self.sight.most()];
+        let made = || {
+            let places = self.sight.ranges().as_flattened();
+            let places: Vec<f32> = places.iter().map(|&place| place as f32).collect();
+            Tensor::from_data(TensorData::new(places, shape), (&self.device, DType::F32))
+        };
+        self.ranges.get_or_init(made)
+    }
+
+    /// The same mask in the graph, or in none, that tensors on `device` are in.
+    pub fn on(&self, device: &Device) -> Self {
         Self {
-            entries: self.entries.clone().without_autodiff(),
-            is_back: self.is_back,
+            sight: self.sight.clone(),
+            device: device.clone(),
+            ranges: Arc::default(),
+            entries: Arc::default(),
         }
-    }
-
-    /// Whether every key behind a query's own index is hidden.
-    pub(crate) fn is_back(&self) -> bool {
-        self.is_back
     }
 }
 
 /// The documents and positions of packed rows.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// `[batch, seq]`: number of the document each position belongs to; padding is a document of its own.
-    pub documents: Tensor<2, Int>,
+    rows: Arc<RowLayout>,
     /// `[batch, seq]`: position within the document.
     pub positions: Tensor<2, Int>,
 }
 
 impl Layout {
-    /// Causal within each document, at most `window` positions back, the own one counted.
-    ///
-    /// # Shapes
-    /// - output: `[batch, 1, seq, seq]`
-    pub fn mask(&self, window: Option<usize>) -> Mask {
-        let [batch, seq] = self.documents.dims();
-        let device = self.documents.device();
-        let rows = self.documents.clone().reshape([batch, seq, 1]);
-        let columns = self.documents.clone().reshape([batch, 1, seq]);
-        let other_document = rows
-            .expand([batch, seq, seq])
-            .not_equal(columns.expand([batch, seq, seq]));
-        let index = Tensor::<1, Int>::arange(0..seq as i64, &device);
-        let back = index.clone().reshape([1, seq, 1]) - index.reshape([1, 1, seq]); // query - key
-        let mut hidden = back.clone().lower_scalar(0);
-        if let Some(window) = window {
-            hidden = hidden.bool_or(back.greater_equal_scalar(window as i64));
+    /// The layout of such rows on a device.
+    pub fn new(rows: RowLayout, device: &Device) -> Self {
+        let positions: Vec<i64> = rows.positions.iter().map(|&at| at.into()).collect();
+        let positions = Tensor::<1, Int>::from_ints(positions.as_slice(), device);
+        Self {
+            positions: positions.reshape([rows.rows, rows.row_length]),
+            rows: Arc::new(rows),
         }
-        let hidden = other_document.bool_or(hidden.expand([batch, seq, seq]));
-        let entries = Tensor::<3>::zeros([batch, seq, seq], (&device, burn::tensor::DType::F32))
-            .mask_fill(hidden, f32::NEG_INFINITY);
-        Mask::causal(entries.reshape([batch, 1, seq, seq]))
+    }
+
+    /// Rows of one document each.
+    pub fn whole([rows, row_length]: [usize; 2], device: &Device) -> Self {
+        let all = rows * row_length;
+        let layout = RowLayout {
+            rows,
+            row_length,
+            documents: vec![1; all],
+            positions: (0..all).map(|at| (at % row_length) as u32).collect(),
+        };
+        Self::new(layout, device)
+    }
+
+    /// The rows on the host. The places of a document stand side by side.
+    pub fn rows(&self) -> &RowLayout {
+        &self.rows
+    }
+
+    /// One of the rows, up to `length` of its places.
+    pub fn row(&self, row: usize, length: usize) -> Self {
+        let from = row * self.rows.row_length;
+        let length = length.min(self.rows.row_length);
+        let own = |of: &[u32]| of[from..from + length].to_vec();
+        let layout = RowLayout {
+            rows: 1,
+            row_length: length,
+            documents: own(&self.rows.documents),
+            positions: own(&self.rows.positions),
+        };
+        Self::new(layout, &self.positions.device())
+    }
+
+    /// The same with its positions moved, into a graph or out of one.
+    pub fn moved(&self, change: impl FnOnce(Tensor<2, Int>) -> Tensor<2, Int>) -> Self {
+        Self {
+            rows: self.rows.clone(),
+            positions: change(self.positions.clone()),
+        }
+    }
+
+    /// Which places fill up. `[batch, seq]`
+    pub fn padding(&self) -> Tensor<2, Bool> {
+        let fills = self.rows.documents.iter().map(|&document| document == 0);
+        let shape = [self.rows.rows, self.rows.row_length];
+        let fills = TensorData::new(fills.collect::<Vec<bool>>(), shape);
+        Tensor::from_data(fills, &self.positions.device())
+    }
+
+    /// Causal within each document, at most `window` positions back, the own one counted.
+    pub fn mask(&self, window: Option<usize>) -> Mask {
+        let length = self.rows.row_length;
+        let window = window.unwrap_or(usize::MAX);
+        let documents = self.rows.documents.chunks(length.max(1));
+        let sees = documents.flat_map(|documents| {
+            let mut start = 0;
+            documents.iter().enumerate().map(move |(at, document)| {
+                if at > 0 && documents[at - 1] != *document {
+                    start = at;
+                }
+                let nearest = (at + 1).saturating_sub(window);
+                Some(start.max(nearest)..at + 1)
+            })
+        });
+        let device = self.positions.device();
+        Mask::new(Sight::new([length, length], sees), &device)
     }
 }
 
 /// The mask of a tree of `parents` after `cached` positions: a node sees the cache, its ancestors and itself, at most
-/// `window` positions back. `None` when nothing is hidden.
-///
-/// # Shapes
-/// - output: `[1, 1, nodes, cached + nodes]`
+/// `window` positions back. `None` when nothing is hidden. Of `[1, 1, nodes, cached + nodes]` entries.
 pub fn tree_mask(
     parents: &[Option<usize>],
     cached: usize,
@@ -96,31 +174,19 @@ pub fn tree_mask(
     device: &Device,
 ) -> Option<Mask> {
     let nodes = parents.len();
-    let total = cached + nodes;
-    let far = |span: usize| window.is_some_and(|window| span >= window);
-    if nodes == 1 && !far(cached) {
-        return None;
-    }
-    let depths = depths(parents);
-    let mut mask = vec![f32::NEG_INFINITY; nodes * total];
-    for node in 0..nodes {
-        let row = &mut mask[node * total..(node + 1) * total];
-        let position = cached + depths[node];
-        for (key, entry) in row[..cached].iter_mut().enumerate() {
-            if !far(position - key) {
-                *entry = 0.0;
-            }
+    let window = window.unwrap_or(usize::MAX);
+    let before = || std::iter::once(0..cached).collect();
+    let mut sees: Vec<Vec<Range<usize>>> = Vec::with_capacity(nodes);
+    for (node, &parent) in parents.iter().enumerate() {
+        let mut seen = parent.map_or_else(before, |parent| sees[parent].clone());
+        let own = cached + node;
+        match seen.last_mut() {
+            Some(last) if last.end == own => last.end += 1,
+            _ => seen.push(own..own + 1),
         }
-        let mut ancestor = Some(node);
-        while let Some(at) = ancestor {
-            if !far(depths[node] - depths[at]) {
-                row[cached + at] = 0.0;
-            }
-            ancestor = parents[at];
-        }
+        sees.push(last_of(seen, window));
     }
-    let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
-    Some(Mask::of(mask.reshape([1, 1, nodes, total])))
+    Mask::hiding(Sight::new([nodes, cached + nodes], sees), device)
 }
 
 /// The masks of a pass: one for each window among the layers.
@@ -153,10 +219,7 @@ impl Masks {
 
 /// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
 /// what is committed, its ancestors, which are all in `before`, and itself, at most `window` positions back. `None` when
-/// nothing is hidden.
-///
-/// # Shapes
-/// - output: `[1, 1, nodes, committed + before + nodes]`
+/// nothing is hidden. Of `[1, 1, nodes, committed + before + nodes]` entries.
 pub fn draft_mask(
     tree: &Tree,
     before: &[usize],
@@ -172,25 +235,22 @@ pub fn draft_mask(
     }
     let depths = depths(&tree.parents);
     let window = window.unwrap_or(usize::MAX);
-    let mut mask = vec![f32::NEG_INFINITY; nodes.len() * total];
-    for (&node, row) in nodes.iter().zip(mask.chunks_mut(total)) {
+    let sees = nodes.iter().map(|&node| {
         let position = committed + depths[node];
-        row[(position + 1).saturating_sub(window).min(committed)..committed].fill(0.0);
+        let nearest = (position + 1).saturating_sub(window).min(committed);
+        let mut seen: Vec<_> = std::iter::once(nearest..committed).collect();
         let mut ancestor = Some(node);
         while let Some(at) = ancestor {
             match row_of[at] {
                 Some(_) if depths[node] - depths[at] >= window => {}
-                Some(place) => row[committed + place] = 0.0,
+                Some(place) => seen.push(committed + place..committed + place + 1),
                 None => panic!("node {node} was asked for before its ancestor {at}"),
             }
             ancestor = tree.parents[at];
         }
-    }
-    if mask.iter().all(|&entry| entry == 0.0) {
-        return None;
-    }
-    let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
-    Some(Mask::of(mask.reshape([1, 1, nodes.len(), total])))
+        seen
+    });
+    Mask::hiding(Sight::new([nodes.len(), total], sees), device)
 }
 
 /// Position of some nodes of a draft tree after `committed` positions, `[1, nodes]`.
@@ -254,7 +314,7 @@ mod tests {
             0.0, 0.0, NO, 0.0, NO, //
             0.0, 0.0, NO, 0.0, 0.0,
         ];
-        assert_eq!(host_f32(mask.entries), expected);
+        assert_eq!(host_f32(mask.entries().clone()), expected);
     }
 
     #[test]
@@ -266,12 +326,18 @@ mod tests {
             parents: vec![None, None, Some(1), Some(0), Some(2)],
         };
         let mask = draft_mask(&tree, &[1, 0, 2], &[4], 2, None, &device).unwrap();
-        assert_eq!(host_f32(mask.entries), [0.0, 0.0, 0.0, NO, 0.0, 0.0]);
+        assert_eq!(
+            host_f32(mask.entries().clone()),
+            [0.0, 0.0, 0.0, NO, 0.0, 0.0]
+        );
         let windowed = draft_mask(&tree, &[1, 0, 2], &[4], 2, Some(2), &device).unwrap();
-        assert_eq!(host_f32(windowed.entries), [NO, NO, NO, NO, 0.0, 0.0]);
+        assert_eq!(
+            host_f32(windowed.entries().clone()),
+            [NO, NO, NO, NO, 0.0, 0.0]
+        );
         let mask = draft_mask(&tree, &[1, 0], &[2, 3], 1, None, &device).unwrap();
         let expected = [0.0, 0.0, NO, 0.0, NO, 0.0, NO, 0.0, NO, 0.0];
-        assert_eq!(host_f32(mask.entries), expected);
+        assert_eq!(host_f32(mask.entries().clone()), expected);
         assert!(draft_mask(&tree, &[1], &[2], 1, None, &device).is_none());
         let positions = draft_positions(&tree, &[2, 3], 7, &device).into_data();
         assert_eq!(positions.iter::<i64>().collect::<Vec<_>>(), [8, 8]);
@@ -280,18 +346,21 @@ mod tests {
     #[test]
     fn packed_documents_do_not_see_each_other() {
         let device = test_device();
-        let layout = Layout {
-            documents: Tensor::from_ints([[1, 1, 2, 0]], &device),
-            positions: Tensor::from_ints([[0, 1, 0, 0]], &device),
+        let rows = RowLayout {
+            rows: 1,
+            row_length: 4,
+            documents: vec![1, 1, 2, 0],
+            positions: vec![0, 1, 0, 0],
         };
+        let layout = Layout::new(rows, &device);
         let expected = [
             0.0, NO, NO, NO, //
             0.0, 0.0, NO, NO, //
             NO, NO, 0.0, NO, //
             NO, NO, NO, 0.0,
         ];
-        assert_eq!(host_f32(layout.mask(None).entries), expected);
-        let windowed = host_f32(layout.mask(Some(1)).entries);
+        assert_eq!(host_f32(layout.mask(None).entries().clone()), expected);
+        let windowed = host_f32(layout.mask(Some(1)).entries().clone());
         assert_eq!(windowed[4..8], [NO, 0.0, NO, NO]);
     }
 }

@@ -40,14 +40,12 @@ impl<'a> Steps<'a> {
 
     /// The same outside of any graph.
     pub fn without_autodiff(&self) -> Self {
+        let layout = self.layout.moved(Tensor::without_autodiff);
         Self {
             target: self.target,
             tokens: self.tokens.clone().without_autodiff(),
-            layout: Layout {
-                documents: self.layout.documents.clone().without_autodiff(),
-                positions: self.layout.positions.clone().without_autodiff(),
-            },
-            mask: self.mask.without_autodiff(),
+            mask: self.mask.on(&layout.positions.device()),
+            layout,
             ..*self
         }
     }

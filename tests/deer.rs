@@ -198,10 +198,10 @@ fn a_causal_text_does_not_see_its_block_and_a_bidirectional_one_does() {
         let mut changed = places.clone();
         let shape = places.tokens.dims();
         changed.tokens = Tensor::<1, Int>::from_ints(other.as_slice(), &device).reshape(shape);
-        let positions: Vec<i64> = places.layout.documents.into_data().iter::<i64>().collect();
+        let documents = &places.layout.rows().documents;
         let found = hidden(&changed);
         let prefix =
-            (0..tokens.len()).filter(|&at| positions[at] != 0 && tokens[at] < SEPARATOR as i64);
+            (0..tokens.len()).filter(|&at| documents[at] != 0 && tokens[at] < SEPARATOR as i64);
         for at in prefix {
             let same = found[at] == expected[at];
             assert_eq!(same, context == Context::Causal, "{context:?}: place {at}");

@@ -30,10 +30,7 @@ fn a_long_row_gives_the_same_at_once_and_in_passes_of_any_length() {
         .collect();
     let ids: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
     let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &device).unsqueeze::<2>();
-    let layout = Layout {
-        documents: ids.ones_like(),
-        positions: Tensor::<1, Int>::arange(0..LENGTH as i64, &device).unsqueeze(),
-    };
+    let layout = Layout::whole([1, LENGTH], &device);
     let whole = target.features(ids, &layout, &capture);
     let logits = host_f32(target.head().forward(whole.last.clone()));
     let mut caches = Caches::new(target.spec().layers, LENGTH);

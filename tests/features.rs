@@ -10,6 +10,7 @@ use spectrain::runs::run_folder::{Existing, RunFolder, RunName};
 use spectrain::stages::{self, StageContext};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::features::FeatureShards;
+use spectrain_data::packing::RowLayout;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::device::test_device;
 use spectrain_models::mask::Layout;
@@ -118,10 +119,7 @@ fn live_and_stored_features_make_the_same_batches() {
             assert_eq!(live.rows.loss_mask, stored.rows.loss_mask);
             assert_eq!(live.rows.layout, stored.rows.layout);
             assert_eq!(live.tokens.into_data(), stored.tokens.into_data());
-            assert_eq!(
-                live.layout.documents.into_data(),
-                stored.layout.documents.into_data()
-            );
+            assert_eq!(live.layout.rows(), stored.layout.rows());
             assert_eq!(
                 live.layout.positions.into_data(),
                 stored.layout.positions.into_data()
@@ -267,19 +265,19 @@ fn rows(count: usize, seq: usize, device: &Device) -> (Tensor<2, Int>, Layout) {
             documents.push(if document == 2 {
                 0
             } else {
-                1 + document as i64
+                1 + document as u32
             });
-            positions.push((place - first) as i64);
+            positions.push((place - first) as u32);
         }
     }
-    let ints = |values: Vec<i64>| {
-        Tensor::<1, Int>::from_ints(values.as_slice(), device).reshape([count, seq])
+    let layout = RowLayout {
+        rows: count,
+        row_length: seq,
+        documents,
+        positions,
     };
-    let layout = Layout {
-        documents: ints(documents),
-        positions: ints(positions),
-    };
-    (ints(tokens), layout)
+    let tokens = Tensor::<1, Int>::from_ints(tokens.as_slice(), device);
+    (tokens.reshape([count, seq]), Layout::new(layout, device))
 }
 
 #[test]
@@ -303,10 +301,7 @@ fn features_of_rows_together_are_those_of_each_alone() {
             );
             for row in 0..5 {
                 let of_row = |x: &Tensor<2, Int>| x.clone().narrow(0, row, 1);
-                let own = Layout {
-                    documents: of_row(&layout.documents),
-                    positions: of_row(&layout.positions),
-                };
+                let own = layout.row(row, 330);
                 let alone = target.features(of_row(&tokens), &own, &capture);
                 let same = |all: Tensor<3>, alone: Tensor<3>| {
                     host_f32(all.narrow(0, row, 1)) == host_f32(alone)

@@ -209,10 +209,7 @@ fn untrained_medusa_heads_say_nearly_what_the_target_says() {
         <Medusa as spectrain_models::Drafter>::fresh(&medusa(), &parts, &vocabulary, 3, &device);
     let drafter = drafter.unwrap();
     let last = Tensor::<3>::random([1, 4, 32], burn::tensor::Distribution::Default, &device);
-    let layout = spectrain_models::Layout {
-        documents: Tensor::ones([1, 4], &device),
-        positions: Tensor::zeros([1, 4], &device),
-    };
+    let layout = spectrain_models::Layout::whole([1, 4], &device);
     for (head, hidden) in drafter
         .hidden(&[], &layout, last.clone())
         .into_iter()

@@ -48,10 +48,7 @@ fn features(target: &Transformer) -> Vec<f32> {
     let vocab = target.spec().vocab as i64;
     let ids = Tensor::<1, Int>::arange(0..300, &device).mul_scalar(7);
     let ids = ids.remainder_scalar(vocab).unsqueeze::<2>();
-    let layout = Layout {
-        documents: ids.ones_like(),
-        positions: Tensor::<1, Int>::arange(0..300, &device).unsqueeze(),
-    };
+    let layout = Layout::whole([1, 300], &device);
     let capture = Capture { layers: vec![0, 1] };
     let found = target.features(ids, &layout, &capture);
     [host_f32(found.captured), host_f32(found.last)].concat()

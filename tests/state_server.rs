@@ -226,11 +226,7 @@ impl Shared {
     fn features(&self, tokens: &[u32], capture: &Capture) -> Features {
         let device = test_device();
         let shape = [1, tokens.len()];
-        let positions = Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).reshape(shape);
-        let layout = Layout {
-            documents: positions.ones_like(),
-            positions,
-        };
+        let layout = Layout::whole(shape, &device);
         let ids: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
         let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape(shape);
         self.target.features(ids, &layout, capture)

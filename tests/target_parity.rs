@@ -22,12 +22,7 @@ fn parity(name: &str) {
     let ids: Vec<u32> = ids.values.iter().map(|&id| id as u32).collect();
     let tokens = ids.iter().map(|&id| id as i64).collect::<Vec<_>>();
     let tokens = Tensor::<1, Int>::from_ints(tokens.as_slice(), &device).reshape([batch, seq]);
-    let layout = Layout {
-        documents: tokens.ones_like(),
-        positions: Tensor::<1, Int>::arange(0..seq as i64, &device)
-            .unsqueeze::<2>()
-            .expand([batch, seq]),
-    };
+    let layout = Layout::whole([batch, seq], &device);
     for layer in 0..spec.layers {
         let capture = Capture {
             layers: vec![layer],

@@ -112,10 +112,7 @@ impl Batch {
         };
         Self {
             tokens: ints(&rows.tokens),
-            layout: Layout {
-                documents: ints(&rows.layout.documents),
-                positions: ints(&rows.layout.positions),
-            },
+            layout: Layout::new(rows.layout.clone(), device),
             rows,
             features: None,
             seed: None,
@@ -138,10 +135,7 @@ impl Batch {
         Self {
             rows: self.rows.clone(),
             tokens: lift(self.tokens.clone(), device),
-            layout: Layout {
-                documents: lift(self.layout.documents.clone(), device),
-                positions: lift(self.layout.positions.clone(), device),
-            },
+            layout: self.layout.moved(|positions| lift(positions, device)),
             features: self.features.as_ref().map(|features| Features {
                 captured: lift(features.captured.clone(), device),
                 last: lift(features.last.clone(), device),

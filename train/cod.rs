@@ -2,7 +2,7 @@
 //! (PARD, <https://arxiv.org/abs/2504.18583>, section 3.3).
 use burn::prelude::*;
 use spectrain_data::seed::mix;
-use spectrain_models::Mask;
+use spectrain_models::{Mask, Sight};
 
 use crate::batch;
 use crate::on_policy::is_chosen;
@@ -184,15 +184,11 @@ impl Subset {
 
     /// Row `(b, p)` sees the text of its document up to `p - b` and the masks of its own chain, itself included, at most
     /// `window` positions back. What fills up sees itself.
-    ///
-    /// # Shapes
-    /// - output: `[batch, 1, width, width]`
     pub fn mask(&self, window: Option<usize>, device: &Device) -> Mask {
-        let (width, batch) = (self.width, self.places.len() / self.width.max(1));
+        let width = self.width;
         let window = window.unwrap_or(usize::MAX);
-        let mut mask = vec![f32::NEG_INFINITY; self.places.len() * width];
-        for row in 0..batch {
-            let places = &self.places[row * width..(row + 1) * width];
+        let mut sees = Vec::with_capacity(self.places.len());
+        for (row, places) in self.places.chunks(width.max(1)).enumerate() {
             let first = row * self.row_length;
             let mut column = vec![None; self.blocks * self.row_length];
             for (index, place) in places.iter().enumerate() {
@@ -201,21 +197,22 @@ impl Subset {
                 }
             }
             for (index, place) in places.iter().enumerate() {
-                let at = (row * width + index) * width;
-                let seen = &mut mask[at..at + width];
+                let itself = index..index + 1;
                 let &Some((block, position)) = place else {
-                    seen[index] = 0.0;
+                    sees.push(vec![itself]);
                     continue;
                 };
                 let nearest = (position + 1).saturating_sub(window);
                 let start = self.starts[position] + self.unread;
                 let text = start.max(nearest)..(position + 1 - block);
                 if block == 0 && text.is_empty() {
-                    seen[index] = 0.0;
+                    sees.push(vec![itself]);
+                    continue;
                 }
                 // The text stands first, in its own order.
-                for at in text {
-                    seen[at - first] = 0.0;
+                let mut seen = Vec::with_capacity(1 + block);
+                if !text.is_empty() {
+                    seen.push(text.start - first..text.end - first);
                 }
                 for step in 1..=block {
                     let at = position - block + step;
@@ -223,15 +220,14 @@ impl Subset {
                         continue;
                     }
                     match column[step * self.row_length + at - first] {
-                        Some(index) => seen[index] = 0.0,
+                        Some(index) => seen.push(index..index + 1),
                         None => unreachable!("a kept row has its whole chain"),
                     }
                 }
+                sees.push(seen);
             }
         }
-        let mask = Tensor::<1>::from_floats(mask.as_slice(), device);
-        // A chain stands behind the text, and each of its masks behind those before it.
-        Mask::causal(mask.reshape([batch, 1, width, width]))
+        Mask::new(Sight::new([width, width], sees), device)
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Divergence {
     Jsd(f64),
     /// `-log q` of the target's most likely token.
     Ce,
+    /// `KL(p' ‖ q)` from the target's distribution at this temperature, `p' ∝ p^(1/T)`: 1 is `"kl"`, and towards 0 it becomes `"ce"`.
+    TemperedKl(f64),
     /// `1 - Σ min(p, q)`, one minus the acceptance rate.
     Tv,
     /// `"tv"` whose gradient is over the standard deviation of `1[q < p]` under `q`, so that rows count alike (TVD++,
@@ -89,6 +91,9 @@ impl Divergence {
             Self::TopK(k) if k > bounds::VOCABULARY => {
                 Some(("a top_k of no more than all tokens", k.to_string()))
             }
+            Self::TemperedKl(temperature) if !(temperature > 0.0 && temperature.is_finite()) => {
+                Some(("a tempered_kl above 0", temperature.to_string()))
+            }
             Self::Jsd(beta) if !(beta > 0.0 && beta < 1.0) => {
                 Some(("a jsd between 0 and 1", beta.to_string()))
             }
@@ -116,6 +121,12 @@ impl Divergence {
                 (value, gradient)
             }
             Self::Jsd(beta) => jensen_shannon(beta, [p, log_p], [q, log_q]),
+            Self::TemperedKl(temperature) => {
+                let log_p = log_softmax(log_p / temperature, 1);
+                let p = log_p.clone().exp();
+                let value = (p.clone() * (log_p - log_q)).sum_dim(1);
+                (value, q - p)
+            }
             Self::Ce => {
                 let label = one_hot_argmax(&log_p);
                 (-(label.clone() * log_q).sum_dim(1), q - label)

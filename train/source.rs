@@ -212,7 +212,7 @@ impl LiveFeatures {
 
 /// Features of padding are zero in storage; live ones are made so.
 fn blank_padding(features: Features, batch: &Batch) -> Features {
-    let padding = batch.layout.documents.clone().equal_scalar(0);
+    let padding = batch.layout.padding();
     let [rows, seq] = batch.tokens.dims();
     let blank = |x: Tensor<3>| {
         let width = x.dims()[2];

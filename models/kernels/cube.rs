@@ -202,18 +202,19 @@ impl Backwards for CubeBackend {
 
     fn exponentials(
         scores: CubeTensor,
-        mask: CubeTensor,
+        ranges: CubeTensor,
         floor: CubeTensor,
+        first: usize,
     ) -> (CubeTensor, CubeTensor) {
-        let [scores, mask, floor] = [scores, mask, floor].map(into_contiguous);
+        let [scores, ranges, floor] = [scores, ranges, floor].map(into_contiguous);
         let (out, largest) = (
             empty_like(&scores, scores.dtype),
             empty_like(&floor, DType::F32),
         );
-        let rows = Rows::of(&scores, &[DType::F32]);
-        let places = mask_places(&scores, &mask);
+        let rows = Rows::of(&scores, &[]);
+        let (places, count) = (mask_places(&scores, &ranges), ranges.shape()[3] / 2);
         let (address, dtype) = (
-            address_of(&[&scores, &mask]),
+            address_of(&[&scores, &ranges]),
             dtype_to_elem_type(scores.dtype),
         );
         exponentials_kernel::launch(
@@ -223,11 +224,13 @@ impl Backwards for CubeBackend {
             address,
             rows.vector,
             scores.into_buffer_arg(),
-            mask.into_buffer_arg(),
+            ranges.into_buffer_arg(),
             floor.into_buffer_arg(),
             out.clone().into_buffer_arg(),
             largest.clone().into_buffer_arg(),
             places,
+            first as u32,
+            count as u32,
             rows.count as u32,
             rows.vectors as u32,
             rows.cube.num_elems() as usize,
@@ -239,7 +242,7 @@ impl Backwards for CubeBackend {
 
 impl Gathers for CubeBackend {
     fn gather(given: Given<Self>, blocks: Blocks) -> (CubeTensor, CubeTensor) {
-        given.gather(blocks)
+        given.gather(&blocks)
     }
 }
 

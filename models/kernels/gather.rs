@@ -1,5 +1,8 @@
 //! Attention whose weights are kept nowhere: they are computed for some queries at a time, and once more for the backward pass
 //! (recomputation of Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, section 3.1, in blocks of queries over all their keys).
+use std::ops::Range;
+use std::sync::Arc;
+
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -14,31 +17,41 @@ use burn::tensor::{DType, Device, Shape, Slice};
 
 use super::operations::Backwards;
 use crate::device::is_cpu;
+use crate::sight::{AtATime, Block, Group};
 
 /// Queries of a row whose scores are computed at a time on a GPU.
 pub const QUERY_BLOCK: usize = 256;
 /// On the CPU, where their scores are to stay in the caches.
 pub const QUERY_BLOCK_CPU: usize = 128;
 
-/// Which queries are taken at a time, and what they see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Blocks {
-    /// Queries of a block. As many rows of a mask as divide them are for them.
-    pub(crate) queries: usize,
-    /// Whether a query sees no key behind its own index, so that none is computed that all of a block are before.
-    pub(crate) back: bool,
+/// The blocks that queries are taken in.
+pub(crate) type Blocks = Arc<[Group]>;
+
+/// How many are taken at a time on a device. On the CPU a sequence is computed as if it were alone; on a GPU few launches count more than
+/// keys that only other sequences see.
+pub(crate) fn at_a_time(device: &Device) -> AtATime {
+    match is_cpu(device) {
+        true => AtATime {
+            queries: QUERY_BLOCK_CPU,
+            sequences: 1,
+        },
+        false => AtATime {
+            queries: QUERY_BLOCK,
+            sequences: usize::MAX,
+        },
+    }
 }
 
 /// Attention in no graph and in one.
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(super) trait Gathers: Backend {
-    /// Of each query the values summed by `exp(query · key + mask - largest)` and, as one number more, these weights summed, f32;
-    /// and `largest`, which no gradient goes through.
+    /// Of each query the values of the keys that it sees summed by `exp(query · key - largest)` and, as one number more, these weights
+    /// summed, f32; and `largest`, which no gradient goes through.
     ///
     /// # Shapes
     /// - query: `[batch, heads, rows, d_head]`
     /// - key, value: `[batch, kv_heads, keys, d_head]`
-    /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+    /// - ranges: `[batch or 1, 1, rows / n, 2 * ranges]`, f32, of [`Mask::ranges`](crate::Mask); each of its rows is for `n` rows of a head
     /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
     /// - sums: `[batch, heads, rows, d_head + 1]`
     #[fusion(meta = |given, _| (sums_of(&given.query), given.floor.clone()))]
@@ -63,58 +76,37 @@ pub(super) struct Given<B: Backend> {
     pub(super) query: FloatTensor<B>,
     pub(super) key: FloatTensor<B>,
     pub(super) value: FloatTensor<B>,
-    pub(super) mask: FloatTensor<B>,
+    pub(super) ranges: FloatTensor<B>,
     pub(super) floor: FloatTensor<B>,
 }
 
-/// Places of queries, and how many keys they see.
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    start: usize,
-    rows: usize,
-    seen: usize,
-}
-
-impl Blocks {
-    /// As many queries as a device takes at a time.
-    pub(crate) fn on(device: &Device, back: bool) -> Self {
-        let queries = match is_cpu(device) {
-            true => QUERY_BLOCK_CPU,
-            false => QUERY_BLOCK,
-        };
-        Self { queries, back }
-    }
-
-    /// The blocks of so many queries, of which a mask has a row for each `sharing`.
-    fn of(self, queries: usize, keys: usize, sharing: usize) -> Vec<Block> {
-        let size = (self.queries / sharing).max(1) * sharing;
-        let starts = (0..queries).step_by(size);
-        let block = |start| {
-            let rows = size.min(queries - start);
-            let seen = if self.back { start + rows } else { keys };
-            Block { start, rows, seen }
-        };
-        starts.map(block).collect()
-    }
-}
-
 impl<B: Backwards> Given<B> {
-    fn blocks(&self, blocks: Blocks) -> Vec<Block> {
-        let (queries, keys) = (self.query.shape()[2], self.key.shape()[2]);
-        blocks.of(queries, keys, queries / self.mask.shape()[2])
+    /// What some sequences are given.
+    fn of_sequences(&self, sequences: &Range<usize>) -> Self {
+        let own = |x: &FloatTensor<B>| within::<B>(x.clone(), 0, sequences);
+        Self {
+            query: own(&self.query),
+            key: own(&self.key),
+            value: own(&self.value),
+            ranges: match self.ranges.shape()[0] {
+                1 => self.ranges.clone(),
+                _ => own(&self.ranges),
+            },
+            floor: own(&self.floor),
+        }
     }
 
-    fn at(&self, block: Block) -> Self {
-        let Block { start, rows, seen } = block;
-        let queries = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, start, rows);
-        let keys = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, 0, seen);
-        let sharing = self.query.shape()[2] / self.mask.shape()[2];
-        let mask = within::<B>(self.mask.clone(), 2, start / sharing, rows / sharing);
+    /// What a block is given.
+    fn of_block(&self, block: &Block) -> Self {
+        let queries = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, &block.queries);
+        let keys = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, &block.keys);
+        let sharing = self.query.shape()[2] / self.ranges.shape()[2];
+        let rows = block.queries.start / sharing..block.queries.end / sharing;
         Self {
             query: queries(&self.query),
             key: keys(&self.key),
             value: keys(&self.value),
-            mask: within::<B>(mask, 3, 0, seen),
+            ranges: within::<B>(self.ranges.clone(), 2, &rows),
             floor: queries(&self.floor),
         }
     }
@@ -136,45 +128,62 @@ impl<B: Backwards> Given<B> {
         B::float_reshape(product, Shape::from([batch, heads, rows, width]))
     }
 
-    /// Unnormalised weights `[batch, heads, rows, keys]`, and the largest scores.
-    fn weights(&self) -> (FloatTensor<B>, FloatTensor<B>) {
+    /// Unnormalised weights `[batch, heads, rows, keys]` where the keys of a block begin at `first`, and the largest scores.
+    fn weights(&self, first: usize) -> (FloatTensor<B>, FloatTensor<B>) {
         let keys = B::float_swap_dims(self.key.clone(), 2, 3);
         let scores = self.by_head(self.grouped(self.query.clone()), keys);
-        B::exponentials(scores, self.mask.clone(), self.floor.clone())
+        B::exponentials(scores, self.ranges.clone(), self.floor.clone(), first)
     }
 
-    pub(super) fn gather(&self, blocks: Blocks) -> (FloatTensor<B>, FloatTensor<B>) {
-        let (mut sums, mut largest) = (Vec::new(), Vec::new());
-        for block in self.blocks(blocks) {
-            let given = self.at(block);
-            let (weights, floor) = given.weights();
-            let sum = B::float_sum_dim(wide::<B>(weights.clone()), 3);
-            let context = given.by_head(given.grouped(weights), given.value.clone());
-            sums.push(B::float_cat(vec![wide::<B>(context), sum], 3));
-            largest.push(floor);
-        }
-        (joined::<B>(sums), joined::<B>(largest))
+    pub(super) fn gather(&self, blocks: &[Group]) -> (FloatTensor<B>, FloatTensor<B>) {
+        let groups = blocks.iter().map(|group| {
+            let of_group = self.of_sequences(&group.sequences);
+            let (mut sums, mut largest) = (Vec::new(), Vec::new());
+            for block in &group.blocks {
+                let given = of_group.of_block(block);
+                let (weights, floor) = given.weights(block.keys.start);
+                let sum = B::float_sum_dim(wide::<B>(weights.clone()), 3);
+                let context = given.by_head(given.grouped(weights), given.value.clone());
+                sums.push(B::float_cat(vec![wide::<B>(context), sum], 3));
+                largest.push(floor);
+            }
+            (joined::<B>(sums, 2), joined::<B>(largest, 2))
+        });
+        let (sums, largest) = groups.unzip();
+        (joined::<B>(sums, 0), joined::<B>(largest, 0))
     }
 
     /// The gradients with respect to queries, keys and values from that of the sums; `floor` is the largest of the scores here, so
     /// that the weights are those of the forward pass.
-    fn gradients(&self, of_sums: FloatTensor<B>, blocks: Blocks) -> [FloatTensor<B>; 3] {
-        let [_, _, _, d_head] = self.query.shape().dims();
+    fn gradients(&self, of_sums: &FloatTensor<B>, blocks: &[Group]) -> [FloatTensor<B>; 3] {
+        let mut found = [Vec::new(), Vec::new(), Vec::new()];
+        for Group { sequences, blocks } in blocks {
+            let of_sums = within::<B>(of_sums.clone(), 0, sequences);
+            let gradients = self.of_sequences(sequences).of_group(&of_sums, blocks);
+            for (found, gradient) in found.iter_mut().zip(gradients) {
+                found.push(gradient);
+            }
+        }
+        found.map(|of_groups| joined::<B>(of_groups, 0))
+    }
+
+    /// The [gradients](Self::gradients) of one group.
+    fn of_group(&self, of_sums: &FloatTensor<B>, blocks: &[Block]) -> [FloatTensor<B>; 3] {
+        let [_, _, keys, d_head] = self.key.shape().dims();
         let mut by_query = Vec::new();
         let (mut by_key, mut by_value) = (None, None);
-        // From the last one on, which sees all keys.
-        for block in self.blocks(blocks).into_iter().rev() {
-            let given = self.at(block);
-            let (weights, _) = given.weights();
-            let of_sums = within::<B>(of_sums.clone(), 2, block.start, block.rows);
-            let of_sum = within::<B>(of_sums.clone(), 3, d_head, 1);
-            let of_context = within::<B>(of_sums, 3, 0, d_head);
+        for block in blocks {
+            let given = self.of_block(block);
+            let (weights, _) = given.weights(block.keys.start);
+            let of_sums = within::<B>(of_sums.clone(), 2, &block.queries);
+            let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
+            let of_context = within::<B>(of_sums, 3, &(0..d_head));
             let of_context = given.grouped(of_type::<B>(of_context, self.query.dtype()));
             let part = B::float_matmul(
                 transposed::<B>(given.grouped(weights.clone())),
                 of_context.clone(),
             );
-            by_value = Some(added::<B>(by_value, part));
+            by_value = Some(added::<B>(by_value, part, &block.keys, keys));
             let of_weights = given.by_head(of_context, transposed::<B>(given.value.clone()));
             let of_weights = B::float_add(wide::<B>(of_weights), of_sum);
             let of_scores = B::float_mul(wide::<B>(weights), of_weights);
@@ -184,30 +193,24 @@ impl<B: Backwards> Given<B> {
                 transposed::<B>(of_scores),
                 given.grouped(given.query.clone()),
             );
-            by_key = Some(added::<B>(by_key, part));
+            by_key = Some(added::<B>(by_key, part, &block.keys, keys));
         }
-        by_query.reverse();
         let all = "there are queries";
         [
-            joined::<B>(by_query),
+            joined::<B>(by_query, 2),
             by_key.expect(all),
             by_value.expect(all),
         ]
     }
 }
 
-fn within<B: Backend>(
-    x: FloatTensor<B>,
-    dim: usize,
-    start: usize,
-    length: usize,
-) -> FloatTensor<B> {
+fn within<B: Backend>(x: FloatTensor<B>, dim: usize, places: &Range<usize>) -> FloatTensor<B> {
     let shape = x.shape();
-    if length == shape[dim] {
+    if places.len() == shape[dim] {
         return x;
     }
     let slice = |at| match at == dim {
-        true => Slice::from(start..start + length),
+        true => Slice::from(places.clone()),
         false => Slice::from(0..shape[at]),
     };
     B::float_slice(x, &[0, 1, 2, 3].map(slice))
@@ -228,27 +231,39 @@ fn of_type<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     }
 }
 
-/// Blocks of queries below one another.
-fn joined<B: Backend>(mut blocks: Vec<FloatTensor<B>>) -> FloatTensor<B> {
-    match blocks.len() {
-        1 => blocks.remove(0),
-        _ => B::float_cat(blocks, 2),
+/// Parts side by side.
+fn joined<B: Backend>(mut parts: Vec<FloatTensor<B>>, dim: usize) -> FloatTensor<B> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => B::float_cat(parts, dim),
     }
 }
 
-/// Adds to the first keys of a sum what some of them have more.
-fn added<B: Backend>(sum: Option<FloatTensor<B>>, more: FloatTensor<B>) -> FloatTensor<B> {
-    let Some(sum) = sum else {
-        return more;
+/// Adds what some of `all` keys have more to their places in a sum, which is 0 before.
+fn added<B: Backend>(
+    sum: Option<FloatTensor<B>>,
+    more: FloatTensor<B>,
+    keys: &Range<usize>,
+    all: usize,
+) -> FloatTensor<B> {
+    let (mut shape, dtype) = (more.shape(), more.dtype());
+    let is_all = keys.len() == all;
+    let sum = match sum {
+        None if is_all => return more,
+        Some(sum) if is_all => return B::float_add(sum, more),
+        Some(sum) => sum,
+        None => {
+            shape[2] = all;
+            B::float_zeros(shape.clone(), &more.device(), dtype.into())
+        }
     };
-    let first = more.shape()[2];
-    if first == sum.shape()[2] {
-        return B::float_add(sum, more);
-    }
-    let places = more.shape();
-    let slices = [0, 1, 2, 3].map(|at| Slice::from(0..places[at]));
-    let there = within::<B>(sum.clone(), 2, 0, first);
-    B::float_slice_assign(sum, &slices, B::float_add(there, more))
+    let slice = |at| match at == 2 {
+        true => Slice::from(keys.clone()),
+        false => Slice::from(0..shape[at]),
+    };
+    let there = within::<B>(sum.clone(), 2, keys);
+    let places = [0, 1, 2, 3].map(slice);
+    B::float_slice_assign(sum, &places, B::float_add(there, more))
 }
 
 impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {
@@ -260,10 +275,10 @@ impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {
             query,
             key,
             value,
-            mask: given.mask.into_primitive(),
+            ranges: given.ranges.into_primitive(),
             floor: given.floor.into_primitive(),
         };
-        let (sums, largest) = B::gather(given.clone(), blocks);
+        let (sums, largest) = B::gather(given.clone(), blocks.clone());
         let prepared = Gathered
             .prepare::<C>([at_query, at_key, at_value])
             .compute_bound();
@@ -289,7 +304,7 @@ impl<B: Backwards> Backward<B, 3> for Gathered {
     fn backward(self, ops: Ops<Self::State, 3>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let (given, blocks) = ops.state;
         let gradient = gradients.consume::<B>(&ops.node);
-        let found = given.gradients(gradient, blocks);
+        let found = given.gradients(&gradient, &blocks);
         for (parent, gradient) in ops.parents.into_iter().zip(found) {
             if let Some(parent) = parent {
                 gradients.register::<B>(parent.id, gradient);

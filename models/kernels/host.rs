@@ -147,11 +147,12 @@ impl Backwards for Flex {
 
     fn exponentials(
         scores: FlexTensor,
-        mask: FlexTensor,
+        ranges: FlexTensor,
         floor: FlexTensor,
+        first: usize,
     ) -> (FlexTensor, FlexTensor) {
         let (shape, dtype) = (shape_of(&scores), scores.dtype());
-        let (mask, of_largest) = (HostMask::of(mask, &shape), shape_of(&floor));
+        let (ranges, of_largest) = (OfRows::of(ranges, &shape), shape_of(&floor));
         let (mut weights, mut largest) = (elements(scores), elements(floor));
         let keys = shape[3];
         let arch = Arch::new();
@@ -160,8 +161,8 @@ impl Backwards for Flex {
             .enumerate()
             .with_min_len(BLOCK / keys.min(BLOCK))
             .for_each(|(number, (row, largest))| {
-                let mask = Some(mask.row(number));
-                *largest = arch.dispatch(|| rows::exponentials(row, mask, *largest));
+                let ranges = ranges.row(number);
+                *largest = arch.dispatch(|| rows::seen(row, ranges, first, *largest));
             });
         (
             tensor(weights, shape, dtype),
@@ -172,13 +173,13 @@ impl Backwards for Flex {
 
 impl Gathers for Flex {
     fn gather(given: Given<Self>, blocks: Blocks) -> (FlexTensor, FlexTensor) {
-        given.gather(blocks)
+        given.gather(&blocks)
     }
 }
 
 fn weights(scores: FlexTensor, mask: Option<FlexTensor>) -> FlexTensor {
     let (shape, dtype) = (shape_of(&scores), scores.dtype());
-    let mask = mask.map(|mask| HostMask::of(mask, &shape));
+    let mask = mask.map(|mask| OfRows::of(mask, &shape));
     let mut weights = elements(scores);
     let arch = Arch::new();
     each_row(&mut weights, shape[3], |number, row| {
@@ -188,8 +189,8 @@ fn weights(scores: FlexTensor, mask: Option<FlexTensor>) -> FlexTensor {
     tensor(weights, shape, dtype)
 }
 
-/// What a mask adds to each row of scores.
-struct HostMask {
+/// What a mask says of each row of scores.
+struct OfRows {
     values: Read,
     /// Rows of scores, of all heads, that a sequence has.
     of_sequence: usize,
@@ -199,31 +200,31 @@ struct HostMask {
     sharing: usize,
     /// Rows of the mask that a sequence has.
     rows: usize,
-    keys: usize,
+    width: usize,
 }
 
-impl HostMask {
+impl OfRows {
     /// Of scores of the shape `[batch, heads, rows, keys]`.
     fn of(mask: FlexTensor, shape: &[usize]) -> Self {
-        let rows = mask.layout().shape()[2];
+        let (rows, width) = (mask.layout().shape()[2], mask.layout().shape()[3]);
         Self {
             values: Read::of(mask),
             of_sequence: shape[1] * shape[2],
             of_head: shape[2],
             sharing: shape[2] / rows,
             rows,
-            keys: shape[3],
+            width,
         }
     }
 
-    /// What is added to the row number `index` of the scores.
+    /// That of the row number `index` of the scores.
     fn row(&self, index: usize) -> &[f32] {
         let sequence = index / self.of_sequence;
         let row = index % self.of_head / self.sharing;
-        let start = (sequence * self.rows + row) * self.keys;
+        let start = (sequence * self.rows + row) * self.width;
         // One mask for all of a batch is repeated.
         let values = self.values.values();
-        &values[start % values.len()..][..self.keys]
+        &values[start % values.len()..][..self.width]
     }
 }
 

@@ -5,10 +5,11 @@ use burn::backend::Dispatch;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-pub(crate) use self::gather::Blocks;
-use self::gather::{Gathers as _, Given};
+use self::gather::{Gathers as _, Given, at_a_time};
 pub use self::gather::{QUERY_BLOCK, QUERY_BLOCK_CPU};
 use self::operations::Kernels as _;
+use crate::mask::Mask;
+use crate::sight::AtATime;
 
 #[cfg(feature = "cube")]
 mod cube;
@@ -63,8 +64,8 @@ pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> 
     })
 }
 
-/// Attention before its division: of each query the values summed by `exp(query · key + mask - largest)`, the sum of these weights,
-/// and `largest`, which no gradient goes through; all in f32. No weight is kept for a backward pass.
+/// Attention before its division: of each query the values of the keys that it sees summed by `exp(query · key - largest)`, the sum of
+/// these weights, and `largest`, which no gradient goes through; all in f32. No weight is kept for a backward pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Gathered {
     /// `[batch, heads, rows, d_head]`
@@ -75,35 +76,54 @@ pub(crate) struct Gathered {
     pub(crate) largest: Tensor<4>,
 }
 
+/// Queries of a sequence that [`gather`] takes at a time.
+pub(crate) fn queries_at_a_time(device: &Device) -> usize {
+    at_a_time(device).queries
+}
+
 /// See [`Gathered`]. Queries are those scaled.
 ///
 /// # Shapes
 /// - query: `[batch, heads, rows, d_head]`
 /// - key, value: `[batch, kv_heads, keys, d_head]`
-/// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+/// - mask: of `rows / n` queries, each for `n` rows of a head, and `keys`
 /// - floor: `[batch, heads, rows, 1]`, f32, of which `largest` is at least
 pub(crate) fn gather(
     query: Tensor<4>,
-    (key, value): (Tensor<4>, Tensor<4>),
-    mask: Tensor<4>,
-    blocks: Blocks,
+    keys_values: (Tensor<4>, Tensor<4>),
+    mask: &Mask,
     floor: Option<Tensor<4>>,
 ) -> Gathered {
+    let some = at_a_time(&query.device());
+    gather_some(query, keys_values, mask, floor, some)
+}
+
+/// [`gather`], so many queries at a time.
+fn gather_some(
+    query: Tensor<4>,
+    (key, value): (Tensor<4>, Tensor<4>),
+    mask: &Mask,
+    floor: Option<Tensor<4>>,
+    some: AtATime,
+) -> Gathered {
     let [batch, heads, rows, d_head] = query.dims();
+    let [queries, _] = mask.sight().dims();
+    let blocks = mask.sight().blocks(batch, rows / queries, some);
+    let ranges = mask.ranges().clone();
     let floor = floor.unwrap_or_else(|| {
-        let options = (&mask.device(), DType::F32);
+        let options = (&ranges.device(), DType::F32);
         Tensor::full([batch, heads, rows, 1], f32::NEG_INFINITY, options)
     });
-    let [query, key, value, mask, floor] =
-        [query, key, value, mask, floor].map(Tensor::into_dispatch);
+    let [query, key, value, ranges, floor] =
+        [query, key, value, ranges, floor].map(Tensor::into_dispatch);
     let given = Given {
         query,
         key,
         value,
-        mask,
+        ranges,
         floor,
     };
-    let (sums, largest) = Dispatch::gather(given, blocks);
+    let (sums, largest) = Dispatch::gather(given, blocks.into());
     let sums = Tensor::<4>::from_dispatch(sums);
     Gathered {
         context: sums.clone().narrow(3, 0, d_head),

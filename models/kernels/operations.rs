@@ -85,16 +85,18 @@ pub(super) trait Backwards: Backend {
         gradient: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Unnormalised attention weights `exp(scores + mask - largest)`, and `largest`.
+    /// Unnormalised attention weights `exp(scores - largest)`, 0 for keys that a query does not see, and `largest` of those that it does. The
+    /// keys begin with that at place `first`.
     ///
     /// # Shapes
     /// - scores, output: `[batch, heads, rows, keys]`
-    /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
+    /// - ranges: `[batch or 1, 1, rows / n, 2 * ranges]`, f32, of [`Mask::ranges`](crate::Mask); each of its rows is for `n` rows of a head
     /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
-    #[fusion(meta = |scores, _, floor| (scores.clone(), floor.clone()))]
+    #[fusion(meta = |scores, _, floor, _| (scores.clone(), floor.clone()))]
     fn exponentials(
         scores: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
+        ranges: FloatTensor<Self>,
         floor: FloatTensor<Self>,
+        first: usize,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }

@@ -113,7 +113,12 @@ pub(super) fn rotate(turned: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32], tu
 /// that a mask hides change no bit of it, wherever they stand.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32], mask: Option<&[f32]>) {
-    exponentials(scores, mask, f32::NEG_INFINITY);
+    if let Some(mask) = mask {
+        for (score, mask) in scores.iter_mut().zip(mask) {
+            *score += mask;
+        }
+    }
+    exponentials(scores, largest(scores, f32::NEG_INFINITY));
     let sum: f32 = scores.iter().sum();
     scores.iter_mut().for_each(|weight| *weight /= sum);
 }
@@ -127,14 +132,33 @@ pub(super) fn softmax_backward(gradient: &mut [f32], weights: &[f32]) {
     }
 }
 
-/// `exp(scores + mask - largest)` in place of the scores; the largest of them and of `floor`.
+/// `exp(scores - largest)` in place of the scores of the keys in `ranges` of places, of which the first key has `first`, and 0 in place
+/// of the others; the largest of those scores and of `floor`.
 #[inline(always)]
-pub(super) fn exponentials(scores: &mut [f32], mask: Option<&[f32]>, floor: f32) -> f32 {
-    if let Some(mask) = mask {
-        for (score, mask) in scores.iter_mut().zip(mask) {
-            *score += mask;
-        }
+pub(super) fn seen(scores: &mut [f32], ranges: &[f32], first: usize, floor: f32) -> f32 {
+    let keys = scores.len();
+    let (ranges, _) = ranges.as_chunks::<2>();
+    let own =
+        |range: &[f32; 2]| range.map(|place| (place as usize).saturating_sub(first).min(keys));
+    let mut most = floor;
+    for range in ranges {
+        let [start, end] = own(range);
+        most = largest(&scores[start..end], most);
     }
+    let mut done = 0;
+    for range in ranges {
+        let [start, end] = own(range);
+        scores[done..start].fill(0.0);
+        exponentials(&mut scores[start..end], most);
+        done = end;
+    }
+    scores[done..].fill(0.0);
+    most
+}
+
+/// The largest of some scores and of `floor`.
+#[inline(always)]
+fn largest(scores: &[f32], floor: f32) -> f32 {
     let mut lanes = [floor; LANES];
     let (blocks, rest) = scores.as_chunks::<LANES>();
     for block in blocks {
@@ -142,12 +166,16 @@ pub(super) fn exponentials(scores: &mut [f32], mask: Option<&[f32]>, floor: f32)
             *lane = lane.max(*score);
         }
     }
-    let largest = lanes.iter().chain(rest).copied().fold(floor, f32::max);
-    for score in scores.iter_mut() {
+    lanes.iter().chain(rest).copied().fold(floor, f32::max)
+}
+
+/// `exp(scores - largest)` in place of the scores.
+#[inline(always)]
+fn exponentials(scores: &mut [f32], largest: f32) {
+    for score in scores {
         let shifted = *score - largest;
         *score = if shifted > -87.0 { exp(shifted) } else { 0.0 };
     }
-    largest
 }
 
 /// `e^x` for `x ≤ 0`, to a few parts in 10⁷: a polynomial on `[-ln 2 / 2, ln 2 / 2]` times a power of two

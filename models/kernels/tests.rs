@@ -2,6 +2,7 @@ use burn::tensor::activation::{silu, softmax as of_formula};
 
 use super::*;
 use crate::device::test_device;
+use crate::sight::Sight;
 use crate::weights::host_f32;
 
 /// Numbers in `[-3, 3]` on the device of tests.
@@ -190,21 +191,19 @@ fn attention_weights_have_the_values_and_the_gradients_of_their_formula() {
     }
 }
 
-/// A mask `[masks, 1, rows, rows]` that hides what is behind a row, and some of what is before it.
-fn causal(masks: usize, rows: usize) -> Tensor<4> {
-    let hides = |row: usize, key: usize| key > row || (key < row && (row * 37 + key) % 7 == 3);
-    let values: Vec<f32> = (0..masks * rows * rows)
-        .map(|i| (i / rows % rows, i % rows))
-        .map(|(row, key)| {
-            if hides(row, key) {
-                f32::NEG_INFINITY
-            } else {
-                0.0
-            }
-        })
-        .collect();
-    let values = TensorData::new(values, [masks, 1, rows, rows]);
-    Tensor::from_data(values, &test_device())
+/// The keys that a place sees, one by one: those that are not behind it where it looks `back`, nor far before it, and not every seventh of
+/// them; the third place one alone.
+fn some_keys(masks: usize, [rows, keys]: [usize; 2], back: bool) -> Sight {
+    let sees = |row: usize, key: usize| match row % rows {
+        2 => key == 1,
+        own if back => key == own || (key < own && key + 200 > own && (row * 37 + key) % 7 != 3),
+        own => (key * 37 + row) % 7 != 3 && key >= own % 11,
+    };
+    let of_row = |row: usize| {
+        let seen = (0..keys).filter(|&key| sees(row, key));
+        seen.map(|key| key..key + 1).collect::<Vec<_>>()
+    };
+    Sight::new([rows, keys], (0..masks * rows).map(of_row))
 }
 
 /// In the graph of another tensor, where that is in one.
@@ -217,20 +216,21 @@ fn beside<const D: usize, const E: usize>(x: &Tensor<D>, other: &Tensor<E>) -> T
 
 /// What is attended to.
 struct Attended {
-    mask: Tensor<4>,
-    /// The same with a row for each query.
+    mask: Mask,
+    /// Its entries, with a row for each query.
     whole: Tensor<4>,
-    blocks: Blocks,
+    some: AtATime,
     /// Score of one key more, whose value is 0.
     more: Tensor<4>,
 }
 
 impl Attended {
     fn by_kernel(&self, [query, key, value]: [Tensor<4>; 3]) -> Tensor<4> {
-        let (mask, more) = (beside(&self.mask, &query), beside(&self.more, &query));
+        let more = beside(&self.more, &query);
         let dtype = query.dtype();
+        let mask = self.mask.on(&query.device());
         let keys_values = (beside(&key, &query), beside(&value, &query));
-        let found = gather(query, keys_values, mask, self.blocks, Some(more.clone()));
+        let found = gather_some(query, keys_values, &mask, Some(more.clone()), self.some);
         let sum = found.sum + (more - found.largest).exp();
         (found.context / sum).cast(dtype)
     }
@@ -269,15 +269,13 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
     let large = large.into_iter().filter(|_| is_cpu);
     for (batch, [heads, kv_heads], rows, keys, sharing, queries) in small.into_iter().chain(large) {
         let back = rows == keys;
-        for masks in [1, batch] {
-            let mask = match back {
-                true => causal(masks, rows),
-                false => mask(masks, rows / sharing, keys),
-            };
+        for (masks, sequences) in [(1, 1), (batch, 1), (batch, usize::MAX)] {
+            let sight = some_keys(masks, [rows / sharing, keys], back);
+            let mask = Mask::new(sight, &test_device());
             let attended = Attended {
-                whole: repeated(&mask, sharing),
+                whole: repeated(mask.entries(), sharing),
                 mask,
-                blocks: Blocks { queries, back },
+                some: AtATime { queries, sequences },
                 // Above the largest score of some rows, below that of others.
                 more: numbers([batch, heads, rows, 1], DType::F32, 7),
             };

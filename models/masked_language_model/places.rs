@@ -1,9 +1,12 @@
 //! Packed rows of texts with blocks behind cuts of them, and which place sees which.
+use std::sync::Arc;
+
 use burn::prelude::*;
-use burn::tensor::DType;
+use spectrain_data::packing::RowLayout;
 
 use super::blocks::Context;
 use crate::mask::{Layout, Mask};
+use crate::sight::Sight;
 
 /// A place of a packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +40,8 @@ pub struct Places {
     pub tokens: Tensor<2, Int>,
     /// Texts, and positions within them.
     pub layout: Layout,
-    /// `[batch, width]`
-    blocks: Tensor<2, Int>,
-    /// `[batch, width]`
-    sees: Tensor<2, Int>,
+    /// Row by row.
+    places: Arc<[Place]>,
 }
 
 impl Places {
@@ -54,18 +55,18 @@ impl Places {
                 row.iter().copied().chain(fill).take(width)
             })
             .collect();
-        let ints = |of: &dyn Fn(&Place) -> u32| {
-            let values: Vec<i64> = all.iter().map(|place| of(place) as i64).collect();
-            Tensor::<1, Int>::from_ints(values.as_slice(), device).reshape([rows.len(), width])
+        let tokens: Vec<i64> = all.iter().map(|place| place.token.into()).collect();
+        let tokens = Tensor::<1, Int>::from_ints(tokens.as_slice(), device);
+        let layout = RowLayout {
+            rows: rows.len(),
+            row_length: width,
+            documents: all.iter().map(|place| place.document).collect(),
+            positions: all.iter().map(|place| place.position).collect(),
         };
         Self {
-            tokens: ints(&|place| place.token),
-            layout: Layout {
-                documents: ints(&|place| place.document),
-                positions: ints(&|place| place.position),
-            },
-            blocks: ints(&|place| place.block),
-            sees: ints(&|place| place.sees),
+            tokens: tokens.reshape([rows.len(), width]),
+            layout: Layout::new(layout, device),
+            places: all.into(),
         }
     }
 
@@ -77,34 +78,35 @@ impl Places {
     /// Every place sees its own text with its blocks, at most `window` positions away, the own one counted. With a causal
     /// context it sees of the text only what comes before it or its block, and of the blocks its own. What fills up sees its
     /// like.
-    ///
-    /// # Shapes
-    /// - output: `[batch, 1, width, width]`, added to scores
     pub fn mask(&self, context: Context, window: Option<usize>) -> Mask {
-        let [batch, width] = self.tokens.dims();
-        let square = [batch, width, width];
-        let rows = |x: &Tensor<2, Int>| x.clone().reshape([batch, width, 1]).expand(square);
-        let keys = |x: &Tensor<2, Int>| x.clone().reshape([batch, 1, width]).expand(square);
-        let Layout {
-            documents,
-            positions,
-        } = &self.layout;
-        let mut hidden = rows(documents).not_equal(keys(documents));
-        if context == Context::Causal {
-            let of_text = keys(&self.blocks).equal_scalar(0);
-            let ahead = keys(positions).greater_equal(rows(&self.sees));
-            let other_block = rows(&self.blocks).not_equal(keys(&self.blocks));
-            let in_text = of_text.clone().bool_and(ahead);
-            let in_block = of_text.bool_not().bool_and(other_block);
-            hidden = hidden.bool_or(in_text).bool_or(in_block);
-        }
-        if let Some(window) = window {
-            let away = (rows(positions) - keys(positions)).abs();
-            hidden = hidden.bool_or(away.greater_equal_scalar(window as i64));
-        }
-        let entries = Tensor::<3>::zeros(square, (&self.tokens.device(), DType::F32))
-            .mask_fill(hidden, f32::NEG_INFINITY);
-        Mask::of(entries.reshape([batch, 1, width, width]))
+        let width = self.width();
+        let window = window.unwrap_or(usize::MAX);
+        let sees = |own: &Place, other: &Place| {
+            let in_sight = match (context, other.block) {
+                (Context::Bidirectional, _) => true,
+                (Context::Causal, 0) => other.position < own.sees,
+                (Context::Causal, block) => block == own.block,
+            };
+            in_sight && (own.position.abs_diff(other.position) as usize) < window
+        };
+        // A text and the blocks behind it stand side by side.
+        let of_document = |row: &[Place], at: usize| {
+            let other = |place: &Place| place.document != row[at].document;
+            let first = row[..at].iter().rposition(other).map_or(0, |last| last + 1);
+            let end = row[at..]
+                .iter()
+                .position(other)
+                .map_or(width, |next| at + next);
+            first..end
+        };
+        let rows = self.places.chunks(width);
+        let all = rows.flat_map(|row| {
+            (0..width).map(move |at| {
+                let seen = of_document(row, at).filter(|&other| sees(&row[at], &row[other]));
+                seen.map(|other| other..other + 1).collect::<Vec<_>>()
+            })
+        });
+        Mask::new(Sight::new([width, width], all), &self.tokens.device())
     }
 }
 

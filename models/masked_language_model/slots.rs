@@ -4,6 +4,7 @@ use burn::prelude::*;
 use super::blocks::{Blocks, Context};
 use crate::language_model::slot_logits;
 use crate::mask::{Mask, token_ids, tree_positions};
+use crate::sight::Sight;
 use crate::target::{Caches, Capture, Target as _};
 use crate::transformer::Transformer;
 use crate::tree::chain;
@@ -92,10 +93,8 @@ impl MaskedState {
     }
 }
 
-/// What a text of which `cached` places were run before, and a block behind it, see; `None` when nothing is hidden.
-///
-/// # Shapes
-/// - output: `[1, 1, rows, cached + rows]`
+/// What a text of which `cached` places were run before, and a block behind it, see; `None` when nothing is hidden. Of
+/// `[1, 1, rows, cached + rows]` entries.
 fn mask(
     context: Context,
     [cached, text, rows]: [usize; 3],
@@ -104,22 +103,11 @@ fn mask(
 ) -> Option<Mask> {
     let total = cached + rows;
     let window = window.unwrap_or(usize::MAX);
-    let sees = |row: usize, key: usize| {
-        let ahead = context == Context::Causal && row < text && key > cached + row;
-        !ahead && (cached + row).abs_diff(key) < window
-    };
-    let entries: Vec<f32> = (0..rows * total)
-        .map(|at| {
-            if sees(at / total, at % total) {
-                0.0
-            } else {
-                f32::NEG_INFINITY
-            }
-        })
-        .collect();
-    if entries.iter().all(|&entry| entry == 0.0) {
-        return None;
-    }
-    let mask = Tensor::<1>::from_floats(entries.as_slice(), device);
-    Some(Mask::of(mask.reshape([1, 1, rows, total])))
+    let sees = (0..rows).map(|row| {
+        let own = cached + row;
+        let is_back = context == Context::Causal && row < text;
+        let end = if is_back { own + 1 } else { total };
+        Some((own + 1).saturating_sub(window)..end.min(own.saturating_add(window)))
+    });
+    Mask::hiding(Sight::new([rows, total], sees), device)
 }

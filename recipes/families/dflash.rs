@@ -57,7 +57,6 @@ impl Family for DFlash {
             WorkRows::Blocks(most) => (most as u64).min(batch.length),
             _ => 1,
         };
-        let slots = if config.window > 0 { size } else { 1 };
         let positions = batch.positions() as f64;
         let places = (batch.rows * blocks * size) as f64;
         // Scores within blocks are kept, those of the context are not.
@@ -66,7 +65,6 @@ impl Family for DFlash {
             queries: (blocks * size) as f64,
             keys: batch.length as f64,
             kept: places * size as f64,
-            mask: (blocks * slots) as f64 * positions,
         };
         let all = decoder(&layer, layers, work, attended);
         // The context's norm, and its keys and values for every layer.

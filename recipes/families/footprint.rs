@@ -69,7 +69,7 @@ pub struct Activations {
     pub kept: f64,
     /// Kept of every pass, held or not.
     pub carried: f64,
-    /// Scores of attention that are there for each query of a row that is taken at a time.
+    /// Scores of attention of each query, of all heads.
     pub scores: f64,
     /// Queries of a row.
     pub queries: f64,
@@ -92,8 +92,6 @@ pub struct Attended {
     pub keys: f64,
     /// Scores that are kept, for each head.
     pub kept: f64,
-    /// Entries of the mask.
-    pub mask: f64,
 }
 
 /// What a row sees.
@@ -114,7 +112,6 @@ impl Attended {
             queries: width,
             keys: width,
             kept: 0.0,
-            mask: places * width,
         }
     }
 
@@ -233,7 +230,7 @@ impl LayerSizes {
     }
 }
 
-/// What the layers of a decoder keep, with what their mask holds.
+/// What the layers of a decoder keep.
 pub fn decoder(
     layer: &LayerSizes,
     layers: u64,
@@ -242,9 +239,9 @@ pub fn decoder(
 ) -> Activations {
     let passes = work.passes as f64 * attended.rows;
     Activations {
-        kept: work.held as f64 * layers as f64 * layer.kept(attended) + attended.mask,
+        kept: work.held as f64 * layers as f64 * layer.kept(attended),
         carried: 0.0,
-        scores: layer.heads as f64 * attended.keys * attended.rows / attended.queries,
+        scores: layer.heads as f64 * attended.keys,
         queries: attended.queries,
         given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,
         judged: passes * work.judged,

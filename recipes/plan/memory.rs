@@ -100,7 +100,8 @@ impl Trained<'_> {
     /// its scores; what the layer kept of its feed-forward part is given back by then.
     fn scores(&self) -> u64 {
         let activations = &self.activations;
-        let scores = activations.scores * activations.queries.min(self.query_block() as f64);
+        let queries = activations.queries.min(self.query_block() as f64);
+        let scores = activations.scores * queries * self.rows_at_a_time() as f64;
         (3.0 * F32 as f64 * scores - self.value as f64 * activations.given_back) as u64
     }
 
@@ -111,6 +112,11 @@ impl Trained<'_> {
         } else {
             QUERY_BLOCK_CPU
         }
+    }
+
+    /// Rows of a batch whose queries are.
+    fn rows_at_a_time(&self) -> u64 {
+        if self.gpu { self.batch.rows } else { 1 }
     }
 
     /// Values that the target makes on its way over a batch.
@@ -125,8 +131,8 @@ impl Trained<'_> {
         let feed_forward = routed.max(2 * spec.d_ff as u64);
         let stream = (1 + self.footprint.captured) * spec.d_model as u64;
         let block = length.min(self.query_block() as u64);
-        let scores = 2 * self.batch.rows * heads * block * length;
-        self.batch.positions() * (attention.max(feed_forward) + length + stream) + scores
+        let scores = 2 * self.rows_at_a_time() * heads * block * length;
+        self.batch.positions() * (attention.max(feed_forward) + stream) + scores
     }
 
     /// Bytes that a step keeps for its backward pass.

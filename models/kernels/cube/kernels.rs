@@ -332,14 +332,43 @@ pub(super) fn softmax_backward_kernel<E: Float, N: Size>(
     }
 }
 
+/// The score that stands at `at`, whose first key has the place `place`; the lowest number for keys in none of the row's `count` ranges,
+/// the first of which stands at `start`.
+#[cube]
+fn seen<E: Float, N: Size>(
+    scores: &[Vector<E, N>],
+    ranges: &[f32],
+    at: usize,
+    place: usize,
+    start: usize,
+    count: usize,
+) -> Vector<f32, N> {
+    let score = Vector::<f32, N>::cast_from(scores[at]);
+    let mut found = Vector::<f32, N>::new(f32::MIN);
+    for range in 0..count {
+        let first = ranges[start + 2 * range];
+        let end = ranges[start + 2 * range + 1];
+        #[unroll]
+        for lane in 0..N::value() {
+            let own = (place + lane) as f32;
+            if own >= first && own < end {
+                found.insert(lane, score.extract(lane));
+            }
+        }
+    }
+    found
+}
+
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn exponentials_kernel<E: Float, N: Size>(
     scores: &[Vector<E, N>],
-    mask: &[Vector<f32, N>],
+    ranges: &[f32],
     floor: &[f32],
     out: &mut [Vector<E, N>],
     largest_out: &mut [f32],
     places: MaskPlaces,
+    first: u32,
+    count: u32,
     rows: u32,
     vectors: u32,
     #[comptime] units: usize,
@@ -349,11 +378,13 @@ pub(super) fn exponentials_kernel<E: Float, N: Size>(
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
     let start = row * vectors;
-    let mask_start = mask_start(&places, row, vectors);
+    let (first, count) = (first as usize, count as usize);
+    let ranges_start = mask_start(&places, row, 2 * count);
     let mut most = Vector::<f32, N>::new(floor[row]);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let score = masked::<E, N>(scores, mask, start + at, mask_start + at, true);
+        let place = first + at * N::value();
+        let score = seen::<E, N>(scores, ranges, start + at, place, ranges_start, count);
         most = max(most, score);
         at += CUBE_DIM_X as usize;
     }
@@ -364,7 +395,8 @@ pub(super) fn exponentials_kernel<E: Float, N: Size>(
         }
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let score = masked::<E, N>(scores, mask, start + at, mask_start + at, true);
+            let place = first + at * N::value();
+            let score = seen::<E, N>(scores, ranges, start + at, place, ranges_start, count);
             let weight = exponential::<N>(score, largest);
             out[start + at] = Vector::cast_from(weight);
             at += CUBE_DIM_X as usize;

@@ -111,11 +111,7 @@ fn computed(model: &Transformer, sample: &Captured, count: usize) -> Vec<Tensor<
     let tokens = &sample.states.tokens[..sample.states.tokens.len().min(TOKENS)];
     let ids: Vec<i64> = tokens.iter().map(|&token| token.into()).collect();
     let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &device).unsqueeze::<2>();
-    let positions = Tensor::<1, Int>::arange(0..tokens.len() as i64, &device).unsqueeze::<2>();
-    let layout = Layout {
-        documents: positions.ones_like(),
-        positions,
-    };
+    let layout = Layout::whole([1, tokens.len()], &device);
     let capture = Capture {
         layers: (0..count).collect(),
     };

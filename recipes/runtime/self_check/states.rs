@@ -5,7 +5,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Caches, Capture, Features, Layout, LogitRows, Pass, Target as _, Transformer, chain,
+    Caches, Capture, Features, LogitRows, Pass, Target as _, Transformer, chain,
 };
 
 use crate::runtime::self_check::by_layer::ByLayer;
@@ -46,13 +46,7 @@ impl Both<'_> {
                 last: of_row(&found.last),
             };
             let of_row = |x: &Tensor<2, Int>| x.clone().narrow(0, row, 1);
-            let (tokens, layout) = (
-                of_row(&short.tokens),
-                Layout {
-                    documents: of_row(&short.layout.documents),
-                    positions: of_row(&short.layout.positions),
-                },
-            );
+            let (tokens, layout) = (of_row(&short.tokens), short.layout.row(row, length));
             let by_layer = self.by_layer;
             let expected = by_layer.features(tokens.clone(), &layout, self.capture)?;
             self.compare(row, &found, &expected, &mut seen)?;

@@ -1,0 +1,258 @@
+//! Who sees what, on the host: ranges of places in place of a matrix of all pairs.
+use std::ops::Range;
+
+/// Which keys each query of some sequences sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    /// Queries of a sequence.
+    queries: usize,
+    /// Keys of a sequence.
+    keys: usize,
+    /// Ranges that are kept of each query.
+    most: usize,
+    /// The places where they begin and end: `most` for each query, ascending and apart; those that a query has too few of begin
+    /// and end behind the last key.
+    ranges: Vec<[u32; 2]>,
+}
+
+/// Which queries are taken at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AtATime {
+    /// Of one sequence. As many rows of a sight as divide them are for them.
+    pub(crate) queries: usize,
+    /// Sequences whose queries are.
+    pub(crate) sequences: usize,
+}
+
+/// Sequences that are taken together, in blocks of their queries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) sequences: Range<usize>,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// Queries that are taken together, and the keys from the first to the last that one of them sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) queries: Range<usize>,
+    pub(crate) keys: Range<usize>,
+}
+
+impl Sight {
+    /// What each query `sees`, in any order, one sequence behind the other.
+    ///
+    /// # Panics
+    /// The queries make up no whole number of sequences, or one sees a place that no key has.
+    pub fn new<S: IntoIterator<Item = Range<usize>>>(
+        [queries, keys]: [usize; 2],
+        sees: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let sees: Vec<_> = sees.into_iter().map(joined).collect();
+        assert_eq!(sees.len() % queries.max(1), 0, "queries of whole sequences");
+        let most = sees.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let none = [keys as u32; 2];
+        let mut ranges = Vec::with_capacity(sees.len() * most);
+        for seen in sees {
+            assert!(seen.last().is_none_or(|last| last.end <= keys), "{seen:?}");
+            let own = seen
+                .iter()
+                .map(|range| [range.start, range.end].map(|at| at as u32));
+            ranges.extend(own.chain(std::iter::repeat(none)).take(most));
+        }
+        Self {
+            queries,
+            keys,
+            most,
+            ranges,
+        }
+    }
+
+    /// Queries of a sequence, and keys.
+    pub fn dims(&self) -> [usize; 2] {
+        [self.queries, self.keys]
+    }
+
+    /// Sequences that differ in what they see.
+    pub fn sequences(&self) -> usize {
+        self.ranges.len() / (self.queries * self.most).max(1)
+    }
+
+    /// Ranges that are kept of each query.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Where ranges begin and end, `most` of them for each query.
+    pub(crate) fn ranges(&self) -> &[[u32; 2]] {
+        &self.ranges
+    }
+
+    /// Whether every query sees every key.
+    pub fn hides_nothing(&self) -> bool {
+        let all = [0, self.keys as u32];
+        let mut of_queries = self.ranges.chunks(self.most);
+        of_queries.all(|ranges| ranges[0] == all)
+    }
+
+    /// For each query what is added to its scores: 0 for what it sees, minus infinity for what it does not.
+    pub fn entries(&self) -> Vec<f32> {
+        let mut entries = vec![f32::NEG_INFINITY; self.ranges.len() / self.most * self.keys];
+        let rows = entries.chunks_mut(self.keys.max(1));
+        for (row, ranges) in rows.zip(self.ranges.chunks(self.most)) {
+            for &[start, end] in ranges {
+                row[start as usize..end as usize].fill(0.0);
+            }
+        }
+        entries
+    }
+
+    /// The keys from the first to the last that one of some queries of some sequences sees: one at least.
+    fn reach(&self, sequences: Range<usize>, queries: Range<usize>) -> Range<usize> {
+        let all = self.sequences();
+        let (mut first, mut end) = (self.keys, 0);
+        for sequence in sequences {
+            let of_sequence = sequence % all * self.queries;
+            let of = |query: usize| (of_sequence + query) * self.most;
+            for &[from, to] in &self.ranges[of(queries.start)..of(queries.end)] {
+                if from < to {
+                    first = first.min(from as usize);
+                    end = end.max(to as usize);
+                }
+            }
+        }
+        if first < end { first..end } else { 0..1 }
+    }
+
+    /// The blocks of so many sequences, whose every query here is for `sharing` of theirs.
+    pub(crate) fn blocks(&self, sequences: usize, sharing: usize, some: AtATime) -> Vec<Group> {
+        let size = (some.queries / sharing).max(1);
+        let starts = |all: usize, step: usize| {
+            (0..all)
+                .step_by(step)
+                .map(move |at| at..all.min(at.saturating_add(step)))
+        };
+        let group = |sequences: Range<usize>| {
+            let block = |queries: Range<usize>| Block {
+                keys: self.reach(sequences.clone(), queries.clone()),
+                queries: queries.start * sharing..queries.end * sharing,
+            };
+            Group {
+                blocks: starts(self.queries, size).map(block).collect(),
+                sequences,
+            }
+        };
+        starts(sequences, some.sequences).map(group).collect()
+    }
+}
+
+/// The ranges in ascending order; those that touch are one, and those of nothing are left out.
+fn joined(ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let ranges = ranges.into_iter().filter(|range| !range.is_empty());
+    let mut ranges: Vec<_> = ranges.collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, before| {
+        let touches = next.start <= before.end;
+        if touches {
+            before.end = before.end.max(next.end);
+        }
+        touches
+    });
+    ranges
+}
+
+/// The last `count` places of ranges that ascend.
+pub(crate) fn last_of(mut ranges: Vec<Range<usize>>, count: usize) -> Vec<Range<usize>> {
+    let mut left: usize = ranges.iter().map(Range::len).sum();
+    ranges.retain_mut(|range| {
+        let beyond = left.saturating_sub(count).min(range.len());
+        left -= range.len();
+        range.start += beyond;
+        range.start < range.end
+    });
+    ranges
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "ranges are what is meant")]
+mod tests {
+    use super::*;
+
+    const NO: f32 = f32::NEG_INFINITY;
+
+    /// Two sequences of three queries and six keys.
+    fn two() -> Sight {
+        let sees = [
+            vec![0..1],
+            vec![3..4, 0..1, 1..2],
+            vec![],
+            vec![2..5],
+            vec![0..3, 2..6],
+            vec![5..6],
+        ];
+        Sight::new([3, 6], sees)
+    }
+
+    #[test]
+    fn ranges_in_any_order_are_the_entries_of_their_places() {
+        let sight = two();
+        assert_eq!(sight.sequences(), 2);
+        let expected = [
+            [0.0, NO, NO, NO, NO, NO],
+            [0.0, 0.0, NO, 0.0, NO, NO],
+            [NO; 6],
+            [NO, NO, 0.0, 0.0, 0.0, NO],
+            [0.0; 6],
+            [NO, NO, NO, NO, NO, 0.0],
+        ];
+        assert_eq!(sight.entries(), expected.concat());
+        assert!(!sight.hides_nothing());
+        assert!(Sight::new([2, 6], [vec![0..6], vec![3..6, 0..3]]).hides_nothing());
+    }
+
+    #[test]
+    fn a_block_has_the_keys_from_the_first_to_the_last_that_its_queries_see() {
+        let blocks = |sequences, sharing, queries, at_once| {
+            let some = AtATime {
+                queries,
+                sequences: at_once,
+            };
+            let groups = two().blocks(sequences, sharing, some);
+            let of_group = |group: Group| {
+                let blocks = group.blocks.into_iter();
+                let blocks: Vec<_> = blocks.map(|block| (block.queries, block.keys)).collect();
+                (group.sequences, blocks)
+            };
+            groups.into_iter().map(of_group).collect::<Vec<_>>()
+        };
+        let each = [
+            (0..1, vec![(0..2, 0..4), (2..3, 0..1)]),
+            (1..2, vec![(0..2, 0..6), (2..3, 5..6)]),
+        ];
+        assert_eq!(blocks(2, 1, 2, 1), each);
+        assert_eq!(
+            blocks(2, 4, 9, 1)[1],
+            (1..2, vec![(0..8, 0..6), (8..12, 5..6)])
+        );
+        let together = (0..2, vec![(0..1, 0..5), (1..2, 0..6), (2..3, 5..6)]);
+        assert_eq!(blocks(2, 1, 1, usize::MAX), [together]);
+        // One sight for a whole batch.
+        let one = Sight::new([1, 6], [vec![2..4]]);
+        let some = AtATime {
+            queries: 1,
+            sequences: 1,
+        };
+        let groups = one.blocks(3, 1, some);
+        assert_eq!(groups.len(), 3);
+        assert!(groups.iter().all(|group| group.blocks[0].keys == (2..4)));
+    }
+
+    #[test]
+    fn the_last_places_of_ranges_begin_in_one_of_them() {
+        let ranges = vec![0..4, 6..7, 9..12];
+        assert_eq!(last_of(ranges.clone(), 2), [10..12]);
+        assert_eq!(last_of(ranges.clone(), 5), [3..4, 6..7, 9..12]);
+        assert_eq!(last_of(ranges.clone(), 4), [6..7, 9..12]);
+        assert_eq!(last_of(ranges.clone(), 100), ranges);
+        assert!(last_of(ranges, 0).is_empty());
+    }
+}
