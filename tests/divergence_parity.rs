@@ -32,6 +32,7 @@ fn divergences_equal_pytorch() {
         ("nla", Divergence::Nla),
         ("lk_hybrid", Divergence::LkHybrid),
         ("topk_ce_3", Divergence::TopK(3)),
+        ("tempered_kl_0.5", Divergence::TemperedKl(0.5)),
     ];
     for (name, divergence) in cases {
         let teacher = TeacherRows {

@@ -38,6 +38,15 @@ pub enum Divergence {
     TopK(usize),
 }
 
+/// A distribution made of the target's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Towards {
+    /// At this temperature.
+    Tempered(f64),
+    /// All on the most likely token.
+    Best,
+}
+
 /// Distance and gradient at each row of a chunk.
 pub struct Distance {
     /// `[rows, 1]`
@@ -70,14 +79,19 @@ const LEAST_ALPHA: f64 = 1e-5;
 const LEAST_DEVIATION: f64 = 1e-2;
 
 impl Divergence {
-    /// Whether there are kernels for it.
-    pub(crate) fn has_kernel(self) -> bool {
-        matches!(self, Self::Kl | Self::SoftCe)
+    /// What it pulls the drafter's distribution towards, where that is all it does: kernels judge by it.
+    pub(crate) fn towards(self) -> Option<Towards> {
+        match self {
+            Self::Kl | Self::SoftCe => Some(Towards::Tempered(1.0)),
+            Self::TemperedKl(temperature) => Some(Towards::Tempered(temperature)),
+            Self::Ce => Some(Towards::Best),
+            _ => None,
+        }
     }
 
     /// What judges by it.
     pub(crate) fn judges(self) -> Judges {
-        if self.has_kernel() {
+        if self.towards().is_some() {
             Judges::Target
         } else {
             Judges::TargetByTensors
@@ -121,12 +135,7 @@ impl Divergence {
                 (value, gradient)
             }
             Self::Jsd(beta) => jensen_shannon(beta, [p, log_p], [q, log_q]),
-            Self::TemperedKl(temperature) => {
-                let log_p = log_softmax(log_p / temperature, 1);
-                let p = log_p.clone().exp();
-                let value = (p.clone() * (log_p - log_q)).sum_dim(1);
-                (value, q - p)
-            }
+            Self::TemperedKl(temperature) => tempered(log_p / temperature, [q, log_q]),
             Self::Ce => {
                 let label = one_hot_argmax(&log_p);
                 (-(label.clone() * log_q).sum_dim(1), q - label)
@@ -166,6 +175,13 @@ impl Divergence {
         };
         Distance { value, gradient }
     }
+}
+
+/// `KL(p' ‖ q)` of the distribution with these logits, and its gradient.
+fn tempered(logits: Tensor<2>, [q, log_q]: [Tensor<2>; 2]) -> (Tensor<2>, Tensor<2>) {
+    let log_p = log_softmax(logits, 1);
+    let p = log_p.clone().exp();
+    ((p.clone() * (log_p - log_q)).sum_dim(1), q - p)
 }
 
 /// `β KL(p ‖ m) + (1 - β) KL(q ‖ m)` with `m = β p + (1 - β) q`, and its gradient.

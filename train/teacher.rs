@@ -7,7 +7,7 @@ use spectrain_models::{SoftCap, TargetParts, weights::host_f32};
 
 use crate::arithmetic::kernels::TeacherPanel;
 use crate::device::chunk_rows;
-use crate::divergence::TeacherRows;
+use crate::divergence::{TeacherRows, Towards};
 
 /// The target's distribution at each position of a batch, kept as hidden states.
 pub struct Teacher {
@@ -152,15 +152,15 @@ impl Teacher {
         (self.logits(head, positions), all)
     }
 
-    /// Probabilities over the drafter's vocabulary at `positions`, on the host.
-    pub(crate) fn panel(&self, positions: &[usize]) -> TeacherPanel {
+    /// Probabilities over the drafter's vocabulary at `positions`, and those that drafters are pulled towards, on the host.
+    pub(crate) fn panel(&self, positions: &[usize], towards: Towards) -> TeacherPanel {
         let Some((head, _)) = &self.draft else {
             let logits = self.logits(&self.head, positions);
-            return TeacherPanel::new(host_f32(logits), self.head.dims()[1]);
+            return TeacherPanel::new(host_f32(logits), self.head.dims()[1], towards);
         };
         let logits = self.logits(head, positions);
         let partition = log_partition(&logits);
-        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1]);
+        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1], towards);
         if let Some(all) = &self.log_partition {
             let all = all
                 .clone()

@@ -44,6 +44,13 @@ def ce(p, q):
     return -q.log().gather(-1, p.argmax(-1, keepdim=True)).squeeze(-1)
 
 
+def tempered(temperature):
+    def distance(p, q):
+        return kl(torch.softmax(p.log() / temperature, -1), q)
+
+    return distance
+
+
 def tv(p, q):
     return 1 - acceptance(p, q)
 
@@ -89,6 +96,7 @@ DIVERGENCES = {
     "nla": nla,
     "lk_hybrid": lk_hybrid,
     "topk_ce_3": topk_ce,
+    "tempered_kl_0.5": tempered(0.5),
 }
 
 

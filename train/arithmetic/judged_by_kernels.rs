@@ -40,7 +40,11 @@ impl<'a> JudgedByKernels<'a> {
         divergence: Divergence,
     ) -> (Tensor<2>, Vec<RowJudged>) {
         let [_, vocab] = logits.dims();
-        let (panel, first) = panel(&mut self.panel, teacher, &self.positions, rows);
+        let Some(towards) = divergence.towards() else {
+            unreachable!("{divergence:?} has a kernel");
+        };
+        let made = |positions: &[usize]| teacher.panel(positions, towards);
+        let (panel, first) = panel(&mut self.panel, &made, &self.positions, rows);
         let at = |row: &JudgedRow| self.positions[first..].partition_point(|&p| p < row.teacher);
         let places = rows.iter().map(|row| TargetRow {
             row: at(row),
@@ -93,11 +97,11 @@ impl RowJudge for JudgedByKernels<'_> {
     }
 }
 
-/// The target's distributions at the positions that judge `rows`, made for more of `positions` than these at a time, and
+/// The target's distributions, as they are `made`, at the positions that judge `rows`: for more of `positions` than these at a time, and
 /// the place of its first one among them.
 fn panel<'a>(
     cached: &'a mut Option<(usize, TeacherPanel)>,
-    teacher: &Teacher,
+    made: &dyn Fn(&[usize]) -> TeacherPanel,
     positions: &[usize],
     rows: &[JudgedRow],
 ) -> (&'a TeacherPanel, usize) {
@@ -111,7 +115,7 @@ fn panel<'a>(
         // The old one goes before the new one comes.
         *cached = None;
         let end = (first + PANEL_ROWS).max(last + 1).min(positions.len());
-        *cached = Some((first, teacher.panel(&positions[first..end])));
+        *cached = Some((first, made(&positions[first..end])));
     }
     match cached {
         Some((start, panel)) => (panel, *start),

@@ -13,7 +13,7 @@ use spectrain_models::cube::shares::{Rows, address_of, empty};
 
 use self::kernels::{judge_labels_kernel, judge_target_kernel};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
-use crate::divergence::{Distance, Divergence};
+use crate::divergence::{Distance, Divergence, Towards};
 use crate::judge::{Judge, Statistics};
 use crate::row::{JudgedRow, distinct};
 use crate::teacher::indices;
@@ -23,8 +23,8 @@ mod kernels;
 /// What devices of CubeCL judge by themselves.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 trait Judging: Backend {
-    /// `KL(p ‖ q)` where `with_entropy`, else `-Σ p log q`, of each row: the gradient in its logits, times its weight, and what
-    /// was found.
+    /// `KL(p' ‖ q)`, of which `towards` says what `p'` is and whether its entropy counts, of each row: the gradient in its logits, times
+    /// its weight, and what was found.
     ///
     /// # Shapes
     /// - logits, gradient: `[rows, vocab]`, f32, the drafter's
@@ -42,7 +42,7 @@ trait Judging: Backend {
         partitions: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         is_partial: bool,
-        with_entropy: bool,
+        towards: Pull,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// `-log q` of a label at each row, likewise.
@@ -58,6 +58,32 @@ trait Judging: Backend {
         labels: IntTensor<Self>,
         weights: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What a kernel is told of a divergence.
+#[derive(Debug, Clone, Copy)]
+struct Pull {
+    /// One over the temperature of the target's distribution.
+    sharpness: f32,
+    /// Whether its most likely token stands for it.
+    to_best: bool,
+    /// Whether the entropy of `p'` counts.
+    with_entropy: bool,
+}
+
+impl Pull {
+    fn of(divergence: Divergence) -> Self {
+        let (sharpness, to_best) = match divergence.towards() {
+            Some(Towards::Tempered(temperature)) => (temperature.recip() as f32, false),
+            Some(Towards::Best) => (1.0, true),
+            None => unreachable!("{divergence:?} has a kernel"),
+        };
+        Self {
+            sharpness,
+            to_best,
+            with_entropy: divergence != Divergence::SoftCe && !to_best,
+        }
+    }
 }
 
 /// What judging gives, before it is given.
@@ -101,7 +127,7 @@ impl RowJudge for JudgedOnCube<'_> {
                     partitions.into_dispatch(),
                     weights,
                     is_partial,
-                    divergence == Divergence::Kl,
+                    Pull::of(divergence),
                 )
             }
         };
@@ -154,7 +180,7 @@ impl Judging for CubeBackend {
         partitions: CubeTensor,
         weights: CubeTensor,
         is_partial: bool,
-        with_entropy: bool,
+        towards: Pull,
     ) -> (CubeTensor, CubeTensor) {
         let logits = to_write(logits);
         let [teacher, places, partitions, weights] =
@@ -179,8 +205,10 @@ impl Judging for CubeBackend {
             found.clone().into_buffer_arg(),
             rows.count as u32,
             rows.vectors as u32,
+            towards.sharpness,
             is_partial,
-            with_entropy,
+            towards.to_best,
+            towards.with_entropy,
             rows.cube.num_elems() as usize,
             dtype,
         );

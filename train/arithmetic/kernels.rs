@@ -7,6 +7,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 use spectrain_models::exp;
 
+use crate::divergence::Towards;
+
 /// Elements summed side by side: two registers of AVX-512, four of AVX2.
 const LANES: usize = 32;
 /// Parameters that one thread updates at a time.
@@ -15,8 +17,10 @@ const BLOCK: usize = 1 << 16;
 /// The target's distributions at some positions.
 pub(crate) struct TeacherPanel {
     /// Probabilities, row by row.
-    pub(crate) p: Vec<f32>,
-    /// `Σ p log p` of each row.
+    p: Vec<f32>,
+    /// Those that drafters are pulled towards; none where they are the same.
+    towards: Vec<f32>,
+    /// `Σ p log p` of each row of these.
     pub(crate) negative_entropy: Vec<f32>,
     /// Most likely token of each row.
     pub(crate) best: Vec<usize>,
@@ -27,7 +31,7 @@ pub(crate) struct TeacherPanel {
 /// What a row's logits were judged to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct RowJudged {
-    /// `KL(p ‖ q)`, or `-log q` of the label.
+    /// `KL(p' ‖ q)` with the distribution that drafters are pulled towards, or `-log q` of the label.
     pub(crate) value: f32,
     /// `Σ min(p, q)`, or `q` of the label.
     pub(crate) alpha: f32,
@@ -46,22 +50,57 @@ pub(crate) struct TargetRow {
 
 impl TeacherPanel {
     /// Turns logits into distributions. `covered` is completed by the caller where the vocabularies differ.
-    pub(crate) fn new(mut logits: Vec<f32>, vocab: usize) -> Self {
-        let arch = Arch::new();
-        let rows: Vec<(f32, usize)> = logits
-            .par_chunks_mut(vocab)
-            .map(|row| arch.dispatch(|| softmax(row)))
-            .collect();
+    pub(crate) fn new(mut logits: Vec<f32>, vocab: usize, towards: Towards) -> Self {
+        let mut tempered = match towards {
+            Towards::Tempered(1.0) => Vec::new(),
+            Towards::Tempered(temperature) => {
+                let sharpness = temperature.recip() as f32;
+                logits.iter().map(|logit| logit * sharpness).collect()
+            }
+            Towards::Best => vec![0.0; logits.len()],
+        };
+        let (entropies, best): (Vec<f32>, Vec<usize>) =
+            softmaxes(&mut logits, vocab).into_iter().unzip();
+        let negative_entropy = match towards {
+            Towards::Tempered(1.0) => entropies,
+            Towards::Tempered(_) => {
+                let rows = softmaxes(&mut tempered, vocab).into_iter();
+                rows.map(|(entropy, _)| entropy).collect()
+            }
+            Towards::Best => {
+                let rows = tempered.chunks_exact_mut(vocab);
+                rows.zip(&best).for_each(|(row, &best)| row[best] = 1.0);
+                vec![0.0; best.len()]
+            }
+        };
         Self {
             p: logits,
-            covered: vec![1.0; rows.len()],
-            negative_entropy: rows.iter().map(|row| row.0).collect(),
-            best: rows.iter().map(|row| row.1).collect(),
+            towards: tempered,
+            covered: vec![1.0; best.len()],
+            negative_entropy,
+            best,
+        }
+    }
+
+    /// A row's probabilities, and those that drafters are pulled towards.
+    fn row(&self, row: usize, vocab: usize) -> [&[f32]; 2] {
+        let of = |all: &'_ [f32]| row * vocab..((row + 1) * vocab).min(all.len());
+        let p = &self.p[of(&self.p)];
+        match self.towards.is_empty() {
+            true => [p, p],
+            false => [p, &self.towards[of(&self.towards)]],
         }
     }
 }
 
-/// Replaces each row of logits by the weighted gradient of `KL(p ‖ q)` in it.
+/// Turns rows of logits into probabilities; of each `Σ p log p` and the most likely token.
+fn softmaxes(logits: &mut [f32], vocab: usize) -> Vec<(f32, usize)> {
+    let arch = Arch::new();
+    let rows = logits.par_chunks_mut(vocab);
+    rows.map(|row| arch.dispatch(|| softmax(row))).collect()
+}
+
+/// Replaces each row of logits by the weighted gradient of `KL(p' ‖ q)` in it, with the distribution that drafters are pulled towards.
 pub(super) fn judge_target(
     logits: &mut [f32],
     vocab: usize,
@@ -70,7 +109,7 @@ pub(super) fn judge_target(
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
     let judge = |(logits, at): (&mut [f32], &TargetRow)| {
-        let p = &panel.p[at.row * vocab..(at.row + 1) * vocab];
+        let p = panel.row(at.row, vocab);
         let (covered, best) = (panel.covered[at.row], panel.best[at.row]);
         let mut judged = arch.dispatch(|| target_row(logits, p, covered, best, at.weight));
         judged.value += panel.negative_entropy[at.row];
@@ -260,42 +299,53 @@ fn softmax(row: &mut [f32]) -> (f32, usize) {
 }
 
 #[inline(always)]
-fn target_row(row: &mut [f32], p: &[f32], covered: f32, best: usize, weight: f32) -> RowJudged {
+fn target_row(
+    row: &mut [f32],
+    [p, towards]: [&[f32]; 2],
+    covered: f32,
+    best: usize,
+    weight: f32,
+) -> RowJudged {
     let (largest, found) = largest(row);
     let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
     let mut blocks = row.chunks_exact_mut(LANES);
-    let mut p_blocks = p.chunks_exact(LANES);
-    for (block, p) in (&mut blocks).zip(&mut p_blocks) {
-        for (((value, sum), dot), &p) in block.iter_mut().zip(&mut sums).zip(&mut dots).zip(p) {
+    let mut towards_blocks = towards.chunks_exact(LANES);
+    for (block, towards) in (&mut blocks).zip(&mut towards_blocks) {
+        let lanes = block.iter_mut().zip(&mut sums).zip(&mut dots);
+        for (((value, sum), dot), &towards) in lanes.zip(towards) {
             let shifted = *value - largest;
-            *dot += p * shifted;
+            *dot += towards * shifted;
             *value = exp(shifted);
             *sum += *value;
         }
     }
     let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
-    for (value, &p) in blocks.into_remainder().iter_mut().zip(p_blocks.remainder()) {
+    let rest = blocks.into_remainder().iter_mut();
+    for (value, &towards) in rest.zip(towards_blocks.remainder()) {
         let shifted = *value - largest;
-        dot += p * shifted;
+        dot += towards * shifted;
         *value = exp(shifted);
         sum += *value;
     }
     let scale = 1.0 / sum;
     let mut shared = [0.0f32; LANES];
     let mut blocks = row.chunks_exact_mut(LANES);
-    let mut p_blocks = p.chunks_exact(LANES);
-    for (block, p) in (&mut blocks).zip(&mut p_blocks) {
-        for ((value, shared), &p) in block.iter_mut().zip(&mut shared).zip(p) {
+    let both = p.chunks_exact(LANES).zip(towards.chunks_exact(LANES));
+    for (block, (p, towards)) in (&mut blocks).zip(both) {
+        let lanes = block.iter_mut().zip(&mut shared).zip(p);
+        for (((value, shared), &p), &towards) in lanes.zip(towards) {
             let q = *value * scale;
             *shared += q.min(p * covered);
-            *value = (q - p) * weight;
+            *value = (q - towards) * weight;
         }
     }
     let mut alpha = shared.iter().sum::<f32>();
-    for (value, &p) in blocks.into_remainder().iter_mut().zip(p_blocks.remainder()) {
+    let rest = blocks.into_remainder();
+    let done = p.len() - rest.len();
+    for ((value, &p), &towards) in rest.iter_mut().zip(&p[done..]).zip(&towards[done..]) {
         let q = *value * scale;
         alpha += q.min(p * covered);
-        *value = (q - p) * weight;
+        *value = (q - towards) * weight;
     }
     RowJudged {
         value: sum.ln() - dot,
@@ -361,22 +411,31 @@ mod tests {
             e.into_iter().map(|e| e / sum).collect()
         };
         let (q, p) = (softmax(&logits), softmax(&teacher));
-        let panel = TeacherPanel::new(teacher, vocab);
-        let mut gradient = logits.clone();
-        let rows = [TargetRow {
-            row: 0,
-            weight: 0.5,
-        }];
-        let judged = judge_target(&mut gradient, vocab, &rows, &panel)[0];
-        let kl: f64 = p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum();
         let alpha: f64 = p.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
-        assert!((judged.value as f64 - kl).abs() < 1e-5, "{judged:?} {kl}");
-        assert!(
-            (judged.alpha as f64 - alpha).abs() < 1e-5,
-            "{judged:?} {alpha}"
-        );
-        for ((got, p), q) in gradient.iter().zip(&p).zip(&q) {
-            assert!((*got as f64 - 0.5 * (q - p)).abs() < 1e-6);
+        let half: Vec<f32> = teacher.iter().map(|logit| logit / 2.0).collect();
+        let mut best = vec![0.0; vocab];
+        best[teacher.iter().position(|&logit| logit == 4.8).unwrap()] = 1.0;
+        let cases = [
+            (Towards::Tempered(1.0), p),
+            (Towards::Tempered(2.0), softmax(&half)),
+            (Towards::Best, best),
+        ];
+        for (towards, expected) in cases {
+            let panel = TeacherPanel::new(teacher.clone(), vocab, towards);
+            let mut gradient = logits.clone();
+            let rows = [TargetRow {
+                row: 0,
+                weight: 0.5,
+            }];
+            let judged = judge_target(&mut gradient, vocab, &rows, &panel)[0];
+            let terms = expected.iter().zip(&q).filter(|(p, _)| **p > 0.0);
+            let kl: f64 = terms.map(|(p, q)| p * (p / q).ln()).sum();
+            assert!((judged.value as f64 - kl).abs() < 1e-5, "{judged:?} {kl}");
+            let apart = (judged.alpha as f64 - alpha).abs();
+            assert!(apart < 1e-5, "{judged:?} {alpha}");
+            for ((got, p), q) in gradient.iter().zip(&expected).zip(&q) {
+                assert!((*got as f64 - 0.5 * (q - p)).abs() < 1e-6);
+            }
         }
 
         let mut gradient = logits.clone();

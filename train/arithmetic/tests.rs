@@ -180,7 +180,13 @@ fn rows_are_judged_alike_by_the_target() {
             teacher.find_proposable(0..POSITIONS);
             teacher
         });
-        for divergence in [Divergence::Kl, Divergence::SoftCe, Divergence::Tv] {
+        for divergence in [
+            Divergence::Kl,
+            Divergence::SoftCe,
+            Divergence::TemperedKl(0.4),
+            Divergence::Ce,
+            Divergence::Tv,
+        ] {
             let judges = [&here, &there].map(|teacher| Judge::Target {
                 teacher,
                 divergence,

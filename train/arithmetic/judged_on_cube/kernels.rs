@@ -30,6 +30,19 @@ fn best_of<N: Size>(
     row_best(best, index, room, indices)
 }
 
+/// 1 where the vector at `at` of a row holds the element number `index`.
+#[cube]
+fn on_lane<N: Size>(at: usize, index: u32) -> Vector<f32, N> {
+    let mut found = Vector::<f32, N>::new(0.0);
+    #[unroll]
+    for lane in 0..N::value() {
+        if (at * N::value() + lane) as u32 == index {
+            found.insert(lane, 1.0f32);
+        }
+    }
+    found
+}
+
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn judge_target_kernel<I: Int, N: Size>(
     logits: &mut [Vector<f32, N>],
@@ -40,7 +53,9 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     found: &mut [f32],
     rows: u32,
     vectors: u32,
+    sharpness: f32,
     #[comptime] is_partial: bool,
+    #[comptime] to_best: bool,
     #[comptime] with_entropy: bool,
     #[comptime] units: usize,
     #[define(I)] _dtype: ElemType,
@@ -62,22 +77,34 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let mut sums_q = Vector::<f32, N>::new(0.0);
     let mut sums_p = Vector::<f32, N>::new(0.0);
     let mut logs_q = Vector::<f32, N>::new(0.0);
-    let mut logs_p = Vector::<f32, N>::new(0.0);
+    let mut sums_towards = Vector::<f32, N>::new(0.0);
+    let mut logs_towards = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
         let q = logits[start + at] - Vector::new(most_q);
         let p = teacher[of_teacher + at] - Vector::new(most_p);
-        let exponential = p.exp();
         sums_q += q.exp();
-        sums_p += exponential;
-        logs_q += exponential * q;
-        logs_p += exponential * p;
+        sums_p += p.exp();
+        if comptime!(to_best) {
+            logs_q += on_lane::<N>(at, best_p) * q;
+        } else {
+            let tempered = p * Vector::new(sharpness);
+            let exponential = tempered.exp();
+            sums_towards += exponential;
+            logs_q += exponential * q;
+            logs_towards += exponential * tempered;
+        }
         at += CUBE_DIM_X as usize;
     }
     let sum_q = row_sum(lanes_sum::<N>(sums_q), &mut room);
     let sum_p = row_sum(lanes_sum::<N>(sums_p), &mut room);
-    let log_q = row_sum(lanes_sum::<N>(logs_q), &mut room) / sum_p - sum_q.ln();
-    let log_p = row_sum(lanes_sum::<N>(logs_p), &mut room) / sum_p - sum_p.ln();
+    let mut sum_towards = 1.0f32;
+    if comptime!(!to_best) {
+        sum_towards = row_sum(lanes_sum::<N>(sums_towards), &mut room);
+    }
+    let log_q = row_sum(lanes_sum::<N>(logs_q), &mut room) / sum_towards - sum_q.ln();
+    let entropy = row_sum(lanes_sum::<N>(logs_towards), &mut room) / sum_towards;
+    let log_towards = entropy - sum_towards.ln();
     let mut covered = 1.0f32;
     if comptime!(is_partial) {
         covered = (most_p + sum_p.ln() - partitions[place]).exp();
@@ -87,10 +114,15 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
         let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
-        let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
+        let shifted = teacher[of_teacher + at] - Vector::new(most_p);
+        let p = shifted.exp() / Vector::new(sum_p);
         shared += min(q, p * Vector::new(covered));
+        let mut towards = on_lane::<N>(at, best_p);
+        if comptime!(!to_best) {
+            towards = (shifted * Vector::new(sharpness)).exp() / Vector::new(sum_towards);
+        }
         if there {
-            logits[start + at] = (q - p) * Vector::new(weight);
+            logits[start + at] = (q - towards) * Vector::new(weight);
         }
         at += CUBE_DIM_X as usize;
     }
@@ -98,7 +130,7 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     if there && UNIT_POS_X == 0 {
         let mut value = -log_q;
         if comptime!(with_entropy) {
-            value += log_p;
+            value += log_towards;
         }
         found[row * 3] = value;
         found[row * 3 + 1] = alpha;
