@@ -2,6 +2,7 @@ use burn::tensor::activation::{silu, softmax as of_formula};
 
 use super::*;
 use crate::device::test_device;
+use crate::kernels::operations::Backwards as _;
 use crate::sight::Sight;
 use crate::weights::host_f32;
 
@@ -250,6 +251,29 @@ impl Attended {
         let scores = query.clone().matmul(key.swap_dims(2, 3)) + mask;
         let weights = of_formula(Tensor::cat(vec![scores, more], 3), 3);
         weights.narrow(3, 0, keys).matmul(value)
+    }
+}
+
+#[test]
+fn keys_outside_of_the_ranges_of_a_row_weigh_nothing_wherever_its_block_begins() {
+    let (batch, heads, rows, keys, sharing) = (2, 3, 12, 41, 4);
+    for (masks, first) in [(1, 0), (batch, 0), (batch, 9)] {
+        let sight = some_keys(masks, [rows / sharing, first + keys], false);
+        let mask = Mask::new(sight, &test_device());
+        let scores = numbers([batch, heads, rows, keys], DType::F32, 1);
+        let floor = numbers([batch, heads, rows, 1], DType::F32, 2);
+        let seen = repeated(&mask.entries().clone().narrow(3, first, keys), sharing);
+        let masked = scores.clone() + seen;
+        let largest = masked.clone().max_dim(3).max_pair(floor.clone());
+        let expected = (masked - largest.clone()).exp();
+        let given = [scores, mask.ranges().clone(), floor];
+        let [scores, ranges, floor] = given.map(Tensor::into_dispatch);
+        let (found, of_found) = Dispatch::exponentials(scores, ranges, floor, first);
+        let what = format!("{masks} masks, from {first}");
+        let apart = difference(Tensor::<4>::from_dispatch(of_found), largest);
+        assert!(apart == 0.0, "{what}: largest {apart}");
+        let apart = difference(Tensor::<4>::from_dispatch(found), expected);
+        assert!(apart < 1e-6, "{what}: {apart}");
     }
 }
 
