@@ -161,15 +161,15 @@ impl Attention {
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
         let Projected { query, key, value } = self.project(x, rotation);
-        match (cache, mask) {
-            (None, None) => self.output(attend(query, key, value, None)),
+        self.output(match (cache, mask) {
+            (None, None) => attend(query, key, value, None),
             // No weight is kept for a backward pass, and few are there at a time.
-            (None, Some(mask)) => self.output(attend_in_blocks(query, (&key, &value), &[], mask)),
+            (None, Some(mask)) => attend_in_blocks(query, (&key, &value), &[], mask),
             (Some(cache), mask) => {
                 let (key, value) = cache.append(key, value);
-                self.output(attend_to_cache(query, key, value, mask))
+                attend_to_cache(query, key, value, mask)
             }
-        }
+        })
     }
 
     /// Attends from the rows of several sequences, one behind the other in `x`, to what each of them holds. Only this is done

@@ -21,8 +21,12 @@ pub struct Mask {
 impl Mask {
     /// The mask of what queries see.
     pub fn new(sight: Sight, device: &Device) -> Self {
+        Self::of(Arc::new(sight), device)
+    }
+
+    fn of(sight: Arc<Sight>, device: &Device) -> Self {
         Self {
-            sight: Arc::new(sight),
+            sight,
             device: device.clone(),
             ranges: Arc::default(),
             entries: Arc::default(),
@@ -70,12 +74,7 @@ impl Mask {
 
     /// The same mask in the graph, or in none, that tensors on `device` are in.
     pub fn on(&self, device: &Device) -> Self {
-        Self {
-            sight: self.sight.clone(),
-            device: device.clone(),
-            ranges: Arc::default(),
-            entries: Arc::default(),
-        }
+        Self::of(self.sight.clone(), device)
     }
 }
 
@@ -115,14 +114,13 @@ impl Layout {
         &self.rows
     }
 
-    /// One of the rows, up to `length` of its places.
-    pub fn row(&self, row: usize, length: usize) -> Self {
-        let from = row * self.rows.row_length;
-        let length = length.min(self.rows.row_length);
-        let own = |of: &[u32]| of[from..from + length].to_vec();
+    /// One of the rows.
+    pub fn row(&self, row: usize) -> Self {
+        let row_length = self.rows.row_length;
+        let own = |of: &[u32]| of[row * row_length..][..row_length].to_vec();
         let layout = RowLayout {
             rows: 1,
-            row_length: length,
+            row_length,
             documents: own(&self.rows.documents),
             positions: own(&self.rows.positions),
         };

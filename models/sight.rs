@@ -20,7 +20,7 @@ pub struct Sight {
 pub(crate) struct AtATime {
     /// Of one sequence. As many rows of a sight as divide them are for them.
     pub(crate) queries: usize,
-    /// Sequences whose queries are.
+    /// Sequences whose queries are taken together.
     pub(crate) sequences: usize,
 }
 
@@ -147,17 +147,23 @@ impl Sight {
 
 /// The ranges in ascending order; those that touch are one, and those of nothing are left out.
 fn joined(ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<usize>> {
-    let ranges = ranges.into_iter().filter(|range| !range.is_empty());
-    let mut ranges: Vec<_> = ranges.collect();
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, before| {
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        // Most come in ascending order, often one place at a time.
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(range),
+        }
+    }
+    joined.sort_unstable_by_key(|range| range.start);
+    joined.dedup_by(|next, before| {
         let touches = next.start <= before.end;
         if touches {
             before.end = before.end.max(next.end);
         }
         touches
     });
-    ranges
+    joined
 }
 
 /// The last `count` places of ranges that ascend.

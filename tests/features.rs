@@ -301,7 +301,7 @@ fn features_of_rows_together_are_those_of_each_alone() {
             );
             for row in 0..5 {
                 let of_row = |x: &Tensor<2, Int>| x.clone().narrow(0, row, 1);
-                let own = layout.row(row, 330);
+                let own = layout.row(row);
                 let alone = target.features(of_row(&tokens), &own, &capture);
                 let same = |all: Tensor<3>, alone: Tensor<3>| {
                     host_f32(all.narrow(0, row, 1)) == host_f32(alone)

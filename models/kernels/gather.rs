@@ -1,5 +1,5 @@
 //! Attention whose weights are kept nowhere: they are computed for some queries at a time, and once more for the backward pass
-//! (recomputation of Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, section 3.1, in blocks of queries over all their keys).
+//! (recomputation of Dao et al. 2022, <https://arxiv.org/abs/2205.14135>, section 3.1, in blocks of queries over the keys that one of them sees).
 use std::ops::Range;
 use std::sync::Arc;
 

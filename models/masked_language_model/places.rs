@@ -89,21 +89,19 @@ impl Places {
             };
             in_sight && (own.position.abs_diff(other.position) as usize) < window
         };
-        // A text and the blocks behind it stand side by side.
-        let of_document = |row: &[Place], at: usize| {
-            let other = |place: &Place| place.document != row[at].document;
-            let first = row[..at].iter().rposition(other).map_or(0, |last| last + 1);
-            let end = row[at..]
-                .iter()
-                .position(other)
-                .map_or(width, |next| at + next);
-            first..end
-        };
         let rows = self.places.chunks(width);
         let all = rows.flat_map(|row| {
-            (0..width).map(move |at| {
-                let seen = of_document(row, at).filter(|&other| sees(&row[at], &row[other]));
-                seen.map(|other| other..other + 1).collect::<Vec<_>>()
+            let mut end = 0;
+            // A text and the blocks behind it stand side by side.
+            let documents = row.chunk_by(|one, next| one.document == next.document);
+            documents.flat_map(move |document| {
+                let first = end;
+                end += document.len();
+                document.iter().map(move |own| {
+                    let others = (first..).zip(document);
+                    let seen = others.filter(move |(_, other)| sees(own, other));
+                    seen.map(|(at, _)| at..at + 1)
+                })
             })
         });
         Mask::new(Sight::new([width, width], all), &self.tokens.device())

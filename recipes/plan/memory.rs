@@ -114,7 +114,7 @@ impl Trained<'_> {
         }
     }
 
-    /// Rows of a batch whose queries are.
+    /// Rows of a batch whose queries are taken together.
     fn rows_at_a_time(&self) -> u64 {
         if self.gpu { self.batch.rows } else { 1 }
     }

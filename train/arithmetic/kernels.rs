@@ -84,12 +84,11 @@ impl TeacherPanel {
 
     /// A row's probabilities, and those that drafters are pulled towards.
     fn row(&self, row: usize, vocab: usize) -> [&[f32]; 2] {
-        let of = |all: &'_ [f32]| row * vocab..((row + 1) * vocab).min(all.len());
-        let p = &self.p[of(&self.p)];
-        match self.towards.is_empty() {
-            true => [p, p],
-            false => [p, &self.towards[of(&self.towards)]],
-        }
+        let towards = match self.towards.is_empty() {
+            true => &self.p,
+            false => &self.towards,
+        };
+        [&self.p, towards].map(|all| &all[row * vocab..][..vocab])
     }
 }
 

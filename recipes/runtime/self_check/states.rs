@@ -46,7 +46,7 @@ impl Both<'_> {
                 last: of_row(&found.last),
             };
             let of_row = |x: &Tensor<2, Int>| x.clone().narrow(0, row, 1);
-            let (tokens, layout) = (of_row(&short.tokens), short.layout.row(row, length));
+            let (tokens, layout) = (of_row(&short.tokens), short.layout.row(row));
             let by_layer = self.by_layer;
             let expected = by_layer.features(tokens.clone(), &layout, self.capture)?;
             self.compare(row, &found, &expected, &mut seen)?;
