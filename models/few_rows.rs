@@ -26,7 +26,9 @@ const COLUMNS: usize = 32;
 /// Elements of a matrix that are not worth a second thread.
 const SMALL: usize = 1 << 16;
 /// Columns that are widened at a time: what is widened is read again before it leaves the cache.
-const WIDENED: usize = 2;
+const WIDENED: usize = 4;
+/// Registers by which reading a column runs ahead of the sums.
+const AHEAD: usize = 32;
 /// Rows whose sums are in registers at a time.
 const TOGETHER: usize = 6;
 
@@ -226,59 +228,134 @@ impl WithSimd for Columns<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { inner, rows, .. } = self;
-        let count = rows.len() / inner;
-        for number in 0..self.columns.len() / inner {
-            let column = &self.columns[number * inner..][..inner];
-            for first in (0..count).step_by(TOGETHER) {
-                let rows = &rows[first * inner..];
-                let sums = &mut self.sums[number * count + first..];
-                match count - first {
-                    1 => sum::<S, 1>(simd, rows, column, sums),
-                    2 => sum::<S, 2>(simd, rows, column, sums),
-                    3 => sum::<S, 3>(simd, rows, column, sums),
-                    4 => sum::<S, 4>(simd, rows, column, sums),
-                    5 => sum::<S, 5>(simd, rows, column, sums),
-                    _ => sum::<S, TOGETHER>(simd, rows, column, sums),
-                }
+        // As many sums as there are registers for, beside a number of each row and one of a column.
+        if S::REGISTER_COUNT < 32 {
+            self.with_columns_together::<S, 1>(simd);
+        } else {
+            self.with_columns_together::<S, 4>(simd);
+        }
+    }
+}
+
+impl Columns<'_> {
+    /// All sums, those of `C` columns at a time: each number of a row is read once for all of them.
+    #[inline(always)]
+    fn with_columns_together<S: Simd, const C: usize>(mut self, simd: S) {
+        let width = self.columns.len() / self.inner;
+        let together = width - width % C;
+        for first in (0..together).step_by(C) {
+            self.sums_of::<S, C>(simd, first);
+        }
+        for first in together..width {
+            self.sums_of::<S, 1>(simd, first);
+        }
+    }
+
+    /// The sums of all rows with the `C` columns from `first` on.
+    #[inline(always)]
+    fn sums_of<S: Simd, const C: usize>(&mut self, simd: S, first: usize) {
+        let inner = self.inner;
+        let count = self.rows.len() / inner;
+        let columns: [_; C] = std::array::from_fn(
+            #[inline(always)]
+            |column| &self.columns[(first + column) * inner..][..inner],
+        );
+        for row in (0..count).step_by(TOGETHER) {
+            let rows = &self.rows[row * inner..];
+            let sums = Sums {
+                of: &mut self.sums[first * count + row..],
+                count,
+            };
+            match count - row {
+                1 => sums.take::<S, C, 1>(simd, rows, columns),
+                2 => sums.take::<S, C, 2>(simd, rows, columns),
+                3 => sums.take::<S, C, 3>(simd, rows, columns),
+                4 => sums.take::<S, C, 4>(simd, rows, columns),
+                5 => sums.take::<S, C, 5>(simd, rows, columns),
+                _ => sums.take::<S, C, TOGETHER>(simd, rows, columns),
             }
         }
     }
 }
 
-/// The sums of the first `M` rows with a column, each in two halves that do not wait for one another.
-#[inline(always)]
-fn sum<S: Simd, const M: usize>(simd: S, rows: &[f32], column: &[f32], out: &mut [f32]) {
-    let inner = column.len();
-    let rows: [_; M] = std::array::from_fn(
-        #[inline(always)]
-        |row| S::as_simd_f32s(&rows[row * inner..][..inner]),
-    );
-    let (weights, rest) = S::as_simd_f32s(column);
-    let steps = weights.len();
-    assert!(rows.iter().all(|(lanes, _)| lanes.len() == steps));
-    let mut sums = [[simd.splat_f32s(0.0); 2]; M];
-    for step in (0..steps - steps % 2).step_by(2) {
-        for (half, weights) in weights[step..step + 2].iter().enumerate() {
-            for (sums, (lanes, _)) in sums.iter_mut().zip(&rows) {
-                #[expect(
-                    unsafe_code,
-                    reason = "a check of each index costs as much as the sums"
-                )]
-                // SAFETY: there are `steps` lanes, as was asserted, and `step + 1 < steps`.
-                let x = unsafe { *lanes.get_unchecked(step + half) };
-                sums[half] = simd.mul_add_e_f32s(x, *weights, sums[half]);
+/// Where sums of some rows with some columns go.
+struct Sums<'a> {
+    /// From that of the first row and column on.
+    of: &'a mut [f32],
+    /// From one column to the next.
+    count: usize,
+}
+
+impl Sums<'_> {
+    /// Those of the first `M` rows with `C` columns. The order of each sum depends neither on `M` nor on `C`.
+    #[inline(always)]
+    fn take<S: Simd, const C: usize, const M: usize>(
+        self,
+        simd: S,
+        rows: &[f32],
+        columns: [&[f32]; C],
+    ) {
+        let inner = columns[0].len();
+        let rows: [_; M] = std::array::from_fn(
+            #[inline(always)]
+            |row| S::as_simd_f32s(&rows[row * inner..][..inner]),
+        );
+        let columns = columns.map(
+            #[inline(always)]
+            |column| S::as_simd_f32s(column),
+        );
+        let steps = columns[0].0.len();
+        let all = rows.iter().chain(&columns);
+        assert!(all.into_iter().all(|(lanes, _)| lanes.len() == steps));
+        let mut sums = [[simd.splat_f32s(0.0); M]; C];
+        #[expect(
+            unsafe_code,
+            reason = "a check of each index costs as much as the sums"
+        )]
+        for step in 0..steps {
+            let ahead = match step + AHEAD {
+                same if same < steps => same,
+                next => next + (C - 1) * steps,
+            };
+            for (weights, _) in &columns {
+                prefetch(weights.as_ptr().wrapping_add(ahead));
+            }
+            // SAFETY: all have `steps` lanes, as was asserted.
+            let x: [_; M] = std::array::from_fn(
+                #[inline(always)]
+                |row| unsafe { *rows[row].0.get_unchecked(step) },
+            );
+            for (sums, (weights, _)) in sums.iter_mut().zip(&columns) {
+                // SAFETY: as above.
+                let weight = unsafe { *weights.get_unchecked(step) };
+                for (sum, x) in sums.iter_mut().zip(x) {
+                    *sum = simd.mul_add_e_f32s(x, weight, *sum);
+                }
+            }
+        }
+        for (number, (sums, (_, rest))) in sums.into_iter().zip(columns).enumerate() {
+            let of_column = &mut self.of[number * self.count..];
+            for ((sum, (_, rest_of_row)), out) in sums.into_iter().zip(rows).zip(of_column) {
+                let products = rest_of_row.iter().zip(rest).map(|(x, weight)| x * weight);
+                let rest: f32 = products.sum();
+                *out = simd.reduce_sum_f32s(sum) + rest;
             }
         }
     }
-    for (([mut sum, other], (lanes, rest_of_row)), out) in sums.into_iter().zip(rows).zip(out) {
-        if steps % 2 == 1 {
-            sum = simd.mul_add_e_f32s(lanes[steps - 1], weights[steps - 1], sum);
-        }
-        let products = rest_of_row.iter().zip(rest).map(|(x, weight)| x * weight);
-        let rest: f32 = products.sum();
-        *out = simd.reduce_sum_f32s(simd.add_f32s(sum, other)) + rest;
+}
+
+/// Asks for what stands at an address, which need not be there.
+#[inline(always)]
+fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    #[expect(unsafe_code, reason = "a hint to the processor")]
+    // SAFETY: nothing is read, and any address is allowed.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 #[cfg(test)]

@@ -11,11 +11,13 @@ use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
+use spectrain_models::few_rows::Decoding;
 use spectrain_models::listing::Listing;
 use spectrain_models::weights::held_in;
 use spectrain_models::{
-    Bias, Capture, DraftShape, Drafter, RandomWeights, RopeConfig, RopeScaling, Sampling, Scope,
-    Session, TargetSpec, Transformer, TransformerConfig,
+    Bias, Caches, Capture, DraftShape, Drafter, LogitRows, Pass, RandomWeights, RopeConfig,
+    RopeScaling, Sampling, Scope, Session, Target as _, TargetSpec, Transformer, TransformerConfig,
+    chain,
 };
 use spectrain_train::{
     Batch, MaskAlign, Objective, Reduction, Rows, Statistics, Train, TrainConfig, Trainee,
@@ -38,6 +40,8 @@ pub(crate) enum Task {
     Train,
     /// Plain greedy decoding.
     Plain,
+    /// As many passes of the target, each over a draft of five tokens: the cost of verifying, by what it is more than plain decoding.
+    Verify,
     /// Speculative greedy decoding with an untrained drafter: the cost of drafting and verifying, without its gain.
     Speculative,
 }
@@ -88,7 +92,7 @@ impl Task {
         let sizes = Sizes::of(size);
         match self {
             Self::Capture | Self::Train => sizes.rows * sizes.length,
-            Self::Plain | Self::Speculative => DECODED,
+            Self::Plain | Self::Verify | Self::Speculative => DECODED,
         }
     }
 }
@@ -101,6 +105,7 @@ impl Setup {
             Task::Capture => capture(&sizes, device),
             Task::Train => train(self, &sizes),
             Task::Plain => decode(&sizes, device, Drafting::Off),
+            Task::Verify => verify(&sizes, device),
             Task::Speculative => decode(&sizes, device, Drafting::On),
         }
     }
@@ -336,6 +341,34 @@ fn decode(sizes: &Sizes, device: &Device, drafting: Drafting) -> Result<Work> {
     }))
 }
 
+/// Passes over the prompt and then over [`DRAFT`] tokens behind the one before, of which that one is kept.
+fn verify(sizes: &Sizes, device: &Device) -> Result<Work> {
+    let target = target(&sizes.spec, sizes.dtype, device)?;
+    let prompt = text(sizes.spec.vocab, PROMPT);
+    let drafted = text(sizes.spec.vocab, 1 + DRAFT);
+    let none = Capture::default();
+    Ok(Box::new(move || {
+        let _decoding = Decoding::begin();
+        let mut caches = Caches::new(target.spec().layers, PROMPT + DECODED + DRAFT);
+        let mut pass = |tokens: &[u32], logits, kept: usize| {
+            let pass = Pass {
+                tokens,
+                parents: &chain(tokens.len()),
+                logits,
+            };
+            let output = target.decode(pass, &mut caches, &none);
+            caches.truncate(kept);
+            // The likeliest tokens come to the host, as in a decoder.
+            let _ = output.logits.argmax(1).into_data();
+        };
+        pass(&prompt, LogitRows::Last, PROMPT);
+        for done in 1..=DECODED {
+            pass(&drafted, LogitRows::All, PROMPT + done);
+        }
+        Ok(())
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use spectrain_models::device::test_device;
@@ -360,6 +393,7 @@ mod tests {
         };
         capture(&sizes, &device).unwrap()().unwrap();
         train(&setup, &sizes).unwrap()().unwrap();
+        verify(&sizes, &device).unwrap()().unwrap();
         for drafting in [Drafting::On, Drafting::Off] {
             decode(&sizes, &device, drafting).unwrap()().unwrap();
         }
