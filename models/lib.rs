@@ -73,7 +73,7 @@ pub use drafter::{Drafter, USUAL_DRAFT};
 pub use error::{Error, Result};
 pub use experts::{Experts, SparseMlp};
 pub use frozen::Frozen;
-pub use kernels::{QUERY_BLOCK, QUERY_BLOCK_CPU, exp};
+pub use kernels::exp;
 pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use linear::{Bias, Linear};
 pub use lora::LoraConfig;
@@ -84,7 +84,7 @@ pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use routing::{ExpertsConfig, Routing};
 pub use sampling::{Distribution, Sampling, argmax, sample};
-pub use sight::Sight;
+pub use sight::{AtATime, Sight};
 pub use start::{FreshConfig, Start, StartConfig};
 pub use stop::{Stop, StopBy, acceptance_bound};
 pub use target::{

@@ -17,11 +17,24 @@ pub struct Sight {
 
 /// Which queries are taken at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AtATime {
+pub struct AtATime {
     /// Of one sequence. As many rows of a sight as divide them are for them.
-    pub(crate) queries: usize,
-    /// Sequences whose queries are taken together.
-    pub(crate) sequences: usize,
+    pub queries: usize,
+    /// Sequences whose queries are taken together, at most.
+    pub sequences: usize,
+}
+
+impl AtATime {
+    /// On the CPU: scores are to stay in the caches, and a sequence is computed as if it were alone.
+    pub const CPU: Self = Self {
+        queries: 128,
+        sequences: 1,
+    };
+    /// On a GPU, where few launches count more than keys that only other sequences see.
+    pub const GPU: Self = Self {
+        queries: 256,
+        sequences: usize::MAX,
+    };
 }
 
 /// Sequences that are taken together, in blocks of their queries.

@@ -19,26 +19,14 @@ use super::operations::Backwards;
 use crate::device::is_cpu;
 use crate::sight::{AtATime, Block, Group};
 
-/// Queries of a row whose scores are computed at a time on a GPU.
-pub const QUERY_BLOCK: usize = 256;
-/// On the CPU, where their scores are to stay in the caches.
-pub const QUERY_BLOCK_CPU: usize = 128;
-
 /// The blocks that queries are taken in.
 pub(crate) type Blocks = Arc<[Group]>;
 
-/// How many are taken at a time on a device. On the CPU a sequence is computed as if it were alone; on a GPU few launches count more than
-/// keys that only other sequences see.
+/// How many are taken at a time on a device.
 pub(crate) fn at_a_time(device: &Device) -> AtATime {
     match is_cpu(device) {
-        true => AtATime {
-            queries: QUERY_BLOCK_CPU,
-            sequences: 1,
-        },
-        false => AtATime {
-            queries: QUERY_BLOCK,
-            sequences: usize::MAX,
-        },
+        true => AtATime::CPU,
+        false => AtATime::GPU,
     }
 }
 

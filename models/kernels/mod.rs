@@ -6,7 +6,6 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use self::gather::{Gathers as _, Given, at_a_time};
-pub use self::gather::{QUERY_BLOCK, QUERY_BLOCK_CPU};
 use self::operations::Kernels as _;
 use crate::mask::Mask;
 use crate::sight::AtATime;

@@ -3,7 +3,7 @@ use burn::tensor::activation::{silu, softmax as of_formula};
 use super::*;
 use crate::device::test_device;
 use crate::kernels::operations::Backwards as _;
-use crate::sight::Sight;
+use crate::sight::{AtATime, Sight};
 use crate::weights::host_f32;
 
 /// Numbers in `[-3, 3]` on the device of tests.
@@ -286,8 +286,8 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
     ];
     // On `cube` they would take minutes.
     let large = [
-        (2, [4, 2], 300, 83, 4, QUERY_BLOCK_CPU),
-        (1, [4, 1], 301, 301, 1, QUERY_BLOCK_CPU),
+        (2, [4, 2], 300, 83, 4, AtATime::CPU.queries),
+        (1, [4, 1], 301, 301, 1, AtATime::CPU.queries),
     ];
     let is_cpu = crate::device::is_cpu(&test_device());
     let large = large.into_iter().filter(|_| is_cpu);

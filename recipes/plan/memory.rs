@@ -5,7 +5,7 @@
 //! written from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
 //! it less. What is drawn for each step counts as much as some step of a training comes to.
 
-use spectrain_models::{QUERY_BLOCK, QUERY_BLOCK_CPU, Routing, TargetSpec};
+use spectrain_models::{AtATime, Routing, TargetSpec};
 use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, TrainConfig, Workload};
 
 use crate::families::footprint::{Activations, Footprint, Packed};
@@ -100,23 +100,16 @@ impl Trained<'_> {
     /// its scores; what the layer kept of its feed-forward part is given back by then.
     fn scores(&self) -> u64 {
         let activations = &self.activations;
-        let queries = activations.queries.min(self.query_block() as f64);
-        let scores = activations.scores * queries * self.rows_at_a_time() as f64;
+        let [rows, queries] = self.at_a_time().map(|count| count as f64);
+        let scores = activations.scores * activations.queries.min(queries) * rows;
         (3.0 * F32 as f64 * scores - self.value as f64 * activations.given_back) as u64
     }
 
-    /// Queries of a row that are taken at a time.
-    fn query_block(&self) -> usize {
-        if self.gpu {
-            QUERY_BLOCK
-        } else {
-            QUERY_BLOCK_CPU
-        }
-    }
-
-    /// Rows of a batch whose queries are taken together.
-    fn rows_at_a_time(&self) -> u64 {
-        if self.gpu { self.batch.rows } else { 1 }
+    /// Rows of a batch whose queries are taken together, and queries of each.
+    fn at_a_time(&self) -> [u64; 2] {
+        let some = if self.gpu { AtATime::GPU } else { AtATime::CPU };
+        let rows = self.batch.rows.min(some.sequences as u64);
+        [rows, some.queries as u64]
     }
 
     /// Values that the target makes on its way over a batch.
@@ -130,8 +123,8 @@ impl Trained<'_> {
         let routed = spec.routing.as_ref().map_or(0, routed);
         let feed_forward = routed.max(2 * spec.d_ff as u64);
         let stream = (1 + self.footprint.captured) * spec.d_model as u64;
-        let block = length.min(self.query_block() as u64);
-        let scores = 2 * self.rows_at_a_time() * heads * block * length;
+        let [rows, queries] = self.at_a_time();
+        let scores = 2 * rows * heads * length.min(queries) * length;
         self.batch.positions() * (attention.max(feed_forward) + stream) + scores
     }
 
