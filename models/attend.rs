@@ -1,6 +1,5 @@
 //! Attention over queries, keys and values.
 use burn::prelude::*;
-use burn::tensor::DType;
 
 use crate::kernels;
 use crate::mask::Mask;
@@ -84,58 +83,35 @@ pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
         .reshape([batch, heads, seq, d_head])
 }
 
-/// One key a query: its score with it `[batch, heads, seq, 1]` and its value `[batch, kv_heads, seq, d_head]`.
-pub(crate) type Column = (Tensor<4>, Tensor<4>);
-
-/// Attends to `keys_values` and to `columns` beside them, in f32, some queries at a time.
+/// Attends to `keys_values` and, of `columns` beside them, each query to the key and value that stand where it does; in f32,
+/// some queries at a time.
 ///
-/// The softmax is taken over both without joining them: weights stay unnormalised and the sum divides the
+/// The softmax is taken over all without joining them: weights stay unnormalised and the sum divides the
 /// `[seq, d_head]` result. Keys before the first and behind the last that a query of a block sees are left out.
 ///
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
 /// - keys_values: `[batch, kv_heads, total, d_head]` twice
+/// - columns: `[batch, kv_heads, seq, d_head]` twice each
 /// - mask: of `seq` queries and `total` keys
 /// - output: `[batch, heads, seq, d_head]`
 pub(crate) fn attend_in_blocks(
     query: Tensor<4>,
     (key, value): (&Tensor<4>, &Tensor<4>),
-    columns: &[Column],
+    columns: &[(Tensor<4>, Tensor<4>)],
     mask: &Mask,
 ) -> Tensor<4> {
-    let dtype = query.dtype();
-    // Subtracting a constant from all scores changes nothing, so the maximum needs no gradient.
-    let floor = columns
-        .iter()
-        .map(|(column, _)| column.clone().detach())
-        .reduce(Tensor::max_pair);
+    let (dtype, query) = (query.dtype(), scaled(query));
     let keys_values = (key.clone(), value.clone());
-    let gathered = kernels::gather(scaled(query), keys_values, mask, floor);
-    let (mut context, mut sum) = (gathered.context, gathered.sum);
-    for (column, value) in columns {
-        let weight = (column.clone() - gathered.largest.clone()).exp();
-        sum = sum + weight.clone();
-        context = context + scale(weight, value.clone());
+    let mut gathered = kernels::gather(query.clone(), keys_values, mask, None);
+    for (key, value) in columns {
+        gathered = gathered.with_column(query.clone(), key.clone(), value.clone());
     }
-    (context / sum).cast(dtype)
+    kernels::quotient(gathered.sums).cast(dtype)
 }
 
 /// Queries over the root of their width.
 pub(crate) fn scaled(query: Tensor<4>) -> Tensor<4> {
     let d_head = query.dims()[3];
     query * (d_head as f64).powf(-0.5)
-}
-
-/// `w_t v_t` in f32.
-///
-/// # Shapes
-/// - weight: `[batch, heads, seq, 1]`
-/// - value: `[batch, kv_heads, seq, d_head]`
-/// - output: `[batch, heads, seq, d_head]`
-fn scale(weight: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
-    let [batch, heads, seq, _] = weight.dims();
-    let [_, kv_heads, _, d_head] = value.dims();
-    let weight = weight.reshape([batch, kv_heads, heads / kv_heads, seq, 1]);
-    let value = value.cast(DType::F32).unsqueeze_dim::<5>(2);
-    (weight * value).reshape([batch, heads, seq, d_head])
 }

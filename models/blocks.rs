@@ -156,10 +156,10 @@ pub(crate) fn attend_blocks(
             .swap_dims(1, 2)
             .reshape([batch, heads, count * size, width])
     };
-    let apart = |x: Tensor<4>| {
-        x.reshape([batch, heads, count, size * d_head])
+    let apart = |x: Tensor<4>, width: usize| {
+        x.reshape([batch, heads, count, size * width])
             .swap_dims(1, 2)
-            .reshape([all, heads, size, d_head])
+            .reshape([all, heads, size, width])
     };
     let mut inside = scores(blocks.query.clone(), blocks.key).cast(DType::F32);
     if let Some(mask) = &layout.block_mask {
@@ -169,13 +169,9 @@ pub(crate) fn attend_blocks(
     let floor = together(inside.clone().detach().max_dim(3), 1); // [batch, heads, count * size, 1]
     let query = scaled(together(blocks.query, d_head));
     let outside = kernels::gather(query, (key, value), &layout.context_mask, Some(floor));
-    let of_block = |x: Tensor<4>| {
-        x.reshape([batch, heads, count, size])
-            .swap_dims(1, 2)
-            .reshape([all, heads, size, 1])
-    };
-    let inside = (inside - of_block(outside.largest)).exp();
-    let sum = of_block(outside.sum) + inside.clone().sum_dim(3);
+    let inside = (inside - apart(outside.largest, 1)).exp();
+    let sum = inside.clone().sum_dim(3);
     let inside = weigh(inside.cast(dtype), blocks.value).cast(DType::F32);
-    ((apart(outside.context) + inside) / sum).cast(dtype)
+    let inside = Tensor::cat(vec![inside, sum], 3);
+    kernels::quotient(apart(outside.sums, d_head + 1) + inside).cast(dtype)
 }

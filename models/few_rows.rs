@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use crate::vectorised;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
@@ -105,7 +106,7 @@ impl Stored for bf16 {
 
 /// Every number of bf16 is one of f32, with the same first bits.
 fn widen(narrow: &[bf16], wide: &mut [f32]) {
-    Arch::new().dispatch(|| {
+    vectorised!(Arch::new(), {
         for (wide, narrow) in wide.iter_mut().zip(narrow) {
             *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
         }

@@ -58,6 +58,7 @@ mod tree;
 pub mod unrolled;
 pub mod unrolls;
 mod untrained;
+mod vectorised;
 pub mod weights;
 
 pub use attend::{Projected, attend, scores, weigh};

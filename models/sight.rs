@@ -22,6 +22,9 @@ pub struct AtATime {
     pub queries: usize,
     /// Sequences whose queries are taken together, at most.
     pub sequences: usize,
+    /// Keys between others that are taken with them although no query sees them, at most: a product over a few more costs less than
+    /// another one.
+    pub gap: usize,
 }
 
 impl AtATime {
@@ -29,11 +32,13 @@ impl AtATime {
     pub const CPU: Self = Self {
         queries: 128,
         sequences: 1,
+        gap: 64,
     };
     /// On a GPU, where few launches count more than keys that only other sequences see.
     pub const GPU: Self = Self {
         queries: 256,
         sequences: usize::MAX,
+        gap: 1024,
     };
 }
 
@@ -44,11 +49,11 @@ pub(crate) struct Group {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// Queries that are taken together, and the keys from the first to the last that one of them sees.
+/// Queries that are taken together, and the keys that one of them sees: one range of them at least, in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) queries: Range<usize>,
-    pub(crate) keys: Range<usize>,
+    pub(crate) keys: Vec<Range<usize>>,
 }
 
 impl Sight {
@@ -60,7 +65,7 @@ impl Sight {
         [queries, keys]: [usize; 2],
         sees: impl IntoIterator<Item = S>,
     ) -> Self {
-        let sees: Vec<_> = sees.into_iter().map(joined).collect();
+        let sees: Vec<_> = sees.into_iter().map(|seen| joined(seen, 0)).collect();
         assert_eq!(sees.len() % queries.max(1), 0, "queries of whole sequences");
         let most = sees.iter().map(Vec::len).max().unwrap_or(0).max(1);
         let none = [keys as u32; 2];
@@ -119,21 +124,41 @@ impl Sight {
         entries
     }
 
-    /// The keys from the first to the last that one of some queries of some sequences sees: one at least.
-    fn reach(&self, sequences: Range<usize>, queries: Range<usize>) -> Range<usize> {
+    /// The keys that one of some queries of some sequences sees, in ranges that are more than a `gap` apart: one at least.
+    fn reach(
+        &self,
+        sequences: Range<usize>,
+        queries: Range<usize>,
+        gap: usize,
+    ) -> Vec<Range<usize>> {
         let all = self.sequences();
-        let (mut first, mut end) = (self.keys, 0);
+        let mut reach = Vec::new();
+        // A range of a query mostly goes on where that of the query before it was.
+        let mut growing = vec![0..0; self.most];
         for sequence in sequences {
             let of_sequence = sequence % all * self.queries;
             let of = |query: usize| (of_sequence + query) * self.most;
-            for &[from, to] in &self.ranges[of(queries.start)..of(queries.end)] {
-                if from < to {
-                    first = first.min(from as usize);
-                    end = end.max(to as usize);
+            for ranges in self.ranges[of(queries.start)..of(queries.end)].chunks(self.most) {
+                let own = ranges.iter().map(|&[from, to]| from as usize..to as usize);
+                for (growing, range) in growing
+                    .iter_mut()
+                    .zip(own)
+                    .filter(|(_, own)| own.start < own.end)
+                {
+                    if are_near(growing, &range, gap) {
+                        *growing = growing.start.min(range.start)..growing.end.max(range.end);
+                    } else {
+                        reach.push(std::mem::replace(growing, range));
+                    }
                 }
             }
         }
-        if first < end { first..end } else { 0..1 }
+        reach.extend(growing);
+        let mut reach = joined(reach, gap);
+        if reach.is_empty() {
+            reach.push(0..1);
+        }
+        reach
     }
 
     /// The blocks of so many sequences, whose every query here is for `sharing` of theirs.
@@ -146,7 +171,7 @@ impl Sight {
         };
         let group = |sequences: Range<usize>| {
             let block = |queries: Range<usize>| Block {
-                keys: self.reach(sequences.clone(), queries.clone()),
+                keys: self.reach(sequences.clone(), queries.clone(), some.gap),
                 queries: queries.start * sharing..queries.end * sharing,
             };
             Group {
@@ -158,8 +183,13 @@ impl Sight {
     }
 }
 
-/// The ranges in ascending order; those that touch are one, and those of nothing are left out.
-fn joined(ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+/// Whether two ranges are at most a `gap` apart.
+fn are_near(one: &Range<usize>, other: &Range<usize>, gap: usize) -> bool {
+    !one.is_empty() && other.start <= one.end + gap && one.start <= other.end + gap
+}
+
+/// The ranges in ascending order; those that are at most a `gap` apart are one, and those of nothing are left out.
+fn joined(ranges: impl IntoIterator<Item = Range<usize>>, gap: usize) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
     for range in ranges.into_iter().filter(|range| !range.is_empty()) {
         // Most come in ascending order, often one place at a time.
@@ -170,7 +200,7 @@ fn joined(ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     }
     joined.sort_unstable_by_key(|range| range.start);
     joined.dedup_by(|next, before| {
-        let touches = next.start <= before.end;
+        let touches = next.start <= before.end + gap;
         if touches {
             before.end = before.end.max(next.end);
         }
@@ -234,11 +264,18 @@ mod tests {
             let some = AtATime {
                 queries,
                 sequences: at_once,
+                gap: 9,
             };
             let groups = two().blocks(sequences, sharing, some);
             let of_group = |group: Group| {
                 let blocks = group.blocks.into_iter();
-                let blocks: Vec<_> = blocks.map(|block| (block.queries, block.keys)).collect();
+                let only = |keys: Vec<Range<usize>>| match &keys[..] {
+                    [one] => one.clone(),
+                    others => panic!("{others:?}"),
+                };
+                let blocks: Vec<_> = blocks
+                    .map(|block| (block.queries, only(block.keys)))
+                    .collect();
                 (group.sequences, blocks)
             };
             groups.into_iter().map(of_group).collect::<Vec<_>>()
@@ -259,10 +296,34 @@ mod tests {
         let some = AtATime {
             queries: 1,
             sequences: 1,
+            gap: 9,
         };
         let groups = one.blocks(3, 1, some);
         assert_eq!(groups.len(), 3);
-        assert!(groups.iter().all(|group| group.blocks[0].keys == (2..4)));
+        assert!(groups.iter().all(|group| group.blocks[0].keys == [2..4]));
+    }
+
+    #[test]
+    fn keys_far_from_others_that_a_block_sees_are_taken_apart() {
+        // A text, and behind it places that see its beginning, themselves and one more.
+        let text = (0..20).map(|at| vec![0..at + 1]);
+        let behind = (20..30).map(|at| vec![0..at - 18, at..at + 1, 40..41]);
+        let sight = Sight::new([30, 41], text.chain(behind));
+        let keys = |gap| {
+            let some = AtATime {
+                queries: 10,
+                sequences: 1,
+                gap,
+            };
+            let mut blocks = sight.blocks(1, 1, some).remove(0).blocks;
+            blocks.remove(2).keys
+        };
+        assert_eq!(keys(0), [0..11, 20..30, 40..41]);
+        assert_eq!(keys(8), keys(0));
+        assert_eq!(keys(9), [0..30, 40..41]);
+        assert_eq!(keys(10), [0..41]);
+        let blocks = sight.blocks(1, 1, AtATime::CPU).remove(0).blocks;
+        assert_eq!(blocks[0].keys, [0..41]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Attention of a drafter unrolled on its own hidden states: step `j` at index `t` sees the keys of step 0 at indices up
 //! to `t`, and those of the steps `1..=j` at `t` alone (EAGLE-3, <https://arxiv.org/abs/2503.01840>, section 3.2).
 use burn::prelude::*;
-use burn::tensor::DType;
 
 use crate::attend::{Projected, attend_in_blocks};
 use crate::mask::Mask;
@@ -41,7 +40,7 @@ impl UnrolledCache {
 
     /// Adds a step and attends from its queries.
     ///
-    /// Scores are `[seq, seq]` for step 0 and one column for each later step.
+    /// Each later step is one key more for each query.
     ///
     /// # Shapes
     /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0
@@ -61,27 +60,7 @@ impl UnrolledCache {
         self.steps.push((key, value));
         // A step stands one position behind the step before it.
         let first = window.map_or(1, |window| self.steps.len().saturating_sub(window).max(1));
-        let columns: Vec<(Tensor<4>, Tensor<4>)> = self.steps[first..]
-            .iter()
-            .map(|(key, value)| (diagonal(query.clone(), key.clone()), value.clone()))
-            .collect(); // scores [batch, heads, seq, 1], values [batch, kv_heads, seq, d_head]
         let (key, value) = &self.steps[0];
-        attend_in_blocks(query, (key, value), &columns, mask)
+        attend_in_blocks(query, (key, value), &self.steps[first..], mask)
     }
-}
-
-/// `q_t · k_t / sqrt(d_head)` in f32.
-///
-/// # Shapes
-/// - query: `[batch, heads, seq, d_head]`
-/// - key: `[batch, kv_heads, seq, d_head]`
-/// - output: `[batch, heads, seq, 1]`
-fn diagonal(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
-    let [batch, heads, seq, d_head] = query.dims();
-    let [_, kv_heads, _, _] = key.dims();
-    let query = query
-        .cast(DType::F32)
-        .reshape([batch, kv_heads, heads / kv_heads, seq, d_head]);
-    let key = key.cast(DType::F32).unsqueeze_dim::<5>(2);
-    ((query * key).sum_dim(4) * (d_head as f64).powf(-0.5)).reshape([batch, heads, seq, 1])
 }

@@ -16,6 +16,8 @@ use self::kernels::{
     rms_norm_backward_kernel, rms_norm_kernel, rotate_kernel, softmax_backward_kernel,
     softmax_kernel, swiglu_backward_kernel, swiglu_kernel,
 };
+use super::columns::by_operations::{quotient, quotient_gradient};
+use super::columns::{Column, ColumnGradients, Columns};
 use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use crate::cube::shares::{Each, Rows, address_of, empty, empty_like};
@@ -237,6 +239,29 @@ impl Backwards for CubeBackend {
             dtype,
         );
         (out, largest)
+    }
+}
+
+impl Columns for CubeBackend {
+    fn add_column(column: Column<Self>, sums: CubeTensor) -> (CubeTensor, CubeTensor) {
+        column.add_by_operations(sums)
+    }
+
+    fn quotient(sums: CubeTensor) -> CubeTensor {
+        quotient::<Self>(sums)
+    }
+}
+
+impl ColumnGradients for CubeBackend {
+    fn add_column_backward(
+        column: Column<Self>,
+        gradient: CubeTensor,
+    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+        column.gradients_by_operations(gradient)
+    }
+
+    fn quotient_backward(sums: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+        quotient_gradient::<Self>(sums, gradient)
     }
 }
 

@@ -84,18 +84,27 @@ impl<B: Backwards> Given<B> {
         }
     }
 
-    /// What a block is given.
-    fn of_block(&self, block: &Block) -> Self {
+    /// What the queries of a block are given, with all keys.
+    fn of_queries(&self, block: &Block) -> Self {
         let queries = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, &block.queries);
-        let keys = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, &block.keys);
         let sharing = self.query.shape()[2] / self.ranges.shape()[2];
         let rows = block.queries.start / sharing..block.queries.end / sharing;
         Self {
             query: queries(&self.query),
-            key: keys(&self.key),
-            value: keys(&self.value),
             ranges: within::<B>(self.ranges.clone(), 2, &rows),
             floor: queries(&self.floor),
+            ..self.clone()
+        }
+    }
+
+    /// The same with some keys.
+    fn of_keys(&self, keys: &Range<usize>, floor: FloatTensor<B>) -> Self {
+        let own = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, keys);
+        Self {
+            key: own(&self.key),
+            value: own(&self.value),
+            floor,
+            ..self.clone()
         }
     }
 
@@ -126,19 +135,33 @@ impl<B: Backwards> Given<B> {
     pub(super) fn gather(&self, blocks: &[Group]) -> (FloatTensor<B>, FloatTensor<B>) {
         let groups = blocks.iter().map(|group| {
             let of_group = self.of_sequences(&group.sequences);
-            let (mut sums, mut largest) = (Vec::new(), Vec::new());
-            for block in &group.blocks {
-                let given = of_group.of_block(block);
-                let (weights, floor) = given.weights(block.keys.start);
-                let sum = B::float_sum_dim(wide::<B>(weights.clone()), 3);
-                let context = given.by_head(given.grouped(weights), given.value.clone());
-                sums.push(B::float_cat(vec![wide::<B>(context), sum], 3));
-                largest.push(floor);
-            }
+            let of_block = |block| of_group.of_queries(block).gather_block(&block.keys);
+            let (sums, largest) = group.blocks.iter().map(of_block).unzip();
             (joined::<B>(sums, 2), joined::<B>(largest, 2))
         });
         let (sums, largest) = groups.unzip();
         (joined::<B>(sums, 0), joined::<B>(largest, 0))
+    }
+
+    /// The sums of a block over its `keys`, one range after the other: a score larger than those before weakens their sums.
+    fn gather_block(&self, keys: &[Range<usize>]) -> (FloatTensor<B>, FloatTensor<B>) {
+        let (mut all, mut floor) = (None, self.floor.clone());
+        for keys in keys {
+            let given = self.of_keys(keys, floor.clone());
+            let (weights, largest) = given.weights(keys.start);
+            let sum = B::float_sum_dim(wide::<B>(weights.clone()), 3);
+            let context = given.by_head(given.grouped(weights), given.value.clone());
+            let sums = B::float_cat(vec![wide::<B>(context), sum], 3);
+            all = Some(match all {
+                None => sums,
+                Some(before) => {
+                    let kept = B::float_exp(B::float_sub(floor, largest.clone()));
+                    B::float_add(B::float_mul(before, kept), sums)
+                }
+            });
+            floor = largest;
+        }
+        (all.expect("a block sees keys"), floor)
     }
 
     /// The gradients with respect to queries, keys and values from that of the sums; `floor` is the largest of the scores here, so
@@ -157,42 +180,59 @@ impl<B: Backwards> Given<B> {
 
     /// The [gradients](Self::gradients) of one group.
     fn of_group(&self, of_sums: &FloatTensor<B>, blocks: &[Block]) -> [FloatTensor<B>; 3] {
-        let [_, _, keys, d_head] = self.key.shape().dims();
+        let all_keys = self.key.shape()[2];
         let mut by_query = Vec::new();
         let (mut by_key, mut by_value) = (None, None);
         for block in blocks {
-            let given = self.of_block(block);
-            let (weights, _) = given.weights(block.keys.start);
+            let of_block = self.of_queries(block);
             let of_sums = within::<B>(of_sums.clone(), 2, &block.queries);
-            let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
-            let of_context = within::<B>(of_sums, 3, &(0..d_head));
-            let of_context = given.grouped(of_type::<B>(of_context, self.query.dtype()));
-            let part = B::float_matmul(
-                transposed::<B>(given.grouped(weights.clone())),
-                of_context.clone(),
-            );
-            by_value = Some(added::<B>(by_value, part, &block.keys, keys));
-            let of_weights = given.by_head(of_context, transposed::<B>(given.value.clone()));
-            let of_weights = B::float_add(wide::<B>(of_weights), of_sum);
-            let of_scores = B::float_mul(wide::<B>(weights), of_weights);
-            let of_scores = given.grouped(of_type::<B>(of_scores, self.query.dtype()));
-            by_query.push(given.by_head(of_scores.clone(), given.key.clone()));
-            let part = B::float_matmul(
-                transposed::<B>(of_scores),
-                given.grouped(given.query.clone()),
-            );
-            by_key = Some(added::<B>(by_key, part, &block.keys, keys));
+            let mut by_own: Option<FloatTensor<B>> = None;
+            for keys in &block.keys {
+                let given = of_block.of_keys(keys, of_block.floor.clone());
+                let [query, key, value] = given.of_keys_alone(&of_sums, keys.start);
+                by_own = Some(match by_own {
+                    None => query,
+                    Some(before) => B::float_add(before, query),
+                });
+                by_key = Some(added::<B>(by_key, key, keys, all_keys));
+                by_value = Some(added::<B>(by_value, value, keys, all_keys));
+            }
+            by_query.extend(by_own);
         }
-        let all = "there are queries";
+        let all = "there are queries, and each block sees keys";
         [
             joined::<B>(by_query, 2),
             by_key.expect(all),
             by_value.expect(all),
         ]
     }
+
+    /// The [gradients](Self::gradients) with respect to a block's queries and to some of its keys, which begin at `first`, and their values.
+    fn of_keys_alone(&self, of_sums: &FloatTensor<B>, first: usize) -> [FloatTensor<B>; 3] {
+        let d_head = self.key.shape()[3];
+        let (weights, _) = self.weights(first);
+        let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
+        let of_context = within::<B>(of_sums.clone(), 3, &(0..d_head));
+        let of_context = self.grouped(of_type::<B>(of_context, self.query.dtype()));
+        let by_value = B::float_matmul(
+            transposed::<B>(self.grouped(weights.clone())),
+            of_context.clone(),
+        );
+        let of_weights = self.by_head(of_context, transposed::<B>(self.value.clone()));
+        let of_weights = B::float_add(wide::<B>(of_weights), of_sum);
+        let of_scores = B::float_mul(wide::<B>(weights), of_weights);
+        let of_scores = self.grouped(of_type::<B>(of_scores, self.query.dtype()));
+        let by_query = self.by_head(of_scores.clone(), self.key.clone());
+        let by_key = B::float_matmul(transposed::<B>(of_scores), self.grouped(self.query.clone()));
+        [by_query, by_key, by_value]
+    }
 }
 
-fn within<B: Backend>(x: FloatTensor<B>, dim: usize, places: &Range<usize>) -> FloatTensor<B> {
+pub(super) fn within<B: Backend>(
+    x: FloatTensor<B>,
+    dim: usize,
+    places: &Range<usize>,
+) -> FloatTensor<B> {
     let shape = x.shape();
     if places.len() == shape[dim] {
         return x;
@@ -208,11 +248,11 @@ fn transposed<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     B::float_swap_dims(x, 2, 3)
 }
 
-fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+pub(super) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     of_type::<B>(x, DType::F32)
 }
 
-fn of_type<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+pub(super) fn of_type<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     match x.dtype() == dtype {
         true => x,
         false => B::float_cast(x, dtype.into()),

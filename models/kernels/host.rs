@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use super::rows;
+use crate::vectorised;
 
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 14;
@@ -26,7 +27,7 @@ impl Kernels for Flex {
         let arch = Arch::new();
         let weight = weight.values();
         each_row(&mut values, weight.len(), |_, row| {
-            arch.dispatch(|| rows::rms_norm(row, weight, epsilon));
+            vectorised!(arch, rows::rms_norm(row, weight, epsilon));
         });
         tensor(values, shape, dtype)
     }
@@ -38,7 +39,7 @@ impl Kernels for Flex {
         let arch = Arch::new();
         each_row(&mut gate, BLOCK, |number, gate| {
             let up = &up[number * BLOCK..][..gate.len()];
-            arch.dispatch(|| rows::swiglu(gate, up));
+            vectorised!(arch, rows::swiglu(gate, up));
         });
         tensor(gate, shape, dtype)
     }
@@ -47,22 +48,20 @@ impl Kernels for Flex {
         let (shape, dtype) = (shape_of(&x), x.dtype());
         let (cos, sin) = (Read::of(cos), Read::of(sin));
         let (cos, sin) = (cos.values(), sin.values());
-        let x = with_whole_rows(x);
         let [_, heads, seq, d_head] = shape[..] else {
             panic!("expected [batch, heads, seq, d_head], found {shape:?}");
         };
-        let strides: Vec<usize> = x.layout().strides().iter().map(|&s| s as usize).collect();
-        let values = &x.storage::<f32>()[x.layout().start_offset()..];
+        let x = HeadRows::of(x);
         let mut turned = vec![0.0; shape.iter().product()];
         let arch = Arch::new();
         each_row(&mut turned, d_head, |number, turned| {
             let (position, head) = (number % seq, number / seq % heads);
             let batch = number / (seq * heads);
-            let start = batch * strides[0] + head * strides[1] + position * strides[2];
             // One rotation for all of a batch is repeated.
             let angle = (batch * seq + position) * (d_head / 2) % cos.len();
             let [cos, sin] = [cos, sin].map(|x| &x[angle..][..d_head / 2]);
-            arch.dispatch(|| rows::rotate(turned, &values[start..][..d_head], cos, sin, turn));
+            let own = x.row([batch, head, position]);
+            vectorised!(arch, rows::rotate(turned, own, cos, sin, turn));
         });
         tensor(turned, shape, dtype)
     }
@@ -96,7 +95,7 @@ impl Backwards for Flex {
                 let mut by_weight = vec![0.0; width];
                 let some = gradient.chunks_exact_mut(width).zip(x.chunks_exact(width));
                 for (gradient, x) in some {
-                    arch.dispatch(|| {
+                    vectorised!(arch, {
                         rows::rms_norm_backward(gradient, x, weight, &mut by_weight, epsilon);
                     });
                 }
@@ -127,7 +126,7 @@ impl Backwards for Flex {
             .zip(up.par_chunks_mut(BLOCK))
             .zip(gradient.values().par_chunks(BLOCK))
             .for_each(|((gate, up), gradient)| {
-                arch.dispatch(|| rows::swiglu_backward(gate, up, gradient));
+                vectorised!(arch, rows::swiglu_backward(gate, up, gradient));
             });
         (tensor(gate, shape.clone(), dtype), tensor(up, shape, dtype))
     }
@@ -140,7 +139,7 @@ impl Backwards for Flex {
         let arch = Arch::new();
         each_row(&mut gradient, keys, |number, gradient| {
             let weights = &weights[number * keys..][..keys];
-            arch.dispatch(|| rows::softmax_backward(gradient, weights));
+            vectorised!(arch, rows::softmax_backward(gradient, weights));
         });
         tensor(gradient, shape, dtype)
     }
@@ -162,7 +161,7 @@ impl Backwards for Flex {
             .with_min_len(BLOCK / keys.min(BLOCK))
             .for_each(|(number, (row, largest))| {
                 let ranges = ranges.row(number);
-                *largest = arch.dispatch(|| rows::seen(row, ranges, first, *largest));
+                *largest = vectorised!(arch, rows::seen(row, ranges, first, *largest));
             });
         (
             tensor(weights, shape, dtype),
@@ -184,7 +183,7 @@ fn weights(scores: FlexTensor, mask: Option<FlexTensor>) -> FlexTensor {
     let arch = Arch::new();
     each_row(&mut weights, shape[3], |number, row| {
         let mask = mask.as_ref().map(|mask| mask.row(number));
-        arch.dispatch(|| rows::softmax(row, mask));
+        vectorised!(arch, rows::softmax(row, mask));
     });
     tensor(weights, shape, dtype)
 }
@@ -229,7 +228,11 @@ impl OfRows {
 }
 
 /// Calls `change` with each row and its number, in all threads where that is worth it.
-fn each_row(values: &mut [f32], width: usize, change: impl Fn(usize, &mut [f32]) + Sync) {
+pub(super) fn each_row(
+    values: &mut [f32],
+    width: usize,
+    change: impl Fn(usize, &mut [f32]) + Sync,
+) {
     if values.len() <= BLOCK {
         for (number, row) in values.chunks_mut(width.max(1)).enumerate() {
             change(number, row);
@@ -242,27 +245,27 @@ fn each_row(values: &mut [f32], width: usize, change: impl Fn(usize, &mut [f32])
         .for_each(|(number, row)| change(number, row));
 }
 
-fn shape_of(x: &FlexTensor) -> Vec<usize> {
+pub(super) fn shape_of(x: &FlexTensor) -> Vec<usize> {
     x.layout().shape().to_vec()
 }
 
 /// Elements that are only read.
-struct Read(FlexTensor);
+pub(super) struct Read(FlexTensor);
 
 impl Read {
-    fn of(x: FlexTensor) -> Self {
+    pub(super) fn of(x: FlexTensor) -> Self {
         Self(in_f32(x).to_contiguous())
     }
 
     /// In row order.
-    fn values(&self) -> &[f32] {
+    pub(super) fn values(&self) -> &[f32] {
         let start = self.0.layout().start_offset();
         &self.0.storage::<f32>()[start..start + self.0.layout().num_elements()]
     }
 }
 
 /// The elements in row order, in f32: taken out of the tensor where nobody else holds it.
-fn elements(x: FlexTensor) -> Vec<f32> {
+pub(super) fn elements(x: FlexTensor) -> Vec<f32> {
     let data = in_f32(x).into_data();
     match data.try_into_vec::<f32>() {
         Ok(values) => values,
@@ -270,14 +273,35 @@ fn elements(x: FlexTensor) -> Vec<f32> {
     }
 }
 
-/// The tensor in f32 with the elements of each row of the last dimension side by side, and no stride below 0.
-fn with_whole_rows(x: FlexTensor) -> FlexTensor {
-    let x = in_f32(x);
-    let strides = x.layout().strides();
-    if strides.last() == Some(&1) && strides.iter().all(|&stride| stride >= 0) {
-        x
-    } else {
-        x.to_contiguous()
+/// The rows of `[batch, heads, rows, width]`, which are only read, wherever they stand.
+pub(super) struct HeadRows {
+    /// In f32, with the elements of a row side by side and no stride below 0.
+    tensor: FlexTensor,
+    strides: [usize; 3],
+    width: usize,
+}
+
+impl HeadRows {
+    pub(super) fn of(x: FlexTensor) -> Self {
+        let x = in_f32(x);
+        let strides = x.layout().strides();
+        let is_whole = strides.last() == Some(&1) && strides.iter().all(|&stride| stride >= 0);
+        let tensor = if is_whole { x } else { x.to_contiguous() };
+        let strides = tensor.layout().strides();
+        Self {
+            strides: [0, 1, 2].map(|dim| strides[dim] as usize),
+            width: tensor.layout().shape()[3],
+            tensor,
+        }
+    }
+
+    /// That of a sequence, a head and a place.
+    #[inline(always)]
+    pub(super) fn row(&self, place: [usize; 3]) -> &[f32] {
+        let steps = place.iter().zip(&self.strides);
+        let offset: usize = steps.map(|(at, stride)| at * stride).sum();
+        let start = self.tensor.layout().start_offset() + offset;
+        &self.tensor.storage::<f32>()[start..start + self.width]
     }
 }
 
@@ -289,7 +313,7 @@ fn in_f32(x: FlexTensor) -> FlexTensor {
     }
 }
 
-fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {
+pub(super) fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {
     let made = FlexTensor::from_data(TensorData::new(values, shape));
     if dtype == DType::F32 {
         made

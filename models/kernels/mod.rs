@@ -5,11 +5,13 @@ use burn::backend::Dispatch;
 use burn::prelude::*;
 use burn::tensor::DType;
 
+use self::columns::{Column, Columns as _};
 use self::gather::{Gathers as _, Given, at_a_time};
 use self::operations::Kernels as _;
 use crate::mask::Mask;
 use crate::sight::AtATime;
 
+mod columns;
 #[cfg(feature = "cube")]
 mod cube;
 mod gather;
@@ -63,16 +65,46 @@ pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> 
     })
 }
 
-/// Attention before its division: of each query the values of the keys that it sees summed by `exp(query · key - largest)`, the sum of
-/// these weights, and `largest`, which no gradient goes through; all in f32. No weight is kept for a backward pass.
+/// Attention before its division: of each query the values of the keys that it sees summed by `exp(query · key - largest)` and the sum of
+/// these weights; all in f32. No weight is kept for a backward pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Gathered {
-    /// `[batch, heads, rows, d_head]`
-    pub(crate) context: Tensor<4>,
-    /// `[batch, heads, rows, 1]`
-    pub(crate) sum: Tensor<4>,
-    /// `[batch, heads, rows, 1]`
+    /// `[batch, heads, rows, d_head + 1]`; the sum of the weights stands behind those of the values.
+    pub(crate) sums: Tensor<4>,
+    /// The largest score of each query, which no gradient goes through. `[batch, heads, rows, 1]`
     pub(crate) largest: Tensor<4>,
+}
+
+impl Gathered {
+    /// With one key more for each query. The query is scaled.
+    ///
+    /// # Shapes
+    /// - query: `[batch, heads, rows, d_head]`
+    /// - key, value: `[batch, kv_heads, rows, d_head]`
+    pub(crate) fn with_column(self, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Self {
+        let [query, key, value, largest, sums] =
+            [query, key, value, self.largest, self.sums].map(Tensor::into_dispatch);
+        let column = Column {
+            query,
+            key,
+            value,
+            largest,
+        };
+        let (sums, largest) = Dispatch::add_column(column, sums);
+        Self {
+            sums: Tensor::from_dispatch(sums),
+            largest: Tensor::from_dispatch(largest),
+        }
+    }
+}
+
+/// Sums of values over the sum of their weights, which stands behind them; f32.
+///
+/// # Shapes
+/// - sums: `[batch, heads, rows, d_head + 1]`
+/// - output: `[batch, heads, rows, d_head]`
+pub(crate) fn quotient(sums: Tensor<4>) -> Tensor<4> {
+    Tensor::from_dispatch(Dispatch::quotient(sums.into_dispatch()))
 }
 
 /// Queries of a sequence that [`gather`] takes at a time.
@@ -80,7 +112,7 @@ pub(crate) fn queries_at_a_time(device: &Device) -> usize {
     at_a_time(device).queries
 }
 
-/// See [`Gathered`]. Queries are those scaled.
+/// See [`Gathered`]. The query is scaled.
 ///
 /// # Shapes
 /// - query: `[batch, heads, rows, d_head]`
@@ -105,13 +137,14 @@ fn gather_some(
     floor: Option<Tensor<4>>,
     some: AtATime,
 ) -> Gathered {
-    let [batch, heads, rows, d_head] = query.dims();
+    let [batch, heads, rows, _] = query.dims();
     let [queries, _] = mask.sight().dims();
     let blocks = mask.sight().blocks(batch, rows / queries, some);
     let ranges = mask.ranges().clone();
     let floor = floor.unwrap_or_else(|| {
         let options = (&ranges.device(), DType::F32);
-        Tensor::full([batch, heads, rows, 1], f32::NEG_INFINITY, options)
+        // The lowest number and no infinity: between two of those there is no difference.
+        Tensor::full([batch, heads, rows, 1], f32::MIN, options)
     });
     let [query, key, value, ranges, floor] =
         [query, key, value, ranges, floor].map(Tensor::into_dispatch);
@@ -123,10 +156,8 @@ fn gather_some(
         floor,
     };
     let (sums, largest) = Dispatch::gather(given, blocks.into());
-    let sums = Tensor::<4>::from_dispatch(sums);
     Gathered {
-        context: sums.clone().narrow(3, 0, d_head),
-        sum: sums.narrow(3, d_head, 1),
+        sums: Tensor::from_dispatch(sums),
         largest: Tensor::from_dispatch(largest),
     }
 }

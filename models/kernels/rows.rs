@@ -17,7 +17,20 @@ fn product_sum(a: &[f32], b: &[f32]) -> f32 {
     for ((lane, a), b) in lanes.iter_mut().zip(last_a).zip(last_b) {
         *lane += a * b;
     }
-    lanes.iter().sum()
+    reduced(lanes, |a, b| a + b)
+}
+
+/// One number of all lanes, in halves.
+#[inline(always)]
+fn reduced(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = join(lanes[lane], lanes[lane + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
 }
 
 #[inline(always)]
@@ -132,6 +145,80 @@ pub(super) fn softmax_backward(gradient: &mut [f32], weights: &[f32]) {
     }
 }
 
+/// What one query and the key that it sees more have.
+pub(super) struct ColumnRow<'a> {
+    pub(super) query: &'a [f32],
+    pub(super) key: &'a [f32],
+    pub(super) value: &'a [f32],
+    /// The largest of the query's scores before.
+    pub(super) largest: f32,
+}
+
+impl ColumnRow<'_> {
+    /// By how much the sums before and the new value count, and the largest score behind them.
+    #[inline(always)]
+    fn weights(&self) -> [f32; 3] {
+        let score = product_sum(self.query, self.key);
+        let after = score.max(self.largest);
+        [exp(self.largest - after), exp(score - after), after]
+    }
+}
+
+/// Takes the value of a row into `sums`, whose last number is the sum of the weights; the largest score then.
+#[inline(always)]
+pub(super) fn add_column(sums: &mut [f32], row: ColumnRow) -> f32 {
+    let [kept, weight, after] = row.weights();
+    let (values, sum) = sums.split_at_mut(row.value.len());
+    for (sum, value) in values.iter_mut().zip(row.value) {
+        *sum = *sum * kept + weight * value;
+    }
+    sum[0] = sum[0] * kept + weight;
+    after
+}
+
+/// The gradient with respect to the sums before in place of that of those behind; those with respect to query, key and value are added to what
+/// is there.
+#[inline(always)]
+pub(super) fn add_column_backward(
+    gradient: &mut [f32],
+    row: ColumnRow,
+    [by_query, by_key, by_value]: [&mut [f32]; 3],
+) {
+    let [kept, weight, _] = row.weights();
+    let (of_context, of_sum) = gradient.split_at(row.value.len());
+    let of_score = weight * (product_sum(of_context, row.value) + of_sum[0]);
+    for (by, key) in by_query.iter_mut().zip(row.key) {
+        *by += of_score * key;
+    }
+    for (by, query) in by_key.iter_mut().zip(row.query) {
+        *by += of_score * query;
+    }
+    for (by, gradient) in by_value.iter_mut().zip(of_context) {
+        *by += weight * gradient;
+    }
+    gradient.iter_mut().for_each(|gradient| *gradient *= kept);
+}
+
+/// `values / sum`
+#[inline(always)]
+pub(super) fn quotient(out: &mut [f32], values: &[f32], sum: f32) {
+    let share = sum.recip();
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = value * share;
+    }
+}
+
+/// The gradient with respect to sums, whose last number is that of the weights, in place of them.
+#[inline(always)]
+pub(super) fn quotient_backward(sums: &mut [f32], gradient: &[f32]) {
+    let (values, sum) = sums.split_at_mut(gradient.len());
+    let share = sum[0].recip();
+    sum[0] = -product_sum(values, gradient) * share * share;
+    for (value, gradient) in values.iter_mut().zip(gradient) {
+        *value = gradient * share;
+    }
+}
+
 /// `exp(scores - largest)` in place of the scores of the keys in `ranges` of places, of which the first key has `first`, and 0 in place
 /// of the others; the largest of those scores and of `floor`.
 #[inline(always)]
@@ -166,7 +253,10 @@ fn largest(scores: &[f32], floor: f32) -> f32 {
             *lane = lane.max(*score);
         }
     }
-    lanes.iter().chain(rest).copied().fold(floor, f32::max)
+    for (lane, score) in lanes.iter_mut().zip(rest) {
+        *lane = lane.max(*score);
+    }
+    reduced(lanes, f32::max)
 }
 
 /// `exp(scores - largest)` in place of the scores.
@@ -174,7 +264,8 @@ fn largest(scores: &[f32], floor: f32) -> f32 {
 fn exponentials(scores: &mut [f32], largest: f32) {
     for score in scores {
         let shifted = *score - largest;
-        *score = if shifted > -87.0 { exp(shifted) } else { 0.0 };
+        let weight = exp(shifted);
+        *score = if shifted > -87.0 { weight } else { 0.0 };
     }
 }
 
@@ -182,12 +273,13 @@ fn exponentials(scores: &mut [f32], largest: f32) {
 /// (Cody and Waite's reduction). Below -87 it stays at the smallest normal numbers.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Adding and subtracting 1.5 · 2²³ rounds to the nearest integer.
+    // Adding 1.5 · 2²³ rounds to the nearest integer, which stands in the last bits then.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let x = x.max(-87.0);
-    let power = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let power = rounded - ROUND;
     let r = x - power * LN_2_HIGH - power * LN_2_LOW;
     let p = 1.987_569_1e-4;
     let p = p * r + 1.398_199_9e-3;
@@ -196,7 +288,8 @@ pub fn exp(x: f32) -> f32 {
     let p = p * r + 0.166_666_65;
     let p = p * r + 0.5;
     let p = p * r * r + r + 1.0;
-    p * f32::from_bits(((power as i32 + 127) << 23) as u32)
+    let exponent = (rounded.to_bits() << 23).wrapping_add(127 << 23);
+    p * f32::from_bits(exponent)
 }
 
 #[cfg(test)]

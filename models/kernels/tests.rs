@@ -2,6 +2,7 @@ use burn::tensor::activation::{silu, softmax as of_formula};
 
 use super::*;
 use crate::device::test_device;
+use crate::kernels::columns::{ColumnGradients as _, by_operations};
 use crate::kernels::operations::Backwards as _;
 use crate::sight::{AtATime, Sight};
 use crate::weights::host_f32;
@@ -232,8 +233,9 @@ impl Attended {
         let mask = self.mask.on(&query.device());
         let keys_values = (beside(&key, &query), beside(&value, &query));
         let found = gather_some(query, keys_values, &mask, Some(more.clone()), self.some);
-        let sum = found.sum + (more - found.largest).exp();
-        (found.context / sum).cast(dtype)
+        let d_head = found.sums.dims()[3] - 1;
+        let sum = found.sums.clone().narrow(3, d_head, 1) + (more - found.largest).exp();
+        (found.sums.narrow(3, 0, d_head) / sum).cast(dtype)
     }
 
     fn by_formula(&self, [query, key, value]: [Tensor<4>; 3]) -> Tensor<4> {
@@ -293,13 +295,17 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
     let large = large.into_iter().filter(|_| is_cpu);
     for (batch, [heads, kv_heads], rows, keys, sharing, queries) in small.into_iter().chain(large) {
         let back = rows == keys;
-        for (masks, sequences) in [(1, 1), (batch, 1), (batch, usize::MAX)] {
+        for (masks, sequences, gap) in [(1, 1, 64), (batch, 1, 0), (batch, usize::MAX, 3)] {
             let sight = some_keys(masks, [rows / sharing, keys], back);
             let mask = Mask::new(sight, &test_device());
             let attended = Attended {
                 whole: repeated(mask.entries(), sharing),
                 mask,
-                some: AtATime { queries, sequences },
+                some: AtATime {
+                    queries,
+                    sequences,
+                    gap,
+                },
                 // Above the largest score of some rows, below that of others.
                 more: numbers([batch, heads, rows, 1], DType::F32, 7),
             };
@@ -323,6 +329,137 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
                 |key, value| attended.by_formula([beside(&as_query(&key), &key), key, value]),
             );
         }
+    }
+}
+
+/// Queries that see keys together and, of two more, each the one that stands where it does.
+struct WithColumns {
+    mask: Mask,
+    /// Key and value of all, and those of the two.
+    keys_values: [(Tensor<4>, Tensor<4>); 3],
+}
+
+impl WithColumns {
+    /// In the graph and the type of a query, with the second of the two replaced.
+    fn given(
+        &self,
+        query: &Tensor<4>,
+        last: (Tensor<4>, Tensor<4>),
+    ) -> [(Tensor<4>, Tensor<4>); 3] {
+        let [all, one, _] = self.keys_values.clone();
+        let own = |x: Tensor<4>| beside(&x, query).cast(query.dtype());
+        [all, one, last].map(|(key, value)| (own(key), own(value)))
+    }
+
+    fn by_kernel(&self, query: Tensor<4>, last: (Tensor<4>, Tensor<4>)) -> Tensor<4> {
+        let dtype = query.dtype();
+        let [all, one, other] = self.given(&query, last);
+        let mask = self.mask.on(&query.device());
+        let found = gather(query.clone(), all, &mask, None)
+            .with_column(query.clone(), one.0, one.1)
+            .with_column(query, other.0, other.1);
+        quotient(found.sums).cast(dtype)
+    }
+
+    fn by_formula(&self, query: Tensor<4>, last: (Tensor<4>, Tensor<4>)) -> Tensor<4> {
+        let [batch, heads, _, d_head] = query.dims();
+        let for_heads = |x: Tensor<4>| {
+            let [_, kv_heads, keys, _] = x.dims();
+            x.unsqueeze_dim::<5>(2)
+                .repeat_dim(2, heads / kv_heads)
+                .reshape([batch, heads, keys, d_head])
+        };
+        let given = self.given(&query, last);
+        let [all, one, other] = given.map(|(key, value)| (for_heads(key), for_heads(value)));
+        let seen = beside(self.mask.entries(), &query);
+        let mut scores = vec![query.clone().matmul(all.0.swap_dims(2, 3)) + seen];
+        for (key, _) in [&one, &other] {
+            scores.push((query.clone() * key.clone()).sum_dim(3));
+        }
+        let keys = all.1.dims()[2];
+        let weights = of_formula(Tensor::cat(scores, 3), 3);
+        let weight = |at| weights.clone().narrow(3, keys + at, 1);
+        weights.clone().narrow(3, 0, keys).matmul(all.1) + weight(0) * one.1 + weight(1) * other.1
+    }
+}
+
+#[test]
+fn a_key_more_for_each_query_counts_as_one_of_those_that_it_sees() {
+    for (batch, [heads, kv_heads], rows, d_head) in
+        [(1, [1, 1], 4, 8), (2, [4, 2], 41, 33), (1, [6, 2], 301, 64)]
+    {
+        let of_query = [batch, heads, rows, d_head];
+        let of_key = [batch, kv_heads, rows, d_head];
+        // Heads beside one another in a row of a position, as projections give values.
+        let value =
+            |seed| numbers([batch, rows, kv_heads, d_head], DType::F32, seed).swap_dims(1, 2);
+        let key = |seed| numbers(of_key, DType::F32, seed);
+        let case = WithColumns {
+            mask: Mask::new(some_keys(1, [rows, rows], true), &test_device()),
+            keys_values: [(key(4), value(5)), (key(6), value(7)), (key(8), value(9))],
+        };
+        let small = |query: Tensor<4>| query * 0.03125;
+        let as_last = |x: &Tensor<4>| beside(&case.keys_values[2].1, x).cast(x.dtype());
+        compare(
+            (of_query, of_key),
+            |query, key| case.by_kernel(small(query.clone()), (key, as_last(&query))),
+            |query, key| case.by_formula(small(query.clone()), (key, as_last(&query))),
+        );
+        let query = |x: &Tensor<4>| small(beside(&numbers(of_query, x.dtype(), 3), x));
+        compare(
+            (of_key, of_key),
+            |key, value| case.by_kernel(query(&key), (key, value)),
+            |key, value| case.by_formula(query(&key), (key, value)),
+        );
+    }
+}
+
+#[test]
+fn columns_are_what_operations_on_tensors_make_of_them() {
+    for (batch, [heads, kv_heads], rows, d_head) in [(1, [1, 1], 3, 8), (2, [4, 2], 77, 33)] {
+        let (of_query, of_key) = (
+            [batch, heads, rows, d_head],
+            [batch, kv_heads, rows, d_head],
+        );
+        let column = || {
+            // Above some scores, below others, and where a query saw nothing before.
+            let largest = numbers([batch, heads, rows, 1], DType::F32, 4);
+            let unseen = Tensor::full([batch, heads, 1, 1], f32::NEG_INFINITY, &test_device());
+            let largest = Tensor::cat(vec![unseen, largest.narrow(2, 1, rows - 1)], 2);
+            Column::<Dispatch> {
+                query: (numbers(of_query, DType::F32, 1) * 0.25).into_dispatch(),
+                key: numbers(of_key, DType::F32, 2).into_dispatch(),
+                value: numbers(of_key, DType::F32, 3).into_dispatch(),
+                largest: largest.into_dispatch(),
+            }
+        };
+        let sums =
+            || (numbers([batch, heads, rows, d_head + 1], DType::F32, 5) + 4.0).into_dispatch();
+        let same = |found, expected| {
+            let [found, expected] = [found, expected].map(Tensor::<4>::from_dispatch);
+            let apart = difference(found, expected);
+            assert!(
+                apart < 3e-6,
+                "{batch} {heads} {kv_heads} {rows} {d_head}: {apart}"
+            );
+        };
+        let found = Dispatch::add_column(column(), sums());
+        let expected = column().add_by_operations(sums());
+        same(found.0, expected.0);
+        same(found.1, expected.1);
+        let found = Dispatch::add_column_backward(column(), sums());
+        let expected = column().gradients_by_operations(sums());
+        same(found.0, expected.0);
+        same(found.1, expected.1);
+        same(found.2, expected.2);
+        same(found.3, expected.3);
+        let gradient = || numbers(of_query, DType::F32, 6).into_dispatch();
+        same(
+            Dispatch::quotient(sums()),
+            by_operations::quotient::<Dispatch>(sums()),
+        );
+        let expected = by_operations::quotient_gradient::<Dispatch>(sums(), gradient());
+        same(Dispatch::quotient_backward(sums(), gradient()), expected);
     }
 }
 

@@ -8,7 +8,9 @@ use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
-use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
+use crate::families::footprint::{
+    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
+};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -42,17 +44,11 @@ impl Family for Eagle3 {
         let layer = layer(config, target)?;
         let attended = Attended::of(work, batch, Sees::Back);
         let one = decoder(&layer, 1, work, attended);
-        let (d, keys) = (layer.d_model, layer.keys());
-        let recomputed = work.held < work.passes;
+        let d = layer.d_model;
         Ok(Activations {
             // One norm more than a layer of the target has.
             kept: one.kept + work.held as f64 * attended.rows * d as f64,
-            // Hidden states, keys and values of every pass, and what the head reads.
-            carried: if recomputed {
-                one.rows * (2 * d + 2 * keys) as f64
-            } else {
-                0.0
-            },
+            carried: carried_of_unrolled(&layer, work, attended),
             ..one
         })
     }

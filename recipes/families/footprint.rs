@@ -67,7 +67,7 @@ impl Packed {
 pub struct Activations {
     /// Kept for the backward pass by all passes that are held.
     pub kept: f64,
-    /// Kept of every pass, held or not.
+    /// Kept of passes that are not held.
     pub carried: f64,
     /// Scores of attention of each query, of all heads.
     pub scores: f64,
@@ -247,4 +247,11 @@ pub fn decoder(
         judged: passes * work.judged,
         rows: passes,
     }
+}
+
+/// What the backward pass of an unrolled drafter computes its steps again from: hidden states, keys and values of those that are not
+/// held. What the head reads of them is there while it is judged.
+pub fn carried_of_unrolled(layer: &LayerSizes, work: &Workload, attended: Attended) -> f64 {
+    let again = work.passes.saturating_sub(work.held) as f64;
+    again * attended.rows * (layer.d_model + 2 * layer.keys()) as f64
 }

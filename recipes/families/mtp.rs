@@ -11,7 +11,9 @@ use spectrain_train::Workload;
 use crate::families::described;
 use crate::families::drafter_folder::architectures;
 use crate::families::family::{Family, Writing};
-use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
+use crate::families::footprint::{
+    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
+};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -33,17 +35,11 @@ impl Family for Mtp {
         };
         let attended = Attended::of(work, batch, Sees::Back);
         let one = decoder(&layer, 1, work, attended);
-        let (d, keys) = (layer.d_model, layer.keys());
-        let recomputed = work.held < work.passes;
+        let d = layer.d_model;
         Ok(Activations {
             // Two norms before the layer and one behind it, and both inputs side by side.
             kept: one.kept + work.held as f64 * attended.rows * (5 * d) as f64,
-            // Hidden states, keys and values of every pass, and what the head reads.
-            carried: if recomputed {
-                one.rows * (2 * d + 2 * keys) as f64
-            } else {
-                0.0
-            },
+            carried: carried_of_unrolled(&layer, work, attended),
             ..one
         })
     }

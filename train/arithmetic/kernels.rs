@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use spectrain_models::exp;
 
 use crate::divergence::Towards;
+use spectrain_models::vectorised;
 
 /// Elements summed side by side: two registers of AVX-512, four of AVX2.
 const LANES: usize = 32;
@@ -96,7 +97,7 @@ impl TeacherPanel {
 fn softmaxes(logits: &mut [f32], vocab: usize) -> Vec<(f32, usize)> {
     let arch = Arch::new();
     let rows = logits.par_chunks_mut(vocab);
-    rows.map(|row| arch.dispatch(|| softmax(row))).collect()
+    rows.map(|row| vectorised!(arch, softmax(row))).collect()
 }
 
 /// Replaces each row of logits by the weighted gradient of `KL(p' ‖ q)` in it, with the distribution that drafters are pulled towards.
@@ -110,7 +111,7 @@ pub(super) fn judge_target(
     let judge = |(logits, at): (&mut [f32], &TargetRow)| {
         let p = panel.row(at.row, vocab);
         let (covered, best) = (panel.covered[at.row], panel.best[at.row]);
-        let mut judged = arch.dispatch(|| target_row(logits, p, covered, best, at.weight));
+        let mut judged = vectorised!(arch, target_row(logits, p, covered, best, at.weight));
         judged.value += panel.negative_entropy[at.row];
         judged
     };
@@ -129,7 +130,7 @@ pub(super) fn judge_labels(
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
     let judge = |(logits, &(label, weight)): (&mut [f32], &(usize, f32))| {
-        arch.dispatch(|| label_row(logits, label, weight))
+        vectorised!(arch, label_row(logits, label, weight))
     };
     logits
         .par_chunks_mut(vocab)
@@ -183,7 +184,7 @@ pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
     let arch = Arch::new();
     let blocks: Vec<f64> = values
         .par_chunks(BLOCK)
-        .map(|block| arch.dispatch(|| squares(block)))
+        .map(|block| vectorised!(arch, squares(block)))
         .collect();
     blocks.iter().sum()
 }
@@ -230,7 +231,7 @@ pub(super) fn adamw(
         .zip(second.par_chunks_mut(BLOCK))
         .zip(gradient.par_chunks(BLOCK))
         .for_each(|(((weights, first), second), gradient)| {
-            arch.dispatch(|| adamw_block(weights, first, second, gradient, step));
+            vectorised!(arch, adamw_block(weights, first, second, gradient, step));
         });
 }
 

@@ -1,0 +1,188 @@
+//! Columns on the CPU: all of a query in one pass.
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::{Column, ColumnGradients, Columns};
+use crate::kernels::host::{HeadRows, Read, each_row, elements, shape_of, tensor};
+use crate::kernels::rows;
+use crate::vectorised;
+
+/// Sizes of a column.
+struct Sizes {
+    heads: usize,
+    kv_heads: usize,
+    rows: usize,
+    d_head: usize,
+}
+
+impl Sizes {
+    fn of(column: &Column<Flex>) -> Self {
+        let [_, heads, rows, d_head] = shape_of(&column.query)[..] else {
+            unreachable!("queries have four dimensions");
+        };
+        Self {
+            heads,
+            kv_heads: shape_of(&column.key)[1],
+            rows,
+            d_head,
+        }
+    }
+
+    /// Rows of all query heads that share a key head.
+    fn of_group(&self) -> usize {
+        self.heads / self.kv_heads * self.rows
+    }
+
+    /// Sequence, head and row of the row number `row` of the query heads that share the key head number `group` of all sequences.
+    fn place(&self, group: usize, row: usize) -> [usize; 3] {
+        let [sequence, kv_head] = self.place_of_key(group);
+        let head = kv_head * (self.heads / self.kv_heads) + row / self.rows;
+        [sequence, head, row % self.rows]
+    }
+
+    /// Sequence and head of a key head.
+    fn place_of_key(&self, group: usize) -> [usize; 2] {
+        [group / self.kv_heads, group % self.kv_heads]
+    }
+}
+
+/// Queries, keys and values, row by row.
+struct Inputs {
+    query: HeadRows,
+    key: HeadRows,
+    value: HeadRows,
+}
+
+impl Inputs {
+    fn of(query: FlexTensor, key: FlexTensor, value: FlexTensor) -> Self {
+        let [query, key, value] = [query, key, value].map(HeadRows::of);
+        Self { query, key, value }
+    }
+
+    /// What is there of a query and of its key.
+    #[inline(always)]
+    fn row(&self, of_query: [usize; 3], of_key: [usize; 3], largest: f32) -> rows::ColumnRow<'_> {
+        rows::ColumnRow {
+            query: self.query.row(of_query),
+            key: self.key.row(of_key),
+            value: self.value.row(of_key),
+            largest,
+        }
+    }
+}
+
+impl Columns for Flex {
+    fn add_column(column: Column<Self>, sums: FlexTensor) -> (FlexTensor, FlexTensor) {
+        let (sizes, of_largest) = (Sizes::of(&column), shape_of(&column.largest));
+        let (shape, dtype) = (shape_of(&sums), sums.dtype());
+        let Column {
+            query,
+            key,
+            value,
+            largest,
+        } = column;
+        let inputs = Inputs::of(query, key, value);
+        let (mut sums, mut largest) = (elements(sums), elements(largest));
+        let (rows, width) = (sizes.of_group(), sizes.d_head + 1);
+        let arch = Arch::new();
+        (sums.par_chunks_mut(rows * width))
+            .zip(largest.par_chunks_mut(rows))
+            .enumerate()
+            .for_each(|(group, (sums, largest))| {
+                let [sequence, kv_head] = sizes.place_of_key(group);
+                vectorised!(arch, {
+                    let sums = sums.chunks_exact_mut(width).zip(largest);
+                    for (number, (sums, largest)) in sums.enumerate() {
+                        let place = sizes.place(group, number);
+                        let own = [sequence, kv_head, place[2]];
+                        let row = inputs.row(place, own, *largest);
+                        *largest = rows::add_column(sums, row);
+                    }
+                });
+            });
+        let largest = tensor(largest, of_largest, dtype);
+        (tensor(sums, shape, dtype), largest)
+    }
+
+    fn quotient(sums: FlexTensor) -> FlexTensor {
+        let (mut shape, dtype) = (shape_of(&sums), sums.dtype());
+        let width = shape[3];
+        shape[3] -= 1;
+        let sums = Read::of(sums);
+        let sums = sums.values();
+        let mut context = vec![0.0; shape.iter().product()];
+        let arch = Arch::new();
+        each_row(&mut context, shape[3], |number, context| {
+            let (values, sum) = sums[number * width..][..width].split_at(context.len());
+            vectorised!(arch, rows::quotient(context, values, sum[0]));
+        });
+        tensor(context, shape, dtype)
+    }
+}
+
+impl ColumnGradients for Flex {
+    fn add_column_backward(
+        column: Column<Self>,
+        gradient: FlexTensor,
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let sizes = Sizes::of(&column);
+        let (shape, dtype) = (shape_of(&gradient), gradient.dtype());
+        let Column {
+            query,
+            key,
+            value,
+            largest,
+        } = column;
+        let [of_query, of_key] = [&query, &key].map(|x| (shape_of(x), x.dtype()));
+        let of_value = (shape_of(&value), value.dtype());
+        let (inputs, largest) = (Inputs::of(query, key, value), Read::of(largest));
+        let (mut gradient, largest) = (elements(gradient), largest.values());
+        let zeros = |shape: &[usize]| vec![0.0f32; shape.iter().product()];
+        let mut by_query = zeros(&of_query.0);
+        let [mut by_key, mut by_value] = [&of_key, &of_value].map(|(shape, _)| zeros(shape));
+        let (rows, width) = (sizes.of_group(), sizes.d_head);
+        let arch = Arch::new();
+        (gradient.par_chunks_mut(rows * (width + 1)))
+            .zip(by_query.par_chunks_mut(rows * width))
+            .zip(by_key.par_chunks_mut(sizes.rows * width))
+            .zip(by_value.par_chunks_mut(sizes.rows * width))
+            .enumerate()
+            .for_each(|(group, (((gradient, by_query), by_key), by_value))| {
+                let [sequence, kv_head] = sizes.place_of_key(group);
+                vectorised!(arch, {
+                    let both = (gradient.chunks_exact_mut(width + 1))
+                        .zip(by_query.chunks_exact_mut(width));
+                    for (number, (gradient, by_query)) in both.enumerate() {
+                        let place = sizes.place(group, number);
+                        let own = [sequence, kv_head, place[2]];
+                        let of_row = place[2] * width..(place[2] + 1) * width;
+                        rows::add_column_backward(
+                            gradient,
+                            inputs.row(place, own, largest[group * rows + number]),
+                            [by_query, &mut by_key[of_row.clone()], &mut by_value[of_row]],
+                        );
+                    }
+                });
+            });
+        (
+            tensor(by_query, of_query.0, of_query.1),
+            tensor(by_key, of_key.0, of_key.1),
+            tensor(by_value, of_value.0, of_value.1),
+            tensor(gradient, shape, dtype),
+        )
+    }
+
+    fn quotient_backward(sums: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        let (shape, dtype) = (shape_of(&sums), sums.dtype());
+        let (mut sums, gradient) = (elements(sums), Read::of(gradient));
+        let (width, gradient) = (shape[3], gradient.values());
+        let arch = Arch::new();
+        each_row(&mut sums, width, |number, sums| {
+            let gradient = &gradient[number * (width - 1)..][..width - 1];
+            vectorised!(arch, rows::quotient_backward(sums, gradient));
+        });
+        tensor(sums, shape, dtype)
+    }
+}
