@@ -247,8 +247,9 @@ fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
 
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
-    let cases: [(&str, &[&str]); 12] = [
+    let cases: [(&str, &[&str]); 13] = [
         ("eagle3", &["objective.recompute=false"]),
+        ("eagle3", &["train.ema_decay=0.9"]),
         (
             "eagle3",
             &["objective.draft_steps=2", "drafter.head=shared"],

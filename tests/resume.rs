@@ -267,6 +267,21 @@ fn half_a_run_and_its_other_half_equal_a_whole_one_bitwise() {
 }
 
 #[test]
+fn half_a_run_with_a_mean_of_its_weights_and_its_other_half_equal_a_whole_one_bitwise() {
+    fn averaged(folder: &Path, session: &Session) -> Trained {
+        let own = Session {
+            stop_after: session.stop_after,
+            ..Session::with(|train| train.ema_decay = 0.5)
+        };
+        eagle3(folder, &own)
+    }
+    halves_equal_the_whole(averaged);
+    let [plain, mean] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (_, plain) = eagle3(plain.path(), &Session::whole());
+    assert_ne!(averaged(mean.path(), &Session::whole()).1, plain);
+}
+
+#[test]
 fn half_a_run_with_noise_and_its_other_half_equal_a_whole_one_bitwise() {
     halves_equal_the_whole(|folder, session| noisy(Noise::default(), folder, session));
 }

@@ -17,7 +17,7 @@ pub enum Effect {
 use Effect::{GoesOn, Nothing, StartsOver};
 
 /// Every key of [`TrainConfig`]. One that is not here counts as [`StartsOver`].
-const EFFECTS: [(&str, Effect); 28] = [
+const EFFECTS: [(&str, Effect); 29] = [
     // The learning rate of a step may depend on it, but a state of any step can be trained on.
     ("steps", GoesOn),
     ("epochs", GoesOn),
@@ -38,6 +38,7 @@ const EFFECTS: [(&str, Effect); 28] = [
     ("beta1", StartsOver),
     ("beta2", StartsOver),
     ("epsilon", StartsOver),
+    ("ema_decay", StartsOver),
     // Which weights are kept: two validations compare only if they measure the same, and one that was left out cannot be
     // made up for, as its weights are gone.
     ("validate_every", StartsOver),

@@ -1,6 +1,7 @@
 //! Objectives, divergences, optimiser and the loop that trains a drafter.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 mod arithmetic;
+mod average;
 mod batch;
 mod block_diffusion;
 pub mod cod;

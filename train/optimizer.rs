@@ -33,6 +33,8 @@ pub struct OptimizerConfig {
     pub weight_decay: f64,
     /// Size to which every element of the gradient is cut; 0 cuts nothing.
     pub clip_value: f64,
+    /// Decay of the mean of the weights that is kept beside them; 0 keeps none.
+    pub average: f64,
 }
 
 /// What moves a parameter.
@@ -63,9 +65,9 @@ impl OptimizerConfig {
         }
     }
 
-    /// Values, of 4 bytes, that an optimiser keeps of the gradients of each parameter of a kind.
+    /// Values, of 4 bytes, that are kept of each parameter of a kind beside it.
     pub fn kept(&self, kind: Kind) -> u64 {
-        self.mover(kind).kept()
+        self.mover(kind).kept() + u64::from(self.average > 0.0)
     }
 }
 
@@ -245,6 +247,11 @@ impl Optimizer {
             kept: BTreeMap::new(),
             updates: 0,
         }
+    }
+
+    /// Updates so far.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
     }
 
     /// Moves every parameter that has a gradient.
@@ -483,6 +490,7 @@ mod tests {
         epsilon: 1e-8,
         weight_decay: 0.1,
         clip_value: 0.0,
+        average: 0.0,
     };
 
     #[test]

@@ -70,6 +70,9 @@ pub struct TrainConfig {
     pub beta2: f64,
     /// AdamW's epsilon.
     pub epsilon: f64,
+    /// Decay of an exponential mean of the weights over the steps, which is validated, saved and exported in place of the weights; 0
+    /// takes the weights themselves.
+    pub ema_decay: f64,
     /// Whether the backward pass computes cheap activations again instead of keeping them: less memory, more time.
     pub gradient_checkpointing: bool,
     /// Steps between log lines, where loss, gradient norm and parameters are checked for NaN.
@@ -129,6 +132,7 @@ impl Default for TrainConfig {
             beta1: 0.9,
             beta2: 0.95,
             epsilon: 1e-8,
+            ema_decay: 0.0,
             gradient_checkpointing: false,
             log_every: 10,
             validate_every: 200,
@@ -234,6 +238,7 @@ impl TrainConfig {
             ("beta1", self.beta1),
             ("beta2", self.beta2),
             ("muon_momentum", self.muon_momentum),
+            ("ema_decay", self.ema_decay),
         ];
         for (key, beta) in betas {
             if !(0.0..1.0).contains(&beta) {
@@ -305,6 +310,7 @@ impl TrainConfig {
             epsilon: self.epsilon,
             weight_decay: self.weight_decay,
             clip_value: self.clip_value,
+            average: self.ema_decay,
         }
     }
 }

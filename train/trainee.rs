@@ -5,6 +5,7 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{export, held_in, host_f32, import};
 use spectrain_models::{Drafter, Proposer, Session};
 
+use crate::average::Average;
 use crate::batch::{Batch, Rows};
 use crate::error::Result;
 use crate::judge::Statistics;
@@ -37,10 +38,10 @@ pub trait Train {
     /// The loss on a batch with all statistics, without gradients.
     fn measure(&self, batch: &Batch) -> LossReport;
 
-    /// Every parameter under its name, f32.
+    /// Every parameter of what comes of the training so far under its name, f32.
     fn weights(&self) -> Vec<NamedTensor>;
 
-    /// Updates so far, and the optimiser's state.
+    /// Updates so far, and the optimiser's state, with the weights themselves where [`Self::weights`] are their mean.
     fn optimizer(&self) -> (u64, Vec<NamedTensor>);
 
     /// Takes up weights and optimiser state that [`Self::weights`] and [`Self::optimizer`] gave. `source` is named in
@@ -68,10 +69,12 @@ pub struct Trainee<M: Module, O> {
     model: Option<M>,
     objective: O,
     optimizer: Optimizer,
+    /// The mean of the weights, where it is what comes of the training.
+    average: Option<Average>,
     gradients: Gradients,
     /// What `gradients` are the mean over.
     counted: f64,
-    propose: fn(&M, DType) -> Option<Box<dyn Proposer>>,
+    propose: fn(M, DType) -> Option<Box<dyn Proposer>>,
 }
 
 impl<M: Module, O: Objective<M>> Trainee<M, O> {
@@ -80,6 +83,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
         Self {
             model: Some(model),
             objective,
+            average: (optimizer.average > 0.0).then(|| Average::new(optimizer.average)),
             optimizer: Optimizer::new(optimizer),
             gradients: Gradients::default(),
             counted: 0.0,
@@ -87,9 +91,13 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
         }
     }
 
-    /// The model at its present weights, out of the graph.
+    /// The model that comes of the training so far, out of the graph: at its present weights, or at their mean.
     pub fn model(&self) -> M {
-        self.held().valid()
+        let model = self.held().valid();
+        match &self.average {
+            Some(average) => average.of(model),
+            None => model,
+        }
     }
 
     /// The mean of the gradients so far.
@@ -116,7 +124,7 @@ where
     /// Puts a drafter in training.
     pub fn drafter(model: D, objective: O, optimizer: OptimizerConfig) -> Self {
         Self {
-            propose: |drafter, dtype| Some(Box::new(Session::new(held_in(drafter.valid(), dtype)))),
+            propose: |drafter, dtype| Some(Box::new(Session::new(held_in(drafter, dtype)))),
             ..Self::new(model, objective, optimizer)
         }
     }
@@ -159,7 +167,11 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         }
         // Moved out and back, so that nobody else holds the weights and they are updated in place.
         if let Some(model) = self.model.take() {
-            self.model = Some(self.optimizer.update(model, gradients, learning_rate));
+            let model = self.optimizer.update(model, gradients, learning_rate);
+            if let Some(average) = &mut self.average {
+                average.take(&model, self.optimizer.updates());
+            }
+            self.model = Some(model);
         }
         norm
     }
@@ -183,17 +195,25 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
     }
 
     fn optimizer(&self) -> (u64, Vec<NamedTensor>) {
-        self.optimizer.state()
+        let (updates, mut tensors) = self.optimizer.state();
+        if self.average.is_some() {
+            tensors.extend(Average::own(self.held()));
+        }
+        (updates, tensors)
     }
 
     fn restore(
         &mut self,
         weights: Vec<NamedTensor>,
-        (updates, optimizer): (u64, Vec<NamedTensor>),
+        (updates, mut optimizer): (u64, Vec<NamedTensor>),
         source: &str,
     ) -> Result<()> {
-        self.model = Some(import(self.held().clone(), weights, source)?);
+        let mut model = import(self.held().clone(), weights, source)?;
         let device = self.device().without_autodiff();
+        if let Some(average) = &mut self.average {
+            model = average.restore(model, &mut optimizer, &device)?;
+        }
+        self.model = Some(model);
         self.optimizer.restore(updates, optimizer, &device)
     }
 
@@ -214,6 +234,6 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
     }
 
     fn proposer(&self, dtype: DType) -> Option<Box<dyn Proposer>> {
-        (self.propose)(self.held(), dtype)
+        (self.propose)(self.model(), dtype)
     }
 }
