@@ -1,31 +1,22 @@
-//! What `spectrain bench` times: feature capture, a training step and decoding, of models without any training.
+//! What `spectrain bench` times: feature capture, training steps and decoding, of models without any training.
+mod sizes;
+mod train;
 
 use anyhow::Result;
-use burn::module::{Module as _, ModuleMapper, Param};
 use burn::prelude::*;
-use burn::tensor::{DType as BurnDType, Distribution};
 use clap::ValueEnum;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-use spectrain_checkpoints::DType;
-use spectrain_data::packing::{PackedBatch, layout};
-use spectrain_data::vocabulary::DraftVocabulary;
+use rand::{SeedableRng, rngs::StdRng};
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::few_rows::Decoding;
-use spectrain_models::listing::Listing;
 use spectrain_models::weights::held_in;
 use spectrain_models::{
-    Bias, Caches, Capture, DraftShape, Drafter, LogitRows, Pass, RandomWeights, RopeConfig,
-    RopeScaling, Sampling, Scope, Session, Target as _, TargetSpec, Transformer, TransformerConfig,
-    chain,
-};
-use spectrain_train::{
-    Batch, MaskAlign, Objective, Reduction, Rows, Statistics, Train, TrainConfig, Trainee,
-    TrainingTimeTest, TrainingTimeTestConfig,
+    Caches, Capture, DraftShape, Drafter, LogitRows, Pass, Sampling, Session, Target as _, chain,
 };
 
-/// Draft steps unrolled in the training step.
-const UNROLLED: usize = 7;
+pub(crate) use self::sizes::{Setup, Size};
+use self::sizes::{Sizes, Work, batch, target, text};
+
 /// Tokens decoded, after a prompt of [`PROMPT`], with chains of [`DRAFT`].
 const DECODED: usize = 64;
 const PROMPT: usize = 128;
@@ -38,6 +29,13 @@ pub(crate) enum Task {
     Capture,
     /// A training step of EAGLE-3: seven unrolled steps, loss, gradients, clipping, AdamW.
     Train,
+    /// One of Medusa: four heads, judged by the text.
+    TrainMedusa,
+    /// One of DFlash: two layers, 32 blocks of eight a row, judged by the text.
+    #[value(name = "train-dflash")]
+    TrainDFlash,
+    /// One of PARD: a language model of two layers that drafts eight tokens, judged by the text.
+    TrainPard,
     /// Plain greedy decoding.
     Plain,
     /// As many passes of the target, each over a draft of five tokens: the cost of verifying, by what it is more than plain decoding.
@@ -46,53 +44,21 @@ pub(crate) enum Task {
     Speculative,
 }
 
-/// Sizes of drafter and target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Size {
-    /// Width 256, vocabulary 4,096.
-    Small,
-    /// Width 512, vocabulary 32,000.
-    Medium,
-    /// Width 1,024, vocabulary 32,000.
-    Large,
-    /// That of Qwen3-8B, in bf16, over 8,192 tokens in 4 rows, with a draft vocabulary of 32,000: for a GPU with 40 GiB or more.
-    #[value(name = "qwen3-8b")]
-    Qwen3Of8B,
-}
-
-/// What a case computes with.
-struct Sizes {
-    spec: TargetSpec,
-    draft_vocab: usize,
-    /// Type of the target's weights.
-    dtype: DType,
-    /// A batch.
-    rows: usize,
-    length: usize,
-}
-
-/// What a case runs with.
-pub(crate) struct Setup {
-    /// Sizes of drafter and target.
-    pub(crate) size: Size,
-    /// Where it computes.
-    pub(crate) device: Device,
-    /// Where it computes what takes gradients.
-    pub(crate) graph: Device,
-    /// Whether the backward pass of the training step computes the unrolled steps again.
-    pub(crate) recompute: bool,
-}
-
-/// Does a task once.
-type Work = Box<dyn FnMut() -> Result<()>>;
-
 impl Task {
+    /// Whether it runs without being asked for.
+    pub(crate) fn is_usual(self) -> bool {
+        !matches!(
+            self,
+            Self::TrainMedusa | Self::TrainDFlash | Self::TrainPard
+        )
+    }
+
     /// Tokens of one time.
     pub(crate) fn tokens(self, size: Size) -> usize {
         let sizes = Sizes::of(size);
         match self {
-            Self::Capture | Self::Train => sizes.rows * sizes.length,
             Self::Plain | Self::Verify | Self::Speculative => DECODED,
+            _ => sizes.rows * sizes.length,
         }
     }
 }
@@ -103,139 +69,15 @@ impl Setup {
         let (sizes, device) = (Sizes::of(self.size), &self.device);
         match task {
             Task::Capture => capture(&sizes, device),
-            Task::Train => train(self, &sizes),
+            Task::Train => train::eagle3(self, &sizes),
+            Task::TrainMedusa => train::medusa(self, &sizes),
+            Task::TrainDFlash => train::dflash(self, &sizes),
+            Task::TrainPard => train::pard(self, &sizes),
             Task::Plain => decode(&sizes, device, Drafting::Off),
             Task::Verify => verify(&sizes, device),
             Task::Speculative => decode(&sizes, device, Drafting::On),
         }
     }
-}
-
-impl Sizes {
-    fn of(size: Size) -> Self {
-        match size {
-            Size::Small => Self::square(256, [8, 32], 4096),
-            Size::Medium => Self::square(512, [8, 64], 32_000),
-            Size::Large => Self::square(1024, [16, 64], 32_000),
-            Size::Qwen3Of8B => Self {
-                spec: TargetSpec {
-                    layers: 36,
-                    d_ff: 12_288,
-                    kv_heads: 8,
-                    max_positions: 4096,
-                    ..spec(4096, [32, 128], 151_936)
-                },
-                draft_vocab: 32_000,
-                dtype: DType::BF16,
-                rows: 4,
-                length: 2048,
-            },
-        }
-    }
-
-    fn square(d_model: usize, heads: [usize; 2], vocab: usize) -> Self {
-        Self {
-            spec: spec(d_model, heads, vocab),
-            draft_vocab: vocab,
-            dtype: DType::F32,
-            rows: 1,
-            length: 512,
-        }
-    }
-
-    fn vocabulary(&self) -> Result<DraftVocabulary> {
-        let vocab = self.spec.vocab;
-        if self.draft_vocab == vocab {
-            return Ok(DraftVocabulary::full(vocab));
-        }
-        // Tokens from all of the vocabulary, as often as they come.
-        let counts: Vec<u64> = (0..vocab as u64)
-            .map(|token| token * 7919 % 104_729)
-            .collect();
-        Ok(DraftVocabulary::from_counts(
-            &counts,
-            self.draft_vocab,
-            &[],
-        )?)
-    }
-}
-
-fn spec(d_model: usize, [heads, d_head]: [usize; 2], vocab: usize) -> TargetSpec {
-    TargetSpec {
-        layers: 8,
-        d_model,
-        d_ff: 3 * d_model,
-        heads,
-        kv_heads: heads / 2,
-        d_head,
-        vocab,
-        norm_epsilon: 1e-6,
-        rope: RopeConfig {
-            theta: 10_000.0,
-            scaling: RopeScaling::Default,
-        },
-        max_positions: 1024,
-        routing: None,
-    }
-}
-
-fn target(spec: &TargetSpec, dtype: DType, device: &Device) -> Result<Transformer> {
-    let config = TransformerConfig {
-        windows: vec![None; spec.layers],
-        spec: spec.clone(),
-        qkv_bias: Bias::Without,
-        output_bias: Bias::Without,
-        mlp_bias: Bias::Without,
-        head_norm: true,
-        tied_head: false,
-    };
-    if dtype == DType::F32 {
-        let mut random = RandomWeights::new(1);
-        return Ok(Transformer::new(
-            &mut Scope::root(&mut random, device, dtype),
-            config,
-        )?);
-    }
-    // What is that large is drawn where it is computed with, and never stands on the host.
-    let mut listing = Listing::default();
-    let hollow = Transformer::new(&mut Scope::root(&mut listing, device, DType::F32), config)?;
-    Ok(hollow.map(&mut Drawn(device.clone())))
-}
-
-/// Draws each parameter on a device, in bf16: of about the size of a trained model's, and norms of 1.
-struct Drawn(Device);
-
-impl ModuleMapper for Drawn {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (shape, options) = (param.lazy_shape(), (&self.0, BurnDType::BF16));
-        let drawn = match D {
-            1 => Tensor::ones(shape, options),
-            _ => Tensor::random(shape, Distribution::Normal(0.0, 0.02), options),
-        };
-        Param::initialized(param.id, drawn)
-    }
-}
-
-fn text(vocab: usize, length: usize) -> Vec<u32> {
-    let mut rng = StdRng::seed_from_u64(2);
-    (0..length)
-        .map(|_| rng.random_range(0..vocab as u32))
-        .collect()
-}
-
-/// Rows of one text each.
-fn batch(sizes: &Sizes, device: &Device) -> Batch {
-    let (rows, length) = (sizes.rows, sizes.length);
-    let packed = PackedBatch {
-        rows: (0..rows).map(|row| vec![row]).collect(),
-    };
-    let rows = Rows {
-        layout: layout(&packed, &vec![length; rows], length),
-        packed,
-        tokens: text(sizes.spec.vocab, rows * length),
-        loss_mask: vec![true; rows * length],
-    };
-    Batch::new(rows, device)
 }
 
 fn capture(sizes: &Sizes, device: &Device) -> Result<Work> {
@@ -250,52 +92,6 @@ fn capture(sizes: &Sizes, device: &Device) -> Result<Work> {
         device
             .sync()
             .map_err(|error| anyhow::anyhow!("reading from the device: {error}"))
-    }))
-}
-
-fn train(setup: &Setup, sizes: &Sizes) -> Result<Work> {
-    let (spec, device) = (&sizes.spec, &setup.device);
-    let config = Eagle3Config::default();
-    // The target's layers take no part in the step: only its frozen pieces are here.
-    let small = TargetSpec {
-        layers: 0,
-        ..spec.clone()
-    };
-    let mut parts = target(&small, sizes.dtype, device)?.parts();
-    parts.spec = spec.clone();
-    let drafter = Eagle3::fresh(&config, &parts, &sizes.vocabulary()?, 3, &setup.graph)?;
-    let objective = TrainingTimeTestConfig {
-        draft_steps: UNROLLED,
-        recompute: setup.recompute,
-        mask_align: MaskAlign::Feature,
-        reduction: Reduction::All,
-        ..Default::default()
-    };
-    let settings = TrainConfig::default();
-    let mut trainee = Trainee::drafter(
-        drafter,
-        <TrainingTimeTest as Objective<Eagle3>>::new(&objective)?,
-        settings.optimizer(),
-    );
-    let mut batch = batch(sizes, device);
-    let compute = match sizes.dtype {
-        DType::BF16 => BurnDType::BF16,
-        _ => BurnDType::F32,
-    };
-    let random = |width: usize| {
-        let shape = [sizes.rows, sizes.length, width];
-        Tensor::<3>::random(shape, Distribution::Normal(0.0, 1.0), (device, compute))
-    };
-    batch.features = Some(spectrain_models::Features {
-        captured: random(3 * spec.d_model),
-        last: random(spec.d_model),
-    });
-    Ok(Box::new(move || {
-        let loss = trainee.accumulate(&batch, Statistics::Loss);
-        trainee.update(settings.learning_rate, settings.max_grad_norm);
-        let loss = loss.report().total;
-        anyhow::ensure!(loss.is_finite(), "the loss is {loss}");
-        Ok(())
     }))
 }
 
@@ -371,8 +167,10 @@ fn verify(sizes: &Sizes, device: &Device) -> Result<Work> {
 
 #[cfg(test)]
 mod tests {
+    use spectrain_checkpoints::DType;
     use spectrain_models::device::test_device;
 
+    use super::sizes::spec;
     use super::*;
 
     #[test]
@@ -392,7 +190,9 @@ mod tests {
             length: 16,
         };
         capture(&sizes, &device).unwrap()().unwrap();
-        train(&setup, &sizes).unwrap()().unwrap();
+        for train in [train::eagle3, train::medusa, train::dflash, train::pard] {
+            train(&setup, &sizes).unwrap()().unwrap();
+        }
         verify(&sizes, &device).unwrap()().unwrap();
         for drafting in [Drafting::On, Drafting::Off] {
             decode(&sizes, &device, drafting).unwrap()().unwrap();

@@ -1,0 +1,183 @@
+//! Models and batches of random numbers, in the sizes that are timed.
+
+use anyhow::Result;
+use burn::module::{Module as _, ModuleMapper, Param};
+use burn::prelude::*;
+use burn::tensor::{DType as BurnDType, Distribution};
+use clap::ValueEnum;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use spectrain_checkpoints::DType;
+use spectrain_data::packing::{PackedBatch, layout};
+use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::listing::Listing;
+use spectrain_models::{
+    Bias, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
+};
+use spectrain_train::{Batch, Rows};
+
+/// Sizes of drafter and target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Size {
+    /// Width 256, vocabulary 4,096.
+    Small,
+    /// Width 512, vocabulary 32,000.
+    Medium,
+    /// Width 1,024, vocabulary 32,000.
+    Large,
+    /// That of Qwen3-8B, in bf16, over 8,192 tokens in 4 rows, with a draft vocabulary of 32,000: for a GPU with 40 GiB or more.
+    #[value(name = "qwen3-8b")]
+    Qwen3Of8B,
+}
+
+/// What a case computes with.
+pub(super) struct Sizes {
+    pub(super) spec: TargetSpec,
+    pub(super) draft_vocab: usize,
+    /// Type of the target's weights.
+    pub(super) dtype: DType,
+    /// A batch.
+    pub(super) rows: usize,
+    pub(super) length: usize,
+}
+
+/// What a case runs with.
+pub(crate) struct Setup {
+    /// Sizes of drafter and target.
+    pub(crate) size: Size,
+    /// Where it computes.
+    pub(crate) device: Device,
+    /// Where it computes what takes gradients.
+    pub(crate) graph: Device,
+    /// Whether the backward pass of the training step computes the unrolled steps again.
+    pub(crate) recompute: bool,
+}
+
+/// Does a task once.
+pub(super) type Work = Box<dyn FnMut() -> Result<()>>;
+
+impl Sizes {
+    pub(super) fn of(size: Size) -> Self {
+        match size {
+            Size::Small => Self::square(256, [8, 32], 4096),
+            Size::Medium => Self::square(512, [8, 64], 32_000),
+            Size::Large => Self::square(1024, [16, 64], 32_000),
+            Size::Qwen3Of8B => Self {
+                spec: TargetSpec {
+                    layers: 36,
+                    d_ff: 12_288,
+                    kv_heads: 8,
+                    max_positions: 4096,
+                    ..spec(4096, [32, 128], 151_936)
+                },
+                draft_vocab: 32_000,
+                dtype: DType::BF16,
+                rows: 4,
+                length: 2048,
+            },
+        }
+    }
+
+    fn square(d_model: usize, heads: [usize; 2], vocab: usize) -> Self {
+        Self {
+            spec: spec(d_model, heads, vocab),
+            draft_vocab: vocab,
+            dtype: DType::F32,
+            rows: 1,
+            length: 512,
+        }
+    }
+
+    pub(super) fn vocabulary(&self) -> Result<DraftVocabulary> {
+        let vocab = self.spec.vocab;
+        if self.draft_vocab == vocab {
+            return Ok(DraftVocabulary::full(vocab));
+        }
+        // Tokens from all of the vocabulary, as often as they come.
+        let counts: Vec<u64> = (0..vocab as u64)
+            .map(|token| token * 7919 % 104_729)
+            .collect();
+        Ok(DraftVocabulary::from_counts(
+            &counts,
+            self.draft_vocab,
+            &[],
+        )?)
+    }
+}
+
+pub(super) fn spec(d_model: usize, [heads, d_head]: [usize; 2], vocab: usize) -> TargetSpec {
+    TargetSpec {
+        layers: 8,
+        d_model,
+        d_ff: 3 * d_model,
+        heads,
+        kv_heads: heads / 2,
+        d_head,
+        vocab,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Default,
+        },
+        max_positions: 1024,
+        routing: None,
+    }
+}
+
+pub(super) fn target(spec: &TargetSpec, dtype: DType, device: &Device) -> Result<Transformer> {
+    let config = TransformerConfig {
+        windows: vec![None; spec.layers],
+        spec: spec.clone(),
+        qkv_bias: Bias::Without,
+        output_bias: Bias::Without,
+        mlp_bias: Bias::Without,
+        head_norm: true,
+        tied_head: false,
+    };
+    if dtype == DType::F32 {
+        let mut random = RandomWeights::new(1);
+        return Ok(Transformer::new(
+            &mut Scope::root(&mut random, device, dtype),
+            config,
+        )?);
+    }
+    // What is that large is drawn where it is computed with, and never stands on the host.
+    let mut listing = Listing::default();
+    let hollow = Transformer::new(&mut Scope::root(&mut listing, device, DType::F32), config)?;
+    Ok(hollow.map(&mut Drawn(device.clone())))
+}
+
+/// Draws each parameter on a device, in bf16: of about the size of a trained model's, and norms of 1.
+struct Drawn(Device);
+
+impl ModuleMapper for Drawn {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (shape, options) = (param.lazy_shape(), (&self.0, BurnDType::BF16));
+        let drawn = match D {
+            1 => Tensor::ones(shape, options),
+            _ => Tensor::random(shape, Distribution::Normal(0.0, 0.02), options),
+        };
+        Param::initialized(param.id, drawn)
+    }
+}
+
+pub(super) fn text(vocab: usize, length: usize) -> Vec<u32> {
+    let mut rng = StdRng::seed_from_u64(2);
+    (0..length)
+        .map(|_| rng.random_range(0..vocab as u32))
+        .collect()
+}
+
+/// Rows of one text each.
+pub(super) fn batch(sizes: &Sizes, device: &Device) -> Batch {
+    let (rows, length) = (sizes.rows, sizes.length);
+    let packed = PackedBatch {
+        rows: (0..rows).map(|row| vec![row]).collect(),
+    };
+    let rows = Rows {
+        layout: layout(&packed, &vec![length; rows], length),
+        packed,
+        tokens: text(sizes.spec.vocab, rows * length),
+        loss_mask: vec![true; rows * length],
+    };
+    Batch::new(rows, device)
+}
