@@ -22,26 +22,26 @@ const ROWS: usize = 64;
 
 impl Kernels for Flex {
     fn rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f32) -> FlexTensor {
-        let (shape, dtype) = (shape_of(&x), x.dtype());
-        let (mut values, weight) = (elements(x), Read::of(weight));
+        let dtype = x.dtype();
+        let (mut x, weight) = (owned(x), Read::of(weight));
         let arch = Arch::new();
         let weight = weight.values();
-        each_row(&mut values, weight.len(), |_, row| {
+        each_row(x.storage_mut(), weight.len(), |_, row| {
             vectorised!(arch, rows::rms_norm(row, weight, epsilon));
         });
-        tensor(values, shape, dtype)
+        in_type(x, dtype)
     }
 
     fn swiglu(gate: FlexTensor, up: FlexTensor) -> FlexTensor {
-        let (shape, dtype) = (shape_of(&gate), gate.dtype());
-        let (mut gate, up) = (elements(gate), Read::of(up));
+        let dtype = gate.dtype();
+        let (mut gate, up) = (owned(gate), Read::of(up));
         let up = up.values();
         let arch = Arch::new();
-        each_row(&mut gate, BLOCK, |number, gate| {
+        each_row(gate.storage_mut(), BLOCK, |number, gate| {
             let up = &up[number * BLOCK..][..gate.len()];
             vectorised!(arch, rows::swiglu(gate, up));
         });
-        tensor(gate, shape, dtype)
+        in_type(gate, dtype)
     }
 
     fn rotate(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, turn: f32) -> FlexTensor {
@@ -82,13 +82,14 @@ impl Backwards for Flex {
         gradient: FlexTensor,
         epsilon: f32,
     ) -> (FlexTensor, FlexTensor) {
-        let (shape, dtype) = (shape_of(&x), x.dtype());
+        let dtype = x.dtype();
         let (of_weight, dtype_of_weight) = (shape_of(&weight), weight.dtype());
-        let (x, mut gradient, weight) = (Read::of(x), elements(gradient), Read::of(weight));
+        let (x, mut gradient, weight) = (Read::of(x), owned(gradient), Read::of(weight));
         let (x, weight) = (x.values(), weight.values());
         let width = weight.len();
         let arch = Arch::new();
         let by_weight: Vec<Vec<f32>> = gradient
+            .storage_mut()
             .par_chunks_mut(ROWS * width)
             .zip(x.par_chunks(ROWS * width))
             .map(|(gradient, x)| {
@@ -109,7 +110,7 @@ impl Backwards for Flex {
                 .for_each(|(sum, part)| *sum += part);
         }
         (
-            tensor(gradient, shape, dtype),
+            in_type(gradient, dtype),
             tensor(sum, of_weight, dtype_of_weight),
         )
     }
@@ -119,29 +120,29 @@ impl Backwards for Flex {
         up: FlexTensor,
         gradient: FlexTensor,
     ) -> (FlexTensor, FlexTensor) {
-        let (shape, dtype) = (shape_of(&gate), gate.dtype());
-        let (mut gate, mut up, gradient) = (elements(gate), elements(up), Read::of(gradient));
+        let dtype = gate.dtype();
+        let (mut gate, mut up, gradient) = (owned(gate), owned(up), Read::of(gradient));
         let arch = Arch::new();
-        (gate.par_chunks_mut(BLOCK))
-            .zip(up.par_chunks_mut(BLOCK))
+        (gate.storage_mut().par_chunks_mut(BLOCK))
+            .zip(up.storage_mut().par_chunks_mut(BLOCK))
             .zip(gradient.values().par_chunks(BLOCK))
             .for_each(|((gate, up), gradient)| {
                 vectorised!(arch, rows::swiglu_backward(gate, up, gradient));
             });
-        (tensor(gate, shape.clone(), dtype), tensor(up, shape, dtype))
+        (in_type(gate, dtype), in_type(up, dtype))
     }
 
     fn softmax_backward(weights: FlexTensor, gradient: FlexTensor) -> FlexTensor {
         let (shape, dtype) = (shape_of(&weights), weights.dtype());
-        let (weights, mut gradient) = (Read::of(weights), elements(gradient));
+        let (weights, mut gradient) = (Read::of(weights), owned(gradient));
         let weights = weights.values();
         let keys = shape[3];
         let arch = Arch::new();
-        each_row(&mut gradient, keys, |number, gradient| {
+        each_row(gradient.storage_mut(), keys, |number, gradient| {
             let weights = &weights[number * keys..][..keys];
             vectorised!(arch, rows::softmax_backward(gradient, weights));
         });
-        tensor(gradient, shape, dtype)
+        in_type(gradient, dtype)
     }
 
     fn exponentials(
@@ -151,22 +152,19 @@ impl Backwards for Flex {
         first: usize,
     ) -> (FlexTensor, FlexTensor) {
         let (shape, dtype) = (shape_of(&scores), scores.dtype());
-        let (ranges, of_largest) = (OfRows::of(ranges, &shape), shape_of(&floor));
-        let (mut weights, mut largest) = (elements(scores), elements(floor));
+        let ranges = OfRows::of(ranges, &shape);
+        let (mut weights, mut largest) = (owned(scores), owned(floor));
         let keys = shape[3];
         let arch = Arch::new();
-        (weights.par_chunks_mut(keys))
-            .zip(&mut largest)
+        (weights.storage_mut().par_chunks_mut(keys))
+            .zip(largest.storage_mut())
             .enumerate()
             .with_min_len(BLOCK / keys.min(BLOCK))
             .for_each(|(number, (row, largest))| {
                 let ranges = ranges.row(number);
                 *largest = vectorised!(arch, rows::seen(row, ranges, first, *largest));
             });
-        (
-            tensor(weights, shape, dtype),
-            tensor(largest, of_largest, DType::F32),
-        )
+        (in_type(weights, dtype), largest)
     }
 }
 
@@ -179,13 +177,13 @@ impl Gathers for Flex {
 fn weights(scores: FlexTensor, mask: Option<FlexTensor>) -> FlexTensor {
     let (shape, dtype) = (shape_of(&scores), scores.dtype());
     let mask = mask.map(|mask| OfRows::of(mask, &shape));
-    let mut weights = elements(scores);
+    let mut weights = owned(scores);
     let arch = Arch::new();
-    each_row(&mut weights, shape[3], |number, row| {
+    each_row(weights.storage_mut(), shape[3], |number, row| {
         let mask = mask.as_ref().map(|mask| mask.row(number));
         vectorised!(arch, rows::softmax(row, mask));
     });
-    tensor(weights, shape, dtype)
+    in_type(weights, dtype)
 }
 
 /// What a mask says of each row of scores.
@@ -264,13 +262,18 @@ impl Read {
     }
 }
 
-/// The elements in row order, in f32: taken out of the tensor where nobody else holds it.
-pub(super) fn elements(x: FlexTensor) -> Vec<f32> {
-    let data = in_f32(x).into_data();
-    match data.try_into_vec::<f32>() {
-        Ok(values) => values,
-        Err(error) => unreachable!("the tensor is one of f32: {error:?}"),
+/// The tensor in f32 and row order, to be changed in place: itself where nobody else holds it, else a copy.
+pub(super) fn owned(x: FlexTensor) -> FlexTensor {
+    let x = in_f32(x);
+    let layout = x.layout();
+    let is_whole = layout.is_contiguous()
+        && layout.start_offset() == 0
+        && layout.num_elements() == x.storage::<f32>().len();
+    if is_whole && x.is_unique() {
+        return x;
     }
+    let shape = shape_of(&x);
+    tensor(Read::of(x).values().to_vec(), shape, DType::F32)
 }
 
 /// The rows of `[batch, heads, rows, width]`, which are only read, wherever they stand.
@@ -314,10 +317,14 @@ fn in_f32(x: FlexTensor) -> FlexTensor {
 }
 
 pub(super) fn tensor(values: Vec<f32>, shape: Vec<usize>, dtype: DType) -> FlexTensor {
-    let made = FlexTensor::from_data(TensorData::new(values, shape));
+    in_type(FlexTensor::from_data(TensorData::new(values, shape)), dtype)
+}
+
+/// A tensor in f32, in a type.
+pub(super) fn in_type(x: FlexTensor, dtype: DType) -> FlexTensor {
     if dtype == DType::F32 {
-        made
+        x
     } else {
-        Flex::float_cast(made, dtype.into())
+        Flex::float_cast(x, dtype.into())
     }
 }

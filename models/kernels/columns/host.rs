@@ -5,7 +5,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::{Column, ColumnGradients, Columns};
-use crate::kernels::host::{HeadRows, Read, each_row, elements, shape_of, tensor};
+use crate::kernels::host::{HeadRows, Read, each_row, owned, shape_of, tensor};
 use crate::kernels::rows;
 use crate::vectorised;
 
@@ -75,8 +75,7 @@ impl Inputs {
 
 impl Columns for Flex {
     fn add_column(column: Column<Self>, sums: FlexTensor) -> (FlexTensor, FlexTensor) {
-        let (sizes, of_largest) = (Sizes::of(&column), shape_of(&column.largest));
-        let (shape, dtype) = (shape_of(&sums), sums.dtype());
+        let sizes = Sizes::of(&column);
         let Column {
             query,
             key,
@@ -84,11 +83,11 @@ impl Columns for Flex {
             largest,
         } = column;
         let inputs = Inputs::of(query, key, value);
-        let (mut sums, mut largest) = (elements(sums), elements(largest));
+        let (mut sums, mut largest) = (owned(sums), owned(largest));
         let (rows, width) = (sizes.of_group(), sizes.d_head + 1);
         let arch = Arch::new();
-        (sums.par_chunks_mut(rows * width))
-            .zip(largest.par_chunks_mut(rows))
+        (sums.storage_mut().par_chunks_mut(rows * width))
+            .zip(largest.storage_mut().par_chunks_mut(rows))
             .enumerate()
             .for_each(|(group, (sums, largest))| {
                 let [sequence, kv_head] = sizes.place_of_key(group);
@@ -102,8 +101,7 @@ impl Columns for Flex {
                     }
                 });
             });
-        let largest = tensor(largest, of_largest, dtype);
-        (tensor(sums, shape, dtype), largest)
+        (sums, largest)
     }
 
     fn quotient(sums: FlexTensor) -> FlexTensor {
@@ -128,7 +126,6 @@ impl ColumnGradients for Flex {
         gradient: FlexTensor,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let sizes = Sizes::of(&column);
-        let (shape, dtype) = (shape_of(&gradient), gradient.dtype());
         let Column {
             query,
             key,
@@ -138,13 +135,13 @@ impl ColumnGradients for Flex {
         let [of_query, of_key] = [&query, &key].map(|x| (shape_of(x), x.dtype()));
         let of_value = (shape_of(&value), value.dtype());
         let (inputs, largest) = (Inputs::of(query, key, value), Read::of(largest));
-        let (mut gradient, largest) = (elements(gradient), largest.values());
+        let (mut gradient, largest) = (owned(gradient), largest.values());
         let zeros = |shape: &[usize]| vec![0.0f32; shape.iter().product()];
         let mut by_query = zeros(&of_query.0);
         let [mut by_key, mut by_value] = [&of_key, &of_value].map(|(shape, _)| zeros(shape));
         let (rows, width) = (sizes.of_group(), sizes.d_head);
         let arch = Arch::new();
-        (gradient.par_chunks_mut(rows * (width + 1)))
+        (gradient.storage_mut().par_chunks_mut(rows * (width + 1)))
             .zip(by_query.par_chunks_mut(rows * width))
             .zip(by_key.par_chunks_mut(sizes.rows * width))
             .zip(by_value.par_chunks_mut(sizes.rows * width))
@@ -170,19 +167,19 @@ impl ColumnGradients for Flex {
             tensor(by_query, of_query.0, of_query.1),
             tensor(by_key, of_key.0, of_key.1),
             tensor(by_value, of_value.0, of_value.1),
-            tensor(gradient, shape, dtype),
+            gradient,
         )
     }
 
     fn quotient_backward(sums: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-        let (shape, dtype) = (shape_of(&sums), sums.dtype());
-        let (mut sums, gradient) = (elements(sums), Read::of(gradient));
-        let (width, gradient) = (shape[3], gradient.values());
+        let width = shape_of(&sums)[3];
+        let (mut sums, gradient) = (owned(sums), Read::of(gradient));
+        let gradient = gradient.values();
         let arch = Arch::new();
-        each_row(&mut sums, width, |number, sums| {
+        each_row(sums.storage_mut(), width, |number, sums| {
             let gradient = &gradient[number * (width - 1)..][..width - 1];
             vectorised!(arch, rows::quotient_backward(sums, gradient));
         });
-        tensor(sums, shape, dtype)
+        sums
     }
 }
