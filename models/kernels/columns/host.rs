@@ -1,6 +1,7 @@
 //! Columns on the CPU: all of a query in one pass.
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
+use burn::tensor::DType;
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -56,9 +57,10 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn of(query: FlexTensor, key: FlexTensor, value: FlexTensor) -> Self {
-        let [query, key, value] = [query, key, value].map(HeadRows::of);
-        Self { query, key, value }
+    /// Those of a column, and the largest scores.
+    fn of(column: Column<Flex>) -> (Self, FlexTensor) {
+        let [query, key, value] = [column.query, column.key, column.value].map(HeadRows::of);
+        (Self { query, key, value }, column.largest)
     }
 
     /// What is there of a query and of its key.
@@ -76,13 +78,7 @@ impl Inputs {
 impl Columns for Flex {
     fn add_column(column: Column<Self>, sums: FlexTensor) -> (FlexTensor, FlexTensor) {
         let sizes = Sizes::of(&column);
-        let Column {
-            query,
-            key,
-            value,
-            largest,
-        } = column;
-        let inputs = Inputs::of(query, key, value);
+        let (inputs, largest) = Inputs::of(column);
         let (mut sums, mut largest) = (owned(sums), owned(largest));
         let (rows, width) = (sizes.of_group(), sizes.d_head + 1);
         let arch = Arch::new();
@@ -126,19 +122,13 @@ impl ColumnGradients for Flex {
         gradient: FlexTensor,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let sizes = Sizes::of(&column);
-        let Column {
-            query,
-            key,
-            value,
-            largest,
-        } = column;
-        let [of_query, of_key] = [&query, &key].map(|x| (shape_of(x), x.dtype()));
-        let of_value = (shape_of(&value), value.dtype());
-        let (inputs, largest) = (Inputs::of(query, key, value), Read::of(largest));
-        let (mut gradient, largest) = (owned(gradient), largest.values());
-        let zeros = |shape: &[usize]| vec![0.0f32; shape.iter().product()];
-        let mut by_query = zeros(&of_query.0);
-        let [mut by_key, mut by_value] = [&of_key, &of_value].map(|(shape, _)| zeros(shape));
+        let given = [&column.query, &column.key, &column.value];
+        let [of_query, of_key, of_value] = given.map(|x| (shape_of(x), x.dtype()));
+        let zeros = |(shape, _): &(Vec<usize>, DType)| vec![0.0f32; shape.iter().product()];
+        let [mut by_query, mut by_key, mut by_value] = [&of_query, &of_key, &of_value].map(zeros);
+        let (inputs, largest) = Inputs::of(column);
+        let (mut gradient, largest) = (owned(gradient), Read::of(largest));
+        let largest = largest.values();
         let (rows, width) = (sizes.of_group(), sizes.d_head);
         let arch = Arch::new();
         (gradient.storage_mut().par_chunks_mut(rows * (width + 1)))
