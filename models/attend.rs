@@ -87,7 +87,7 @@ pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
 /// some queries at a time.
 ///
 /// The softmax is taken over all without joining them: weights stay unnormalised and the sum divides the
-/// `[seq, d_head]` result. Keys before the first and behind the last that a query of a block sees are left out.
+/// `[seq, d_head]` result. Keys far from all that a query of a block sees are left out.
 ///
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`

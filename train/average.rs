@@ -8,6 +8,7 @@ use spectrain_checkpoints::{Mismatch, NamedTensor};
 use spectrain_models::weights::{host_f32, lift, tensor_from};
 
 use crate::error::{Error, Result};
+use crate::optimizer::flat;
 
 /// What a checkpoint calls the weights themselves, beside their mean.
 const OWN: &str = "own";
@@ -96,18 +97,18 @@ impl Average {
             }
             let name = format!("{name}.{OWN}");
             let length = mean.dims()[0];
-            match found.remove(&name).filter(|own| own.shape == [length]) {
-                Some(own) => tensor_from(own, device),
-                None => {
-                    missing.get_or_insert((name, length));
+            match found.remove(&name) {
+                Some(own) if own.shape == [length] => tensor_from(own, device),
+                other => {
+                    let got = other.map_or("none".into(), |own| format!("{:?}", own.shape));
+                    let expected = format!("`{name}` of shape [{length}]");
+                    missing.get_or_insert(Mismatch::new(expected, got));
                     mean
                 }
             }
         });
         let mismatch = match (missing, found.pop_first()) {
-            (Some((name, length)), _) => {
-                Mismatch::new(format!("`{name}` of shape [{length}]"), "none")
-            }
+            (Some(mismatch), _) => mismatch,
             (None, Some((name, _))) => Mismatch::new("weights of the model's parameters", name),
             (None, None) => return Ok(module),
         };
@@ -139,10 +140,9 @@ struct Walk<F> {
     change: F,
 }
 
-fn flat<const D: usize>(param: &Param<Tensor<D>>) -> Tensor<1> {
-    let tensor = param.val().without_autodiff();
-    let len = tensor.shape().num_elements();
-    tensor.reshape([len])
+/// The elements of a parameter, in no graph.
+fn elements<const D: usize>(param: &Param<Tensor<D>>) -> Tensor<1> {
+    flat(param.val().without_autodiff())
 }
 
 impl<F: FnMut(String, Tensor<1>)> ModuleVisitor for Walk<F> {
@@ -156,7 +156,7 @@ impl<F: FnMut(String, Tensor<1>)> ModuleVisitor for Walk<F> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.val().is_require_grad() {
-            (self.change)(self.path.join("."), flat(param));
+            (self.change)(self.path.join("."), elements(param));
         }
     }
 }
@@ -171,7 +171,7 @@ impl<F: FnMut(&str, Tensor<1>) -> Tensor<1>> ModuleMapper for Walk<F> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let changed = (self.change)(&self.path.join("."), flat(&param));
+        let changed = (self.change)(&self.path.join("."), elements(&param));
         let (id, before, mapper) = param.consume();
         let changed = changed.reshape(before.shape());
         let changed = match before.is_autodiff() {

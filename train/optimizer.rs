@@ -234,7 +234,8 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+/// The elements of a tensor in a row.
+pub(crate) fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     let len = tensor.shape().num_elements();
     tensor.reshape([len])
 }

@@ -180,16 +180,19 @@ impl<B: Backwards> Given<B> {
 
     /// The [gradients](Self::gradients) of one group.
     fn of_group(&self, of_sums: &FloatTensor<B>, blocks: &[Block]) -> [FloatTensor<B>; 3] {
-        let all_keys = self.key.shape()[2];
+        let [_, _, all_keys, d_head] = self.key.shape().dims();
         let mut by_query = Vec::new();
         let (mut by_key, mut by_value) = (None, None);
         for block in blocks {
             let of_block = self.of_queries(block);
             let of_sums = within::<B>(of_sums.clone(), 2, &block.queries);
+            let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
+            let of_context = within::<B>(of_sums, 3, &(0..d_head));
+            let of_context = self.grouped(of_type::<B>(of_context, self.query.dtype()));
             let mut by_own: Option<FloatTensor<B>> = None;
             for keys in &block.keys {
                 let given = of_block.of_keys(keys, of_block.floor.clone());
-                let [query, key, value] = given.of_keys_alone(&of_sums, keys.start);
+                let [query, key, value] = given.of_keys_alone([&of_context, &of_sum], keys.start);
                 by_own = Some(match by_own {
                     None => query,
                     Some(before) => B::float_add(before, query),
@@ -207,19 +210,20 @@ impl<B: Backwards> Given<B> {
         ]
     }
 
-    /// The [gradients](Self::gradients) with respect to a block's queries and to some of its keys, which begin at `first`, and their values.
-    fn of_keys_alone(&self, of_sums: &FloatTensor<B>, first: usize) -> [FloatTensor<B>; 3] {
-        let d_head = self.key.shape()[3];
+    /// The [gradients](Self::gradients) with respect to a block's queries and to some of its keys, which begin at `first`, and their values; from
+    /// those of the block's context, [grouped](Self::grouped), and of its sum.
+    fn of_keys_alone(
+        &self,
+        [of_context, of_sum]: [&FloatTensor<B>; 2],
+        first: usize,
+    ) -> [FloatTensor<B>; 3] {
         let (weights, _) = self.weights(first);
-        let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
-        let of_context = within::<B>(of_sums.clone(), 3, &(0..d_head));
-        let of_context = self.grouped(of_type::<B>(of_context, self.query.dtype()));
         let by_value = B::float_matmul(
             transposed::<B>(self.grouped(weights.clone())),
             of_context.clone(),
         );
-        let of_weights = self.by_head(of_context, transposed::<B>(self.value.clone()));
-        let of_weights = B::float_add(wide::<B>(of_weights), of_sum);
+        let of_weights = self.by_head(of_context.clone(), transposed::<B>(self.value.clone()));
+        let of_weights = B::float_add(wide::<B>(of_weights), of_sum.clone());
         let of_scores = B::float_mul(wide::<B>(weights), of_weights);
         let of_scores = self.grouped(of_type::<B>(of_scores, self.query.dtype()));
         let by_query = self.by_head(of_scores.clone(), self.key.clone());
