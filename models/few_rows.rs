@@ -9,7 +9,6 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use crate::vectorised;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
@@ -19,6 +18,11 @@ use burn::tensor::{DType, Element, FloatDType, bf16};
 use pulp::bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
+
+use self::lane_sums::lane_sums;
+use crate::vectorised;
+
+mod lane_sums;
 
 /// Rows up to which this is faster than a general product.
 const MOST_ROWS: usize = 64;
@@ -308,7 +312,7 @@ impl Sums<'_> {
         let steps = columns[0].0.len();
         let all = rows.iter().chain(&columns);
         assert!(all.into_iter().all(|(lanes, _)| lanes.len() == steps));
-        let mut sums = [[simd.splat_f32s(0.0); M]; C];
+        let mut sums = [[simd.splat_f32s(0.0); C]; M];
         #[expect(
             unsafe_code,
             reason = "a check of each index costs as much as the sums"
@@ -322,24 +326,32 @@ impl Sums<'_> {
                 prefetch(weights.as_ptr().wrapping_add(ahead));
             }
             // SAFETY: all have `steps` lanes, as was asserted.
-            let x: [_; M] = std::array::from_fn(
+            let weights: [_; C] = std::array::from_fn(
                 #[inline(always)]
-                |row| unsafe { *rows[row].0.get_unchecked(step) },
+                |column| unsafe { *columns[column].0.get_unchecked(step) },
             );
-            for (sums, (weights, _)) in sums.iter_mut().zip(&columns) {
+            // A number of a row is needed once, those of the columns for every row: so all sums stay in registers.
+            for (sums, (x, _)) in sums.iter_mut().zip(&rows) {
                 // SAFETY: as above.
-                let weight = unsafe { *weights.get_unchecked(step) };
-                for (sum, x) in sums.iter_mut().zip(x) {
+                let x = unsafe { *x.get_unchecked(step) };
+                for (sum, weight) in sums.iter_mut().zip(weights) {
                     *sum = simd.mul_add_e_f32s(x, weight, *sum);
                 }
             }
         }
-        for (number, (sums, (_, rest))) in sums.into_iter().zip(columns).enumerate() {
-            let of_column = &mut self.of[number * self.count..];
-            for ((sum, (_, rest_of_row)), out) in sums.into_iter().zip(rows).zip(of_column) {
-                let products = rest_of_row.iter().zip(rest).map(|(x, weight)| x * weight);
-                let rest: f32 = products.sum();
-                *out = simd.reduce_sum_f32s(sum) + rest;
+        // A copy: what is read in a loop must not keep the sums above from registers.
+        let mut lanes = [[simd.splat_f32s(0.0); 4]; M];
+        for (lanes, sums) in lanes.iter_mut().zip(&sums) {
+            for (lanes, sum) in lanes.iter_mut().zip(sums) {
+                *lanes = *sum;
+            }
+        }
+        for row in 0..M {
+            let whole = lane_sums(simd, lanes[row]);
+            for column in 0..C {
+                let pairs = rows[row].1.iter().zip(columns[column].1);
+                let rest: f32 = pairs.map(|(x, weight)| x * weight).sum();
+                self.of[column * self.count + row] = whole[column] + rest;
             }
         }
     }
