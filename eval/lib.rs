@@ -76,7 +76,7 @@ pub use report::{
 pub use sample::report::{SamplePass, SampleReport};
 pub use sample::{Sample, samples};
 pub use sampling_test::{SamplingReport, TupleReport};
-pub use speculate::{DecodeSettings, Decoder, Generation, PassRecord, Seconds};
+pub use speculate::{DecodeSettings, Decoder, Desk, Generation, Orders, PassRecord, Seconds};
 pub use spread::SpreadReport;
 pub use statistics::Acceptance;
 pub use summary::summary;

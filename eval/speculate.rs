@@ -12,12 +12,14 @@ use spectrain_models::{
     Caches, Capture, Draft, Features, LogitRows, Pass, Proposer, Target, chain,
 };
 
+use self::desk::{Counter, received};
 use self::lane::{Lane, Sequence};
 use self::queue::{Listed, PromptQueue, Queued};
 use crate::error::{Error, Result};
 use crate::verify::Verifier;
 use crate::verify::rows::choose;
 
+mod desk;
 mod generation;
 mod lane;
 pub(crate) mod queue;
@@ -25,6 +27,7 @@ pub(crate) mod rehearsal;
 #[cfg(test)]
 mod tests;
 
+pub use self::desk::{Desk, Orders};
 pub use self::generation::{DecodeSettings, Generation, PassRecord, Seconds};
 
 /// A target that decodes, with or without a drafter.
@@ -145,6 +148,36 @@ impl<'a> Decoder<'a> {
         let capture = Capture::default();
         let free = (0..size).map(|_| None).collect();
         self.side_by_side(&Way::plain(&capture, settings), free, queue)
+    }
+
+    /// Continues the prompts of a desk without drafts, up to `size` at a time, until the desk is closed or the decoder is
+    /// interrupted. Each gets what [`plain`](Self::plain) gives. One that fails gets its error, and the others go on.
+    pub fn serve(&self, orders: Orders, size: usize, settings: &DecodeSettings) {
+        let check = |prompt: &[u32]| self.check_prompt(prompt, settings);
+        let mut queue = Counter::new(orders, &check);
+        while queue.waits() {
+            match self.plain_queued(size, &mut queue, settings) {
+                Ok(()) => {}
+                Err(Error::Interrupted) => return,
+                Err(error) => queue.failed(error),
+            }
+        }
+    }
+
+    /// The same for prompts that are all there, with the same draws for each; what became of each of them.
+    pub fn plain_batch(
+        &self,
+        prompts: impl IntoIterator<Item = Vec<u32>>,
+        seed: u64,
+        size: usize,
+        settings: &DecodeSettings,
+    ) -> Vec<Result<Generation>> {
+        let (desk, orders) = Desk::open();
+        let prompts = prompts.into_iter();
+        let all: Vec<_> = prompts.map(|prompt| desk.hand_in(prompt, seed)).collect();
+        drop(desk);
+        self.serve(orders, size, settings);
+        all.iter().map(received).collect()
     }
 
     /// Continues one prompt.
@@ -276,22 +309,8 @@ impl<'a> Decoder<'a> {
     fn start(&self, prompt: &[u32], way: &Way, rng: &mut StdRng) -> Result<(Sequence, Features)> {
         self.check_interrupted()?;
         let settings = way.settings;
+        self.check_prompt(prompt, settings)?;
         let spec = self.target.spec();
-        let longest = spec.max_positions.saturating_sub(1);
-        if prompt.is_empty() || prompt.len() > longest {
-            return Err(Error::Prompt {
-                mismatch: Mismatch::new(
-                    format!("1 to {longest} tokens, so that one more fits the target's context"),
-                    format!("{} tokens", prompt.len()),
-                ),
-            });
-        }
-        if settings.max_new_tokens == 0 {
-            return Err(Error::Setting {
-                key: "max_new_tokens",
-                mismatch: Mismatch::new("at least 1", "0"),
-            });
-        }
         let limit = spec
             .max_positions
             .min(prompt.len() + settings.max_new_tokens);
@@ -310,6 +329,26 @@ impl<'a> Decoder<'a> {
         let bonus = choose(output.logits, &settings.sampling, rng)?;
         sequence.commit(&[bonus], &settings.stop);
         Ok((sequence, output.features))
+    }
+
+    /// Fails on what cannot be continued.
+    fn check_prompt(&self, prompt: &[u32], settings: &DecodeSettings) -> Result<()> {
+        let longest = self.target.spec().max_positions.saturating_sub(1);
+        if prompt.is_empty() || prompt.len() > longest {
+            return Err(Error::Prompt {
+                mismatch: Mismatch::new(
+                    format!("1 to {longest} tokens, so that one more fits the target's context"),
+                    format!("{} tokens", prompt.len()),
+                ),
+            });
+        }
+        if settings.max_new_tokens == 0 {
+            return Err(Error::Setting {
+                key: "max_new_tokens",
+                mismatch: Mismatch::new("at least 1", "0"),
+            });
+        }
+        Ok(())
     }
 
     /// Fails if it is to stop here.

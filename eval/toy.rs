@@ -20,8 +20,8 @@ pub(crate) const DRAFTER_PARAMETERS: u64 = 20;
 pub(crate) struct ToyTarget {
     spec: TargetSpec,
     device: Device,
-    /// Its logits are no numbers.
-    broken: bool,
+    /// Behind which texts its logits are no numbers.
+    broken: fn(&[u32]) -> bool,
 }
 
 impl Default for ToyTarget {
@@ -51,14 +51,19 @@ impl ToyTarget {
         Self {
             spec,
             device: test_device(),
-            broken: false,
+            broken: |_| false,
         }
     }
 
     /// One whose logits are no numbers.
     pub(crate) fn broken() -> Self {
+        Self::broken_behind(|_| true)
+    }
+
+    /// One whose logits are no numbers behind some texts.
+    pub(crate) fn broken_behind(broken: fn(&[u32]) -> bool) -> Self {
         Self {
-            broken: true,
+            broken,
             ..Self::default()
         }
     }
@@ -128,7 +133,7 @@ impl Target for ToyTarget {
             features.extend([pass.tokens[node] as f32, (path.len() - 1) as f32]);
             if pass.logits == LogitRows::All || node + 1 == count {
                 let mut row = logits(&path, TARGET);
-                if self.broken {
+                if (self.broken)(&path) {
                     // Of a row a single entry is none: the likeliest token seems to be another.
                     row[VOCAB - 1] = f32::NAN;
                 }

@@ -286,6 +286,90 @@ fn what_cannot_be_decoded_is_an_error() {
 }
 
 #[test]
+fn who_asks_at_a_desk_gets_what_a_prompt_gives_alone() {
+    let target = ToyTarget::with_positions(40);
+    let capture = Capture::default();
+    let decoder = Decoder::new(&target, &capture);
+    let settings = DecodeSettings {
+        sampling: Sampling::at(1.0),
+        stop: vec![2],
+        ..settings(30, 0)
+    };
+    let prompt = |number: u32| vec![number % 4; 1 + number as usize % 5];
+    let alone = |number: u32| {
+        let mut rng = StdRng::seed_from_u64(number.into());
+        let plain = decoder.plain(&prompt(number), &settings, &mut rng);
+        plain.unwrap().tokens
+    };
+    for size in [1, 3, 50] {
+        let (desk, orders) = Desk::open();
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(move || {
+                let desk = &desk;
+                std::thread::scope(|scope| {
+                    let one = |number: u32| {
+                        let found = desk.ask(prompt(number), number.into());
+                        (number, found.unwrap().tokens)
+                    };
+                    let all: Vec<_> = (0..20).map(|n| scope.spawn(move || one(n))).collect();
+                    // They are answered beside one that cannot be.
+                    let refused = desk.ask(vec![0; 40], 0).unwrap_err();
+                    assert!(refused.to_string().contains("found 40 tokens"), "{refused}");
+                    let found = all.into_iter().map(|one| one.join().unwrap());
+                    found.collect::<Vec<_>>()
+                })
+            });
+            decoder.serve(orders, size, &settings);
+            for (number, tokens) in asking.join().unwrap() {
+                assert_eq!(tokens, alone(number), "{size} {number}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_batch_of_prompts_says_what_became_of_each() {
+    let target = ToyTarget::with_positions(40);
+    let capture = Capture::default();
+    let decoder = Decoder::new(&target, &capture);
+    let settings = settings(30, 0);
+    let prompts = [vec![1], vec![], vec![3, 1], vec![0; 40], vec![2]];
+    for size in [1, 2, 9] {
+        let found = decoder.plain_batch(prompts.clone(), 0, size, &settings);
+        for (prompt, found) in prompts.iter().zip(found) {
+            match found {
+                Ok(found) => assert_eq!(found.tokens, recomputed(prompt, 30), "{size}"),
+                Err(_) => assert!([0, 40].contains(&prompt.len()), "{size}"),
+            }
+        }
+    }
+    // One error is of the batch, not of a prompt.
+    let none = decoder.plain_batch(prompts, 0, 0, &settings);
+    assert!(none.iter().all(Result::is_err));
+    let decoder = decoder.unless(&|| true);
+    let stopped = decoder.plain_batch([vec![1], vec![2]], 0, 2, &settings);
+    let is_stopped = |found: &Result<Generation>| matches!(found, Err(Error::Interrupted));
+    assert!(stopped.iter().all(is_stopped));
+}
+
+#[test]
+fn what_fails_in_a_batch_fails_alone() {
+    let target = ToyTarget::broken_behind(|text| text[0] == 3 && text.len() > 9);
+    let capture = Capture::default();
+    let decoder = Decoder::new(&target, &capture);
+    let prompts = [vec![1], vec![3, 1], vec![1; 5], vec![3], vec![2]];
+    for size in [1, 4] {
+        let found = decoder.plain_batch(prompts.clone(), 0, size, &settings(30, 0));
+        for (prompt, found) in prompts.iter().zip(found) {
+            match found {
+                Ok(found) => assert_eq!(found.tokens, recomputed(prompt, 30), "{size}"),
+                Err(error) => assert!(prompt[0] == 3, "{size} {prompt:?}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn seconds_are_not_negative_and_sum_up() {
     let outcome = decode(&ToyTarget::default(), Style::Own, &[1], &settings(30, 3));
     let generation = outcome.speculative;

@@ -4,16 +4,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rand::{SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::hash::sha256_bytes;
-use spectrain_eval::{DecodeSettings, Decoder, OwnText};
+use spectrain_eval::{self as eval, DecodeSettings, Decoder, Generation, OwnText};
 use spectrain_models::{DraftShape, Sampling};
 use spectrain_train::{Error, Result, Together};
 
 use crate::runtime::texts::StoredTexts;
+
+/// Prompts that the target answers side by side.
+const TOGETHER: usize = 16;
 
 /// The target's answers to held-out prompts.
 pub(super) enum Answers<'a> {
@@ -137,19 +139,21 @@ impl WrittenAnswers<'_> {
             stop: self.stop.clone(),
             shadow: None,
         };
-        let answer = |number: usize| {
-            let (prompt, mut rng) = (&self.prompts[number], StdRng::seed_from_u64(0));
-            match self.decoder.plain(prompt, &settings, &mut rng) {
-                Ok(generation) => Ok((number, generation.tokens)),
-                Err(error) if error.is_interruption() => Err(Error::Interrupted),
-                Err(error) => {
-                    tracing::warn!("the target did not answer a validation prompt: {error}");
-                    Ok((number, Vec::new()))
-                }
+        let ours = (0..self.prompts.len()).filter(|&number| together.takes(number));
+        let ours: Vec<usize> = ours.collect();
+        let prompts = ours.iter().map(|&number| self.prompts[number].clone());
+        let found = self.decoder.plain_batch(prompts, 0, TOGETHER, &settings);
+        let answer = |found: eval::Result<Generation>| match found {
+            Ok(generation) => Ok(generation.tokens),
+            Err(error) if error.is_interruption() => Err(Error::Interrupted),
+            Err(error) => {
+                tracing::warn!("the target did not answer a validation prompt: {error}");
+                Ok(Vec::new())
             }
         };
-        let prompts = (0..self.prompts.len()).filter(|&number| together.takes(number));
-        let answers = prompts.map(answer).collect();
+        let found = found.into_iter().map(answer).zip(ours);
+        let answers = found.map(|(tokens, number)| Ok((number, tokens?)));
+        let answers = answers.collect();
         let answers: Vec<Vec<u32>> = together.gather_pieces(answers)?;
         let kept = Kept {
             of: self.of(),

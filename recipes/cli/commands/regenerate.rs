@@ -63,7 +63,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         0 => progress.set(done, ""),
         _ => progress.set(done, format!("{failed} failed")),
     };
-    let report = job.run(answers.answers(), &work, &mut shown);
+    let report = answers.asked(|answers| job.run(answers, &work, &mut shown));
     if let Answerer::Capturing(answers) = &answers {
         answers.close(matches!(report, Ok(Some(_))))?;
     }
@@ -85,10 +85,8 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
 
 /// How the answerer is asked.
 fn work(arguments: &RegenerateArguments) -> Work<'static> {
-    let target = arguments.target.as_ref();
     Work {
-        // The decoder takes one conversation at a time, with all cores.
-        concurrency: target.map_or(arguments.concurrency.into(), |_| 1),
+        concurrency: arguments.concurrency.into(),
         retry: Retry {
             retries: arguments.retries,
             first: PAUSES[0],
@@ -148,11 +146,12 @@ impl Answerer {
         }
     }
 
-    fn answers(&self) -> &dyn Answers {
+    /// Does `work` with what answers.
+    fn asked<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
         match self {
-            Self::Server(server) => server.as_ref(),
-            Self::Target(target) => target.as_ref(),
-            Self::Capturing(answers) => answers.as_ref(),
+            Self::Server(server) => work(server.as_ref()),
+            Self::Target(target) => target.answering(work),
+            Self::Capturing(answers) => work(answers.as_ref()),
         }
     }
 }

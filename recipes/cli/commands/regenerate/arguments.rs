@@ -76,8 +76,8 @@ pub struct RegenerateArguments {
     /// What happens to a conversation with an answer cut off at the longest one: `keep`, `drop` or `fail`
     #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
     pub(super) truncated: Truncated,
-    /// Conversations in progress at a time
-    #[arg(long, default_value_t = 16, conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Conversations in progress at a time; with `--target`, how many it decodes side by side
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) concurrency: u16,
     /// Times to repeat a request that failed for a reason that may pass
     #[arg(long, default_value_t = 6, conflicts_with = "target")]

@@ -1,16 +1,16 @@
 //! Answers of a target that this program decodes.
 
-use std::sync::{Mutex, PoisonError};
+use std::panic::resume_unwind;
+use std::thread;
 
 use anyhow::{Result, bail};
-use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
-use spectrain_eval::{DecodeSettings, Decoder};
+use spectrain_eval::{DecodeSettings, Decoder, Desk};
 use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
 
 use super::arguments::RegenerateArguments;
@@ -23,11 +23,12 @@ use crate::runtime::target::TEMPLATE_VARIABLES;
 
 /// A target with everything that turns a conversation into an answer.
 pub struct TargetAnswers {
-    /// It decodes one conversation at a time.
-    target: Mutex<Transformer>,
+    target: Transformer,
     tokenizer: Tokenizer,
     template: ChatTemplate,
     decode: DecodeSettings,
+    /// Conversations that are continued side by side.
+    together: usize,
     seed: u64,
     sha256: String,
     text_sha256: String,
@@ -61,10 +62,11 @@ impl TargetAnswers {
             shadow: None,
         };
         Ok(Self {
-            target: Mutex::new(target),
+            target,
             tokenizer,
             template,
             decode,
+            together: arguments.concurrency.into(),
             seed: arguments.seed.unwrap_or_default(),
             sha256: model.sha256(),
             text_sha256: hash::sha256_bytes(text.as_bytes()),
@@ -90,23 +92,42 @@ impl TargetAnswers {
         }
     }
 
-    fn decode(&self, request: &Request) -> Result<Answer> {
-        let text = self
-            .template
-            .render(request.messages, GenerationPrompt::With)?;
-        let prompt = self.tokenizer.encode(&text)?.ids;
-        let mut rng = StdRng::seed_from_u64(request.seed(self.seed));
-        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        let capture = Capture::default();
-        let decoder = Decoder::new(&*target, &capture).unless(&interrupted);
-        let mut tokens = decoder.plain(&prompt, &self.decode, &mut rng)?.tokens;
-        let stopped = tokens
-            .last()
-            .is_some_and(|last| self.decode.stop.contains(last));
+    /// Does `work` in another thread, while this one decodes what is asked for there.
+    pub(super) fn answering<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
+        let (desk, orders) = Desk::open();
+        thread::scope(|scope| {
+            let worker = scope.spawn(move || work(&AtDesk { of: self, desk }));
+            let capture = Capture::default();
+            let decoder = Decoder::new(&self.target, &capture).unless(&interrupted);
+            decoder.serve(orders, self.together, &self.decode);
+            worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+}
+
+/// Asks the thread that decodes.
+struct AtDesk<'a> {
+    of: &'a TargetAnswers,
+    desk: Desk,
+}
+
+impl AtDesk<'_> {
+    fn ask(&self, request: &Request) -> Result<Answer> {
+        let TargetAnswers {
+            template,
+            tokenizer,
+            decode,
+            ..
+        } = self.of;
+        let text = template.render(request.messages, GenerationPrompt::With)?;
+        let prompt = tokenizer.encode(&text)?.ids;
+        let found = self.desk.ask(prompt, request.seed(self.of.seed))?;
+        let mut tokens = found.tokens;
+        let stopped = tokens.last().is_some_and(|last| decode.stop.contains(last));
         if stopped {
             tokens.pop();
         }
-        let content = self.tokenizer.decode(&tokens, Special::Skip)?;
+        let content = tokenizer.decode(&tokens, Special::Skip)?;
         Ok(Answer {
             message: Message::new("assistant", content),
             truncated: !stopped,
@@ -115,10 +136,10 @@ impl TargetAnswers {
     }
 }
 
-impl Answers for TargetAnswers {
+impl Answers for AtDesk<'_> {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
         // The same would happen again.
-        self.decode(request).map_err(|error| Failure::Lasting {
+        self.ask(request).map_err(|error| Failure::Lasting {
             reason: format!("{error:#}"),
         })
     }
