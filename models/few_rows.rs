@@ -32,10 +32,10 @@ const COLUMNS: usize = 32;
 const SMALL: usize = 1 << 16;
 /// Columns that are widened at a time: what is widened is read again before it leaves the cache.
 const WIDENED: usize = 4;
-/// Registers by which reading a column runs ahead of the sums.
-const AHEAD: usize = 32;
 /// Rows whose sums are in registers at a time.
 const TOGETHER: usize = 6;
+/// Numbers of rows that stay in the nearest cache while columns pass through it.
+const CLOSE: usize = 4096;
 
 /// What a back end computes by itself.
 #[backend_extension(Flex)]
@@ -261,6 +261,11 @@ impl Columns<'_> {
     fn sums_of<S: Simd, const C: usize>(&mut self, simd: S, first: usize) {
         let inner = self.inner;
         let count = self.rows.len() / inner;
+        let reading = if count <= TOGETHER && self.rows.len() <= CLOSE {
+            Reading::InOrder
+        } else {
+            Reading::SideBySide
+        };
         let columns: [_; C] = std::array::from_fn(
             #[inline(always)]
             |column| &self.columns[(first + column) * inner..][..inner],
@@ -270,6 +275,7 @@ impl Columns<'_> {
             let sums = Sums {
                 of: &mut self.sums[first * count + row..],
                 count,
+                reading,
             };
             match count - row {
                 1 => sums.take::<S, C, 1>(simd, rows, columns),
@@ -289,6 +295,86 @@ struct Sums<'a> {
     of: &'a mut [f32],
     /// From one column to the next.
     count: usize,
+    reading: Reading,
+}
+
+/// In which order columns are read.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// One after the other, as they stand in memory: what takes time is the memory, which is up to twice as fast with one stream
+    /// for each thread as with several.
+    InOrder,
+    /// All at once: each number of a row that is loaded serves as many sums. The next columns are on their way meanwhile.
+    SideBySide,
+}
+
+/// Sums of rows with columns one after the other.
+#[inline(always)]
+fn in_order<S: Simd, const C: usize, const M: usize>(
+    simd: S,
+    rows: [&[S::f32s]; M],
+    columns: [&[S::f32s]; C],
+) -> [[S::f32s; 4]; M] {
+    let mut lanes = [[simd.splat_f32s(0.0); 4]; M];
+    for (number, column) in columns.into_iter().enumerate() {
+        let steps = column.len();
+        let mut sums = [simd.splat_f32s(0.0); M];
+        assert!(rows.iter().all(|row| row.len() == steps));
+        for (step, weight) in column.iter().enumerate() {
+            for (sum, row) in sums.iter_mut().zip(&rows) {
+                *sum = simd.mul_add_e_f32s(row[step], *weight, *sum);
+            }
+        }
+        for (lanes, sum) in lanes.iter_mut().zip(sums) {
+            lanes[number] = sum;
+        }
+    }
+    lanes
+}
+
+/// Sums of rows with all columns at a time.
+#[inline(always)]
+fn side_by_side<S: Simd, const C: usize, const M: usize>(
+    simd: S,
+    rows: [&[S::f32s]; M],
+    columns: [&[S::f32s]; C],
+) -> [[S::f32s; 4]; M] {
+    let steps = columns[0].len();
+    let mut all = rows.iter().chain(&columns);
+    assert!(all.all(|lanes| lanes.len() == steps));
+    let mut sums = [[simd.splat_f32s(0.0); C]; M];
+    // The columns behind these, asked for in the order of memory.
+    let next = columns[0].as_ptr().wrapping_add(C * steps);
+    #[expect(
+        unsafe_code,
+        reason = "a check of each index costs as much as the sums"
+    )]
+    for step in 0..steps {
+        for number in 0..C {
+            prefetch(next.wrapping_add(step * C + number));
+        }
+        // SAFETY: all have `steps` registers, as was asserted.
+        let weights: [_; C] = std::array::from_fn(
+            #[inline(always)]
+            |column| unsafe { *columns[column].get_unchecked(step) },
+        );
+        // A number of a row is needed once, those of the columns for every row: so all sums stay in registers.
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            // SAFETY: as above.
+            let x = unsafe { *row.get_unchecked(step) };
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum = simd.mul_add_e_f32s(x, weight, *sum);
+            }
+        }
+    }
+    // A copy: what is read in a loop must not keep the sums above from registers.
+    let mut lanes = [[simd.splat_f32s(0.0); 4]; M];
+    for (lanes, sums) in lanes.iter_mut().zip(&sums) {
+        for (lanes, sum) in lanes.iter_mut().zip(sums) {
+            *lanes = *sum;
+        }
+    }
+    lanes
 }
 
 impl Sums<'_> {
@@ -309,43 +395,10 @@ impl Sums<'_> {
             #[inline(always)]
             |column| S::as_simd_f32s(column),
         );
-        let steps = columns[0].0.len();
-        let all = rows.iter().chain(&columns);
-        assert!(all.into_iter().all(|(lanes, _)| lanes.len() == steps));
-        let mut sums = [[simd.splat_f32s(0.0); C]; M];
-        #[expect(
-            unsafe_code,
-            reason = "a check of each index costs as much as the sums"
-        )]
-        for step in 0..steps {
-            let ahead = match step + AHEAD {
-                same if same < steps => same,
-                next => next + (C - 1) * steps,
-            };
-            for (weights, _) in &columns {
-                prefetch(weights.as_ptr().wrapping_add(ahead));
-            }
-            // SAFETY: all have `steps` lanes, as was asserted.
-            let weights: [_; C] = std::array::from_fn(
-                #[inline(always)]
-                |column| unsafe { *columns[column].0.get_unchecked(step) },
-            );
-            // A number of a row is needed once, those of the columns for every row: so all sums stay in registers.
-            for (sums, (x, _)) in sums.iter_mut().zip(&rows) {
-                // SAFETY: as above.
-                let x = unsafe { *x.get_unchecked(step) };
-                for (sum, weight) in sums.iter_mut().zip(weights) {
-                    *sum = simd.mul_add_e_f32s(x, weight, *sum);
-                }
-            }
-        }
-        // A copy: what is read in a loop must not keep the sums above from registers.
-        let mut lanes = [[simd.splat_f32s(0.0); 4]; M];
-        for (lanes, sums) in lanes.iter_mut().zip(&sums) {
-            for (lanes, sum) in lanes.iter_mut().zip(sums) {
-                *lanes = *sum;
-            }
-        }
+        let lanes = match self.reading {
+            Reading::InOrder => in_order(simd, rows.map(|x| x.0), columns.map(|x| x.0)),
+            Reading::SideBySide => side_by_side(simd, rows.map(|x| x.0), columns.map(|x| x.0)),
+        };
         for row in 0..M {
             let whole = lane_sums(simd, lanes[row]);
             for column in 0..C {
