@@ -15,19 +15,24 @@ use crate::rope::{RopeConfig, RopeScaling};
 use crate::routing::{self, Routing};
 use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
-use crate::weights::{FolderWeights, Scope};
+use crate::weights::{FolderWeights, FrozenType, Scope};
 
 /// Loads the target of a folder in the Hugging Face layout.
 ///
 /// # Errors
 /// The architecture is not supported, or a tensor is missing, mis-shaped or unknown; the message names it.
-pub fn load_target(folder: &ModelFolder, device: &Device, dtype: DType) -> Result<Transformer> {
+pub fn load_target(
+    folder: &ModelFolder,
+    device: &Device,
+    held: impl Into<FrozenType>,
+) -> Result<Transformer> {
+    let held = held.into();
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
     let mut ignored = ignored_tensors(&config);
     ignored.extend(mtp::beside_target(folder));
     let mut weights = FolderWeights::new(folder, "model.");
-    let scope = Scope::root(&mut weights, device, dtype);
-    let target = Transformer::new(&mut scope.frozen(), config)?;
+    let scope = Scope::root(&mut weights, device, held.dtype);
+    let target = Transformer::new(&mut scope.frozen(held.int8), config)?;
     weights.finish(&ignored)?;
     Ok(target.from_folder(folder.path()))
 }

@@ -40,7 +40,9 @@ impl SparseMlp {
     /// The source lacks a parameter of an expert, or holds it in another shape.
     pub fn new(scope: &mut Scope, d_model: usize, config: ExpertsConfig) -> Result<Self> {
         let ExpertsConfig { count, d_ff, .. } = config;
-        let gate = Linear::new(&mut scope.child("gate"), d_model, count, Bias::Without)?;
+        // Rounding must not choose other experts.
+        let mut router = scope.child("gate").shared();
+        let gate = Linear::new(&mut router, d_model, count, Bias::Without)?;
         let mut scope = scope.child("experts");
         let mut of_all = |name, [d_in, d_out]: [usize; 2]| {
             let init = Init::Linear { fan_in: d_in };

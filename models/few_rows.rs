@@ -8,8 +8,9 @@
 //! makes its main thread one of rayon's.
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use burn::backend::flex::FlexTensor;
+use burn::backend::flex::{FlexQTensor, FlexTensor};
 use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
@@ -19,10 +20,16 @@ use pulp::bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use self::int8::Int8;
 use self::lane_sums::lane_sums;
+use self::narrow::Narrow;
 use crate::vectorised;
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod int8;
 mod lane_sums;
+mod narrow;
 
 /// Rows up to which this is faster than a general product.
 const MOST_ROWS: usize = 64;
@@ -63,12 +70,17 @@ impl Products for Flex {
 }
 
 /// `x · weight`, where the columns of the weight stand one after the other in memory.
-fn with_columns<E: Stored>(rows: &[f32], weight: &FlexTensor) -> Option<FlexTensor> {
+fn with_columns<E: Element + Pod>(rows: &[f32], weight: &FlexTensor) -> Option<FlexTensor>
+where
+    for<'a> &'a [E]: Stored,
+{
     let columns = columns_of::<E>(weight)?;
-    let inner = weight.layout().shape()[0];
-    let shape = [rows.len() / inner, columns.len() / inner];
-    let sums = product_of(rows, columns, inner);
-    Some(FlexTensor::from_data(TensorData::new(sums, shape)))
+    let [inner, width] = [weight.layout().shape()[0], weight.layout().shape()[1]];
+    let sums = product_of(rows, &columns, [inner, width]);
+    Some(FlexTensor::from_data(TensorData::new(
+        sums,
+        [rows.len() / inner, width],
+    )))
 }
 
 /// A matrix in f32, stored as it was.
@@ -79,32 +91,64 @@ fn weight_as_f32(weight: FlexTensor) -> FlexTensor {
     let Some(columns) = columns_of::<bf16>(&weight) else {
         return Flex::float_cast(weight, FloatDType::F32);
     };
-    let [inner, width] = [weight.layout().shape()[0], weight.layout().shape()[1]];
-    let mut wide = vec![0.0; columns.len()];
-    wide.par_chunks_mut(SMALL)
-        .zip(columns.par_chunks(SMALL))
-        .for_each(|(wide, narrow)| widen(narrow, wide));
+    let shape = [weight.layout().shape()[0], weight.layout().shape()[1]];
+    widened(shape, |elements, wide| widen(&columns[elements], wide))
+}
+
+/// A matrix in f32 whose columns stand one after the other, some elements of whole columns at a time.
+fn widened(
+    [inner, width]: [usize; 2],
+    widen: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) -> FlexTensor {
+    let mut wide = vec![0.0; inner * width];
+    let at_once = inner * SMALL.div_ceil(inner);
+    let parts = wide.par_chunks_mut(at_once).enumerate();
+    parts.for_each(|(part, wide)| {
+        let start = part * at_once;
+        widen(start..start + wide.len(), wide);
+    });
     let wide = FlexTensor::from_data(TensorData::new(wide, [width, inner]));
     Flex::float_transpose(wide)
 }
 
-/// How an element of a weight is stored.
-trait Stored: Element + Pod + Sync {
-    /// Columns as f32: themselves, or their elements written to `room`.
-    fn as_f32<'a>(columns: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32];
-}
+/// The columns of a matrix, one after the other, in whatever way they are stored.
+trait Stored: Sync {
+    /// Elements of whole columns as f32: themselves, or written to `room`.
+    fn as_f32<'r>(&'r self, elements: Range<usize>, room: &'r mut Vec<f32>) -> &'r [f32];
 
-impl Stored for f32 {
-    fn as_f32<'a>(columns: &'a [Self], _: &'a mut Vec<f32>) -> &'a [f32] {
-        columns
+    /// Elements of whole columns as they are, where they are narrow.
+    fn narrow(&self, _: Range<usize>) -> Option<Narrow<'_>> {
+        None
     }
 }
 
-impl Stored for bf16 {
-    fn as_f32<'a>(columns: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32] {
-        room.resize(columns.len(), 0.0);
-        widen(columns, room);
+impl Stored for &[f32] {
+    fn as_f32<'r>(&'r self, elements: Range<usize>, _: &'r mut Vec<f32>) -> &'r [f32] {
+        &self[elements]
+    }
+}
+
+impl Stored for &[bf16] {
+    fn as_f32<'r>(&'r self, elements: Range<usize>, room: &'r mut Vec<f32>) -> &'r [f32] {
+        room.resize(elements.len(), 0.0);
+        widen(&self[elements], room);
         room
+    }
+
+    fn narrow(&self, elements: Range<usize>) -> Option<Narrow<'_>> {
+        Some(Narrow::Bf16(&self[elements]))
+    }
+}
+
+impl Stored for Int8<'_> {
+    fn as_f32<'r>(&'r self, elements: Range<usize>, room: &'r mut Vec<f32>) -> &'r [f32] {
+        room.resize(elements.len(), 0.0);
+        self.widen(elements, room);
+        room
+    }
+
+    fn narrow(&self, elements: Range<usize>) -> Option<Narrow<'_>> {
+        Some(self.narrow(elements))
     }
 }
 
@@ -165,46 +209,77 @@ impl Drop for Decoding {
 /// - weight: `[d_in, d_out]`
 /// - output: `[rows, d_out]`
 pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    if let Some(matrix) = int8::matrix(weight.clone()) {
+        return int8_product(x, &matrix);
+    }
     let is_here = |tensor: &Tensor<2>| !tensor.is_autodiff() && tensor.device() == Device::flex();
     if x.dtype() != DType::F32 || !is_here(&x) || !is_here(&weight) {
         let weight = weight.cast(x.dtype());
         return x.matmul(weight);
     }
     let weight = weight.into_dispatch();
-    if DECODES.get() && (1..=MOST_ROWS).contains(&x.dims()[0]) {
+    if is_decoding(&x) {
         return Tensor::from_dispatch(Dispatch::few_rows(x.into_dispatch(), weight));
     }
     x.matmul(Tensor::from_dispatch(Dispatch::widened(weight)))
+}
+
+/// Whether these are few rows in a pass of a decoder.
+fn is_decoding(x: &Tensor<2>) -> bool {
+    DECODES.get() && (1..=MOST_ROWS).contains(&x.dims()[0])
+}
+
+/// The same with a matrix of [`int8`], in the type of `x`.
+fn int8_product(x: Tensor<2>, matrix: &FlexQTensor) -> Tensor<2> {
+    let columns = Int8::of(matrix);
+    let shape = columns.shape;
+    let few = is_decoding(&x) && x.dtype() == DType::F32 && !x.is_autodiff();
+    if few && let Ok(rows) = x.to_data().as_slice::<f32>() {
+        let sums = product_of(rows, &columns, shape);
+        let sums = TensorData::new(sums, [x.dims()[0], shape[1]]);
+        return Tensor::from_data(sums, &x.device());
+    }
+    let wide = widened(shape, |elements, wide| columns.widen(elements, wide));
+    let wide: Tensor<2> = Tensor::from_primitive::<Flex>(wide);
+    let wide = wide.cast(x.dtype());
+    x.matmul(wide)
 }
 
 /// # Shapes
 /// - rows: `[count, inner]`
 /// - columns: `[width, inner]`
 /// - output: `[count, width]`
-fn product_of<E: Stored>(rows: &[f32], columns: &[E], inner: usize) -> Vec<f32> {
-    let (count, width) = (rows.len() / inner, columns.len() / inner);
+fn product_of(rows: &[f32], columns: &impl Stored, [inner, width]: [usize; 2]) -> Vec<f32> {
+    let count = rows.len() / inner;
     let arch = Arch::new();
     let mut sums = vec![0.0; count * width];
-    let of_columns = |(sums, columns): (&mut [f32], &[E])| {
-        let mut room = Vec::new();
-        let columns = columns.chunks(WIDENED * inner);
-        for (sums, columns) in sums.chunks_mut(WIDENED * count).zip(columns) {
-            arch.dispatch(Columns {
-                rows,
-                columns: E::as_f32(columns, &mut room),
-                inner,
-                sums,
-            });
-        }
-    };
-    let at_once = if columns.len() < SMALL {
+    let at_once = if inner * width < SMALL {
         width
     } else {
         COLUMNS
     };
-    sums.par_chunks_mut(at_once * count)
-        .zip(columns.par_chunks(at_once * inner))
-        .for_each(of_columns);
+    let parts = sums.par_chunks_mut(at_once * count).enumerate();
+    parts.for_each(|(part, sums)| {
+        let mut room = Vec::new();
+        let mut first = part * at_once;
+        let elements = first * inner..(first + sums.len() / count) * inner;
+        if count <= TOGETHER
+            && let Some(columns) = columns.narrow(elements)
+            && take_narrow(arch, (rows, inner), columns, sums)
+        {
+            return;
+        }
+        for sums in sums.chunks_mut(WIDENED * count) {
+            let elements = first * inner..(first + sums.len() / count) * inner;
+            first += WIDENED;
+            arch.dispatch(Columns {
+                rows,
+                columns: columns.as_f32(elements, &mut room),
+                inner,
+                sums,
+            });
+        }
+    });
     if count == 1 {
         return sums;
     }
@@ -215,6 +290,33 @@ fn product_of<E: Stored>(rows: &[f32], columns: &[E], inner: usize) -> Vec<f32> 
         }
     }
     turned
+}
+
+/// Takes the sums of up to six rows, `[count, inner]`, with columns, in the order that wide columns are read in: to `[width, count]`.
+/// False where this processor cannot, or the columns are of no whole number of registers.
+fn take_narrow(
+    arch: Arch,
+    (rows, inner): (&[f32], usize),
+    columns: Narrow,
+    sums: &mut [f32],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Arch::V4(simd) = arch
+        && inner.is_multiple_of(avx512::LANES)
+    {
+        pulp::Simd::vectorize(
+            simd,
+            avx512::Sums {
+                rows,
+                columns,
+                inner,
+                sums,
+            },
+        );
+        return true;
+    }
+    _ = (arch, rows, inner, columns, sums);
+    false
 }
 
 /// All rows with some columns.
@@ -499,6 +601,41 @@ mod tests {
         let x = matrix([6, 300], 2);
         let expected = host_f32(x.clone().matmul(narrow.clone().cast(DType::F32)));
         assert_eq!(host_f32(product(x, narrow)), expected);
+    }
+
+    #[test]
+    fn a_weight_in_eight_bits_gives_the_bits_of_what_it_is_rounded_to() {
+        for [width, inner] in [[200, 320], [33, 512], [1, 32], [1031, 96]] {
+            let values = host_f32(matrix([width, inner], 1));
+            let held = int8::held(&values, [inner, width]);
+            assert_eq!(held.dims(), [inner, width]);
+            let matrix_of = int8::matrix(held.clone()).unwrap();
+            let mut rounded = vec![0.0; values.len()];
+            Int8::of(&matrix_of).widen(0..values.len(), &mut rounded);
+            for (rounded, values) in rounded.chunks(32).zip(values.chunks(32)) {
+                let largest = values
+                    .iter()
+                    .fold(0.0_f32, |most, value| most.max(value.abs()));
+                for (rounded, value) in rounded.iter().zip(values) {
+                    assert!((rounded - value).abs() <= 1.001 * largest / 254.0);
+                }
+            }
+            let wide = TensorData::new(rounded, [width, inner]);
+            let wide = Tensor::<2>::from_data(wide, &Device::flex()).transpose();
+            for count in [1, 6, 7, 64, 65, 300] {
+                let x = matrix([count, inner], 2);
+                let same = || {
+                    let found = product(x.clone(), held.clone());
+                    assert_eq!(host_f32(found), host_f32(product(x.clone(), wide.clone())));
+                };
+                same();
+                let _decoding = Decoding::begin();
+                same();
+            }
+        }
+        let zeros = int8::held(&[0.0; 64], [32, 2]);
+        let x = matrix([3, 32], 1);
+        assert_eq!(host_f32(product(x, zeros)), [0.0; 6]);
     }
 
     #[test]

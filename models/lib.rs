@@ -95,4 +95,4 @@ pub use target::{
 pub use training_free::{EarlyLayers, Named, PromptLookup, TokenRecycling, TrainingFree};
 pub use transformer::{Transformer, TransformerConfig, embedding};
 pub use tree::{Tree, chain, depths};
-pub use weights::{FolderWeights, Init, RandomWeights, Scope, TensorWeights, Weights};
+pub use weights::{FolderWeights, FrozenType, Init, RandomWeights, Scope, TensorWeights, Weights};

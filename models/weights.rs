@@ -7,6 +7,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
 use crate::error::{Error, Result};
+use crate::few_rows::int8;
 
 /// How a parameter starts when it is not loaded.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -160,8 +161,40 @@ pub struct Scope<'a> {
     path: String,
     device: &'a Device,
     dtype: DType,
-    /// Whether matrices that are multiplied with stay in bf16.
-    keeps_bf16: bool,
+    matrices: Matrices,
+}
+
+/// How matrices that are multiplied with are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Matrices {
+    /// In the type that is computed in.
+    Computed,
+    /// In bf16 where the file has them so, else in the type that is computed in.
+    Stored,
+    /// In eight bits.
+    Int8,
+}
+
+/// The type of a frozen model's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrozenType {
+    /// What is computed in.
+    pub dtype: DType,
+    /// Whether matrices of layers are held in eight bits, each thirty-two elements of a column with a scale. On the CPU alone.
+    pub int8: bool,
+}
+
+impl FrozenType {
+    /// What reports call it.
+    pub fn name(self) -> &'static str {
+        if self.int8 { "INT8" } else { self.dtype.name() }
+    }
+}
+
+impl From<DType> for FrozenType {
+    fn from(dtype: DType) -> Self {
+        Self { dtype, int8: false }
+    }
 }
 
 impl<'a> Scope<'a> {
@@ -172,23 +205,26 @@ impl<'a> Scope<'a> {
             path: String::new(),
             device,
             dtype,
-            keeps_bf16: false,
+            matrices: Matrices::Computed,
         }
     }
 
     /// The same for a frozen model, whose matrices stay in bf16 where the file has them so and they can be read from it: on
     /// the CPU, where half of the bytes are half of what decoding waits for, and products are the same bits.
-    pub fn frozen(self) -> Self {
-        Self {
-            keeps_bf16: *self.device == Device::flex(),
-            ..self
-        }
+    /// With `int8` in eight bits.
+    pub fn frozen(self, int8: bool) -> Self {
+        let matrices = match (*self.device == Device::flex(), int8) {
+            (false, _) => Matrices::Computed,
+            (true, false) => Matrices::Stored,
+            (true, true) => Matrices::Int8,
+        };
+        Self { matrices, ..self }
     }
 
     /// The same with all parameters in the type that is computed in, as others share them.
     pub fn shared(self) -> Self {
         Self {
-            keeps_bf16: false,
+            matrices: Matrices::Computed,
             ..self
         }
     }
@@ -200,7 +236,7 @@ impl<'a> Scope<'a> {
             source: self.source,
             device: self.device,
             dtype: self.dtype,
-            keeps_bf16: self.keeps_bf16,
+            matrices: self.matrices,
         }
     }
 
@@ -245,7 +281,12 @@ impl<'a> Scope<'a> {
         init: Init,
     ) -> Result<Param<Tensor<2>>> {
         let mut tensor = self.stored(name, &[d_out, d_in], init)?;
-        if !(self.keeps_bf16 && tensor.dtype == DType::BF16) {
+        if self.matrices == Matrices::Int8 && int8::fits(d_in) && !is_hollow(&tensor) {
+            let values = tensor.to_f32()?;
+            return Ok(Param::from_tensor(int8::held(&values, [d_in, d_out])));
+        }
+        let is_kept = self.matrices != Matrices::Computed && tensor.dtype == DType::BF16;
+        if !is_kept {
             tensor = tensor.cast(self.dtype)?;
         }
         if !is_hollow(&tensor) && *self.device == Device::flex() {

@@ -46,7 +46,7 @@ fn with_stages<T>(
         run: &run,
         device: test_device(),
         device_name: "cpu".into(),
-        dtype: DType::F32,
+        target_type: DType::F32.into(),
         output: Output::Quiet,
         array: Default::default(),
         group: None,

@@ -126,7 +126,7 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
         run: &run,
         device: test_device(),
         device_name: "cpu".into(),
-        dtype: DType::F32,
+        target_type: DType::F32.into(),
         output: Output::Quiet,
         array: Default::default(),
         group: None,

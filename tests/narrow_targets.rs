@@ -1,4 +1,5 @@
 //! Targets whose folders hold bf16: on the CPU their matrices stay so, and what they compute is what the same numbers in f32 do.
+//! Likewise targets whose matrices are held in eight bits.
 use burn::prelude::*;
 use burn::tensor::DType as BurnDType;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
@@ -6,8 +7,8 @@ use spectrain_models::device::test_device;
 use spectrain_models::few_rows::Decoding;
 use spectrain_models::weights::{export, host_f32};
 use spectrain_models::{
-    Caches, Capture, Layout, LogitRows, Pass, Target as _, Transformer, chain, load_first_layers,
-    load_target,
+    Caches, Capture, FrozenType, Layout, LogitRows, Pass, Target as _, Transformer, chain,
+    load_first_layers, load_target,
 };
 
 use crate::golden::path;
@@ -44,7 +45,7 @@ fn both(name: &str) -> [Transformer; 2] {
 
 /// Hidden states of a row of 300 tokens.
 fn features(target: &Transformer) -> Vec<f32> {
-    let device = test_device();
+    let device = target.device();
     let vocab = target.spec().vocab as i64;
     let ids = Tensor::<1, Int>::arange(0..300, &device).mul_scalar(7);
     let ids = ids.remainder_scalar(vocab).unsqueeze::<2>();
@@ -86,4 +87,66 @@ fn what_they_compute_is_what_the_same_numbers_in_f32_do() {
             assert_eq!(found.bytes, expected.bytes, "{name} {}", found.name);
         }
     }
+}
+
+/// Every 32 elements of a row with a scale, as the largest of them is 127: what they are then.
+fn rounded(values: &mut [f32]) {
+    for block in values.chunks_mut(32) {
+        let largest = block
+            .iter()
+            .fold(0.0_f32, |most, value| most.max(value.abs()));
+        for value in block {
+            let whole = (*value * (127.0 / largest)).round();
+            assert!((whole * (largest / 127.0) - *value).abs() <= 1.001 * largest / 254.0);
+            *value = whole * (largest / 127.0);
+        }
+    }
+}
+
+/// A target held in eight bits, and one of the numbers that it is held in, in f32; how many matrices were rounded.
+fn both_in_eight_bits(name: &str) -> ([Transformer; 2], usize) {
+    let whole = ModelFolder::open(path(&format!("targets/{name}"))).unwrap();
+    let mut count = 0;
+    let mut of = |name: &str| {
+        let mut tensor = whole.read(name).unwrap();
+        let is_matrix = name.contains("_proj.weight") && !name.contains(".experts.");
+        if is_matrix && tensor.shape[1].is_multiple_of(32) {
+            let mut values = tensor.to_f32().unwrap();
+            rounded(&mut values);
+            tensor = NamedTensor::from_f32(name, tensor.shape, values);
+            count += 1;
+        }
+        tensor
+    };
+    let names: Vec<String> = whole.tensors().map(|info| info.name.clone()).collect();
+    let tensors: Vec<NamedTensor> = names.iter().map(|name| of(name)).collect();
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join(name);
+    write_folder(&folder, whole.config(), &tensors, &[]).unwrap();
+    let int8 = FrozenType {
+        int8: true,
+        ..DType::F32.into()
+    };
+    let device = Device::flex();
+    let held = load_target(&whole, &device, int8).unwrap();
+    let same = load_first_layers(&folder, usize::MAX, &device, DType::F32).unwrap();
+    ([held, same], count)
+}
+
+#[test]
+fn in_eight_bits_they_compute_what_the_rounded_numbers_do_in_f32() {
+    let mut all = 0;
+    for name in TARGETS {
+        let ([held, same], count) = both_in_eight_bits(name);
+        all += count;
+        assert_eq!(features(&held), features(&same), "{name}");
+        assert_eq!(logits(&held), logits(&same), "{name}");
+        assert_eq!(held.dtype(), BurnDType::F32, "{name}");
+        assert_eq!(
+            held.parameters_per_pass(),
+            same.parameters_per_pass(),
+            "{name}"
+        );
+    }
+    assert!(all > 20, "matrices with rows of 32, {all}");
 }

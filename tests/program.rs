@@ -179,6 +179,21 @@ fn a_plan_writes_nothing() {
 }
 
 #[test]
+fn a_target_in_eight_bits_is_drafted_for_and_named_in_the_report() {
+    let workspace = Workspace::finished();
+    let trained = workspace.bytes("runs/run/train/drafter/model.safetensors");
+    let outcome = run_with(&workspace, &["target.dtype=int8"]);
+    let expected = "starts over: `target.dtype`: \"auto\" → \"int8\"";
+    assert!(outcome.stderr.contains(expected), "{outcome:#?}");
+    let again = workspace.bytes("runs/run/train/drafter/model.safetensors");
+    assert_ne!(again, trained, "the target says something else");
+    let report = workspace.text("runs/run/evaluate/report.json");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["target"]["dtype"], "int8");
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+}
+
+#[test]
 fn a_changed_key_runs_again_what_depends_on_it_and_no_more() {
     let workspace = Workspace::finished();
     let trained = workspace.bytes("runs/run/train/drafter/model.safetensors");

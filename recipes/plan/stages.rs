@@ -26,7 +26,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
         run: &run,
         device: Device::flex(),
         device_name: asked.device.into(),
-        dtype: device::target_dtype(recipe.target.dtype, asked.device),
+        target_type: device::target_type(recipe.target.dtype, asked.device),
         output: Output::Quiet,
         array: Default::default(),
         group: None,

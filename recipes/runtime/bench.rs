@@ -66,7 +66,8 @@ impl Task {
 impl Setup {
     /// Makes everything that a task needs.
     pub(crate) fn work(&self, task: Task) -> Result<Work> {
-        let (sizes, device) = (Sizes::of(self.size), &self.device);
+        let (mut sizes, device) = (Sizes::of(self.size), &self.device);
+        sizes.held.int8 = self.int8;
         match task {
             Task::Capture => capture(&sizes, device),
             Task::Train => train::eagle3(self, &sizes),
@@ -81,7 +82,7 @@ impl Setup {
 }
 
 fn capture(sizes: &Sizes, device: &Device) -> Result<Work> {
-    let target = target(&sizes.spec, sizes.dtype, device)?;
+    let target = target(&sizes.spec, sizes.held, device)?;
     let batch = batch(sizes, device);
     let capture = Eagle3::capture(&Eagle3Config::default(), &sizes.spec)?;
     let device = device.clone();
@@ -102,7 +103,7 @@ enum Drafting {
 }
 
 fn decode(sizes: &Sizes, device: &Device, drafting: Drafting) -> Result<Work> {
-    let target = target(&sizes.spec, sizes.dtype, device)?;
+    let target = target(&sizes.spec, sizes.held, device)?;
     let capture = Eagle3::capture(&Eagle3Config::default(), &sizes.spec)?;
     let drafter = Eagle3::fresh(
         &Eagle3Config::default(),
@@ -139,7 +140,7 @@ fn decode(sizes: &Sizes, device: &Device, drafting: Drafting) -> Result<Work> {
 
 /// Passes over the prompt and then over [`DRAFT`] tokens behind the one before, of which that one is kept.
 fn verify(sizes: &Sizes, device: &Device) -> Result<Work> {
-    let target = target(&sizes.spec, sizes.dtype, device)?;
+    let target = target(&sizes.spec, sizes.held, device)?;
     let prompt = text(sizes.spec.vocab, PROMPT);
     let drafted = text(sizes.spec.vocab, 1 + DRAFT);
     let none = Capture::default();
@@ -181,11 +182,12 @@ mod tests {
             graph: device.clone().autodiff(),
             device: device.clone(),
             recompute: true,
+            int8: false,
         };
         let sizes = Sizes {
             spec: spec(32, [4, 8], 300),
             draft_vocab: 100,
-            dtype: DType::BF16,
+            held: DType::BF16.into(),
             rows: 2,
             length: 16,
         };
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_drawn_is_neither_zero_nor_the_same_twice() {
-        let made = target(&spec(32, [4, 8], 300), DType::BF16, &test_device()).unwrap();
+        let made = target(&spec(32, [4, 8], 300), DType::BF16.into(), &test_device()).unwrap();
         let tensors = spectrain_models::weights::export(&made);
         let first = |name: &str| {
             let found = tensors.iter().find(|tensor| tensor.name.ends_with(name));

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::ModelFolder;
 use spectrain_eval::{Contender, Decoder, DraftChoice, DrafterReport};
-use spectrain_models::{Capture, Proposer, Transformer, USUAL_DRAFT, load_target};
+use spectrain_models::{Capture, FrozenType, Proposer, Transformer, USUAL_DRAFT, load_target};
 
 use crate::families::trained::Trained;
 use crate::recipe::tables::EvaluateTable;
@@ -53,10 +53,10 @@ impl Opened {
         target: &Path,
         drafter: Option<&Path>,
         device: &Device,
-        dtype: DType,
+        target_type: FrozenType,
     ) -> Result<Self> {
         if let Some(drafter) = drafter {
-            let pair = Pair::open(target, drafter, device, dtype)?;
+            let pair = Pair::open(target, drafter, device, target_type)?;
             return Ok(Self {
                 target: pair.target,
                 stop: pair.stop,
@@ -67,7 +67,7 @@ impl Opened {
         let model = ModelFolder::open(target)?;
         Ok(Self {
             stop: target::stop_tokens(&model)?,
-            target: load_target(&model, device, dtype)?,
+            target: load_target(&model, device, target_type)?,
             drafter: None,
             capture: Capture::default(),
         })

@@ -4,6 +4,7 @@ use anyhow::{Error, Result, anyhow};
 use burn::prelude::Device;
 use serde_json::{Map, json};
 use spectrain_checkpoints::DType;
+use spectrain_models::FrozenType;
 use spectrain_models::device::DeviceName;
 use spectrain_train::{DeviceMemory, TrainConfig};
 
@@ -47,14 +48,33 @@ pub fn is_gpu(name: &str) -> bool {
     name.starts_with("cuda")
 }
 
-/// The type of a target's weights on the device of this name.
+/// What a target computes in on the device of this name.
 pub fn target_dtype(wanted: TargetType, device: &str) -> DType {
-    match wanted {
-        TargetType::F32 => DType::F32,
+    target_type(wanted, device).dtype
+}
+
+/// The type of a target's weights on the device of this name.
+pub fn target_type(wanted: TargetType, device: &str) -> FrozenType {
+    let dtype = match wanted {
+        TargetType::F32 | TargetType::Int8 => DType::F32,
         TargetType::Bf16 => DType::BF16,
         TargetType::Auto if is_gpu(device) => DType::BF16,
         TargetType::Auto => DType::F32,
+    };
+    FrozenType {
+        dtype,
+        int8: wanted == TargetType::Int8,
     }
+}
+
+/// Fails for a type that a device has no products of.
+pub fn check_target_type(wanted: TargetType, device: &str) -> Result<()> {
+    if wanted == TargetType::Int8 && device != "cpu" {
+        return Err(anyhow!(
+            "key `target.dtype`: expected `f32` or `bf16` on `{device}`, found `int8`, which the CPU alone computes with"
+        ));
+    }
+    Ok(())
 }
 
 /// The device of parameters that take gradients.
@@ -104,6 +124,18 @@ mod tests {
             assert!(error.contains("cuda:N"), "{error}");
         }
         device("cpu").unwrap();
+    }
+
+    #[test]
+    fn eight_bits_are_for_the_cpu() {
+        check_target_type(TargetType::Int8, "cpu").unwrap();
+        check_target_type(TargetType::Bf16, "cuda:0").unwrap();
+        let error = check_target_type(TargetType::Int8, "cuda:1").unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("`target.dtype`: expected `f32` or `bf16` on `cuda:1`"),
+            "{error}"
+        );
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -5,9 +5,11 @@ use std::path::Path;
 use anyhow::Result;
 use burn::prelude::Device;
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::ModelFolder;
 use spectrain_eval::{DecodeSettings, Decoder};
-use spectrain_models::{Capture, DraftShape, Sampling, Target as _, Transformer, load_target};
+use spectrain_models::{
+    Capture, DraftShape, FrozenType, Sampling, Target as _, Transformer, load_target,
+};
 
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
@@ -31,8 +33,13 @@ pub struct Pair {
 
 impl Pair {
     /// Loads both.
-    pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
-        Self::open_with_drafter(target, drafter, device, dtype).map(|(pair, _)| pair)
+    pub fn open(
+        target: &Path,
+        drafter: &Path,
+        device: &Device,
+        held: impl Into<FrozenType>,
+    ) -> Result<Self> {
+        Self::open_with_drafter(target, drafter, device, held).map(|(pair, _)| pair)
     }
 
     /// Loads both, and gives the drafter as its folder has it besides.
@@ -40,11 +47,11 @@ impl Pair {
         target: &Path,
         drafter: &Path,
         device: &Device,
-        dtype: DType,
+        held: impl Into<FrozenType>,
     ) -> Result<(Self, Box<dyn Trained>)> {
         let model = ModelFolder::open(target)?;
         let stop = target::stop_tokens(&model)?;
-        let target = load_target(&model, device, dtype)?;
+        let target = load_target(&model, device, held)?;
         let drafter = open_drafter(drafter, &target.parts(), device)?;
         Ok((Self::of(target, stop, drafter.as_ref())?, drafter))
     }

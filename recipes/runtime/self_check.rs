@@ -57,7 +57,7 @@ impl<'a> SelfCheck<'a> {
             capture,
             shape,
             folder: ModelFolder::open(context.target_folder()?)?,
-            tolerance: Tolerance::of(context.dtype),
+            tolerance: Tolerance::of(context.target_type.dtype),
         })
     }
 
@@ -122,7 +122,7 @@ impl<'a> SelfCheck<'a> {
         };
         let expected = of(by_layer.parts(), &batch, DType::F32)?;
         let parts = self.target.parts();
-        let found = of(&parts, &batch, self.context.dtype)?;
+        let found = of(&parts, &batch, self.context.target_type.dtype)?;
         let agreed = found.agrees(&expected, self.tolerance);
         let agreed = agreed.map_err(|error| self.told(error))?;
         let whole = texts(self.shape, by_layer.spec().vocab, &self.context.device);

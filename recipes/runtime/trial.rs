@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
-use spectrain_checkpoints::{DType, ModelFolder, seal};
+use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_data::tokenizer::{Continuation, Special, Tokenizer};
 use spectrain_eval::{
     CalibrationPrompts, Comparison, Contender, DraftReport, DrafterReport, EvaluateSettings,
@@ -15,6 +15,8 @@ use spectrain_eval::{
     SampleReport, SettingReport, TargetReport, Thinking, TokenClass, TokenClasses, evaluate_all,
     samples,
 };
+
+use spectrain_models::FrozenType;
 
 use crate::cli::progress::Output;
 use crate::families::family::Writing;
@@ -50,7 +52,7 @@ pub struct Trial<'a> {
     /// The device.
     pub device: &'a Device,
     /// Type of the targets' weights.
-    pub dtype: DType,
+    pub target_type: FrozenType,
     /// Prompts to decode.
     pub sets: &'a [PromptSet],
     /// Prompts to calibrate trees on.
@@ -152,7 +154,7 @@ impl Trial<'_> {
     }
 
     fn open(&self, target: &TrialTarget) -> Result<Opened> {
-        Opened::new(&target.folder, self.drafter, self.device, self.dtype)
+        Opened::new(&target.folder, self.drafter, self.device, self.target_type)
     }
 
     /// Adds what `target` finds.
@@ -228,7 +230,7 @@ impl Trial<'_> {
         let model = ModelFolder::open(folder)?;
         let writing = Writing {
             folder,
-            dtype: self.dtype,
+            dtype: self.target_type.dtype,
             target: &target.report.model,
             draft_length: *length,
             provenance: seal::provenance(model.config()).unwrap_or(&Value::Null),

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
-use spectrain_checkpoints::{DType, hash};
+use spectrain_checkpoints::hash;
 use spectrain_data::dataset::{Dataset, Located, Place};
 use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
 use spectrain_data::sources::Sources;
+
+use spectrain_models::FrozenType;
 
 use crate::cli::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
@@ -28,7 +30,7 @@ pub struct StageContext<'a> {
     /// The device's name, for reports.
     pub device_name: String,
     /// Type of the target's weights.
-    pub dtype: DType,
+    pub target_type: FrozenType,
     /// Where progress goes.
     pub output: Output,
     /// What of the stage `features` is captured here.

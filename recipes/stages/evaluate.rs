@@ -87,7 +87,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
         targets: &targets(context)?,
         drafter: Some(drafter),
         device: &context.device,
-        dtype: context.dtype,
+        target_type: context.target_type,
         sets: &sets,
         calibration: &calibration,
         table: settings,
@@ -101,7 +101,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
 /// Fails where the device does not compute the target as the CPU does over one text.
 fn check_decoding(context: &StageContext) -> Result<()> {
     let model = ModelFolder::open(context.target_folder()?)?;
-    let target = load_target(&model, &context.device, context.dtype)?;
+    let target = load_target(&model, &context.device, context.target_type)?;
     let capture = context.recipe.method.capture(target.spec())?;
     SelfCheck::new(context, &target, &capture, ONE_TEXT)?.target()
 }
@@ -110,7 +110,7 @@ fn check_decoding(context: &StageContext) -> Result<()> {
 fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
     let table = &context.recipe.evaluate;
     let folder = context.target_folder()?;
-    let parts = Parts::open(&folder, drafter, &context.device, context.dtype)?;
+    let parts = Parts::open(&folder, drafter, &context.device, context.target_type.dtype)?;
     let capture = parts.drafter.capture()?;
     let session = parts.drafter.session();
     let name = name_of(context.eval_data()?.as_ref());
@@ -119,7 +119,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
             model: context.target_name()?,
             revision: context.recipe.target.revision.clone(),
             sha256: context.target_sha256()?,
-            dtype: context.dtype.name().to_lowercase(),
+            dtype: context.target_type.name().to_lowercase(),
         },
         parts.drafter_report(),
         Vec::new(),
@@ -197,7 +197,7 @@ fn name_of(data: Option<&Dataset>) -> String {
 
 /// The recipe's target and those of `evaluate.targets`.
 fn targets(context: &StageContext) -> Result<Vec<TrialTarget>> {
-    let dtype = context.dtype.name().to_lowercase();
+    let dtype = context.target_type.name().to_lowercase();
     let mut targets = vec![TrialTarget {
         folder: context.target_folder()?,
         report: TargetReport {

@@ -99,11 +99,12 @@ pub fn run(context: &StageContext) -> Result<Value> {
 fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Box<dyn Trained>)> {
     let (target, device) = (context.target_folder()?, &context.device);
     if context.recipe.features.mode.computes_target() {
-        let (pair, trained) = Pair::open_with_drafter(&target, trained, device, context.dtype)?;
+        let (pair, trained) =
+            Pair::open_with_drafter(&target, trained, device, context.target_type.dtype)?;
         let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));
     }
-    let target = load_parts(&target, device, context.dtype)?;
+    let target = load_parts(&target, device, context.target_type.dtype)?;
     let trained = open_drafter(trained, &target, device)?;
     let first = context
         .recipe

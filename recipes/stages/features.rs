@@ -47,7 +47,11 @@ fn computed(context: &StageContext) -> Result<Value> {
     let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
     let folder = context.target_folder()?;
     let capture = recipe.method.capture(&target::spec(&folder)?)?;
-    let target = load_target(&ModelFolder::open(&folder)?, &context.device, context.dtype)?;
+    let target = load_target(
+        &ModelFolder::open(&folder)?,
+        &context.device,
+        context.target_type,
+    )?;
     let d_model = target.spec().d_model;
     let header = header(context, &capture, tokens.fingerprint(), d_model)?;
     let longest = recipe.data.max_length;

@@ -64,10 +64,10 @@ impl<'a> Setup<'a> {
         capture: Capture,
     ) -> Result<Self> {
         let folder = context.target_folder()?;
-        let (device, dtype) = (&context.device, context.dtype);
+        let (device, dtype) = (&context.device, context.target_type.dtype);
         let (parts, target, stop) = if context.recipe.features.mode.computes_target() {
             let model = ModelFolder::open(&folder)?;
-            let target = Arc::new(load_target(&model, device, dtype)?);
+            let target = Arc::new(load_target(&model, device, context.target_type)?);
             (target.parts(), Some(target), target::stop_tokens(&model)?)
         } else {
             let parts = load_parts(&folder, device, dtype)?;
@@ -143,7 +143,7 @@ impl<'a> Setup<'a> {
             return Ok(Box::new(StreamedFeatures {
                 samples: self.samples.clone(),
                 servers: servers::open(context, layers, target, sets)?,
-                compute: compute_type(context.dtype),
+                compute: compute_type(context.target_type.dtype),
                 device: context.device.clone(),
                 output: context.output,
                 stream: None,
@@ -160,7 +160,7 @@ impl<'a> Setup<'a> {
         (tokens, samples): (&TokenShards, Samples),
         folder: &Path,
     ) -> Result<Box<dyn BatchSource>> {
-        let compute = compute_type(context.dtype);
+        let compute = compute_type(context.target_type.dtype);
         let device = context.device.clone();
         if let (FeatureMode::Live, Some(target)) = (context.recipe.features.mode, &self.target) {
             return Ok(Box::new(self.live(target, samples, &device, compute)));
@@ -238,7 +238,7 @@ impl<'a> Setup<'a> {
         trainee: &mut dyn Train,
         identity: &Value,
     ) -> Result<FitSummary> {
-        let compute = compute_type(context.dtype);
+        let compute = compute_type(context.target_type.dtype);
         let config = &self.config;
         let rows = config.batch_tokens / self.row_length;
         let held_out = Samples::new(

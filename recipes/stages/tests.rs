@@ -97,7 +97,7 @@ pub(super) fn with_recipe<T>(
         run: &run,
         device: Device::flex(),
         device_name: "cpu".into(),
-        dtype: DType::F32,
+        target_type: DType::F32.into(),
         output: Output::Quiet,
         array: Default::default(),
         group: None,
@@ -356,7 +356,7 @@ fn with_trained<T>(root: &Path, body: impl FnOnce(&StageContext) -> T) -> T {
 /// The target of a context in its memory, and what EAGLE-3 captures of it.
 fn loaded(context: &StageContext) -> (Transformer, Capture) {
     let model = ModelFolder::open(context.target_folder().unwrap()).unwrap();
-    let target = load_target(&model, &context.device, context.dtype).unwrap();
+    let target = load_target(&model, &context.device, context.target_type.dtype).unwrap();
     let capture = context.recipe.method.capture(target.spec()).unwrap();
     (target, capture)
 }
@@ -377,7 +377,7 @@ fn the_self_check_passes_on_a_device_that_computes_as_the_cpu() {
         };
         for dtype in [DType::F32, DType::BF16] {
             let context = StageContext {
-                dtype,
+                target_type: dtype.into(),
                 device: context.device.clone(),
                 device_name: "cpu".into(),
                 array: Default::default(),

@@ -125,7 +125,7 @@ fn identity(
         "target": context.target_sha256()?,
         "tokens": tokens.fingerprint(),
         // `auto` means another type on another device, and a run must not change its numbers on the way.
-        "dtype": context.dtype.name(),
+        "dtype": context.target_type.name(),
     });
     if let Some(start) = &recipe.start {
         let folder = start_at::folder(start)?;

@@ -30,6 +30,9 @@ pub struct BenchArguments {
     /// Compute cheap activations of the training step again in the backward pass instead of keeping them.
     #[arg(long)]
     gradient_checkpointing: bool,
+    /// Hold the matrices of the target's layers in eight bits; on the CPU.
+    #[arg(long)]
+    int8: bool,
     /// `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -76,6 +79,7 @@ impl BenchArguments {
                     .then_some("--gradient-checkpointing"),
             )
             .args(self.keep_activations.then_some("--keep-activations"))
+            .args(self.int8.then_some("--int8"))
             .status()
             .context("cannot start a case")?;
         check_interrupted()?;
@@ -105,6 +109,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         },
         device,
         recompute: !arguments.keep_activations,
+        int8: arguments.int8,
     };
     let start = memory("VmRSS");
     let mut work = setup.work(task)?;

@@ -206,7 +206,7 @@ impl EvaluateArguments {
             targets,
             drafter: folder,
             device: &device::device(name)?,
-            dtype: device::target_dtype(TargetType::Auto, name),
+            target_type: device::target_type(TargetType::Auto, name),
             sets,
             calibration: &calibration(others, sets, table),
             table,

@@ -294,7 +294,7 @@ impl RecipeArguments {
         Ok(StageContext {
             recipe,
             run,
-            dtype: device::target_dtype(recipe.target.dtype, name),
+            target_type: device::target_type(recipe.target.dtype, name),
             device: device::device(name)?,
             device_name: name.to_owned(),
             output,

@@ -45,4 +45,8 @@ pub enum TargetType {
     F32,
     /// 16-bit brain floats.
     Bf16,
+    /// On the CPU: matrices of the layers in eight bits, each 32 elements of a row of the file with a scale, and products in 32-bit
+    /// floats; rows of other lengths than multiples of 32, experts, embedding and head stay as they are. What is rounded is
+    /// another target: its drafter learns from what it says, and is judged by it.
+    Int8,
 }

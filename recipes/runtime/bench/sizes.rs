@@ -11,7 +11,8 @@ use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::listing::Listing;
 use spectrain_models::{
-    Bias, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
+    Bias, FrozenType, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer,
+    TransformerConfig,
 };
 use spectrain_train::{Batch, Rows};
 
@@ -34,7 +35,7 @@ pub(super) struct Sizes {
     pub(super) spec: TargetSpec,
     pub(super) draft_vocab: usize,
     /// Type of the target's weights.
-    pub(super) dtype: DType,
+    pub(super) held: FrozenType,
     /// A batch.
     pub(super) rows: usize,
     pub(super) length: usize,
@@ -50,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) graph: Device,
     /// Whether the backward pass of the training step computes the unrolled steps again.
     pub(crate) recompute: bool,
+    /// Whether the matrices of the layers of the target are held in eight bits.
+    pub(crate) int8: bool,
 }
 
 /// Does a task once.
@@ -70,7 +73,7 @@ impl Sizes {
                     ..spec(4096, [32, 128], 151_936)
                 },
                 draft_vocab: 32_000,
-                dtype: DType::BF16,
+                held: DType::BF16.into(),
                 rows: 4,
                 length: 2048,
             },
@@ -81,7 +84,7 @@ impl Sizes {
         Self {
             spec: spec(d_model, heads, vocab),
             draft_vocab: vocab,
-            dtype: DType::F32,
+            held: DType::F32.into(),
             rows: 1,
             length: 512,
         }
@@ -123,7 +126,7 @@ pub(super) fn spec(d_model: usize, [heads, d_head]: [usize; 2], vocab: usize) ->
     }
 }
 
-pub(super) fn target(spec: &TargetSpec, dtype: DType, device: &Device) -> Result<Transformer> {
+pub(super) fn target(spec: &TargetSpec, held: FrozenType, device: &Device) -> Result<Transformer> {
     let config = TransformerConfig {
         windows: vec![None; spec.layers],
         spec: spec.clone(),
@@ -133,12 +136,10 @@ pub(super) fn target(spec: &TargetSpec, dtype: DType, device: &Device) -> Result
         head_norm: true,
         tied_head: false,
     };
-    if dtype == DType::F32 {
+    if held.dtype == DType::F32 {
         let mut random = RandomWeights::new(1);
-        return Ok(Transformer::new(
-            &mut Scope::root(&mut random, device, dtype),
-            config,
-        )?);
+        let scope = Scope::root(&mut random, device, held.dtype);
+        return Ok(Transformer::new(&mut scope.frozen(held.int8), config)?);
     }
     // What is that large is drawn where it is computed with, and never stands on the host.
     let mut listing = Listing::default();

@@ -101,14 +101,14 @@ fn parts(sizes: &Sizes, device: &Device) -> Result<TargetParts> {
         layers: 0,
         ..sizes.spec.clone()
     };
-    let mut parts = target(&small, sizes.dtype, device)?.parts();
+    let mut parts = target(&small, sizes.held.dtype.into(), device)?.parts();
     parts.spec = sizes.spec.clone();
     Ok(parts)
 }
 
 /// Random hidden states of three layers and of the last.
 fn features(sizes: &Sizes, device: &Device) -> Features {
-    let compute = match sizes.dtype {
+    let compute = match sizes.held.dtype {
         DType::BF16 => BurnDType::BF16,
         _ => BurnDType::F32,
     };

@@ -80,7 +80,7 @@ impl<'a> Capturing<'a> {
     pub fn open(context: &'a StageContext, sets: [&TokenShards; 2]) -> Result<Self> {
         let folder = context.target_folder()?;
         let layers = context.recipe.method.capture(&target::spec(&folder)?)?;
-        let target = load_parts(&folder, &context.device, context.dtype)?;
+        let target = load_parts(&folder, &context.device, context.target_type.dtype)?;
         let servers = servers::open(context, layers, target, sets)?;
         Ok(Self {
             context,
