@@ -23,6 +23,7 @@ use rayon::prelude::*;
 use self::int8::Int8;
 use self::lane_sums::lane_sums;
 use self::narrow::Narrow;
+use self::prefetch::prefetch;
 use crate::vectorised;
 
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +31,7 @@ mod avx512;
 pub(crate) mod int8;
 mod lane_sums;
 mod narrow;
+mod prefetch;
 
 /// Rows up to which this is faster than a general product.
 const MOST_ROWS: usize = 64;
@@ -41,8 +43,6 @@ const SMALL: usize = 1 << 16;
 const WIDENED: usize = 4;
 /// Rows whose sums are in registers at a time.
 const TOGETHER: usize = 6;
-/// Numbers of rows that stay in the nearest cache while columns pass through it.
-const CLOSE: usize = 4096;
 
 /// What a back end computes by itself.
 #[backend_extension(Flex)]
@@ -363,11 +363,6 @@ impl Columns<'_> {
     fn sums_of<S: Simd, const C: usize>(&mut self, simd: S, first: usize) {
         let inner = self.inner;
         let count = self.rows.len() / inner;
-        let reading = if count <= TOGETHER && self.rows.len() <= CLOSE {
-            Reading::InOrder
-        } else {
-            Reading::SideBySide
-        };
         let columns: [_; C] = std::array::from_fn(
             #[inline(always)]
             |column| &self.columns[(first + column) * inner..][..inner],
@@ -377,7 +372,6 @@ impl Columns<'_> {
             let sums = Sums {
                 of: &mut self.sums[first * count + row..],
                 count,
-                reading,
             };
             match count - row {
                 1 => sums.take::<S, C, 1>(simd, rows, columns),
@@ -397,41 +391,6 @@ struct Sums<'a> {
     of: &'a mut [f32],
     /// From one column to the next.
     count: usize,
-    reading: Reading,
-}
-
-/// In which order columns are read.
-#[derive(Clone, Copy)]
-enum Reading {
-    /// One after the other, as they stand in memory: what takes time is the memory, which is up to twice as fast with one stream
-    /// for each thread as with several.
-    InOrder,
-    /// All at once: each number of a row that is loaded serves as many sums. The next columns are on their way meanwhile.
-    SideBySide,
-}
-
-/// Sums of rows with columns one after the other.
-#[inline(always)]
-fn in_order<S: Simd, const C: usize, const M: usize>(
-    simd: S,
-    rows: [&[S::f32s]; M],
-    columns: [&[S::f32s]; C],
-) -> [[S::f32s; 4]; M] {
-    let mut lanes = [[simd.splat_f32s(0.0); 4]; M];
-    for (number, column) in columns.into_iter().enumerate() {
-        let steps = column.len();
-        let mut sums = [simd.splat_f32s(0.0); M];
-        assert!(rows.iter().all(|row| row.len() == steps));
-        for (step, weight) in column.iter().enumerate() {
-            for (sum, row) in sums.iter_mut().zip(&rows) {
-                *sum = simd.mul_add_e_f32s(row[step], *weight, *sum);
-            }
-        }
-        for (lanes, sum) in lanes.iter_mut().zip(sums) {
-            lanes[number] = sum;
-        }
-    }
-    lanes
 }
 
 /// Sums of rows with all columns at a time.
@@ -497,10 +456,7 @@ impl Sums<'_> {
             #[inline(always)]
             |column| S::as_simd_f32s(column),
         );
-        let lanes = match self.reading {
-            Reading::InOrder => in_order(simd, rows.map(|x| x.0), columns.map(|x| x.0)),
-            Reading::SideBySide => side_by_side(simd, rows.map(|x| x.0), columns.map(|x| x.0)),
-        };
+        let lanes = side_by_side(simd, rows.map(|x| x.0), columns.map(|x| x.0));
         for row in 0..M {
             let whole = lane_sums(simd, lanes[row]);
             for column in 0..C {
@@ -510,20 +466,6 @@ impl Sums<'_> {
             }
         }
     }
-}
-
-/// Asks for what stands at an address, which need not be there.
-#[inline(always)]
-fn prefetch<T>(address: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "a hint to the processor")]
-    // SAFETY: nothing is read, and any address is allowed.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 #[cfg(test)]

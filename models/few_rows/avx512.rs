@@ -8,6 +8,7 @@ use pulp::{Simd, WithSimd};
 
 use super::lane_sums::lane_sums;
 use super::narrow::Narrow;
+use super::prefetch::prefetch;
 
 /// Elements of a register.
 pub(super) const LANES: usize = 16;
@@ -51,6 +52,12 @@ impl Sums<'_> {
                     simd,
                     #[inline(always)]
                     |at| widened_bf16(simd, registers[at]),
+                    #[inline(always)]
+                    |at| {
+                        // Four registers are two lines of a cache.
+                        prefetch(registers.as_ptr().wrapping_add(at));
+                        prefetch(registers.as_ptr().wrapping_add(at + 2));
+                    },
                 );
             }
             Narrow::Int8(values, scales) => {
@@ -59,14 +66,21 @@ impl Sums<'_> {
                     simd,
                     #[inline(always)]
                     |at| widened_int8(simd, registers[at], scales[at / 2]),
+                    #[inline(always)]
+                    |at| prefetch(registers.as_ptr().wrapping_add(at)),
                 );
             }
         }
     }
 
-    /// With columns of which `register` gives each register.
+    /// With columns of which `register` gives each register, and `ask` asks for four of them.
     #[inline(always)]
-    fn with<const M: usize>(self, simd: V4, register: impl Fn(usize) -> __m512) {
+    fn with<const M: usize>(
+        self,
+        simd: V4,
+        register: impl Fn(usize) -> __m512,
+        ask: impl Fn(usize),
+    ) {
         let steps = self.inner / LANES;
         let rows: [_; M] = std::array::from_fn(
             #[inline(always)]
@@ -79,14 +93,13 @@ impl Sums<'_> {
         let none: __m512 = cast([0.0_f32; LANES]);
         for (four, sums) in self.sums.chunks_mut(4 * M).enumerate() {
             let first = 4 * four * steps;
-            // For one row what takes time is the memory, which is fastest in its order.
-            let lanes = if M > 1 && sums.len() == 4 * M {
-                of_columns::<4, M>(simd, rows, (first, steps), &register)
+            let lanes = if sums.len() == 4 * M {
+                of_columns::<4, M>(simd, rows, (first, steps), &register, &ask)
             } else {
                 let mut lanes = [[none; 4]; M];
                 for column in 0..sums.len() / M {
                     let first = first + column * steps;
-                    let one = of_columns::<1, M>(simd, rows, (first, steps), &register);
+                    let one = of_columns::<1, M>(simd, rows, (first, steps), &register, &|_| ());
                     for (lanes, one) in lanes.iter_mut().zip(one) {
                         lanes[column] = one[0];
                     }
@@ -110,10 +123,13 @@ fn of_columns<const C: usize, const M: usize>(
     rows: [&[[f32; LANES]]; M],
     (first, steps): (usize, usize),
     register: &impl Fn(usize) -> __m512,
+    ask: &impl Fn(usize),
 ) -> [[__m512; 4]; M] {
     let none: __m512 = cast([0.0_f32; LANES]);
     let mut sums = [[none; C]; M];
     for step in 0..steps {
+        // The columns behind these, in the order of memory.
+        ask(first + C * (steps + step));
         let mut weights = [none; C];
         for (column, weight) in weights.iter_mut().enumerate() {
             *weight = register(first + column * steps + step);
