@@ -34,7 +34,7 @@ mod narrow;
 mod prefetch;
 
 /// Rows up to which this is faster than a general product.
-const MOST_ROWS: usize = 64;
+const MOST_ROWS: usize = 256;
 /// Columns that a thread takes at a time.
 const COLUMNS: usize = 32;
 /// Elements of a matrix that are not worth a second thread.
@@ -284,11 +284,16 @@ fn product_of(rows: &[f32], columns: &impl Stored, [inner, width]: [usize; 2]) -
         return sums;
     }
     let mut turned = vec![0.0; sums.len()];
-    for (row, turned) in turned.chunks_exact_mut(width).enumerate() {
-        for (turned, sums) in turned.iter_mut().zip(sums.chunks_exact(count)) {
-            *turned = sums[row];
+    let at_once = SMALL.div_ceil(width) * width;
+    let parts = turned.par_chunks_mut(at_once).enumerate();
+    parts.for_each(|(part, turned)| {
+        let first = part * at_once / width;
+        for (row, turned) in turned.chunks_exact_mut(width).enumerate() {
+            for (turned, sums) in turned.iter_mut().zip(sums.chunks_exact(count)) {
+                *turned = sums[first + row];
+            }
         }
-    }
+    });
     turned
 }
 
@@ -487,7 +492,7 @@ mod tests {
         let _decoding = Decoding::begin();
         for [inner, width] in [[1, 1], [7, 3], [64, 33], [300, 65], [515, 257], [129, 1031]] {
             let weight = matrix([width, inner], 1).transpose();
-            for count in [1, 2, 5, 6, 7, 13, 64, 65] {
+            for count in [1, 2, 5, 6, 7, 13, 64, 65, 256, 257] {
                 let x = matrix([count, inner], 2);
                 let values = host_f32(product(x.clone(), weight.clone()));
                 let expected = host_f32(x.clone().matmul(weight.clone()));
@@ -525,7 +530,7 @@ mod tests {
         for shape in [[200, 300], [33, 515], [1, 1], [1031, 129]] {
             let narrow = matrix(shape, 1).cast(DType::BF16);
             let wide = narrow.clone().cast(DType::F32);
-            for count in [1, 6, 65, 300] {
+            for count in [1, 6, 65, 257, 300] {
                 let x = matrix([count, shape[1]], 2);
                 let same = || {
                     let found = product(x.clone(), narrow.clone().transpose());
