@@ -209,7 +209,7 @@ impl Drop for Decoding {
 /// - weight: `[d_in, d_out]`
 /// - output: `[rows, d_out]`
 pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    if let Some(matrix) = int8::matrix(weight.clone()) {
+    if let Some(matrix) = int8::matrix(&weight) {
         return int8_product(x, &matrix);
     }
     let is_here = |tensor: &Tensor<2>| !tensor.is_autodiff() && tensor.device() == Device::flex();
@@ -556,7 +556,7 @@ mod tests {
             let values = host_f32(matrix([width, inner], 1));
             let held = int8::held(&values, [inner, width]);
             assert_eq!(held.dims(), [inner, width]);
-            let matrix_of = int8::matrix(held.clone()).unwrap();
+            let matrix_of = int8::matrix(&held).unwrap();
             let mut rounded = vec![0.0; values.len()];
             Int8::of(&matrix_of).widen(0..values.len(), &mut rounded);
             for (rounded, values) in rounded.chunks(32).zip(values.chunks(32)) {

@@ -1,7 +1,7 @@
 //! Prompts that other threads hand in one by one, continued side by side.
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rand::{SeedableRng as _, rngs::StdRng};
 
@@ -113,13 +113,8 @@ impl<'a> Counter<'a> {
     /// The next prompt that can be continued.
     fn admitted(&mut self) -> Option<Order> {
         loop {
-            let order = match self.again.pop_front() {
-                Some(order) => order,
-                None => match self.orders.try_recv() {
-                    Ok(order) => order,
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
-                },
-            };
+            let again = self.again.pop_front();
+            let order = again.or_else(|| self.orders.try_recv().ok())?;
             match (self.check)(&order.prompt) {
                 Ok(()) => return Some(order),
                 Err(error) => order.reply(Err(error)),

@@ -57,11 +57,11 @@ pub(crate) fn held(values: &[f32], [d_in, d_out]: [usize; 2]) -> Tensor<2> {
 }
 
 /// The matrix of a tensor that [`held`] has made; of any other tensor, nothing.
-pub(super) fn matrix(weight: Tensor<2>) -> Option<FlexQTensor> {
+pub(super) fn matrix(weight: &Tensor<2>) -> Option<FlexQTensor> {
     if !matches!(weight.dtype(), DType::QFloat(_)) {
         return None;
     }
-    let held = weight.into_dispatch();
+    let held = weight.clone().into_dispatch();
     match <DispatchTensor as DispatchKindConversion<Flex>>::try_into_backend(held) {
         Ok(BackendTensor::Quantized(matrix)) => Some(matrix),
         _ => None,
