@@ -20,6 +20,7 @@ use pulp::bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+pub use self::int8::BLOCK as INT8_BLOCK;
 use self::int8::Int8;
 use self::lane_sums::lane_sums;
 use self::narrow::Narrow;

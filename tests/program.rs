@@ -191,6 +191,17 @@ fn a_target_in_eight_bits_is_drafted_for_and_named_in_the_report() {
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["target"]["dtype"], "int8");
     assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+
+    let evaluate = "evaluate --target target --drafter run --prompts eval.jsonl --count 2 --max-new-tokens 8 --temperature 0 \
+                    --out again --target-dtype";
+    workspace.run_line(format!("{evaluate} int8")).succeeded();
+    assert_eq!(
+        workspace.json("again/report.json")["target"]["dtype"],
+        "int8"
+    );
+    let refused = workspace.run_line(format!("{evaluate} int8 --device cuda:0"));
+    let expected = "`--target-dtype`: expected `f32` or `bf16` on `cuda:0`, found `int8`";
+    assert!(refused.stderr.contains(expected), "{refused:#?}");
 }
 
 #[test]

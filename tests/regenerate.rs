@@ -302,22 +302,26 @@ fn a_run_that_is_stopped_goes_on_without_asking_twice() {
 fn a_target_answers_as_it_does_in_generate_and_its_answers_can_be_prepared() {
     let workspace = Workspace::new();
     let base = "data regenerate --target target --data eval.jsonl --max-tokens 12";
-    let greedy = format!("{base} --out out.jsonl --temperature 0");
-    let outcome = workspace.run_line(greedy).succeeded();
-    assert!(
-        outcome.stdout.starts_with("4 of 4 conversations"),
-        "{outcome:#?}"
-    );
-    let text = workspace.text("out.jsonl");
-    for line in text.lines() {
-        let row: Value = serde_json::from_str(line).unwrap();
-        let [question, answer] = [0, 1].map(|at| row["messages"][at]["content"].as_str().unwrap());
-        let generate = "generate --target target --max-new-tokens 12 --prompt";
-        let generate: Vec<&str> = generate.split(' ').chain([question]).collect();
-        let generated = workspace.run(&generate).succeeded();
-        assert_eq!(generated.stdout, format!("{answer}\n"));
+    for held in ["int8", "auto"] {
+        let greedy = format!("{base} --out {held}.jsonl --temperature 0 --target-dtype {held}");
+        let outcome = workspace.run_line(greedy).succeeded();
+        assert!(
+            outcome.stdout.starts_with("4 of 4 conversations"),
+            "{outcome:#?}"
+        );
+        for line in workspace.text(&format!("{held}.jsonl")).lines() {
+            let row: Value = serde_json::from_str(line).unwrap();
+            let [question, answer] =
+                [0, 1].map(|at| row["messages"][at]["content"].as_str().unwrap());
+            let generate = format!(
+                "generate --target target --target-dtype {held} --max-new-tokens 12 --prompt"
+            );
+            let generate: Vec<&str> = generate.split(' ').chain([question]).collect();
+            let generated = workspace.run(&generate).succeeded();
+            assert_eq!(generated.stdout, format!("{answer}\n"));
+        }
     }
-    let prepare = "data prepare --target target --data out.jsonl --out tokens";
+    let prepare = "data prepare --target target --data auto.jsonl --out tokens";
     let prepared = workspace.run_line(prepare).succeeded();
     assert!(
         prepared.stdout.starts_with("4 of 4 samples kept"),

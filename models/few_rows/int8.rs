@@ -14,7 +14,7 @@ use super::narrow::Narrow;
 use crate::vectorised;
 
 /// Elements of a column that share a scale.
-const BLOCK: usize = 32;
+pub const BLOCK: usize = 32;
 /// The largest element.
 const LARGEST: f32 = 127.0;
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use burn::prelude::Device;
 use clap::Args;
 use serde_json::{Map, Value};
 use spectrain_checkpoints::ModelFolder;
@@ -12,11 +13,11 @@ use spectrain_data::sources::{Origin, Sources};
 use spectrain_data::template::OWN_VARIABLES;
 use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
-use spectrain_models::TrainingFree;
+use spectrain_models::{FrozenType, TrainingFree};
 
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
-use crate::recipe::tables::PromptEntry;
+use crate::recipe::tables::{PromptEntry, TargetType};
 use crate::runtime::{device, target};
 
 /// Where a command computes.
@@ -25,6 +26,44 @@ pub struct DeviceArgument {
     /// `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu", value_name = "DEVICE", value_parser = device::check_name)]
     pub device: String,
+}
+
+/// Where a command computes a target, and with what.
+#[derive(Debug, Args)]
+pub struct TargetDevice {
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Type in which the target computes, as `target.dtype` in a recipe
+    #[arg(long = "target-dtype", value_enum, default_value_t = TargetType::Auto, hide_possible_values = true, value_name = "auto|f32|bf16|int8")]
+    dtype: TargetType,
+}
+
+impl TargetDevice {
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.device.device
+    }
+
+    /// The device, and the type of the target's weights.
+    pub fn open(&self) -> Result<(Device, FrozenType)> {
+        let held = self.target_type()?;
+        Ok((device::device(self.name())?, held))
+    }
+
+    /// The type of the target's weights.
+    pub fn target_type(&self) -> Result<FrozenType> {
+        device::check_target_type(self.dtype, self.name(), "`--target-dtype`").map_err(misuse)?;
+        Ok(device::target_type(self.dtype, self.name()))
+    }
+
+    /// Whether anything was said of it.
+    pub fn is_given(&self) -> bool {
+        self.name() != "cpu" || self.dtype != TargetType::Auto
+    }
+}
+
+fn misuse(error: anyhow::Error) -> Misuse {
+    Misuse(error.to_string())
 }
 
 /// Conversations that a command reads.

@@ -52,8 +52,12 @@ impl Estimate {
         let mode = recipe.features.mode;
         let live = mode == FeatureMode::Live;
         let [target_parameters, active_parameters] = in_memory(sizes, mode);
-        let dtype = device::target_dtype(recipe.target.dtype, device);
-        let target_bytes = dtype.size() as u64 * target_parameters;
+        let held = device::target_type(recipe.target.dtype, device);
+        let value = held.dtype.size() as u64;
+        let target_bytes = match mode.computes_target() {
+            true => sizes.target_bytes(held, device),
+            false => value * target_parameters,
+        };
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
@@ -69,7 +73,7 @@ impl Estimate {
                 activations,
                 work,
                 batch,
-                value: dtype.size() as u64,
+                value,
                 live,
                 gpu: device::is_gpu(device),
             });

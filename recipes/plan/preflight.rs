@@ -39,7 +39,7 @@ impl<'a> Asked<'a> {
         let checks = [
             self.recipe.check_start(),
             device::check_built(self.device),
-            device::check_target_type(self.recipe.target.dtype, self.device),
+            device::check_target_type(self.recipe.target.dtype, self.device, device::TARGET_DTYPE),
             run_folder::check(self.run(), self.existing),
             self.check_drafter(),
             self.check_target(),

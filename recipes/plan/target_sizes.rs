@@ -1,5 +1,6 @@
 //! Sizes of a recipe's target, where they need no download: of a folder, of what `[synthetic]` will make, or of a known model.
 
+use spectrain_checkpoints::DType;
 use spectrain_models::{RopeConfig, RopeScaling, TargetSpec};
 
 use crate::recipe::resolved::ResolvedRecipe;
@@ -28,6 +29,7 @@ pub(crate) fn of(recipe: &ResolvedRecipe) -> Option<Sizes> {
         return Some(Sizes {
             spec,
             tied_head: true,
+            stored: DType::F32,
             source: "sizes from `[synthetic]`".into(),
         });
     };

@@ -31,6 +31,9 @@ pub fn check_name(name: &str) -> Result<String, String> {
     known.map(|_| name.to_owned())
 }
 
+/// What messages call the key of a target's type.
+pub const TARGET_DTYPE: &str = "key `target.dtype`";
+
 const KNOWN: &str = "known devices: cpu, cuda:N";
 
 fn parse(name: &str) -> Result<DeviceName> {
@@ -48,11 +51,6 @@ pub fn is_gpu(name: &str) -> bool {
     name.starts_with("cuda")
 }
 
-/// What a target computes in on the device of this name.
-pub fn target_dtype(wanted: TargetType, device: &str) -> DType {
-    target_type(wanted, device).dtype
-}
-
 /// The type of a target's weights on the device of this name.
 pub fn target_type(wanted: TargetType, device: &str) -> FrozenType {
     let dtype = match wanted {
@@ -67,11 +65,11 @@ pub fn target_type(wanted: TargetType, device: &str) -> FrozenType {
     }
 }
 
-/// Fails for a type that a device has no products of.
-pub fn check_target_type(wanted: TargetType, device: &str) -> Result<()> {
+/// Fails for a type that a device has no products of; `asked` is the key or the argument that asks for it.
+pub fn check_target_type(wanted: TargetType, device: &str, asked: &str) -> Result<()> {
     if wanted == TargetType::Int8 && device != "cpu" {
         return Err(anyhow!(
-            "key `target.dtype`: expected `f32` or `bf16` on `{device}`, found `int8`, which the CPU alone computes with"
+            "{asked}: expected `f32` or `bf16` on `{device}`, found `int8`, which the CPU alone computes with"
         ));
     }
     Ok(())
@@ -128,12 +126,12 @@ mod tests {
 
     #[test]
     fn eight_bits_are_for_the_cpu() {
-        check_target_type(TargetType::Int8, "cpu").unwrap();
-        check_target_type(TargetType::Bf16, "cuda:0").unwrap();
-        let error = check_target_type(TargetType::Int8, "cuda:1").unwrap_err();
+        check_target_type(TargetType::Int8, "cpu", "key").unwrap();
+        check_target_type(TargetType::Bf16, "cuda:0", "key").unwrap();
+        let error = check_target_type(TargetType::Int8, "cuda:1", TARGET_DTYPE).unwrap_err();
         let error = error.to_string();
         assert!(
-            error.contains("`target.dtype`: expected `f32` or `bf16` on `cuda:1`"),
+            error.contains("key `target.dtype`: expected `f32` or `bf16` on `cuda:1`"),
             "{error}"
         );
     }

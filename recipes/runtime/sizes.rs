@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use spectrain_checkpoints::folder::weight_map;
-use spectrain_checkpoints::{HubOptions, hub};
-use spectrain_models::{PartsConfig, Routing, TargetSpec, TransformerConfig, is_part};
+use spectrain_checkpoints::{DType, HubOptions, ModelFolder, hub};
+use spectrain_models::few_rows::INT8_BLOCK;
+use spectrain_models::{FrozenType, PartsConfig, Routing, TargetSpec, TransformerConfig, is_part};
 
+use crate::runtime::device::is_gpu;
 use crate::runtime::known_targets;
 use crate::runtime::model_files::read_json;
 
@@ -15,8 +17,25 @@ pub(crate) struct Sizes {
     pub(crate) spec: TargetSpec,
     /// Whether its head is its embedding.
     pub(crate) tied_head: bool,
+    /// Type in which files hold the matrices of its layers.
+    pub(crate) stored: DType,
     /// For people.
     pub(crate) source: String,
+}
+
+impl Sizes {
+    /// Bytes of the target in memory. On the CPU matrices of its layers are in bf16 where files have them so, or in eight bits
+    /// with a scale for each 32 elements; everything else is in the type that is computed in.
+    pub(crate) fn target_bytes(&self, held: FrozenType, device: &str) -> u64 {
+        let (of_value, matrices) = (held.dtype.size() as u64, dense_parameters(&self.spec));
+        let of_matrices = match (held.int8, self.stored) {
+            (true, _) => matrices + 4 * matrices / INT8_BLOCK as u64,
+            (false, DType::BF16) if !is_gpu(device) => 2 * matrices,
+            (false, _) => of_value * matrices,
+        };
+        let others = target_parameters(&self.spec, self.tied_head) - matrices;
+        of_value * others + of_matrices
+    }
 }
 
 /// Sizes of a model that need no download.
@@ -28,6 +47,7 @@ pub(crate) fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
         return Some(Sizes {
             source: format!("sizes from `{}`", path.display()),
             tied_head: config.tied_head,
+            stored: stored_in(&path),
             spec: config.spec,
         });
     }
@@ -38,6 +58,7 @@ pub(crate) fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
     Some(Sizes {
         spec,
         tied_head,
+        stored: DType::BF16,
         source: format!(
             "sizes of `{model}` from this program's list, as it is not on this machine yet"
         ),
@@ -56,6 +77,7 @@ fn sizes_of_parts(model: &str, revision: Option<&str>) -> Option<Sizes> {
     Some(Sizes {
         source: format!("sizes from `{}`", path.display()),
         tied_head: config.tied_head.unwrap_or(!has_head),
+        stored: stored_in(&path),
         spec: config.spec,
     })
 }
@@ -65,6 +87,22 @@ pub(crate) fn known_sizes(model: &str, revision: Option<&str>) -> Option<(Target
     let found = sizes_of(model, revision)?;
     Some((found.spec, found.tied_head))
 }
+
+/// Type in which the files beside a model's `config.json` hold what all of its layers multiply with; where they are not there,
+/// bf16, as most are published.
+fn stored_in(config: &Path) -> DType {
+    let stored = || {
+        let folder = ModelFolder::open_some(config.parent()?, &|name| name.ends_with(LAYER_MATRIX));
+        let folder = folder.ok()?;
+        let mut tensors = folder.tensors();
+        let found = tensors.find(|tensor| tensor.name.ends_with(LAYER_MATRIX));
+        found.map(|tensor| tensor.dtype)
+    };
+    stored().unwrap_or(DType::BF16)
+}
+
+/// How the names of tensors end that every layer of a target has, whatever its architecture.
+const LAYER_MATRIX: &str = "self_attn.o_proj.weight";
 
 /// The folder of a model that is on this machine.
 pub(crate) fn folder_of(model: &str, revision: Option<&str>) -> Option<PathBuf> {
@@ -104,8 +142,47 @@ pub(crate) fn body_parameters(spec: &TargetSpec) -> u64 {
     (0..spec.layers).map(of_layer).sum()
 }
 
+/// Parameters of its decoder layers without those of experts, which stay in the type that is computed in.
+fn dense_parameters(spec: &TargetSpec) -> u64 {
+    let experts = |layer| spec.experts_of(layer);
+    let in_experts = (0..spec.layers).filter_map(experts).map(|experts| {
+        let of_token = 3 * (experts.per_token * experts.d_ff) as u64 + experts.count as u64;
+        spec.d_model as u64 * of_token
+    });
+    body_parameters(spec) - in_experts.sum::<u64>()
+}
+
 /// Parameters of a target that a token does not go through: those of other experts than its own.
 pub(crate) fn idle_parameters(spec: &TargetSpec) -> u64 {
     let idle = |routing: &Routing| routing.idle_parameters(spec.d_model);
     spec.routing.as_ref().map_or(0, idle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_takes_what_its_matrices_are_held_in() {
+        let (spec, tied_head) = known_targets::find("Qwen/Qwen3-30B-A3B").unwrap();
+        let sizes = |spec: &TargetSpec, stored| Sizes {
+            spec: spec.clone(),
+            tied_head,
+            stored,
+            source: String::new(),
+        };
+        let held = |dtype, int8| FrozenType { dtype, int8 };
+        let all = target_parameters(&spec, tied_head);
+        let wide = held(DType::F32, false);
+        let published = sizes(&spec, DType::BF16);
+        assert_eq!(sizes(&spec, DType::F32).target_bytes(wide, "cpu"), 4 * all);
+        assert_eq!(published.target_bytes(wide, "cuda:0"), 4 * all);
+        let narrow = held(DType::BF16, false);
+        assert_eq!(published.target_bytes(narrow, "cuda:0"), 2 * all);
+        // Queries, keys, values and what puts them together, with the two norms: 32 and 4 heads of 128, 48 layers.
+        let attention = 48 * 2048 * (2 * (32 + 4) * 128 + 2);
+        assert_eq!(published.target_bytes(wide, "cpu"), 4 * all - 2 * attention);
+        let eight = published.target_bytes(held(DType::F32, true), "cpu");
+        assert_eq!(eight, 4 * all - attention * (32 - 9) / 8);
+    }
 }

@@ -100,7 +100,7 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
     let (target, device) = (context.target_folder()?, &context.device);
     if context.recipe.features.mode.computes_target() {
         let (pair, trained) =
-            Pair::open_with_drafter(&target, trained, device, context.target_type.dtype)?;
+            Pair::open_with_drafter(&target, trained, device, context.target_type)?;
         let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));
     }

@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::cli::progress::print;
+use crate::errors::Misuse;
+use crate::recipe::tables::TargetType;
 use crate::runtime::bench::{Setup, Size, Task};
 use crate::runtime::device;
 use crate::runtime::interruption::check_interrupted;
@@ -43,6 +45,10 @@ pub struct BenchArguments {
 
 /// Runs the command.
 pub fn run(arguments: &BenchArguments) -> Result<()> {
+    if arguments.int8 {
+        let checked = device::check_target_type(TargetType::Int8, &arguments.device, "`--int8`");
+        checked.map_err(|error| Misuse(error.to_string()))?;
+    }
     if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
         return case(size, task, arguments);
     }

@@ -10,13 +10,12 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_eval::DraftReport;
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, prompts};
+use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
 use crate::cli::progress::{print, print_json};
-use crate::recipe::tables::{PromptEntry, TargetType};
+use crate::recipe::tables::PromptEntry;
 use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
-use crate::runtime::device;
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
 
@@ -44,7 +43,7 @@ pub struct CheckArguments {
     #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
-    device: DeviceArgument,
+    device: TargetDevice,
 }
 
 /// What is found of a drafter.
@@ -121,9 +120,8 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
     let target = target::resolve(&arguments.target, None)?;
     checked.target = made_for(arguments, &model, &target)?;
     tell(checked.target.to_string())?;
-    let name = &arguments.device.device;
-    let dtype = device::target_dtype(TargetType::Auto, name);
-    let pair = Pair::open(&target, folder, &device::device(name)?, dtype)?;
+    let (device, held) = arguments.device.open()?;
+    let pair = Pair::open(&target, folder, &device, held)?;
     checked.reported = reported(&model);
     for report in &checked.reported {
         tell(report.to_string())?;

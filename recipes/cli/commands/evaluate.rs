@@ -4,21 +4,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::ModelFolder;
 use spectrain_eval::{
     DraftChoice, DraftCost, DrafterReport, PromptSet, Recommendation, Report, TargetReport,
     of_servers,
 };
-use spectrain_models::TrainingFree;
+use spectrain_models::{FrozenType, TrainingFree};
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft, prompts, training_free};
+use crate::cli::arguments::{TargetDevice, TemplateArgument, draft, prompts, training_free};
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
-use crate::recipe::tables::{
-    DataTable, EvaluateTable, PromptEntry, Prompts, TargetType, VerifierName,
-};
+use crate::recipe::tables::{DataTable, EvaluateTable, PromptEntry, Prompts, VerifierName};
 use crate::runs::drafter_at::DrafterAt;
-use crate::runtime::device::{self, device_report};
+use crate::runtime::device::device_report;
 use crate::runtime::prompt_sets;
 use crate::runtime::prompts::calibration;
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
@@ -123,7 +121,7 @@ pub struct EvaluateArguments {
     #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
-    device: DeviceArgument,
+    device: TargetDevice,
 }
 
 /// Runs the command.
@@ -137,8 +135,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let at = drafter.map(|name| DrafterAt::find(name, &arguments.runs));
     let at = at.transpose()?;
     let folder = at.as_ref().map(DrafterAt::folder).transpose()?;
-    let dtype = device::target_dtype(TargetType::Auto, &arguments.device.device);
-    let targets = arguments.targets(dtype)?;
+    let targets = arguments.targets(arguments.device.target_type()?)?;
     if let (Some(folder), false) = (&folder, arguments.other_target) {
         check_target(folder, &targets)?;
     }
@@ -201,12 +198,12 @@ impl EvaluateArguments {
         (sets, others): (&[PromptSet], Vec<Vec<u32>>),
         table: &EvaluateTable,
     ) -> Result<Report> {
-        let name = &self.device.device;
+        let (device, target_type) = self.device.open()?;
         let trial = Trial {
             targets,
             drafter: folder,
-            device: &device::device(name)?,
-            target_type: device::target_type(TargetType::Auto, name),
+            device: &device,
+            target_type,
             sets,
             calibration: &calibration(others, sets, table),
             table,
@@ -222,7 +219,7 @@ impl EvaluateArguments {
         if let Some(folder) = folder {
             report.drafter.sha256 = target::sha256_of_drafter(folder)?;
         }
-        report.device = device_report(name);
+        report.device = device_report(self.device.name());
         Ok(report)
     }
 
@@ -294,14 +291,14 @@ impl EvaluateArguments {
     }
 
     /// The targets, downloaded where they are not here.
-    fn targets(&self, dtype: DType) -> Result<Vec<TrialTarget>> {
+    fn targets(&self, held: FrozenType) -> Result<Vec<TrialTarget>> {
         let resolved = |model: &String| {
             let folder = target::resolve(model, None)?;
             let report = TargetReport {
                 model: model.clone(),
                 revision: None,
                 sha256: target::sha256(&folder)?,
-                dtype: dtype.name().to_lowercase(),
+                dtype: held.name().to_lowercase(),
             };
             Ok(TrialTarget { folder, report })
         };

@@ -112,7 +112,7 @@ impl FeaturesImport {
             check_layers: self.check_layers,
             samples_per_shard: self.samples_per_shard,
             device: device::device(name)?,
-            dtype: device::target_dtype(TargetType::Auto, name),
+            dtype: device::target_type(TargetType::Auto, name).dtype,
             output: Output::detect(),
         })?;
         print(imported(&report, &self.out))

@@ -12,13 +12,12 @@ use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
 use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, draft};
+use crate::cli::arguments::{TargetDevice, TemplateArgument, draft};
 use crate::cli::progress::{has_colours, print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::open_drafter;
-use crate::recipe::tables::{EvaluateTable, TargetType};
+use crate::recipe::tables::EvaluateTable;
 use crate::runs::drafter_at;
-use crate::runtime::device;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::target;
 
@@ -56,7 +55,7 @@ pub struct GenerateArguments {
     #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
-    device: DeviceArgument,
+    device: TargetDevice,
 }
 
 /// Runs the command.
@@ -74,8 +73,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let drafter = arguments.drafter.as_ref();
     let drafter = drafter.map(|given| drafter_at::folder_of(given, &arguments.runs));
     let drafter = drafter.transpose()?;
-    let name = &arguments.device.device;
-    let device = device::device(name)?;
+    let (device, held) = arguments.device.open()?;
     let folder = target::resolve(&arguments.target, None)?;
     let variables = match &drafter {
         Some(drafter) => arguments.template.with_those_of(drafter)?,
@@ -84,11 +82,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let (tokenizer, template) = target::text(&folder, None, &variables)?;
     let prompt = prompt(&arguments.prompt, &tokenizer, template.as_ref())?;
     let model = ModelFolder::open(&folder)?;
-    let loaded = load_target(
-        &model,
-        &device,
-        device::target_dtype(TargetType::Auto, name),
-    )?;
+    let loaded = load_target(&model, &device, held)?;
     let mut rng = StdRng::seed_from_u64(arguments.seed);
     let open = |path: PathBuf| open_drafter(&path, &loaded.parts(), &device);
     let drafter = drafter.map(open).transpose()?;

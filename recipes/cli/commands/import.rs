@@ -11,19 +11,18 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_models::load_target;
 
-use crate::cli::arguments::{DeviceArgument, TemplateArgument, prompts};
+use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
 use crate::cli::progress::print;
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::families::registry::{open_as, open_drafter};
 use crate::families::trained::Trained;
-use crate::recipe::tables::{PromptEntry, TargetType};
+use crate::recipe::tables::PromptEntry;
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::places::IMPORTED;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
 use crate::runtime::decoded::{Decoded, accepted};
-use crate::runtime::device;
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
@@ -58,7 +57,7 @@ pub struct ImportArguments {
     #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
-    device: DeviceArgument,
+    device: TargetDevice,
 }
 
 /// What is being measured, in the folder of the stage.
@@ -276,11 +275,9 @@ fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
 fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Result<Vec<Measured>> {
     let target = &wanted.target;
     let candidate = run.path().join("import").join(CANDIDATE);
-    let name = &arguments.device.device;
-    let device = device::device(name)?;
-    let dtype = device::target_dtype(TargetType::Auto, name);
+    let (device, held) = arguments.device.open()?;
     let model = ModelFolder::open(target)?;
-    let loaded = load_target(&model, &device, dtype)?;
+    let loaded = load_target(&model, &device, held)?;
     let mut pair: Option<Pair> = None;
     let mut prompts = given_prompts(arguments, wanted)?;
     let mut measured = Vec::new();

@@ -13,9 +13,9 @@ use spectrain_eval::{
 use super::EvaluateArguments;
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
-use crate::recipe::tables::{EvaluateTable, TargetType};
+use crate::recipe::tables::EvaluateTable;
 use crate::runs::drafter_at::DrafterAt;
-use crate::runtime::device::{self, device_report};
+use crate::runtime::device::device_report;
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
@@ -28,9 +28,12 @@ impl EvaluateArguments {
         let [model] = &self.targets[..] else {
             return Err(Misuse("`--features` are of one `--target`".into()).into());
         };
-        let name = &self.device.device;
-        let device = device::device(name)?;
-        let dtype = device::target_dtype(TargetType::Auto, name);
+        let (device, held) = self.device.open()?;
+        if held.int8 {
+            let message = "`--target-dtype int8`: with `--features` no layers of the target are there to be held so";
+            return Err(Misuse(message.into()).into());
+        }
+        let dtype = held.dtype;
         let at = DrafterAt::find(self.drafter.as_deref().unwrap_or_default(), &self.runs)?;
         let (target, drafter) = (target::resolve_parts(model, None)?, at.folder()?);
         let parts = Parts::open(&target, &drafter, &device, dtype)?;
@@ -75,7 +78,7 @@ impl EvaluateArguments {
             ..own
         }];
         report.recipe = json!({ "evaluate": table });
-        report.device = device_report(name);
+        report.device = device_report(self.device.name());
         if let Some(out) = &self.out {
             write(&report, out, Vec::new())?;
         }

@@ -10,7 +10,7 @@ use spectrain_data::rows::would_read;
 use spectrain_data::sources::Origin;
 
 use super::server::ServerSettings;
-use crate::cli::arguments::{DataArgument, DeviceArgument, TemplateArgument, word};
+use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, word};
 use crate::errors::Misuse;
 use crate::runtime::server::key::ApiKey;
 
@@ -96,7 +96,7 @@ pub struct RegenerateArguments {
     #[command(flatten)]
     pub(super) template: TemplateArgument,
     #[command(flatten)]
-    pub(super) device: DeviceArgument,
+    pub(super) device: TargetDevice,
     /// Move an older output and its journal aside and start anew
     #[arg(long)]
     pub(super) fresh: bool,
@@ -140,7 +140,7 @@ impl RegenerateArguments {
         if !within(rate, |value| (1e-6..=1e6).contains(&value)) {
             return misuse("`--requests-per-second`: expected 0.000001 to 1000000".into());
         }
-        if self.server.is_some() && self.device.device != "cpu" {
+        if self.server.is_some() && self.device.is_given() {
             return misuse("`--device`: a server computes where it is; expected `--target`".into());
         }
         if self.server.is_some() && !self.template.template_variables.is_empty() {
@@ -148,7 +148,7 @@ impl RegenerateArguments {
                 "a server renders the template: expected `--extra chat_template_kwargs=JSON`";
             return misuse(format!("`--template-variable`: {hint}"));
         }
-        if self.capture.is_some() && self.device.device != "cpu" {
+        if self.capture.is_some() && self.device.is_given() {
             return misuse(
                 "`--device`: servers compute where they are; expected `--target`".into(),
             );

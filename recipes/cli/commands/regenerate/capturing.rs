@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::DType;
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
 use spectrain_data::conversation::Content;
@@ -22,7 +23,6 @@ use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::TargetType;
 use crate::runs::hashes::HashMemory;
 use crate::runtime::capture::server::{Answering, Asked, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
@@ -203,8 +203,7 @@ impl Answers for CapturedAnswers {
 fn servers(recipe: &ResolvedRecipe, target: &Path) -> Result<Servers> {
     let layers = recipe.method.capture(&target::spec(target)?)?;
     let device = device::device("cpu")?;
-    let dtype = device::target_dtype(TargetType::Auto, "cpu");
-    let parts = load_parts(target, &device, dtype)?;
+    let parts = load_parts(target, &device, DType::F32)?;
     Servers::connect(&recipe.target, &recipe.features, layers, parts)
 }
 

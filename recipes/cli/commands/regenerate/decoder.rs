@@ -11,11 +11,9 @@ use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, Desk};
-use spectrain_models::{Capture, DraftShape, Sampling, Transformer, load_target};
+use spectrain_models::{Capture, DraftShape, FrozenType, Sampling, Transformer, load_target};
 
 use super::arguments::RegenerateArguments;
-use crate::recipe::tables::TargetType;
-use crate::runtime::device;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::model_files::text_files;
 use crate::runtime::target;
@@ -30,6 +28,7 @@ pub struct TargetAnswers {
     /// Conversations that are continued side by side.
     together: usize,
     seed: u64,
+    held: FrozenType,
     sha256: String,
     text_sha256: String,
     variables: Map<String, Value>,
@@ -38,8 +37,7 @@ pub struct TargetAnswers {
 impl TargetAnswers {
     /// Loads the target.
     pub(super) fn open(arguments: &RegenerateArguments, name: &str) -> Result<Self> {
-        let device_name = &arguments.device.device;
-        let device = device::device(device_name)?;
+        let (device, held) = arguments.device.open()?;
         let folder = target::resolve(name, None)?;
         let variables = arguments.template.given();
         let (tokenizer, template) = target::text(&folder, None, &variables)?;
@@ -47,8 +45,7 @@ impl TargetAnswers {
             bail!("the target `{name}` has no chat template, which conversations need");
         };
         let model = ModelFolder::open(&folder)?;
-        let dtype = device::target_dtype(TargetType::Auto, device_name);
-        let target = load_target(&model, &device, dtype)?;
+        let target = load_target(&model, &device, held)?;
         let mut text = String::new();
         for file in text_files(&folder)? {
             text.push_str(&hash::sha256_file(&file)?);
@@ -68,6 +65,7 @@ impl TargetAnswers {
             decode,
             together: arguments.concurrency.into(),
             seed: arguments.seed.unwrap_or_default(),
+            held,
             sha256: model.sha256(),
             text_sha256: hash::sha256_bytes(text.as_bytes()),
             variables,
@@ -78,6 +76,7 @@ impl TargetAnswers {
     pub(super) fn settings(&self) -> Result<Map<String, Value>> {
         let mut settings = json!({
             "target": self.sha256,
+            "dtype": self.held.name().to_lowercase(),
             "text": self.text_sha256,
             "sampling": self.decode.sampling,
             "max_tokens": self.decode.max_new_tokens,
