@@ -289,13 +289,9 @@ impl<'a> Scope<'a> {
         if !is_kept {
             tensor = tensor.cast(self.dtype)?;
         }
-        if !is_hollow(&tensor) && *self.device == Device::flex() {
-            // Nothing is trained there, and products with few rows read it in the file's order.
-            let weight: Tensor<2> = tensor_from(tensor, self.device);
-            return Ok(Param::from_tensor(weight.transpose()));
-        }
         if !is_hollow(&tensor) {
-            tensor.bytes = transpose(&tensor.bytes, d_out, d_in);
+            let weight = transposed_from(tensor, self.device, is_untrained_on(self.device));
+            return Ok(Param::from_tensor(weight));
         }
         tensor.shape = vec![d_in, d_out];
         Ok(self.parameter(tensor))
@@ -385,6 +381,26 @@ pub fn tensor_from<const D: usize>(tensor: NamedTensor, device: &Device) -> Tens
     };
     let data = TensorData::from_bytes_vec(tensor.bytes, tensor.shape, dtype);
     Tensor::from_data(data, (device, dtype))
+}
+
+/// Whether parameters on this device are outside of any graph and on the CPU: products with few rows read matrices in the file's
+/// order there.
+fn is_untrained_on(device: &Device) -> bool {
+    *device == Device::flex()
+}
+
+/// A matrix that the file holds as `[d_out, d_in]`, as `[d_in, d_out]`; in memory in the file's order, or in its own.
+fn transposed_from<const D: usize>(
+    mut tensor: NamedTensor,
+    device: &Device,
+    in_file_order: bool,
+) -> Tensor<D> {
+    if in_file_order {
+        return tensor_from::<D>(tensor, device).transpose();
+    }
+    tensor.bytes = transpose(&tensor.bytes, tensor.shape[0], tensor.shape[1]);
+    tensor.shape.reverse();
+    tensor_from(tensor, device)
 }
 
 /// Every parameter of `module` under its Hugging Face name and in its layout, as f32.
@@ -494,20 +510,17 @@ impl ModuleMapper for Importer {
             shape.reverse();
         }
         let name = self.place.name();
+        let device = old.device();
+        let plain = device.clone().without_autodiff();
         let new = match self.weights.tensor(&name, &shape, Init::Constant(0.0)) {
             Err(error) => {
                 self.error.get_or_insert(error);
                 return Param::from_mapped_value(id, old, mapper);
             }
-            Ok(mut tensor) => {
-                if transposed {
-                    tensor.bytes = transpose(&tensor.bytes, shape[0], shape[1]);
-                    tensor.shape.reverse();
-                }
-                tensor_from(tensor, &old.device().without_autodiff())
-            }
+            // In memory as those that a folder is read into: sums are then taken in the same order.
+            Ok(tensor) if transposed => transposed_from(tensor, &plain, is_untrained_on(&device)),
+            Ok(tensor) => tensor_from(tensor, &plain),
         };
-        let device = old.device();
         let new = lift(new, &device).set_require_grad(old.is_require_grad());
         Param::from_mapped_value(id, new, mapper)
     }
@@ -592,5 +605,41 @@ pub fn lift<const D: usize, K: burn::tensor::kind::Autodiff>(
         Some(strategy) => tensor
             .autodiff()
             .with_gradient_checkpointing_strategy(strategy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bias, Linear};
+
+    #[test]
+    fn what_is_imported_gives_the_bits_of_what_is_read() {
+        let [d_in, d_out] = [300, 70];
+        let values = |seed: usize, count: usize| -> Vec<f32> {
+            let value = |at: usize| ((at * 7919 + seed) % 1009) as f32 / 504.5 - 1.0;
+            (0..count).map(value).collect()
+        };
+        let tensors = || {
+            vec![NamedTensor::from_f32(
+                "weight",
+                [d_out, d_in],
+                values(1, d_in * d_out),
+            )]
+        };
+        let device = Device::flex();
+        let made = |weights: &mut dyn Weights| {
+            let mut scope = Scope::root(weights, &device, DType::F32);
+            Linear::new(&mut scope, d_in, d_out, Bias::Without).unwrap()
+        };
+        let read = made(&mut TensorWeights::new(tensors(), "file"));
+        let imported = import(made(&mut RandomWeights::new(3)), tensors(), "memory").unwrap();
+        for rows in [1, 5, 300] {
+            let x = TensorData::new(values(2, rows * d_in), [rows, d_in]);
+            let x = Tensor::<2>::from_data(x, &device);
+            let [expected, found] =
+                [&read, &imported].map(|linear| host_f32(linear.forward(x.clone())));
+            assert_eq!(found, expected, "{rows} rows");
+        }
     }
 }

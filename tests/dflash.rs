@@ -197,7 +197,8 @@ fn blocks_equal_drafts(config: &DFlashConfig) {
         for (slot, found) in drafted.iter().enumerate() {
             let what = format!("block behind {anchor}, slot {slot}");
             let expected = &logits[block * slots + slot];
-            assert_close(&what, &finite(found), &finite(expected), 1e-5);
+            // Training and decoding take sums in different orders.
+            assert_close(&what, &finite(found), &finite(expected), 2e-5);
             compared += 1;
         }
     }
