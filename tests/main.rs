@@ -70,6 +70,7 @@ mod ranks_program;
 mod reading;
 mod recipes;
 mod regenerate;
+mod regenerated;
 mod registry_learning;
 mod reports;
 mod resume;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use spectrain::cli::commands::regenerate::server::{Server, ServerSettings};
+use spectrain::runtime::answerer::server::{Server, ServerSettings};
 use spectrain_data::regenerate::{
     ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, Truncated, Work,
 };
@@ -15,7 +15,7 @@ use crate::fault_server::{Fault, FaultServer, answer_to};
 use crate::workspace::{Outcome, Workspace, signal, wait_for};
 
 /// A conversation of so many turns of the user.
-fn row(number: usize, turns: usize) -> Value {
+pub fn row(number: usize, turns: usize) -> Value {
     let mut messages = vec![json!({"role": "system", "content": "be brief"})];
     for turn in 1..=turns {
         messages.push(json!({"role": "user", "content": format!("{number}.{turn}")}));
@@ -25,7 +25,7 @@ fn row(number: usize, turns: usize) -> Value {
 }
 
 /// The conversation as it should be answered.
-fn answered(number: usize, turns: usize) -> Value {
+pub fn answered(number: usize, turns: usize) -> Value {
     let mut row = row(number, turns);
     for message in 1..row["messages"].as_array().unwrap().len() {
         if message % 2 == 0 {
@@ -36,7 +36,7 @@ fn answered(number: usize, turns: usize) -> Value {
     row
 }
 
-fn lines(rows: impl Iterator<Item = Value>) -> String {
+pub fn lines(rows: impl Iterator<Item = Value>) -> String {
     rows.map(|row| format!("{row}\n")).collect()
 }
 

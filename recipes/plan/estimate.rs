@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::columns::beside;
 use spectrain_data::features::disk_bytes;
-use spectrain_models::TargetSpec;
+use spectrain_models::{FrozenType, TargetSpec};
 use spectrain_train::{Judges, TrainConfig, Workload};
 
 use super::data::data_tokens;
@@ -50,14 +50,10 @@ impl Estimate {
         let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
         let footprint = recipe.footprint(spec)?;
         let mode = recipe.features.mode;
-        let live = mode == FeatureMode::Live;
         let [target_parameters, active_parameters] = in_memory(sizes, mode);
         let held = device::target_type(recipe.target.dtype, device);
         let value = held.dtype.size() as u64;
-        let target_bytes = match mode.computes_target() {
-            true => sizes.target_bytes(held, device),
-            false => value * target_parameters,
-        };
+        let target_bytes = in_bytes(sizes, mode, held, device);
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
@@ -74,7 +70,7 @@ impl Estimate {
                 work,
                 batch,
                 value,
-                live,
+                live: mode == FeatureMode::Live,
                 gpu: device::is_gpu(device),
             });
             peaks.push((stage, target_bytes.saturating_add(found.peak)));
@@ -90,7 +86,7 @@ impl Estimate {
                 activations,
                 work,
                 batch,
-                live,
+                live: mode == FeatureMode::Live,
             };
             flops += computed.per_token() * weight as f64;
             weighed = weighed.saturating_add(weight);
@@ -279,6 +275,14 @@ fn in_memory(sizes: &Sizes, mode: FeatureMode) -> [u64; 2] {
     }
     let all = target_parameters(&sizes.spec, sizes.tied_head);
     [all, all - idle_parameters(&sizes.spec)]
+}
+
+/// Bytes of the target in memory.
+fn in_bytes(sizes: &Sizes, mode: FeatureMode, held: FrozenType, device: &str) -> u64 {
+    match mode.computes_target() {
+        true => sizes.target_bytes(held, device),
+        false => held.dtype.size() as u64 * part_parameters(&sizes.spec, sizes.tied_head),
+    }
 }
 
 fn packed(recipe: &ResolvedRecipe, training: &TrainConfig) -> Packed {

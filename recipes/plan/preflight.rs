@@ -82,6 +82,17 @@ impl<'a> Asked<'a> {
                 recipe.json["features"]["mode"]
             );
         }
+        let asks_server = recipe
+            .regenerate
+            .as_ref()
+            .is_none_or(|table| table.server.is_some());
+        if !mode.computes_target() && !asks_server {
+            bail!(
+                "`[regenerate]`: expected `server` with `features.mode = {}`, where nothing here decodes the target; `data \
+                 regenerate --capture` has the servers answer and hand out hidden states at once",
+                recipe.json["features"]["mode"]
+            );
+        }
         let is_named = recipe.model().map(Path::new);
         if mode.computes_target() {
             self.check_keys(&[], "")?;

@@ -12,7 +12,8 @@ use crate::families::method::Method;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::settings::Settings;
 use crate::recipe::tables::{
-    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable, TrackTable,
+    DataTable, EvaluateTable, ExportTable, FeaturesTable, RegenerateTable, SyntheticTable,
+    TargetTable, TrackTable,
 };
 
 /// A recipe file of a drafter with the settings `D` and an objective with the settings `O`.
@@ -35,6 +36,9 @@ pub struct File<D: Settings, O: Settings> {
     /// Makes conversations and a small target that has learnt them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticTable>,
+    /// Has the target answer the conversations anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regenerate: Option<RegenerateTable>,
     /// Which conversations there are, and how they become tokens.
     pub data: DataTable,
     /// When the target's hidden states are computed.
@@ -81,6 +85,7 @@ impl<D: Settings, O: Settings> File<D, O> {
             start: self.start,
             target: self.target,
             synthetic: self.synthetic,
+            regenerate: self.regenerate,
             data: self.data,
             features: self.features,
             train: self.train,

@@ -15,7 +15,8 @@ use crate::families::footprint::Footprint;
 use crate::families::method::Method;
 use crate::recipe::problem::{self, Problem, setting};
 use crate::recipe::tables::{
-    DataTable, EvaluateTable, ExportTable, FeaturesTable, SyntheticTable, TargetTable, TrackTable,
+    DataTable, EvaluateTable, ExportTable, FeaturesTable, RegenerateTable, SyntheticTable,
+    TargetTable, TrackTable,
 };
 use crate::runs::run_folder::identity::check_name;
 use crate::runtime::start_at;
@@ -37,6 +38,8 @@ pub struct ResolvedRecipe {
     pub target: TargetTable,
     /// The `[synthetic]` table.
     pub synthetic: Option<SyntheticTable>,
+    /// The `[regenerate]` table.
+    pub regenerate: Option<RegenerateTable>,
     /// The `[data]` table.
     pub data: DataTable,
     /// The `[features]` table.
@@ -180,6 +183,9 @@ impl ResolvedRecipe {
         let within = |table| move |problem: Problem| problem.within(table);
         if let Some(synthetic) = &self.synthetic {
             synthetic.check().map_err(within("synthetic"))?;
+        }
+        if let Some(regenerate) = &self.regenerate {
+            regenerate.check().map_err(within("regenerate"))?;
         }
         self.data.check().map_err(within("data"))?;
         self.check_training()?;

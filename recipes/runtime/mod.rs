@@ -1,6 +1,7 @@
 //! Models at work: the device, the target and its files, a drafter and its trial, prompts, the check before training, the benchmark,
 //! servers, and the Ctrl-C that stops them.
 
+pub mod answerer;
 pub mod bench;
 pub(crate) mod bf16;
 pub mod capture;

@@ -256,6 +256,9 @@ impl Card<'_> {
                 "\nThe data: {samples} samples of {tokens} tokens, {trained} of them trained on."
             );
         }
+        if self.recipe("regenerate").is_object() {
+            text.push_str("\nThe answers are the target's own (`[regenerate]`).\n");
+        }
         text.push_str(&self.data_list());
         text.push_str("\nThe whole recipe is in `config.json`, under `spectrain.provenance`.\n");
         text

@@ -104,8 +104,21 @@ impl StageContext<'_> {
         self.recipe.evaluate.targets.iter().map(resolved).collect()
     }
 
-    /// The conversations to train on; downloads what is missing.
+    /// The conversations to train on: those of `data.train`, or the same as the target answers them. Downloads what is missing.
     pub fn train_data(&self) -> Result<Dataset> {
+        match self.recipe.regenerate {
+            Some(_) => Ok(Sources::from(self.regenerated()).fetch(&target::hub_options())?),
+            None => self.given_data(),
+        }
+    }
+
+    /// Where the stage `regenerate` leaves conversations.
+    pub fn regenerated(&self) -> PathBuf {
+        self.folder("regenerate").join("train.jsonl")
+    }
+
+    /// The conversations of `data.train`; downloads what is missing.
+    pub fn given_data(&self) -> Result<Dataset> {
         let given = self.recipe.data.train_sources();
         let sources = given.or_else(|| self.made("train.jsonl"));
         let sources = sources.context("`data.train` is missing")?;

@@ -41,12 +41,13 @@ impl StageContext<'_> {
                     }
                     continue;
                 }
-                Input::Tokenizer => {
-                    let files = text_files(&self.target_folder()?)?;
-                    ("the tokenizer".into(), self.run.sha256_of(&files)?)
-                }
-                Input::TrainData => {
+                Input::Tokenizer => ("the tokenizer".into(), self.tokenizer_sha256()?),
+                Input::TrainData if self.recipe.regenerate.is_some() => {
                     let hash = self.sha256_of_data(&self.train_data()?)?;
+                    ("the answers of `regenerate`".into(), hash)
+                }
+                Input::GivenData | Input::TrainData => {
+                    let hash = self.sha256_of_data(&self.given_data()?)?;
                     ("`data.train`".into(), hash)
                 }
                 Input::EvalData => match self.eval_data()? {
@@ -84,6 +85,10 @@ impl StageContext<'_> {
             inputs.insert(name, hash);
         }
         Ok(inputs)
+    }
+
+    fn tokenizer_sha256(&self) -> Result<String> {
+        self.run.sha256_of(&text_files(&self.target_folder()?)?)
     }
 
     /// SHA-256 of the drafter that training starts from; downloads what is missing.

@@ -15,6 +15,7 @@ pub mod order;
 pub mod part;
 mod parts;
 pub mod prepare;
+pub mod regenerate;
 pub mod report;
 mod setup;
 pub mod stage;

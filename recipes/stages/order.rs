@@ -9,7 +9,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::stages::inputs::TRAIN;
 use crate::stages::stage::{Input, Stage};
-use crate::stages::{evaluate, export, features, prepare, synthetic};
+use crate::stages::{evaluate, export, features, prepare, regenerate, synthetic};
 
 /// Every stage in order. A recipe that trains in several stages has each of them in the place of [`TRAIN`].
 pub const STAGES: &[Stage] = &[
@@ -20,6 +20,30 @@ pub const STAGES: &[Stage] = &[
         inputs: &[],
         resumes: true,
         run: |context, _| synthetic::run(context),
+    },
+    Stage {
+        name: "regenerate",
+        wanted: |recipe| recipe.regenerate.is_some(),
+        // What is not here does not change what is answered.
+        reads: &[
+            "regenerate.model",
+            "regenerate.extra",
+            "regenerate.temperature",
+            "regenerate.top_p",
+            "regenerate.max_tokens",
+            "regenerate.seed",
+            "regenerate.truncated",
+            "data.template_variables",
+            "target.dtype",
+        ],
+        inputs: &[
+            Input::Target,
+            Input::Tokenizer,
+            Input::Template,
+            Input::GivenData,
+        ],
+        resumes: true,
+        run: |context, _| regenerate::run(context),
     },
     Stage {
         name: "prepare",

@@ -87,6 +87,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
 /// What is trained on and what is evaluated with.
 struct Sets {
     train: Dataset,
+    /// What `train` was before the target answered it anew, if it did.
+    given: Option<Dataset>,
     eval: Option<Dataset>,
     /// Which rows of `train` are evaluated with, where there is no `eval`.
     held_out: Option<HeldOut>,
@@ -105,8 +107,11 @@ impl Sets {
                 Some(held_out.context("`data.eval` is left out")?)
             }
         };
+        let given = context.recipe.regenerate.as_ref();
+        let given = given.map(|_| context.given_data()).transpose()?;
         Ok(Self {
             train,
+            given,
             eval,
             held_out,
         })
@@ -114,7 +119,8 @@ impl Sets {
 
     /// What of these is of the hub.
     fn of_hub(&self) -> impl Iterator<Item = (&'static str, &FetchedData)> {
-        let train = self.train.of_hub().map(|data| ("train", data));
+        let given = self.given.as_ref().unwrap_or(&self.train);
+        let train = given.of_hub().map(|data| ("train", data));
         let eval = self.eval.iter().flat_map(Dataset::of_hub);
         train.chain(eval.map(|data| ("eval", data)))
     }

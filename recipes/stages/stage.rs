@@ -32,7 +32,9 @@ pub enum Input {
     FurtherTargets,
     /// The target's tokenizer and chat template.
     Tokenizer,
-    /// The conversations to train on.
+    /// The conversations of `data.train`.
+    GivenData,
+    /// The conversations to train on: the given ones, or those that were answered anew.
     TrainData,
     /// The conversations to evaluate with.
     EvalData,

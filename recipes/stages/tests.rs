@@ -23,6 +23,7 @@ use crate::cli::progress::Output;
 use crate::families::trained::write_usual;
 use crate::recipe;
 use crate::recipe::ResolvedRecipe;
+use crate::recipe::tables::RegenerateTable;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Existing, RunFolder, RunName, StageState, Start, Status};
 use crate::runtime::model_files::read_json;
@@ -284,6 +285,11 @@ fn every_key_that_a_stage_reads_exists() {
     let mut recipe = recipe(root.path(), &[]);
     recipe.json["synthetic"] = json!({});
     recipe.json["start"] = json!("folder");
+    let given = ["model", "extra", "temperature", "top_p"].map(|key| (key.to_owned(), json!(1)));
+    recipe.json["regenerate"] = json!(RegenerateTable::default());
+    for (key, value) in given {
+        recipe.json["regenerate"][key] = value;
+    }
     // Keys that are not written where nothing is said.
     recipe.json["data"]["template_variables"] = json!({});
     recipe.json["data"]["held_out"] = json!(0.1);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Map, Value, json};
-use spectrain::cli::commands::regenerate::server::{Server, ServerSettings};
+use spectrain::runtime::answerer::server::{Server, ServerSettings};
 use spectrain::runtime::server::client::reason;
 use spectrain_data::Message;
 use spectrain_data::regenerate::{Answers as _, Request as Turn};

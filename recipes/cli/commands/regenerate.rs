@@ -1,31 +1,25 @@
 //! `spectrain data regenerate`: the target's own answers in the place of a dataset's.
 
-use std::time::Duration;
-
-use anyhow::{Result, bail};
-use serde_json::{Map, Value, json};
+use anyhow::Result;
+use serde_json::{Map, Value};
 use spectrain_data::Error;
 use spectrain_data::dataset::Dataset;
-use spectrain_data::regenerate::{Answers, ExistingAnswers, Job, RegenerateSettings, Retry, Work};
+use spectrain_data::regenerate::{Answers, ExistingAnswers, RegenerateSettings};
 
 use crate::cli::arguments::dataset;
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
-use crate::runtime::interruption::{Interrupted, interrupted};
+use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
+use crate::runtime::answerer::server::Server;
+use crate::runtime::answerer::{Answered, Answerer, check_answered, work};
+use crate::runtime::interruption::Interrupted;
+use crate::runtime::target;
 
 pub mod arguments;
 pub mod capturing;
-pub mod decoder;
-mod protocol;
-pub mod server;
 
 use arguments::RegenerateArguments;
 use capturing::CapturedAnswers;
-use decoder::TargetAnswers;
-use server::Server;
-
-/// The pause before the first further try, and the longest one.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Runs the command.
 pub fn run(arguments: &RegenerateArguments) -> Result<()> {
@@ -36,7 +30,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         Output::detect()
     };
     let data = dataset(arguments.data.origin()?, output)?;
-    let (answers, settings) = Answerer::open(arguments, &data, output)?;
+    let (answers, settings) = Asked::open(arguments, &data, output)?;
     let wanted = RegenerateSettings {
         data: &data,
         out: &arguments.out,
@@ -48,53 +42,21 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     } else {
         ExistingAnswers::Continue
     };
-    let job = Job::open(&wanted, existing).map_err(advised)?;
-    let total = job.conversations();
-    let mut progress = output.start("regenerate", total);
-    if job.finished() > 0 {
-        output.say(format!(
-            "regenerate: goes on after {} of {total} conversations",
-            job.finished()
-        ));
-        progress.set(job.finished(), "");
-    }
-    let work = work(arguments);
-    let mut shown = |done, failed| match failed {
-        0 => progress.set(done, ""),
-        _ => progress.set(done, format!("{failed} failed")),
-    };
-    let report = answers.asked(|answers| job.run(answers, &work, &mut shown));
-    if let Answerer::Capturing(answers) = &answers {
+    let answered = Answered::open(&wanted, existing, output).map_err(advised)?;
+    let work = work(
+        arguments.concurrency,
+        arguments.retries,
+        arguments.requests_per_second,
+    );
+    let report = answers.asked(|answers| answered.run(answers, &work));
+    if let Asked::Capturing(answers) = &answers {
         answers.close(matches!(report, Ok(Some(_))))?;
     }
     let Some(report) = report? else {
-        drop(progress);
         return Err(Interrupted::Run.into());
     };
-    let out = arguments.out.display();
-    progress.finish(format!("`{out}`"));
     print(format!("{report}\n"))?;
-    match report.failed.len() {
-        0 => Ok(()),
-        failed => bail!(
-            "{failed} of {total} conversations were not regenerated; `{out}.report` names them, `{out}` has the \
-             others; the same command tries again"
-        ),
-    }
-}
-
-/// How the answerer is asked.
-fn work(arguments: &RegenerateArguments) -> Work<'static> {
-    Work {
-        concurrency: arguments.concurrency.into(),
-        retry: Retry {
-            retries: arguments.retries,
-            first: PAUSES[0],
-            longest: PAUSES[1],
-        },
-        requests_per_second: arguments.requests_per_second,
-        interrupted: &interrupted,
-    }
+    check_answered(&report, &arguments.out)
 }
 
 /// An error with what to do about it.
@@ -108,13 +70,12 @@ fn advised(error: Error) -> anyhow::Error {
 }
 
 /// What answers.
-enum Answerer {
-    Server(Box<Server>),
-    Target(Box<TargetAnswers>),
+enum Asked {
+    Plain(Answerer),
     Capturing(Box<CapturedAnswers>),
 }
 
-impl Answerer {
+impl Asked {
     /// What answers, and everything that the answers depend on.
     fn open(
         arguments: &RegenerateArguments,
@@ -126,31 +87,39 @@ impl Answerer {
             let settings = answers.settings();
             return Ok((Self::Capturing(Box::new(answers)), settings));
         }
-        match (&arguments.server, &arguments.target) {
+        let answerer = match (&arguments.server, &arguments.target) {
             (Some(url), _) => {
                 let server = Server::connect(arguments.server_settings(url)?)?;
-                let mut settings = Map::new();
-                settings.insert("model".into(), server.model().into());
-                settings.extend(server.body().clone());
-                settings.insert("seed".into(), json!(arguments.seed));
-                Ok((Self::Server(Box::new(server)), settings))
+                Answerer::Server(Box::new(server))
             }
-            (None, Some(target)) => {
-                let answers = TargetAnswers::open(arguments, target)?;
-                let settings = answers.settings()?;
-                Ok((Self::Target(Box::new(answers)), settings))
+            (None, Some(name)) => {
+                let (device, held) = arguments.device.open()?;
+                Answerer::Target(Box::new(TargetAnswers::open(Decoding {
+                    folder: &target::resolve(name, None)?,
+                    name,
+                    template: None,
+                    variables: arguments.template.given(),
+                    device,
+                    held,
+                    sampling: [arguments.temperature, arguments.top_p],
+                    longest: arguments.longest_answer(),
+                    seed: arguments.seed.unwrap_or_default(),
+                    together: arguments.concurrency.into(),
+                })?))
             }
             (None, None) => {
-                Err(Misuse("expected `--server`, `--target` or `--capture`".into()).into())
+                let message = "expected `--server`, `--target` or `--capture`";
+                return Err(Misuse(message.into()).into());
             }
-        }
+        };
+        let settings = answerer.settings()?;
+        Ok((Self::Plain(answerer), settings))
     }
 
     /// Does `work` with what answers.
     fn asked<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
         match self {
-            Self::Server(server) => work(server.as_ref()),
-            Self::Target(target) => target.answering(work),
+            Self::Plain(answerer) => answerer.asked(work),
             Self::Capturing(answers) => work(answers.as_ref()),
         }
     }

@@ -1,9 +1,11 @@
 //! Answers of a target that this program decodes.
 
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::thread;
 
 use anyhow::{Result, bail};
+use burn::prelude::Device;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
@@ -13,7 +15,6 @@ use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_eval::{DecodeSettings, Decoder, Desk};
 use spectrain_models::{Capture, DraftShape, FrozenType, Sampling, Transformer, load_target};
 
-use super::arguments::RegenerateArguments;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::model_files::text_files;
 use crate::runtime::target;
@@ -34,27 +35,50 @@ pub struct TargetAnswers {
     variables: Map<String, Value>,
 }
 
+/// How a target decodes answers.
+pub struct Decoding<'a> {
+    /// Its folder.
+    pub folder: &'a Path,
+    /// What messages call it.
+    pub name: &'a str,
+    /// A file with a chat template in place of its own.
+    pub template: Option<&'a Path>,
+    /// Variables of the chat template.
+    pub variables: Map<String, Value>,
+    /// Where it is decoded.
+    pub device: Device,
+    /// Type of its weights.
+    pub held: FrozenType,
+    /// Temperature and share of probability to sample from; without them, the target's own.
+    pub sampling: [Option<f64>; 2],
+    /// Tokens of an answer, at most.
+    pub longest: usize,
+    /// Seed of sampling.
+    pub seed: u64,
+    /// Conversations that are continued side by side.
+    pub together: usize,
+}
+
 impl TargetAnswers {
     /// Loads the target.
-    pub(super) fn open(arguments: &RegenerateArguments, name: &str) -> Result<Self> {
-        let (device, held) = arguments.device.open()?;
-        let folder = target::resolve(name, None)?;
-        let variables = arguments.template.given();
-        let (tokenizer, template) = target::text(&folder, None, &variables)?;
+    pub fn open(wanted: Decoding) -> Result<Self> {
+        let Decoding { folder, name, .. } = wanted;
+        let (tokenizer, template) = target::text(folder, wanted.template, &wanted.variables)?;
         let Some(template) = template else {
             bail!("the target `{name}` has no chat template, which conversations need");
         };
-        let model = ModelFolder::open(&folder)?;
-        let target = load_target(&model, &device, held)?;
+        let model = ModelFolder::open(folder)?;
+        let target = load_target(&model, &wanted.device, wanted.held)?;
         let mut text = String::new();
-        for file in text_files(&folder)? {
+        let given = wanted.template.map(Path::to_owned);
+        for file in text_files(folder)?.into_iter().chain(given) {
             text.push_str(&hash::sha256_file(&file)?);
         }
         let own = model.generation_config();
         let decode = DecodeSettings {
-            max_new_tokens: arguments.longest_answer(),
+            max_new_tokens: wanted.longest,
             draft: DraftShape::Chain { length: 1 },
-            sampling: sampling(own, arguments.temperature, arguments.top_p),
+            sampling: sampling(own, wanted.sampling),
             stop: target::stop_tokens(&model)?,
             shadow: None,
         };
@@ -63,17 +87,17 @@ impl TargetAnswers {
             tokenizer,
             template,
             decode,
-            together: arguments.concurrency.into(),
-            seed: arguments.seed.unwrap_or_default(),
-            held,
+            together: wanted.together,
+            seed: wanted.seed,
+            held: wanted.held,
             sha256: model.sha256(),
             text_sha256: hash::sha256_bytes(text.as_bytes()),
-            variables,
+            variables: wanted.variables,
         })
     }
 
     /// Everything that the answers depend on.
-    pub(super) fn settings(&self) -> Result<Map<String, Value>> {
+    pub fn settings(&self) -> Result<Map<String, Value>> {
         let mut settings = json!({
             "target": self.sha256,
             "dtype": self.held.name().to_lowercase(),
@@ -92,7 +116,7 @@ impl TargetAnswers {
     }
 
     /// Does `work` in another thread, while this one decodes what is asked for there.
-    pub(super) fn answering<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
+    pub fn answering<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
         let (desk, orders) = Desk::open();
         thread::scope(|scope| {
             let worker = scope.spawn(move || work(&AtDesk { of: self, desk }));
@@ -145,11 +169,7 @@ impl Answers for AtDesk<'_> {
 }
 
 /// How tokens are chosen: as given, else as the target's generation settings say, as engines do.
-pub(super) fn sampling(
-    own: Option<&Value>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-) -> Sampling {
+pub fn sampling(own: Option<&Value>, [temperature, top_p]: [Option<f64>; 2]) -> Sampling {
     let of = |key: &str| own.map_or(&Value::Null, |own| &own[key]);
     let greedy = of("do_sample").as_bool() == Some(false);
     let temperature = temperature
@@ -171,7 +191,7 @@ mod tests {
     fn what_is_not_given_is_as_the_target_says() {
         let own = json!({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95});
         let found = |own: Option<&Value>, temperature, top_p| {
-            let sampling = sampling(own, temperature, top_p);
+            let sampling = sampling(own, [temperature, top_p]);
             (sampling.temperature, sampling.top_k, sampling.top_p)
         };
         assert_eq!(found(Some(&own), None, None), (0.6, 20, 0.95));

@@ -62,6 +62,11 @@ impl Server {
         &self.model
     }
 
+    /// The seed from which every turn gets its own.
+    pub fn seed(&self) -> Option<u64> {
+        self.settings.seed
+    }
+
     /// Further keys of every request's body.
     pub fn body(&self) -> &Map<String, Value> {
         &self.settings.body

@@ -9,26 +9,11 @@ use spectrain_data::regenerate::Truncated;
 use spectrain_data::rows::would_read;
 use spectrain_data::sources::Origin;
 
-use super::server::ServerSettings;
 use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, word};
 use crate::errors::Misuse;
+use crate::recipe::tables::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TIMEOUT};
+use crate::runtime::answerer::server::ServerSettings;
 use crate::runtime::server::key::ApiKey;
-
-/// Tokens of an answer, at most, where nothing is said: memory for all of them is taken at once.
-const LONGEST_ANSWER: usize = 2048;
-
-/// Keys of a request's body that `--extra` cannot set, because an option or the program does.
-const OWN_KEYS: [&str; 9] = [
-    "messages",
-    "model",
-    "stream",
-    "n",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "max_completion_tokens",
-    "seed",
-];
 
 /// Arguments of `spectrain data regenerate`.
 #[derive(Debug, clap::Args)]
@@ -77,16 +62,16 @@ pub struct RegenerateArguments {
     #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
     pub(super) truncated: Truncated,
     /// Conversations in progress at a time; with `--target`, how many it decodes side by side
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = CONCURRENCY, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) concurrency: u16,
     /// Times to repeat a request that failed for a reason that may pass
-    #[arg(long, default_value_t = 6, conflicts_with = "target")]
+    #[arg(long, default_value_t = RETRIES, conflicts_with = "target")]
     pub(super) retries: u32,
     /// Seconds until an answer that is not complete counts as failed
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 600.0,
+        default_value_t = TIMEOUT,
         conflicts_with = "target"
     )]
     pub(super) timeout: f64,
@@ -141,7 +126,8 @@ impl RegenerateArguments {
             return misuse("`--requests-per-second`: expected 0.000001 to 1000000".into());
         }
         if self.server.is_some() && self.device.is_given() {
-            return misuse("`--device`: a server computes where it is; expected `--target`".into());
+            let message = "`--device` and `--target-dtype`: a server computes where it is; expected `--target`";
+            return misuse(message.into());
         }
         if self.server.is_some() && !self.template.template_variables.is_empty() {
             let hint =
@@ -149,9 +135,8 @@ impl RegenerateArguments {
             return misuse(format!("`--template-variable`: {hint}"));
         }
         if self.capture.is_some() && self.device.is_given() {
-            return misuse(
-                "`--device`: servers compute where they are; expected `--target`".into(),
-            );
+            let message = "`--device` and `--target-dtype`: servers compute where they are; expected `--target`";
+            return misuse(message.into());
         }
         if let Origin::Path(data) = self.data.origin()?
             && would_read(&data, &self.out)
@@ -166,8 +151,7 @@ impl RegenerateArguments {
 
     /// Tokens of an answer, at most, where no server has a limit of its own.
     pub(super) fn longest_answer(&self) -> usize {
-        self.max_tokens
-            .map_or(LONGEST_ANSWER, |tokens| tokens as usize)
+        self.max_tokens.unwrap_or(LONGEST_ANSWER) as usize
     }
 
     /// What a server is asked with.

@@ -18,12 +18,12 @@ use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_models::{Sampling, load_parts};
 
 use super::arguments::RegenerateArguments;
-use super::decoder::sampling;
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::hashes::HashMemory;
+use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::capture::server::{Answering, Asked, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
 use crate::runtime::capture::stored::bits;
@@ -69,11 +69,8 @@ impl CapturedAnswers {
         };
         let mut servers = servers(&recipe, &target)?;
         let model = ModelFolder::open_some(&target, &|_| false)?;
-        let sampling = sampling(
-            model.generation_config(),
-            arguments.temperature,
-            arguments.top_p,
-        );
+        let own = model.generation_config();
+        let sampling = sampling(own, [arguments.temperature, arguments.top_p]);
         let longest_answer = arguments.longest_answer();
         let target_sha256 = HashMemory::default().of_all(&part_files(&target)?)?;
         let seed = arguments.seed.unwrap_or_default();

@@ -1,0 +1,89 @@
+//! The target's own answers in the place of those of the data.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+use spectrain_data::Error;
+use spectrain_data::regenerate::{ExistingAnswers, RegenerateSettings};
+
+use crate::recipe::tables::{RETRIES, RegenerateTable};
+use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
+use crate::runtime::answerer::server::{Server, ServerSettings};
+use crate::runtime::answerer::{Answered, Answerer, check_answered, work};
+use crate::runtime::interruption::Interrupted;
+use crate::runtime::server::key::ApiKey;
+use crate::stages::context::StageContext;
+
+/// Runs the stage.
+pub fn run(context: &StageContext) -> Result<Value> {
+    let table = context.recipe.regenerate.as_ref();
+    let table = table.context("the recipe has no table `[regenerate]`")?;
+    let (data, out) = (context.given_data()?, context.regenerated());
+    let answerer = match &table.server {
+        Some(url) => Answerer::Server(Box::new(Server::connect(asked(table, url)?)?)),
+        None => Answerer::Target(Box::new(decoded(context, table)?)),
+    };
+    let wanted = RegenerateSettings {
+        data: &data,
+        out: &out,
+        settings: answerer.settings()?,
+        truncated: table.truncated,
+    };
+    let answered = match Answered::open(&wanted, ExistingAnswers::Continue, context.output) {
+        // Whether a server or this program answers, a run goes on; begun answers do not.
+        Err(Error::OtherJournal { .. }) => {
+            let aside = "answers of other settings are moved aside, as nobody had finished them";
+            context.output.warn(format!("regenerate: {aside}"));
+            Answered::open(&wanted, ExistingAnswers::SetAside, context.output)?
+        }
+        opened => opened?,
+    };
+    let work = work(table.concurrency, RETRIES, None);
+    let report = answerer.asked(|answers| answered.run(answers, &work))?;
+    let report = report.ok_or(Interrupted::Run)?;
+    context.output.say(format!("regenerate: {report}"));
+    check_answered(&report, &out)?;
+    Ok(json!(report))
+}
+
+/// What a server is asked with.
+fn asked(table: &RegenerateTable, url: &str) -> Result<ServerSettings> {
+    let given = [
+        ("temperature", table.temperature.map(Value::from)),
+        ("top_p", table.top_p.map(Value::from)),
+        ("max_tokens", Some(table.max_tokens.into())),
+    ];
+    let given = given.into_iter();
+    let mut body: Map<String, Value> = given
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect();
+    body.extend(table.extra.clone());
+    let key = table.api_key_env.as_deref();
+    let key = key.map(|variable| ApiKey::read("regenerate.api_key_env", variable));
+    Ok(ServerSettings {
+        url: url.to_owned(),
+        model: table.model.clone(),
+        key: key.transpose()?,
+        body,
+        seed: Some(table.seed),
+        timeout: Duration::from_secs_f64(table.timeout),
+    })
+}
+
+/// The target, loaded to be decoded.
+fn decoded(context: &StageContext, table: &RegenerateTable) -> Result<TargetAnswers> {
+    let data = &context.recipe.data;
+    TargetAnswers::open(Decoding {
+        folder: &context.target_folder()?,
+        name: &context.target_name()?,
+        template: data.template.as_deref(),
+        variables: data.template_variables.clone(),
+        device: context.device.clone(),
+        held: context.target_type,
+        sampling: [table.temperature, table.top_p],
+        longest: table.max_tokens as usize,
+        seed: table.seed,
+        together: table.concurrency.into(),
+    })
+}

@@ -1,0 +1,154 @@
+//! Recipes whose conversations the target answers anew before anything learns from them.
+use serde_json::{Value, json};
+
+use crate::fault_server::{Fault, FaultServer};
+use crate::regenerate::{answered, lines, row};
+use crate::workspace::{Outcome, RECIPE, Workspace};
+
+/// [`RECIPE`] with a table `[regenerate]`.
+fn recipe(keys: &str) -> String {
+    format!("{RECIPE}\n[regenerate]\n{keys}\n")
+}
+
+fn until_prepared(workspace: &Workspace, settings: &str) -> Outcome {
+    let line = format!("recipe recipe.toml --stage regenerate --stage prepare{settings}");
+    workspace.run_line(line)
+}
+
+#[test]
+fn the_target_answers_as_the_command_has_it_answer_and_what_it_says_is_trained_on() {
+    let workspace = Workspace::new();
+    workspace.write(
+        "recipe.toml",
+        recipe("temperature = 0\nmax_tokens = 12\nconcurrency = 5"),
+    );
+    workspace.run_line("recipe recipe.toml").succeeded();
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["recipe"]["regenerate"]["max_tokens"], 12);
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
+
+    let command = "data regenerate --target target --data train.jsonl --out out.jsonl --temperature 0 --max-tokens 12";
+    workspace.run_line(command).succeeded();
+    let own = workspace.text("runs/run/regenerate/train.jsonl");
+    assert_eq!(own, workspace.text("out.jsonl"));
+    assert_ne!(own, workspace.text("train.jsonl"));
+    let prepare = "data prepare --target target --data out.jsonl --out tokens --max-length 64";
+    workspace.run_line(prepare).succeeded();
+    let fingerprint = |path: &str| workspace.json(path)["fingerprint"].clone();
+    let prepared = fingerprint("runs/run/prepare/train/tokens.json");
+    assert_eq!(prepared, fingerprint("tokens/tokens.json"));
+    let card = workspace.text("runs/run/export/drafter/README.md");
+    assert!(card.contains("The answers are the target's own"), "{card}");
+
+    let again = until_prepared(&workspace, " --set regenerate.concurrency=2").succeeded();
+    for stage in ["regenerate", "prepare"] {
+        let done = format!("{stage}: done before\n");
+        assert!(again.stderr.contains(&done), "{again:#?}");
+    }
+    let other = until_prepared(&workspace, " --set regenerate.max_tokens=8").succeeded();
+    for expected in [
+        "regenerate: starts over: `regenerate.max_tokens`: 12 → 8",
+        "prepare: starts over: the answers of `regenerate`",
+    ] {
+        assert!(
+            other.stderr.contains(expected),
+            "no `{expected}`: {other:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_server_answers_and_what_it_does_not_is_asked_again() {
+    let server = FaultServer::start(&[("2.1", &[Fault::Status(400)])]);
+    let workspace = Workspace::new();
+    workspace.write("train.jsonl", lines((1..=4).map(|number| row(number, 1))));
+    let keys = format!(
+        "server = \"{}\"\ntemperature = 0.5\nmax_tokens = 64\nextra = {{ top_k = 20 }}",
+        server.url()
+    );
+    workspace.write(
+        "recipe.toml",
+        recipe(&keys).replace("max_length = 64", "max_length = 128"),
+    );
+    let expected = "1 of 4 conversations were not regenerated";
+    until_prepared(&workspace, "").failed(&[expected]);
+    until_prepared(&workspace, "").succeeded();
+    let own = workspace.text("runs/run/regenerate/train.jsonl");
+    assert_eq!(own, lines((1..=4).map(|number| answered(number, 1))));
+    assert_eq!(server.answered().len(), 4);
+    assert_eq!(
+        server.answers(),
+        4,
+        "nothing that was answered was asked again"
+    );
+    for body in server.bodies() {
+        let seed = body["seed"].as_u64().unwrap();
+        let expected = json!({
+            "temperature": 0.5, "max_tokens": 64, "top_k": 20, "model": "served", "messages": body["messages"], "stream": false,
+            "seed": seed,
+        });
+        assert_eq!(body, expected);
+    }
+    let manifest = workspace.manifest("regenerate");
+    assert_eq!(manifest["summary"]["answers"], 4, "{manifest}");
+    assert_eq!(manifest["summary"]["failed"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn begun_answers_of_one_who_answered_are_not_mixed_with_those_of_another() {
+    let server = FaultServer::start(&[("2.1", &[Fault::Status(400)])]);
+    let workspace = Workspace::new();
+    workspace.write("train.jsonl", lines((1..=3).map(|number| row(number, 1))));
+    let keys = format!("max_tokens = 12\nserver = \"{}\"", server.url());
+    workspace.write("recipe.toml", recipe(&keys));
+    until_prepared(&workspace, "").failed(&["1 of 3 conversations"]);
+    workspace.write("recipe.toml", recipe("max_tokens = 12"));
+    let own = workspace.run_line("recipe recipe.toml --stage regenerate");
+    let own = own.succeeded();
+    assert!(own.stderr.contains("moved aside"), "{own:#?}");
+    let text = workspace.text("runs/run/regenerate/train.jsonl");
+    assert_eq!(text.lines().count(), 3);
+    assert!(!text.contains("new answer to"), "{text}");
+}
+
+#[test]
+fn keys_that_make_no_sense_are_refused() {
+    for (keys, expected) in [
+        (
+            "top_p = 0",
+            "key `regenerate.top_p`: expected more than 0 and at most 1, found 0",
+        ),
+        (
+            "temperature = -1",
+            "key `regenerate.temperature`: expected at least 0 and at most 100, found -1",
+        ),
+        ("max_tokens = 0", "key `regenerate.max_tokens`: expected"),
+        (
+            "timeout = 0",
+            "key `regenerate.timeout`: expected at least 0.001",
+        ),
+        (
+            "model = \"m\"",
+            "key `regenerate.model`: expected `server` beside it",
+        ),
+        (
+            "server = \"u\"\nextra = { seed = 1 }",
+            "key `regenerate.extra`: expected keys other than",
+        ),
+        ("temprature = 1", "`temperature`"),
+    ] {
+        let workspace = Workspace::of(&recipe(keys));
+        workspace
+            .run_line("recipe recipe.toml --plan")
+            .misused(&[expected]);
+    }
+    let served = recipe("").replace("[features]", "[features]\nmode = \"served\"");
+    let served = served.replace(
+        "model = \"target\"",
+        "model = \"target\"\nserver = [\"http://localhost:1\"]\nserver_folder = \"states\"",
+    );
+    let workspace = Workspace::new();
+    workspace.write("recipe.toml", served);
+    let refused = workspace.run_line("recipe recipe.toml");
+    refused.failed(&["`[regenerate]`: expected `server` with `features.mode = \"served\"`"]);
+}
