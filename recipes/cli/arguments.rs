@@ -52,7 +52,7 @@ impl TargetDevice {
 
     /// The type of the target's weights.
     pub fn target_type(&self) -> Result<FrozenType> {
-        device::check_target_type(self.dtype, self.name(), "`--target-dtype`").map_err(misuse)?;
+        device::check_target_type(self.dtype, self.name(), "`--target-dtype`").map_err(Misuse)?;
         Ok(device::target_type(self.dtype, self.name()))
     }
 
@@ -60,10 +60,6 @@ impl TargetDevice {
     pub fn is_given(&self) -> bool {
         self.name() != "cpu" || self.dtype != TargetType::Auto
     }
-}
-
-fn misuse(error: anyhow::Error) -> Misuse {
-    Misuse(error.to_string())
 }
 
 /// Conversations that a command reads.

@@ -39,7 +39,7 @@ impl<'a> Asked<'a> {
         let checks = [
             self.recipe.check_start(),
             device::check_built(self.device),
-            device::check_target_type(self.recipe.target.dtype, self.device, device::TARGET_DTYPE),
+            self.check_target_type(),
             run_folder::check(self.run(), self.existing),
             self.check_drafter(),
             self.check_target(),
@@ -54,6 +54,11 @@ impl<'a> Asked<'a> {
             None => Ok(()),
             Some(refusal) => Err(refusal),
         }
+    }
+
+    fn check_target_type(&self) -> Result<()> {
+        let wanted = self.recipe.target.dtype;
+        device::check_target_type(wanted, self.device, device::TARGET_DTYPE).map_err(Error::msg)
     }
 
     /// Whether the drafter's settings fit a target whose sizes need no download.

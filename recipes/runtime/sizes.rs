@@ -130,26 +130,25 @@ pub(crate) fn part_parameters(spec: &TargetSpec, tied_head: bool) -> u64 {
 
 /// Parameters of a target's decoder layers that a token goes through.
 pub(crate) fn body_parameters(spec: &TargetSpec) -> u64 {
-    let d_model = spec.d_model as u64;
-    let attention = 2 * (spec.heads + spec.kv_heads) as u64 * spec.d_head as u64;
-    let of_layer = |layer: usize| {
-        let feed_forward = match spec.experts_of(layer) {
-            None => 3 * spec.d_ff as u64,
-            Some(experts) => 3 * (experts.per_token * experts.d_ff) as u64 + experts.count as u64,
-        };
-        d_model * (attention + feed_forward + 2)
-    };
-    (0..spec.layers).map(of_layer).sum()
+    let of_experts = (0..spec.layers).filter_map(|layer| spec.experts_of(layer));
+    let of_experts = of_experts.map(|experts| {
+        let of_token = 3 * (experts.per_token * experts.d_ff) as u64 + experts.count as u64;
+        spec.d_model as u64 * of_token
+    });
+    dense_parameters(spec) + of_experts.sum::<u64>()
 }
 
 /// Parameters of its decoder layers without those of experts, which stay in the type that is computed in.
 fn dense_parameters(spec: &TargetSpec) -> u64 {
-    let experts = |layer| spec.experts_of(layer);
-    let in_experts = (0..spec.layers).filter_map(experts).map(|experts| {
-        let of_token = 3 * (experts.per_token * experts.d_ff) as u64 + experts.count as u64;
-        spec.d_model as u64 * of_token
-    });
-    body_parameters(spec) - in_experts.sum::<u64>()
+    let attention = 2 * (spec.heads + spec.kv_heads) as u64 * spec.d_head as u64;
+    let of_layer = |layer: usize| {
+        let feed_forward = match spec.experts_of(layer) {
+            None => 3 * spec.d_ff as u64,
+            Some(_) => 0,
+        };
+        spec.d_model as u64 * (attention + feed_forward + 2)
+    };
+    (0..spec.layers).map(of_layer).sum()
 }
 
 /// Parameters of a target that a token does not go through: those of other experts than its own.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use spectrain_data::Error;
 use spectrain_data::regenerate::{ExistingAnswers, RegenerateSettings};
 
 use crate::recipe::tables::{RETRIES, RegenerateTable};
 use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
-use crate::runtime::answerer::server::{Server, ServerSettings};
+use crate::runtime::answerer::server::{Server, ServerSettings, body};
 use crate::runtime::answerer::{Answered, Answerer, check_answered, work};
 use crate::runtime::interruption::Interrupted;
 use crate::runtime::server::key::ApiKey;
@@ -49,23 +49,17 @@ pub fn run(context: &StageContext) -> Result<Value> {
 
 /// What a server is asked with.
 fn asked(table: &RegenerateTable, url: &str) -> Result<ServerSettings> {
-    let given = [
-        ("temperature", table.temperature.map(Value::from)),
-        ("top_p", table.top_p.map(Value::from)),
-        ("max_tokens", Some(table.max_tokens.into())),
-    ];
-    let given = given.into_iter();
-    let mut body: Map<String, Value> = given
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-        .collect();
-    body.extend(table.extra.clone());
     let key = table.api_key_env.as_deref();
     let key = key.map(|variable| ApiKey::read("regenerate.api_key_env", variable));
     Ok(ServerSettings {
         url: url.to_owned(),
         model: table.model.clone(),
         key: key.transpose()?,
-        body,
+        body: body(
+            [table.temperature, table.top_p],
+            Some(table.max_tokens),
+            table.extra.clone(),
+        ),
         seed: Some(table.seed),
         timeout: Duration::from_secs_f64(table.timeout),
     })

@@ -46,8 +46,8 @@ pub struct BenchArguments {
 /// Runs the command.
 pub fn run(arguments: &BenchArguments) -> Result<()> {
     if arguments.int8 {
-        let checked = device::check_target_type(TargetType::Int8, &arguments.device, "`--int8`");
-        checked.map_err(|error| Misuse(error.to_string()))?;
+        device::check_target_type(TargetType::Int8, &arguments.device, "`--int8`")
+            .map_err(Misuse)?;
     }
     if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
         return case(size, task, arguments);

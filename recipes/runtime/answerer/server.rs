@@ -28,6 +28,22 @@ pub struct ServerSettings {
     pub timeout: Duration,
 }
 
+/// The body's keys that say how an answer is written, as far as they are given, and further ones.
+pub fn body(
+    [temperature, top_p]: [Option<f64>; 2],
+    max_tokens: Option<u32>,
+    extra: impl IntoIterator<Item = (String, Value)>,
+) -> Map<String, Value> {
+    let given = [
+        ("temperature", temperature.map(Value::from)),
+        ("top_p", top_p.map(Value::from)),
+        ("max_tokens", max_tokens.map(Value::from)),
+    ];
+    let given = given.into_iter();
+    let given = given.filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    given.chain(extra).collect()
+}
+
 /// A server with its model.
 pub struct Server {
     client: Client,

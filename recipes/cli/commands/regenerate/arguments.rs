@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use spectrain_data::regenerate::Truncated;
 use spectrain_data::rows::would_read;
 use spectrain_data::sources::Origin;
@@ -12,7 +12,7 @@ use spectrain_data::sources::Origin;
 use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, word};
 use crate::errors::Misuse;
 use crate::recipe::tables::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TIMEOUT};
-use crate::runtime::answerer::server::ServerSettings;
+use crate::runtime::answerer::server::{ServerSettings, body};
 use crate::runtime::server::key::ApiKey;
 
 /// Arguments of `spectrain data regenerate`.
@@ -156,24 +156,18 @@ impl RegenerateArguments {
 
     /// What a server is asked with.
     pub(super) fn server_settings(&self, url: &str) -> Result<ServerSettings> {
-        let given = [
-            ("temperature", self.temperature.map(Value::from)),
-            ("top_p", self.top_p.map(Value::from)),
-            ("max_tokens", self.max_tokens.map(Value::from)),
-        ];
-        let given = given.into_iter();
         let key = self.api_key_env.as_deref();
-        let mut body: Map<String, Value> = given
-            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-            .collect();
-        body.extend(self.extra.iter().cloned());
         Ok(ServerSettings {
             url: url.to_owned(),
             model: self.model.clone(),
             key: key
                 .map(|name| ApiKey::read("--api-key-env", name))
                 .transpose()?,
-            body,
+            body: body(
+                [self.temperature, self.top_p],
+                self.max_tokens,
+                self.extra.iter().cloned(),
+            ),
             seed: self.seed,
             timeout: Duration::from_secs_f64(self.timeout),
         })
