@@ -14,7 +14,7 @@ use crate::folder::{CONFIG, ModelFolder, TensorInfo};
 use crate::mismatch::Mismatch;
 
 /// What engines take where a configuration says nothing.
-const DEFAULT_THETA: f64 = 10_000.0;
+pub(crate) const DEFAULT_THETA: f64 = 10_000.0;
 /// The same for the norms.
 pub(crate) const DEFAULT_EPSILON: f64 = 1e-6;
 /// The same for the longest sequence.
@@ -288,6 +288,17 @@ impl<'a> Config<'a> {
                 return Err(self.wrong(key, "`1.0`: positions turn the whole of a head"));
             }
         }
+        self.rope_of_share(default)
+    }
+
+    /// The share of a head that positions turn, `default` where nothing is said.
+    pub(crate) fn rotary_share(&self, default: f64) -> Result<f64> {
+        let named = PARTIAL.iter().find(|key| self.get(key).is_some());
+        named.map_or(Ok(default), |key| self.number(key, default))
+    }
+
+    /// The same as [`rope_or`](Self::rope_or) where positions may turn a part of a head.
+    pub(crate) fn rope_of_share(&self, default: f64) -> Result<Rope> {
         let rope_theta = self.number("rope_theta", default)?;
         if self.get("rope_parameters").is_none() {
             return Ok(Rope {
@@ -322,6 +333,7 @@ impl<'a> Config<'a> {
             .cloned()
             .ok_or_else(|| self.wrong(key, "a table"))?;
         scaling.remove("rope_theta");
+        scaling.remove("partial_rotary_factor");
         // Older configurations call it `type`, some name it twice.
         if let Some(kind) = scaling.remove("type") {
             scaling.entry("rope_type").or_insert(kind);

@@ -13,6 +13,7 @@ use crate::medusa::MEDUSA;
 use crate::mismatch::Mismatch;
 use crate::mtp::MTP;
 use crate::peagle::{self, PEAGLE};
+use crate::qwen_mtp::QWEN_MTP;
 use crate::speculators::{self, MODEL_TYPE};
 
 /// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors, and an MTP layer stands in
@@ -30,6 +31,7 @@ const DIALECTS: &[&Dialect] = &[
     &dflash::transformers::TRANSFORMERS,
     &DEER,
     &MTP,
+    &QWEN_MTP,
     &PARD,
     &LANGUAGE_MODEL,
 ];

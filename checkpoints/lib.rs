@@ -30,6 +30,7 @@ pub mod names;
 pub mod near;
 pub mod peagle;
 mod printable;
+pub mod qwen_mtp;
 pub mod regular;
 pub mod seal;
 pub mod speculators;

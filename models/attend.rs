@@ -1,6 +1,7 @@
 //! Attention over queries, keys and values.
 use burn::prelude::*;
 
+use crate::few_rows::across_the_sum;
 use crate::kernels;
 use crate::mask::Mask;
 
@@ -62,9 +63,11 @@ pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
     let [batch, heads, seq, d_head] = query.dims();
     let [_, kv_heads, total, _] = key.dims();
     // The query heads of a group become rows of one product, so keys are never repeated.
+    let rows = heads / kv_heads * seq;
+    let keys = across_the_sum(key.swap_dims(2, 3), rows * total);
     scaled(query)
-        .reshape([batch, kv_heads, heads / kv_heads * seq, d_head])
-        .matmul(key.swap_dims(2, 3))
+        .reshape([batch, kv_heads, rows, d_head])
+        .matmul(keys)
         .reshape([batch, heads, seq, total])
 }
 
@@ -114,4 +117,46 @@ pub(crate) fn attend_in_blocks(
 pub(crate) fn scaled(query: Tensor<4>) -> Tensor<4> {
     let d_head = query.dims()[3];
     query * (d_head as f64).powf(-0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+    use spectrain_data::packing::RowLayout;
+
+    use super::*;
+    use crate::mask::Layout;
+    use crate::weights::host_f32;
+
+    #[test]
+    fn a_text_comes_to_the_same_bits_alone_and_beside_others_in_a_row() {
+        let device = Device::flex();
+        for [first, second] in [[27, 37], [5, 59], [9, 300], [300, 13], [130, 131]] {
+            let all = first + second;
+            let place = |at: usize| if at < first { (1, at) } else { (2, at - first) };
+            let layout = RowLayout {
+                rows: 1,
+                row_length: all,
+                documents: (0..all).map(|at| place(at).0).collect(),
+                positions: (0..all).map(|at| place(at).1 as u32).collect(),
+            };
+            let drawn = |heads| {
+                Tensor::<4>::random([1, heads, all, 8], Distribution::Normal(0.0, 1.0), &device)
+            };
+            let (query, key, value) = (drawn(4), drawn(2), drawn(2));
+            let mask = Layout::new(layout, &device).mask(None);
+            let together = attend_in_blocks(query.clone(), (&key, &value), &[], &mask);
+            for (start, count) in [(0, first), (first, second)] {
+                let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
+                let mask = Layout::whole([1, count], &device).mask(None);
+                let alone = attend_in_blocks(own(&query), (&own(&key), &own(&value)), &[], &mask);
+                let found = host_f32(own(&together));
+                assert_eq!(
+                    found,
+                    host_f32(alone),
+                    "{count} tokens from {start} on of {all}"
+                );
+            }
+        }
+    }
 }

@@ -1,11 +1,12 @@
 use burn::prelude::*;
+use burn::tensor::activation::sigmoid;
 
 use crate::attend::{Projected, attend, attend_in_blocks, attend_to_cache};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
-use crate::norm::RmsNorm;
+use crate::norm::{NormConfig, RmsNorm};
 use crate::rope::Rotation;
 use crate::weights::Scope;
 
@@ -26,8 +27,10 @@ pub struct AttentionConfig {
     pub qkv_bias: Bias,
     /// Whether the output projection adds one.
     pub output_bias: Bias,
-    /// Epsilon of the norms on each head's queries and keys, where there are such norms.
-    pub head_norm: Option<f64>,
+    /// The norms on each head's queries and keys, where there are such norms.
+    pub head_norm: Option<NormConfig>,
+    /// Whether what each head gives is scaled, by the sigmoid of a projection of the input (Qwen3-Next).
+    pub gated: bool,
 }
 
 /// Rows of one sequence among those of several.
@@ -47,6 +50,8 @@ pub struct Attention {
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
+    /// Where heads are gated; in files its rows stand between those of `q_proj`.
+    gate_proj: Option<Linear>,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     #[module(skip)]
@@ -87,6 +92,13 @@ impl Attention {
                 config.d_model,
                 config.output_bias,
             )?,
+            gate_proj: match config.gated {
+                false => None,
+                true => {
+                    let scope = &mut scope.child("gate_proj");
+                    Some(Linear::new(scope, config.d_input, d_q, Bias::Without)?)
+                }
+            },
             q_norm: norm(scope, "q_norm")?,
             k_norm: norm(scope, "k_norm")?,
             heads: config.heads,
@@ -104,6 +116,7 @@ impl Attention {
             k_proj: change(self.k_proj)?,
             v_proj: change(self.v_proj)?,
             o_proj: change(self.o_proj)?,
+            gate_proj: self.gate_proj.map(change).transpose()?,
             ..self
         })
     }
@@ -133,18 +146,35 @@ impl Attention {
         (rotation.rotate(key), value)
     }
 
-    /// Joins the heads and projects them to the residual stream.
+    /// Joins the heads and projects them to the residual stream; of heads that are not gated.
     ///
     /// # Shapes
     /// - context: `[batch, heads, seq, d_head]`
     /// - output: `[batch, seq, d_model]`
     pub fn output(&self, context: Tensor<4>) -> Tensor<3> {
-        let [batch, heads, seq, d_head] = context.dims();
-        self.o_proj.forward(
-            context
-                .swap_dims(1, 2)
-                .reshape([batch, seq, heads * d_head]),
-        )
+        debug_assert!(self.gate_proj.is_none(), "`around` gates heads");
+        self.o_proj.forward(joined(context))
+    }
+
+    /// The layer with a way to attend, given what `x` is projected to.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    /// - output of `attend`: `[batch, heads, seq, d_head]`
+    /// - output: `[batch, seq, d_model]`
+    pub fn around(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        attend: impl FnOnce(Projected) -> Tensor<4>,
+    ) -> Tensor<3> {
+        let gate = self.gate_proj.as_ref();
+        let gate = gate.map(|gate| sigmoid(gate.forward(x.clone())));
+        let context = joined(attend(self.project(x, rotation)));
+        self.o_proj.forward(match gate {
+            Some(gate) => context * gate,
+            None => context,
+        })
     }
 
     /// Attends from `x` to itself and, with a cache, to what the cache holds.
@@ -160,14 +190,15 @@ impl Attention {
         mask: Option<&Mask>,
         cache: Option<&mut KvCache>,
     ) -> Tensor<3> {
-        let Projected { query, key, value } = self.project(x, rotation);
-        self.output(match (cache, mask) {
-            (None, None) => attend(query, key, value, None),
-            // No weight is kept for a backward pass, and few are there at a time.
-            (None, Some(mask)) => attend_in_blocks(query, (&key, &value), &[], mask),
-            (Some(cache), mask) => {
-                let (key, value) = cache.append(key, value);
-                attend_to_cache(query, key, value, mask)
+        self.around(x, rotation, |Projected { query, key, value }| {
+            match (cache, mask) {
+                (None, None) => attend(query, key, value, None),
+                // No weight is kept for a backward pass, and few are there at a time.
+                (None, Some(mask)) => attend_in_blocks(query, (&key, &value), &[], mask),
+                (Some(cache), mask) => {
+                    let (key, value) = cache.append(key, value);
+                    attend_to_cache(query, key, value, mask)
+                }
             }
         })
     }
@@ -183,17 +214,26 @@ impl Attention {
         rotation: &Rotation,
         sequences: Vec<SequenceRows>,
     ) -> Tensor<3> {
-        let Projected { query, key, value } = self.project(x, rotation);
-        let mut start = 0;
-        let mut contexts = Vec::with_capacity(sequences.len());
-        for SequenceRows { count, mask, cache } in sequences {
-            let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
-            let (keys, values) = cache.append(own(&key), own(&value));
-            contexts.push(attend_to_cache(own(&query), keys, values, mask));
-            start += count;
-        }
-        self.output(Tensor::cat(contexts, 2))
+        self.around(x, rotation, |Projected { query, key, value }| {
+            let mut start = 0;
+            let mut contexts = Vec::with_capacity(sequences.len());
+            for SequenceRows { count, mask, cache } in sequences {
+                let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
+                let (keys, values) = cache.append(own(&key), own(&value));
+                contexts.push(attend_to_cache(own(&query), keys, values, mask));
+                start += count;
+            }
+            Tensor::cat(contexts, 2)
+        })
     }
+}
+
+/// `[batch, heads, seq, d_head]` to `[batch, seq, heads * d_head]`.
+fn joined(context: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, seq, d_head] = context.dims();
+    context
+        .swap_dims(1, 2)
+        .reshape([batch, seq, heads * d_head])
 }
 
 /// `[batch, seq, heads * d_head]` to `[batch, heads, seq, d_head]`, each head normed where there is a norm.

@@ -7,7 +7,7 @@ use crate::experts::SparseMlp;
 use crate::kernels;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
-use crate::norm::RmsNorm;
+use crate::norm::{NormConfig, RmsNorm};
 use crate::rope::Rotation;
 use crate::routing::ExpertsConfig;
 use crate::weights::Scope;
@@ -23,8 +23,8 @@ pub struct DecoderLayerConfig {
     pub mlp_bias: Bias,
     /// What stands in place of the feed-forward projections, if anything does.
     pub experts: Option<ExpertsConfig>,
-    /// Epsilon of its norms.
-    pub norm_epsilon: f64,
+    /// Its norms.
+    pub norm: NormConfig,
 }
 
 /// A pre-norm decoder layer of the Llama family.
@@ -75,9 +75,8 @@ impl DecoderLayer {
     /// The source lacks a parameter, or holds it in another shape.
     pub fn new(scope: &mut Scope, config: &DecoderLayerConfig) -> Result<Self> {
         let d_model = config.attention.d_model;
-        let norm = |scope: &mut Scope, name| {
-            RmsNorm::new(&mut scope.child(name), d_model, config.norm_epsilon)
-        };
+        let norm =
+            |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d_model, config.norm);
         Ok(Self {
             input_layernorm: norm(scope, "input_layernorm")?,
             self_attn: Attention::new(&mut scope.child("self_attn"), &config.attention)?,

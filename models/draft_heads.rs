@@ -170,6 +170,7 @@ pub(crate) fn fresh_weights<'a>(
         norm: false,
         target,
         vocabulary,
+        less_one: false,
     }
 }
 

@@ -213,6 +213,7 @@ impl Drafter for Eagle3 {
             norm: config.head != Head::Own,
             target,
             vocabulary,
+            less_one: false,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }

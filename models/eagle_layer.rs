@@ -79,6 +79,7 @@ impl EagleLayer {
             qkv_bias: Bias::Without,
             output_bias: Bias::Without,
             head_norm: None,
+            gated: false,
         };
         let has_input_norm = reads != Reads::Fused;
         let has_hidden_norm = reads == Reads::Pair;

@@ -222,7 +222,29 @@ pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     if is_decoding(&x) {
         return Tensor::from_dispatch(Dispatch::few_rows(x.into_dispatch(), weight));
     }
-    x.matmul(Tensor::from_dispatch(Dispatch::widened(weight)))
+    let weight = Tensor::from_dispatch(Dispatch::widened(weight));
+    let elements = x.dims()[0] * weight.dims()[1];
+    x.matmul(across_the_sum(weight, elements))
+}
+
+/// Elements of a product up to which the general one has loops of their own, on processors without AVX-512, for matrices that
+/// both run along the sum in memory. They add up in another order: a row's result would depend on how many rows stand beside it.
+pub(crate) const LOOPS_OF_THEIR_OWN: usize = 256;
+
+/// The right-hand side of a product of so many elements, laid out in memory so that they are added up in the order of larger ones.
+///
+/// # Shapes
+/// - weight, output: `[.., inner, width]`
+pub(crate) fn across_the_sum<const D: usize>(weight: Tensor<D>, elements: usize) -> Tensor<D> {
+    if elements > LOOPS_OF_THEIR_OWN {
+        return weight;
+    }
+    // What has another shape is copied, unless it stands so in memory already.
+    let shape = weight.dims();
+    let mut flat = shape;
+    flat[D - 2] = 1;
+    flat[D - 1] = shape[D - 2] * shape[D - 1];
+    weight.reshape(flat).reshape(shape)
 }
 
 /// Whether these are few rows in a pass of a decoder.
@@ -242,7 +264,8 @@ fn int8_product(x: Tensor<2>, matrix: &FlexQTensor) -> Tensor<2> {
     }
     let wide = widened(shape, |elements, wide| columns.widen(elements, wide));
     let wide: Tensor<2> = Tensor::from_primitive::<Flex>(wide);
-    let wide = wide.cast(x.dtype());
+    let elements = x.dims()[0] * shape[1];
+    let wide = across_the_sum(wide.cast(x.dtype()), elements);
     x.matmul(wide)
 }
 
@@ -508,6 +531,20 @@ mod tests {
                 let last = x.narrow(0, count - 1, 1);
                 let alone = host_f32(product(last, weight.clone()));
                 assert_eq!(values[(count - 1) * width..], alone);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_general_product_does_not_depend_on_the_rows_beside() {
+        for [inner, width] in [[32, 16], [32, 64], [48, 32], [256, 33]] {
+            let weight = matrix([width, inner], 1).transpose();
+            let all = matrix([300, inner], 2);
+            let whole = host_f32(product(all.clone(), weight.clone()));
+            // A single row is a product of a matrix with a vector.
+            for count in 2..40 {
+                let some = host_f32(product(all.clone().narrow(0, 7, count), weight.clone()));
+                assert_eq!(some, whole[7 * width..(7 + count) * width], "{count} rows");
             }
         }
     }

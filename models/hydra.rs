@@ -340,10 +340,11 @@ fn prefix_config(spec: &TargetSpec) -> DecoderLayerConfig {
             qkv_bias: Bias::Without,
             output_bias: Bias::Without,
             head_norm: None,
+            gated: false,
         },
         d_ff: spec.d_ff,
         mlp_bias: Bias::Without,
         experts: None,
-        norm_epsilon: spec.norm_epsilon,
+        norm: spec.norm_epsilon.into(),
     }
 }

@@ -44,6 +44,7 @@ pub mod pard;
 mod parts;
 pub mod peagle;
 mod proposer;
+pub mod qwen_mtp;
 mod rope;
 mod routing;
 mod sampling;

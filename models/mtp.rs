@@ -124,6 +124,7 @@ impl Drafter for Mtp {
             norm: true,
             target,
             vocabulary,
+            less_one: false,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
@@ -222,10 +223,11 @@ fn layer(target: &TargetSpec) -> DecoderLayerConfig {
             qkv_bias: Bias::With,
             output_bias: Bias::Without,
             head_norm: None,
+            gated: false,
         },
         d_ff: target.d_ff,
         mlp_bias: Bias::Without,
         experts: None,
-        norm_epsilon: target.norm_epsilon,
+        norm: target.norm_epsilon.into(),
     }
 }

@@ -5,6 +5,24 @@ use crate::error::Result;
 use crate::kernels;
 use crate::weights::{Init, Scope};
 
+/// What a norm is like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormConfig {
+    /// What is added to the mean square.
+    pub epsilon: f64,
+    /// Whether its parameter is the weight less 1, as in Gemma and Qwen3.5.
+    pub less_one: bool,
+}
+
+impl From<f64> for NormConfig {
+    fn from(epsilon: f64) -> Self {
+        Self {
+            epsilon,
+            less_one: false,
+        }
+    }
+}
+
 /// Root-mean-square normalisation, computed in f32 whatever the input
 /// (Zhang and Sennrich, <https://arxiv.org/abs/1910.07467>).
 #[derive(Module, Debug)]
@@ -12,7 +30,7 @@ pub struct RmsNorm {
     /// `[d_model]`
     pub weight: Param<Tensor<1>>,
     #[module(skip)]
-    epsilon: f64,
+    config: NormConfig,
 }
 
 impl RmsNorm {
@@ -20,15 +38,21 @@ impl RmsNorm {
     ///
     /// # Errors
     /// The source lacks `weight`, or holds it in another shape.
-    pub fn new(scope: &mut Scope, d_model: usize, epsilon: f64) -> Result<Self> {
+    pub fn new(scope: &mut Scope, d_model: usize, config: impl Into<NormConfig>) -> Result<Self> {
+        let config = config.into();
+        let start = if config.less_one { 0.0 } else { 1.0 };
         Ok(Self {
-            weight: scope.vector("weight", d_model, Init::Constant(1.0))?,
-            epsilon,
+            weight: scope.vector("weight", d_model, Init::Constant(start))?,
+            config,
         })
     }
 
     /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, in the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        kernels::rms_norm(x, self.weight.val(), self.epsilon)
+        let weight = match self.config.less_one {
+            true => self.weight.val() + 1.0,
+            false => self.weight.val(),
+        };
+        kernels::rms_norm(x, weight, self.config.epsilon)
     }
 }

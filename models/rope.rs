@@ -238,7 +238,7 @@ pub struct Rotation {
 }
 
 impl Rope {
-    /// Rotations for heads of `d_head`.
+    /// Rotations for heads of which the first `d_head` dimensions turn: most often all.
     pub fn new(config: &RopeConfig, d_head: usize, device: &Device) -> Self {
         let frequencies = config.inverse_frequencies(d_head);
         Self {
@@ -270,11 +270,19 @@ impl Rope {
 }
 
 impl Rotation {
+    /// Turns the first dimensions of heads, as many as there are rotations for, and leaves the others as they are.
+    ///
     /// # Shapes
     /// - x: `[batch, heads, seq, d_head]`
     /// - output: `[batch, heads, seq, d_head]`, in the type of `x`
     pub fn rotate(&self, x: Tensor<4>) -> Tensor<4> {
-        kernels::rotate(x, self.cos.clone(), self.sin.clone())
+        let (d_head, turned) = (x.dims()[3], 2 * self.cos.dims()[3]);
+        let turn = |x| kernels::rotate(x, self.cos.clone(), self.sin.clone());
+        if turned == d_head {
+            return turn(x);
+        }
+        let kept = x.clone().narrow(3, turned, d_head - turned);
+        Tensor::cat(vec![turn(x.narrow(3, 0, turned)), kept], 3)
     }
 }
 

@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::mask::{Layout, Mask, shift_left};
-use crate::rope::Rotation;
+use crate::rope::{Rope, Rotation};
 use crate::target::TargetParts;
 use crate::unrolls::Unrolls;
 
@@ -19,6 +19,8 @@ pub struct Steps<'a> {
     window: Option<usize>,
     /// Whether the first position of a text reads zeros.
     starts_blank: bool,
+    /// Dimensions of a head that turn.
+    turned: usize,
 }
 
 impl<'a> Steps<'a> {
@@ -35,6 +37,7 @@ impl<'a> Steps<'a> {
             layout,
             window,
             starts_blank: drafter.starts_blank(),
+            turned: drafter.turned(),
         }
     }
 
@@ -71,7 +74,7 @@ impl<'a> Steps<'a> {
         if self.starts_blank && step == 0 {
             embedded = blank_at_start(embedded, self.layout.positions.clone());
         }
-        let rope = self.target.spec.rotary(&self.device());
+        let rope = Rope::new(&self.target.spec.rope, self.turned, &self.device());
         (
             embedded,
             rope.at(self.layout.positions.clone() + step as i64),

@@ -69,12 +69,13 @@ impl Transformer {
                 d_head: spec.d_head,
                 qkv_bias: config.qkv_bias,
                 output_bias: config.output_bias,
-                head_norm: config.head_norm.then_some(spec.norm_epsilon),
+                head_norm: config.head_norm.then_some(spec.norm_epsilon.into()),
+                gated: false,
             },
             d_ff: spec.d_ff,
             mlp_bias: config.mlp_bias,
             experts: None,
-            norm_epsilon: spec.norm_epsilon,
+            norm: spec.norm_epsilon.into(),
         };
         let mut layers = Vec::with_capacity(spec.layers);
         for index in 0..spec.layers {

@@ -60,6 +60,11 @@ pub trait Unrolls: Drafter {
         None
     }
 
+    /// Dimensions of a head that turn with its position, the first ones.
+    fn turned(&self) -> usize {
+        self.target().spec.d_head
+    }
+
     /// Whether the first position of a text reads zeros in place of its token's embedding.
     fn starts_blank(&self) -> bool {
         false

@@ -12,6 +12,8 @@ pub(crate) struct Untrained<'a> {
     pub(crate) heads: Option<&'static str>,
     /// Whether the final norm starts as the target's: what a head of the target's rows has been trained on.
     pub(crate) norm: bool,
+    /// Whether that norm's parameter is the weight less 1.
+    pub(crate) less_one: bool,
     pub(crate) target: &'a TargetParts,
     pub(crate) vocabulary: &'a DraftVocabulary,
 }
@@ -23,7 +25,11 @@ impl Weights for Untrained<'_> {
             "norm.weight" | "final_layernorm.weight"
                 if self.norm && self.target.norm.weight.is_initialized() =>
             {
-                Some(host_f32(self.target.norm.weight.val()))
+                let mut weight = host_f32(self.target.norm.weight.val());
+                if self.less_one {
+                    weight.iter_mut().for_each(|weight| *weight -= 1.0);
+                }
+                Some(weight)
             }
             _ => None,
         };

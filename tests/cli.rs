@@ -92,6 +92,8 @@ eagle1       one decoder layer that continues the target's last hidden states
              (EAGLE-1; HASS with passes)
 mtp          the target's own layer of multi-token prediction, or a new one,
              unrolled in training (MTP, FastMTP)
+mtp-qwen     Qwen3.5's layer of multi-token prediction, the target's own or a
+             new one (MTP, FastMTP)
 medusa       a head for each draft depth over the target's last hidden state
              (Medusa-1)
 hydra        heads that also read the tokens drafted before (Hydra, Hydra++)

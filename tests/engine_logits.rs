@@ -10,10 +10,11 @@ use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::mtp::{Mtp, MtpConfig};
+use spectrain_models::qwen_mtp::QwenMtp;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
     Caches, Drafter as _, Features, Linear, LogitRows, Pass, RandomWeights, RmsNorm, Scope,
-    SoftCap, Target as _, TargetParts, TargetSpec, chain, forced, load_target,
+    SoftCap, Target as _, TargetParts, TargetSpec, chain, forced, load_parts, load_target,
 };
 
 use crate::golden::{Golden, assert_close, path, tensors};
@@ -173,6 +174,13 @@ fn an_exported_dflash_drafter_has_the_logits_of_transformers() {
         let at = (known - 1) * logits.shape[1] + step;
         logits.f32()[at * VOCAB..(at + 1) * VOCAB].to_vec()
     });
+}
+
+#[test]
+fn the_mtp_layer_of_a_qwen3_5_checkpoint_has_the_logits_of_vllm() {
+    let folder = path("engines/mtp_qwen");
+    let parts = load_parts(&folder, &test_device(), DType::F32).unwrap();
+    drafts_as_vllm::<QwenMtp>("mtp_qwen", &parts);
 }
 
 #[test]

@@ -56,6 +56,29 @@ fn keys_that_are_set_are_in_the_recipe_and_defaults_behind_a_sign() {
 }
 
 #[test]
+fn the_target_or_its_server_may_answer_anew() {
+    let workspace = Workspace::new();
+    let asked = |answers: &str, out: &str| {
+        let line = format!("{GIVEN} --answers {answers} --out {out}");
+        workspace.run_line(line).succeeded();
+        let plan = workspace.run(&["recipe", out, "--plan"]).succeeded();
+        (workspace.text(out), plan.stdout)
+    };
+    let (kept, plan) = asked("keep", "kept.toml");
+    assert!(!kept.contains("[regenerate]") && !plan.contains("[regenerate]"));
+    let (decoded, plan) = asked("target", "decoded.toml");
+    assert!(decoded.contains("\n[regenerate]\n"), "{decoded}");
+    assert!(decoded.contains("\n#max_tokens = 2048\n"), "{decoded}");
+    assert!(plan.contains("[regenerate]"), "{plan}");
+    let (served, plan) = asked("http://localhost:8000", "served.toml");
+    let server = "server = \"http://localhost:8000\"\n";
+    assert!(served.contains(&format!("\n{server}")), "{served}");
+    assert!(plan.contains(server), "{plan}");
+    let wrong = workspace.run_line(format!("{GIVEN} --answers mine"));
+    wrong.misused(&["`--answers`", "found `mine`"]);
+}
+
+#[test]
 fn what_is_not_given_is_asked_for_until_the_answer_makes_sense() {
     let workspace = Workspace::new();
     let mut command = workspace.command(&["init"]);
@@ -64,7 +87,7 @@ fn what_is_not_given_is_asked_for_until_the_answer_makes_sense() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let answers = "traget\ntarget\nnowhere.jsonl\ntrain.jsonl\n99\n5\n\n";
+    let answers = "traget\ntarget\nnowhere.jsonl\ntrain.jsonl\nlocalhost:8000\nkeep\n99\n5\n\n";
     child
         .stdin
         .take()
@@ -75,6 +98,7 @@ fn what_is_not_given_is_asked_for_until_the_answer_makes_sense() {
     for said in [
         "did you mean `target`?",
         "`nowhere.jsonl`",
+        "or a server's `http://HOST:PORT`, found `localhost:8000`",
         "unknown recipe `99`",
         "? [cpu] ",
     ] {

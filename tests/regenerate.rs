@@ -58,6 +58,7 @@ fn run(
 ) -> RegenerateReport {
     let server = Server::connect(ServerSettings {
         url: server.url(),
+        named_by: ["--server", "--model"],
         model: Some("m".into()),
         key: None,
         body: Map::new(),

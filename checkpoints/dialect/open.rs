@@ -10,7 +10,7 @@ use crate::dialect::description::Dialect;
 use crate::dialect::reading::{Meaning, Reading};
 use crate::dialect::settings::Settings;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::expected::{Expected, TensorSpec, check_tensors, specs};
 use crate::folder::{ModelFolder, WEIGHTS};
 use crate::names::{read_named, stored_names, unwrapped};
@@ -94,6 +94,22 @@ impl Dialect {
         Config::of(folder).read_as(reading, names, self.section)
     }
 
+    /// An error about tensors that are not there, by the names that they would have in the folder.
+    fn as_stored(&self, error: Error) -> Error {
+        match error {
+            Error::Names {
+                path,
+                missing,
+                unexpected,
+            } => Error::Names {
+                path,
+                missing: missing.iter().map(|name| self.stored(name)).collect(),
+                unexpected,
+            },
+            other => other,
+        }
+    }
+
     fn check(&self, config: &Config) -> Result<()> {
         let named = config.get("architectures").and_then(Value::as_array);
         let named = named.into_iter().flatten().filter_map(Value::as_str);
@@ -135,7 +151,8 @@ impl Opened<'_> {
         let mut optional = (dialect.quirks.optional)(&self.settings);
         map.expect(&self.settings, &mut required, &mut optional);
         let expected = Expected { required, optional };
-        check_tensors(&file, &specs(&tensors), &expected, same_kind)?;
+        let checked = check_tensors(&file, &specs(&tensors), &expected, same_kind);
+        checked.map_err(|error| dialect.as_stored(error))?;
         let target_ids = map.take(
             &file,
             &self.settings,

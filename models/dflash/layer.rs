@@ -40,7 +40,8 @@ impl BlockLayer {
             d_head: target.d_head,
             qkv_bias: Bias::Without,
             output_bias: Bias::Without,
-            head_norm: Some(epsilon),
+            head_norm: Some(epsilon.into()),
+            gated: false,
         };
         let norm = |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d_model, epsilon);
         let convolution = |scope: &mut Scope, name| match config.conv_taps {

@@ -17,6 +17,7 @@ use burn::tensor::{DType, Device, Shape, Slice};
 
 use super::operations::Backwards;
 use crate::device::is_cpu;
+use crate::few_rows;
 use crate::sight::{AtATime, Block, Group};
 
 /// The blocks that queries are taken in.
@@ -127,8 +128,9 @@ impl<B: Backwards> Given<B> {
 
     /// Unnormalised weights `[batch, heads, rows, keys]` where the keys of a block begin at `first`, and the largest scores.
     fn weights(&self, first: usize) -> (FloatTensor<B>, FloatTensor<B>) {
-        let keys = B::float_swap_dims(self.key.clone(), 2, 3);
-        let scores = self.by_head(self.grouped(self.query.clone()), keys);
+        let queries = self.grouped(self.query.clone());
+        let keys = across_the_sum::<B>(transposed::<B>(self.key.clone()), queries.shape()[2]);
+        let scores = self.by_head(queries, keys);
         B::exponentials(scores, self.ranges.clone(), self.floor.clone(), first)
     }
 
@@ -149,7 +151,8 @@ impl<B: Backwards> Given<B> {
         for keys in keys {
             let given = self.of_keys(keys, floor.clone());
             let (weights, largest) = given.weights(keys.start);
-            let sum = B::float_sum_dim(wide::<B>(weights.clone()), 3);
+            let (ranges, of_rows) = (self.ranges.clone(), largest.clone());
+            let sum = B::sums_of_seen(wide::<B>(weights.clone()), ranges, of_rows, keys.start);
             let context = given.by_head(given.grouped(weights), given.value.clone());
             let sums = B::float_cat(vec![wide::<B>(context), sum], 3);
             all = Some(match all {
@@ -246,6 +249,16 @@ pub(super) fn within<B: Backend>(
         false => Slice::from(0..shape[at]),
     };
     B::float_slice(x, &[0, 1, 2, 3].map(slice))
+}
+
+/// What [`few_rows::across_the_sum`] gives of keys for so many rows of queries.
+fn across_the_sum<B: Backend>(keys: FloatTensor<B>, rows: usize) -> FloatTensor<B> {
+    let [batch, heads, width, count] = keys.shape().dims();
+    if rows * count > few_rows::LOOPS_OF_THEIR_OWN {
+        return keys;
+    }
+    let flat = B::float_reshape(keys, Shape::from([batch, heads, 1, width * count]));
+    B::float_reshape(flat, Shape::from([batch, heads, width, count]))
 }
 
 fn transposed<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {

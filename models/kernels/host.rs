@@ -166,6 +166,27 @@ impl Backwards for Flex {
             });
         (in_type(weights, dtype), largest)
     }
+
+    fn sums_of_seen(
+        weights: FlexTensor,
+        ranges: FlexTensor,
+        largest: FlexTensor,
+        first: usize,
+    ) -> FlexTensor {
+        let shape = shape_of(&weights);
+        let (ranges, weights) = (OfRows::of(ranges, &shape), Read::of(weights));
+        let mut sums = vec![0.0; weights.values().len() / shape[3]];
+        let arch = Arch::new();
+        (weights.values().par_chunks(shape[3]))
+            .zip(&mut sums)
+            .enumerate()
+            .with_min_len(BLOCK / shape[3].min(BLOCK))
+            .for_each(|(number, (row, sum))| {
+                let ranges = ranges.row(number);
+                *sum = vectorised!(arch, rows::sum_of_seen(row, ranges, first));
+            });
+        FlexTensor::from_data(TensorData::new(sums, shape_of(&largest)))
+    }
 }
 
 impl Gathers for Flex {

@@ -99,4 +99,20 @@ pub(super) trait Backwards: Backend {
         floor: FloatTensor<Self>,
         first: usize,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Each row's sum of the weights that [`exponentials`](Self::exponentials) gives for the same ranges. On the CPU it is taken in an
+    /// order that depends on the keys that the query sees and not on those beside them: a text packed into a row with others comes to
+    /// the states that it has alone.
+    ///
+    /// # Shapes
+    /// - weights: `[batch, heads, rows, keys]`, f32
+    /// - ranges: as there
+    /// - largest, output: `[batch, heads, rows, 1]`, f32; of the former only the shape is read
+    #[fusion(dtype = largest, shape = largest)]
+    fn sums_of_seen(
+        weights: FloatTensor<Self>,
+        ranges: FloatTensor<Self>,
+        largest: FloatTensor<Self>,
+        first: usize,
+    ) -> FloatTensor<Self>;
 }

@@ -225,22 +225,48 @@ pub(super) fn quotient_backward(sums: &mut [f32], gradient: &[f32]) {
 pub(super) fn seen(scores: &mut [f32], ranges: &[f32], first: usize, floor: f32) -> f32 {
     let keys = scores.len();
     let (ranges, _) = ranges.as_chunks::<2>();
-    let own =
-        |range: &[f32; 2]| range.map(|place| (place as usize).saturating_sub(first).min(keys));
     let mut most = floor;
     for range in ranges {
-        let [start, end] = own(range);
+        let [start, end] = within(range, first, keys);
         most = largest(&scores[start..end], most);
     }
     let mut done = 0;
     for range in ranges {
-        let [start, end] = own(range);
+        let [start, end] = within(range, first, keys);
         scores[done..start].fill(0.0);
         exponentials(&mut scores[start..end], most);
         done = end;
     }
     scores[done..].fill(0.0);
     most
+}
+
+/// The sum of the weights of the keys in `ranges` of places, of which the first key has `first`: each range is added up from its own
+/// beginning on.
+#[inline(always)]
+pub(super) fn sum_of_seen(weights: &[f32], ranges: &[f32], first: usize) -> f32 {
+    let (ranges, _) = ranges.as_chunks::<2>();
+    let of_range = |range| {
+        let [start, end] = within(range, first, weights.len());
+        let mut lanes = [0.0; LANES];
+        let (blocks, rest) = weights[start..end].as_chunks::<LANES>();
+        for block in blocks {
+            for (lane, weight) in lanes.iter_mut().zip(block) {
+                *lane += weight;
+            }
+        }
+        for (lane, weight) in lanes.iter_mut().zip(rest) {
+            *lane += weight;
+        }
+        reduced(lanes, |a, b| a + b)
+    };
+    ranges.iter().map(of_range).sum()
+}
+
+/// A range of places among so many keys, of which the first has the place `first`.
+#[inline(always)]
+fn within(range: &[f32; 2], first: usize, keys: usize) -> [usize; 2] {
+    range.map(|place| (place as usize).saturating_sub(first).min(keys))
 }
 
 /// The largest of some scores and of `floor`.

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::{Dialect, Reading, Settings, SharedHead, Written};
+use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::mtp::TARGET_CLASS;
 use spectrain_checkpoints::names::wrapped;
 use spectrain_checkpoints::{ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -219,6 +221,25 @@ fn check_shared_head(model: &ModelFolder, of_target: &NamedTensor) -> Result<()>
         return Ok(());
     }
     bail!("`{HEAD}`, which the heads share with their target, is another one")
+}
+
+/// Commands that serve a drafter where they depend on the class of its target.
+pub(crate) fn launch_beside_class<D: Family>(
+    drafter: &D,
+    dialect: &Dialect,
+    writing: &Writing,
+) -> Result<Vec<Launch>> {
+    let mut settings = settings(drafter)?;
+    if let Some(class) = architectures(drafter.target())?.into_iter().next() {
+        settings.set(TARGET_CLASS, class);
+    }
+    let length = writing.draft_length;
+    Ok((dialect.launch)(
+        &settings,
+        writing.folder,
+        writing.target,
+        length,
+    ))
 }
 
 /// Writes a drafter's folder in a dialect, whole or not at all.

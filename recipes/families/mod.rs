@@ -14,6 +14,7 @@ mod medusa;
 pub mod method;
 mod mtp;
 mod peagle;
+mod qwen_mtp;
 pub mod registry;
 pub mod shipped;
 mod sizes_at_start;

@@ -3,13 +3,12 @@
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::mtp::{MTP, TARGET_CLASS};
+use spectrain_checkpoints::mtp::MTP;
+use spectrain_models::TargetSpec;
 use spectrain_models::mtp::{Mtp, MtpConfig};
-use spectrain_models::{Drafter as _, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::described;
-use crate::families::drafter_folder::architectures;
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{
     Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
@@ -47,16 +46,6 @@ impl Family for Mtp {
 
 impl Shipped for Mtp {
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
-        let mut settings = described::settings(self)?;
-        if let Some(class) = architectures(self.target())?.into_iter().next() {
-            settings.set(TARGET_CLASS, class);
-        }
-        let length = writing.draft_length;
-        Ok((dialect.launch)(
-            &settings,
-            writing.folder,
-            writing.target,
-            length,
-        ))
+        described::launch_beside_class(self, dialect, writing)
     }
 }

@@ -23,6 +23,7 @@ use spectrain_models::medusa::Medusa;
 use spectrain_models::mtp::Mtp;
 use spectrain_models::pard::Pard;
 use spectrain_models::peagle::PEagle;
+use spectrain_models::qwen_mtp::QwenMtp;
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HeadsLoss, Objective, PEagleLoss, PardLoss,
     StagedBlockLoss, TrainingTimeTest,
@@ -64,6 +65,11 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Mtp, TrainingTimeTest>(
         "mtp",
         "the target's own layer of multi-token prediction, or a new one, unrolled in training (MTP, FastMTP)",
+        &["[objective]\ndraft_steps = 4\nrecompute = false"],
+    ),
+    Recipe::of::<QwenMtp, TrainingTimeTest>(
+        "mtp-qwen",
+        "Qwen3.5's layer of multi-token prediction, the target's own or a new one (MTP, FastMTP)",
         &["[objective]\ndraft_steps = 4\nrecompute = false"],
     ),
     Recipe::of::<Medusa, HeadsLoss>(

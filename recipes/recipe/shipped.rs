@@ -37,6 +37,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "eagle1",
     "hass",
     "mtp",
+    "mtp-qwen",
     "medusa",
     "hydra",
     "hydra-plus-plus",

@@ -53,6 +53,7 @@ fn asked(table: &RegenerateTable, url: &str) -> Result<ServerSettings> {
     let key = key.map(|variable| ApiKey::read("regenerate.api_key_env", variable));
     Ok(ServerSettings {
         url: url.to_owned(),
+        named_by: ["regenerate.server", "regenerate.model"],
         model: table.model.clone(),
         key: key.transpose()?,
         body: body(

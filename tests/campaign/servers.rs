@@ -287,6 +287,7 @@ fn answers_to_be_regenerated_are_taken_or_refused() {
     });
     let settings = ServerSettings {
         url,
+        named_by: ["--server", "--model"],
         model: Some("m".into()),
         key: None,
         body: Map::new(),

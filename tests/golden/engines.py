@@ -55,6 +55,7 @@ KINDS = {
     "eagle1": ("", None),
     "medusa": (f"[drafter]\nmedusa_heads = {STEPS}\n", None),
     "mtp": None,
+    "mtp_qwen": None,
 }
 
 
@@ -243,6 +244,32 @@ def mtp(work):
     config.save_pretrained(folder)
     save_file({name: drawn(name, shape) for name, shape in names.items()}, folder / "model.safetensors", {"format": "pt"})
     write("mtp", drafted(folder, {"method": "mtp"}))
+
+
+def mtp_qwen(work):
+    """A checkpoint of Qwen3.5's class with random weights, its layer of multi-token prediction among them."""
+    from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    torch.manual_seed(12)
+    sizes = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=32, num_hidden_layers=2)
+    # vLLM's linear attention on the CPU computes in bf16 alone.
+    layers = ["full_attention", "full_attention"]
+    config = Qwen3_5TextConfig(vocab_size=320, max_position_embeddings=128, layer_types=layers, **sizes)
+    names = {name: tensor.shape for name, tensor in Qwen3_5ForCausalLM(config).state_dict().items()}
+    inside = "model.layers.1."
+    names |= {name.replace(inside, "mtp.layers.0."): shape for name, shape in names.items() if name.startswith(inside)}
+    names |= {f"mtp.{name}.weight": (32,) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
+    names["mtp.fc.weight"] = (32, 64)
+
+    folder = HERE / "mtp_qwen"
+    shutil.rmtree(folder, ignore_errors=True)
+    config.architectures = ["Qwen3_5ForCausalLM"]
+    config.mtp_num_hidden_layers = 1
+    config.save_pretrained(folder)
+    # Norms too: their parameters are the weights less 1.
+    drawn = {name: (0.3 * torch.randn(shape)).bfloat16() for name, shape in names.items()}
+    save_file(drawn, folder / "model.safetensors", {"format": "pt"})
+    write("mtp_qwen", drafted(folder, {"method": "mtp"}))
 
 
 def save(kind, tokens, features, own, logits):

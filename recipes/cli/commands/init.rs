@@ -27,7 +27,7 @@ mod written;
 
 use ask::{Asking, Question};
 use keys::Keys;
-use written::{Conversations, Wanted};
+use written::{Answers, Conversations, Wanted};
 
 /// Arguments of `spectrain init`.
 #[derive(Debug, Args)]
@@ -41,6 +41,10 @@ pub struct InitArguments {
     /// In place of `--data`: a dataset that `spectrain data presets` lists, by its name
     #[arg(long, value_name = "NAME", conflicts_with = "data")]
     preset: Option<String>,
+    /// Whose answers are trained on: `keep`, those of the conversations; `target`, which this program then decodes; or the
+    /// address of the target's server, `http://HOST:PORT`
+    #[arg(long, value_name = "keep|target|URL")]
+    answers: Option<String>,
     /// The kind of drafter, by its name in `spectrain recipes`
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
@@ -67,6 +71,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
         silent: arguments.yes,
     };
     let (target, data) = asked_of_files(arguments, &asking)?;
+    let answers = asked_of_answers(arguments, &asking)?;
     let (recipe, device) = asked_of_lists(arguments, &asking)?;
     let own = arguments.name.clone();
     write(
@@ -76,6 +81,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
             name: own.unwrap_or_else(|| name(recipe, &target)),
             target,
             data,
+            answers,
             device,
             settings: arguments.settings.clone(),
         },
@@ -117,6 +123,21 @@ fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String,
         None => Conversations::Train(asking.answer(data, &check_data)?),
     };
     Ok((target, data))
+}
+
+/// Whose answers the drafter is trained on.
+fn asked_of_answers(arguments: &InitArguments, asking: &Asking) -> Result<Answers> {
+    let question = Question {
+        flag: "--answers",
+        given: arguments.answers.clone(),
+        text: "Answers to train on. A drafter learns to guess what it is shown, so they should be the target's own.\n  \
+               keep     those of the conversations are its own already, or are taken as they are\n  \
+               target   the target answers the conversations anew, decoded by this program\n  \
+               http://HOST:PORT   a server of the target (SGLang, vLLM, llama.cpp) answers them",
+        default: Some("keep"),
+    };
+    let given = asking.answer(question, &|given| Answers::parse(given).map(drop))?;
+    Answers::parse(&given).map_err(|error| Misuse(error).into())
 }
 
 /// The kind of drafter and the device.

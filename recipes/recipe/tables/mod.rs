@@ -15,7 +15,9 @@ pub use evaluate::{EvaluateTable, VerifierName};
 pub use export::{Engine, ExportTable, ExportType};
 pub use features::{FeatureMode, FeaturesTable};
 pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
-pub use regenerate::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, RegenerateTable, TIMEOUT};
+pub use regenerate::{
+    CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, RegenerateTable, TIMEOUT, check_asked,
+};
 pub use synthetic::SyntheticTable;
 pub use target::{TargetTable, TargetType};
 pub use track::{EXPERIMENT, TrackTable, Tracker};

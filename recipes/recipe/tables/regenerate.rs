@@ -110,25 +110,32 @@ impl RegenerateTable {
             let message = format!("expected keys other than `{own}`, found `{key}`");
             return Err(Problem::new("extra", message));
         }
-        let numbers = [
-            ("temperature", self.temperature, 0.0..=100.0),
-            ("top_p", self.top_p, f64::MIN_POSITIVE..=1.0),
-            ("timeout", Some(self.timeout), 0.001..=1e9),
-        ];
-        for (key, value, bounds) in numbers {
-            if let Some(value) = value.filter(|value| !bounds.contains(value)) {
-                let (least, most) = bounds.into_inner();
-                let least = match key {
-                    "top_p" => "more than 0".to_owned(),
-                    _ => format!("at least {least}"),
-                };
-                let message = format!("expected {least} and at most {most}, found {value}");
-                return Err(Problem::new(key, message));
-            }
-        }
+        check_asked([self.temperature, self.top_p], self.timeout)?;
         within([
             bounds::up_to("max_tokens", self.max_tokens as usize, bounds::TEXT),
             bounds::up_to("concurrency", self.concurrency.into(), u16::MAX.into()),
         ])
     }
+}
+
+/// Fails on a temperature, a share of probability or seconds of waiting that make no sense, by the name of the key.
+pub fn check_asked([temperature, top_p]: [Option<f64>; 2], timeout: f64) -> Result<(), Problem> {
+    let numbers = [
+        ("temperature", temperature, 0.0..=100.0),
+        ("top_p", top_p, f64::MIN_POSITIVE..=1.0),
+        ("timeout", Some(timeout), 0.001..=1e9),
+    ];
+    for (key, value, bounds) in numbers {
+        let Some(value) = value.filter(|value| !bounds.contains(value)) else {
+            continue;
+        };
+        let (least, most) = bounds.into_inner();
+        let least = match key {
+            "top_p" => "more than 0".to_owned(),
+            _ => format!("at least {least}"),
+        };
+        let message = format!("expected {least} and at most {most}, found {value}");
+        return Err(Problem::new(key, message));
+    }
+    Ok(())
 }

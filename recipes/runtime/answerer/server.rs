@@ -16,6 +16,8 @@ use crate::runtime::server::key::ApiKey;
 pub struct ServerSettings {
     /// Its address, with or without `/v1`.
     pub url: String,
+    /// What the user names its address and its model by, for errors.
+    pub named_by: [&'static str; 2],
     /// The model's name; without it, the only one that the server has.
     pub model: Option<String>,
     /// The API key.
@@ -55,13 +57,14 @@ impl Server {
     /// Checks the address and, if no model is named, asks the server which one it has.
     pub fn connect(settings: ServerSettings) -> Result<Self> {
         let (url, key) = (&settings.url, settings.key.clone());
-        let client = Client::new("--server", url, key, settings.timeout)?;
+        let [by_server, by_model] = settings.named_by;
+        let client = Client::new(by_server, url, key, settings.timeout)?;
         let model = match &settings.model {
             Some(model) => model.clone(),
             None => {
                 let asked = client.model(None).with_context(|| {
                     let root = client.root();
-                    format!("cannot ask `{root}/v1/models` for the model; `--model` names it")
+                    format!("cannot ask `{root}/v1/models` for the model; `{by_model}` names it")
                 })?;
                 asked.id
             }

@@ -49,8 +49,10 @@ impl Keys {
 
     /// What a schema refers to.
     fn resolved<'a>(&'a self, schema: &'a Value) -> &'a Value {
+        // A table that may be left out is its own or none.
         let named = schema["allOf"][0]["$ref"]
             .as_str()
+            .or(schema["anyOf"][0]["$ref"].as_str())
             .or(schema["$ref"].as_str());
         let named = named.and_then(|name| self.schema.pointer(name.trim_start_matches('#')));
         named.unwrap_or(schema)
@@ -69,6 +71,7 @@ mod tests {
             for table in [
                 "target",
                 "data",
+                "regenerate",
                 "train",
                 "evaluate",
                 "drafter",

@@ -13,10 +13,15 @@ use crate::families::registry::Recipe;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 
-/// Keys that are shown where nothing sets them, by their tables; of `[drafter]` and `[objective]` all are.
-const SHOWN: [(&str, &[&str]); 8] = [
+/// Keys that are shown where nothing sets them, by their tables; of `[drafter]` and `[objective]` all are. A table that a recipe
+/// does not have is not shown.
+const SHOWN: [(&str, &[&str]); 9] = [
     ("target", &["model", "dtype"]),
     ("data", &["train", "max_length", "overlong"]),
+    (
+        "regenerate",
+        &["server", "temperature", "max_tokens", "seed", "concurrency"],
+    ),
     ("features", &["mode"]),
     ("drafter", &[]),
     ("objective", &[]),
@@ -46,6 +51,41 @@ pub(super) enum Conversations {
     Preset(String),
 }
 
+/// Whose answers the drafter is trained on.
+pub(super) enum Answers {
+    /// Those of the conversations.
+    Kept,
+    /// The target's, which this program decodes.
+    OfTarget,
+    /// Those of the target's server at this address.
+    OfServer(String),
+}
+
+impl Answers {
+    /// What `--answers` says.
+    pub(super) fn parse(given: &str) -> Result<Self, String> {
+        match given {
+            "keep" => Ok(Self::Kept),
+            "target" => Ok(Self::OfTarget),
+            url if url.starts_with("http://") || url.starts_with("https://") => {
+                Ok(Self::OfServer(url.to_owned()))
+            }
+            other => Err(format!(
+                "expected `keep`, `target` or a server's `http://HOST:PORT`, found `{other}`"
+            )),
+        }
+    }
+
+    /// The table of a recipe that says so.
+    fn table(&self) -> String {
+        match self {
+            Self::Kept => String::new(),
+            Self::OfTarget => "[regenerate]\n".to_owned(),
+            Self::OfServer(url) => format!("[regenerate]\nserver = {}\n", quoted(url)),
+        }
+    }
+}
+
 /// What a recipe is to be.
 pub(super) struct Wanted {
     /// The kind.
@@ -56,6 +96,8 @@ pub(super) struct Wanted {
     pub(super) target: String,
     /// The conversations to train on.
     pub(super) data: Conversations,
+    /// Whose answers of those conversations.
+    pub(super) answers: Answers,
     /// Where it is to be trained.
     pub(super) device: String,
     /// Further keys, as `KEY=VALUE`.
@@ -83,17 +125,17 @@ impl Wanted {
         let needed = needs::of(&keys, &self.target, &|key| {
             is_set(&format!("drafter.{key}"))
         })?;
-        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         let (key, data) = match &self.data {
             Conversations::Train(given) => ("train", given),
             Conversations::Preset(name) => ("preset", name),
         };
         let least = format!(
-            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\n{key} = {}\n[drafter]\n{}\n",
+            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\n{key} = {}\n{}[drafter]\n{}\n",
             quoted(self.recipe.name),
             quoted(&self.name),
             quoted(&self.target),
             quoted(data),
+            self.answers.table(),
             needed.join("\n")
         );
         let resolved = read(&least, &self.settings)?;
@@ -140,7 +182,8 @@ fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) ->
             text += &line(keys, recipe, ("", &key), is_given("", &key));
         }
     }
-    for (table, shown) in SHOWN {
+    let is_there = |table: &str| recipe.get(table).is_some_and(Value::is_object);
+    for (table, shown) in SHOWN.into_iter().filter(|(table, _)| is_there(table)) {
         let all = ["drafter", "objective"].contains(&table);
         let mut lines = String::new();
         for key in keys.names(table) {
@@ -174,11 +217,16 @@ fn inline(value: &Value) -> String {
             format!("{{ {} }}", each(entries.collect()))
         }
         Value::Array(values) => format!("[{}]", each(values.iter().map(inline).collect())),
-        Value::String(text) => toml::Value::String(text.clone()).to_string(),
+        Value::String(text) => quoted(text),
         Value::Null => String::new(),
         // Numbers and booleans are the same in both.
         other => other.to_string(),
     }
+}
+
+/// Text as a string of TOML.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
 }
 
 /// Text in lines of comments; nothing of none.

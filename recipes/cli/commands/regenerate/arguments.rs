@@ -11,7 +11,7 @@ use spectrain_data::sources::Origin;
 
 use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, word};
 use crate::errors::Misuse;
-use crate::recipe::tables::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TIMEOUT};
+use crate::recipe::tables::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TIMEOUT, check_asked};
 use crate::runtime::answerer::server::{ServerSettings, body};
 use crate::runtime::server::key::ApiKey;
 
@@ -105,24 +105,18 @@ impl RegenerateArguments {
     /// Fails on values that make no sense.
     pub(super) fn check(&self) -> Result<()> {
         let misuse = |message: String| Err(Misuse(message).into());
-        let within = |given: Option<f64>, good: fn(f64) -> bool| given.is_none_or(good);
         if self.out.extension().is_none_or(|ending| ending != "jsonl") {
             return misuse(format!(
                 "`--out`: expected a `.jsonl` file, found `{}`",
                 self.out.display()
             ));
         }
-        if !within(self.temperature, |value| (0.0..=100.0).contains(&value)) {
-            return misuse("`--temperature`: expected 0 to 100".into());
-        }
-        if !within(self.top_p, |value| value > 0.0 && value <= 1.0) {
-            return misuse("`--top-p`: expected more than 0 and at most 1".into());
-        }
-        if !within(Some(self.timeout), |value| (0.001..1e9).contains(&value)) {
-            return misuse("`--timeout`: expected seconds, at least 0.001".into());
+        if let Err(problem) = check_asked([self.temperature, self.top_p], self.timeout) {
+            let option = problem.key.replace('_', "-");
+            return misuse(format!("`--{option}`: {}", problem.message));
         }
         let rate = self.requests_per_second;
-        if !within(rate, |value| (1e-6..=1e6).contains(&value)) {
+        if rate.is_some_and(|rate| !(1e-6..=1e6).contains(&rate)) {
             return misuse("`--requests-per-second`: expected 0.000001 to 1000000".into());
         }
         if self.server.is_some() && self.device.is_given() {
@@ -159,6 +153,7 @@ impl RegenerateArguments {
         let key = self.api_key_env.as_deref();
         Ok(ServerSettings {
             url: url.to_owned(),
+            named_by: ["--server", "--model"],
             model: self.model.clone(),
             key: key
                 .map(|name| ApiKey::read("--api-key-env", name))

@@ -1,0 +1,217 @@
+//! The layer of multi-token prediction of Qwen3.5 (<https://huggingface.co/Qwen>), in the checkpoint of its target or in a
+//! folder of its own, as vLLM loads it.
+//!
+//! In files the rows of each head's gate stand behind those of its query, in one matrix; here they are two. Layers with experts
+//! are not read.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::config::DEFAULT_THETA;
+use crate::dialect::description::{Dialect, Neutral, Quirks, top};
+use crate::dialect::key::Key;
+use crate::dialect::llama::{DTYPE, NORMS, SIZES, VOCAB};
+use crate::dialect::settings::Settings;
+use crate::error::{Error, Result};
+use crate::folder::ModelFolder;
+use crate::launch::{self, Launch};
+use crate::mismatch::Mismatch;
+use crate::mtp::TARGET_CLASS;
+use crate::names::unwrapped;
+use crate::tensors::NamedTensor;
+
+/// The layout of vLLM.
+pub const QWEN_MTP: Dialect = Dialect {
+    section: Some("text_config"),
+    keys: &[
+        top(&[
+            Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
+            Key::told("model_type", |_, _| Some(json!("qwen3_5_text"))),
+            Key::size("num_hidden_layers", "target_layers"),
+            Key::told(LAYERS, |_, _| Some(json!(1))),
+        ]),
+        top(SIZES),
+        top(&[VOCAB]),
+        top(NORMS),
+        top(&[TIED, GATED, DTYPE, SHARE, ROPE]),
+    ],
+    neutral: &[&[
+        ("hidden_act", Neutral::Word("silu")),
+        ("attention_bias", Neutral::Flag(false)),
+        ("attn_output_gate", Neutral::Flag(true)),
+        (LAYERS, Neutral::Size(1)),
+        ("num_experts", Neutral::Absent(EXPERTS)),
+    ]],
+    renamed: &[
+        ["pre_fc_norm_embedding.", "mtp.pre_fc_norm_embedding."],
+        ["pre_fc_norm_hidden.", "mtp.pre_fc_norm_hidden."],
+        ["fc.", "mtp.fc."],
+        ["layer.", "mtp.layers.0."],
+        ["final_layernorm.", "mtp.norm."],
+    ],
+    of_target: &[
+        "embed_tokens.",
+        "layers.",
+        "norm.",
+        "lm_head.",
+        "language_model.",
+        "visual.",
+    ],
+    launch: launch_lines,
+    quirks: Quirks {
+        reduce: part_queries_and_gates,
+        complete: join_queries_and_gates,
+        ..Quirks::NONE
+    },
+    ..Dialect::named("MTP of Qwen3.5", recognises)
+};
+
+/// The class of a text-only target, from which vLLM makes that of its layer.
+const ARCHITECTURE: &str = "Qwen3_5ForCausalLM";
+/// Classes of targets with such a layer start with one of these.
+const CLASSES: [&str; 2] = ["Qwen3_5", "Qwen3Next"];
+/// How many such layers there are.
+const LAYERS: &str = "mtp_num_hidden_layers";
+/// What the names of its tensors start with.
+const NAMES: &str = "mtp.";
+/// Why there may be no experts.
+const EXPERTS: &str = "experts are not trained";
+/// The share of a head that positions turn, where nothing is said.
+const USUAL_SHARE: f64 = 0.25;
+
+/// Whether the target's head is its embedding: it has both anyway.
+const TIED: Key = Key::told("tie_word_embeddings", |_, _| Some(json!(false)));
+/// Heads have gates.
+const GATED: Key = Key::told("attn_output_gate", |_, _| Some(json!(true)));
+/// The share of a head that positions turn.
+const SHARE: Key = Key::code(
+    "partial_rotary_factor",
+    "rotary_share",
+    |config, _, _| Ok(json!(config.rotary_share(USUAL_SHARE)?)),
+    |settings, here| settings.get(here).cloned(),
+);
+/// The base of rotary positions and their scaling, with that share once more.
+const ROPE: Key = Key::code(
+    "rope_parameters",
+    "rope",
+    |config, _, _| {
+        let rope = config.rope_of_share(DEFAULT_THETA)?;
+        Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
+    },
+    |settings, here| {
+        let mut parameters = settings.rope()?.parameters();
+        debug_assert_eq!(here, "rope");
+        parameters["partial_rotary_factor"] = settings.get("rotary_share")?.clone();
+        Some(parameters)
+    },
+);
+
+fn recognises(folder: &ModelFolder) -> bool {
+    let names = folder.config()["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    names.any(|name| CLASSES.iter().any(|class| name.starts_with(class)))
+        && folder
+            .tensors()
+            .any(|info| unwrapped(&info.name).starts_with(NAMES))
+}
+
+/// The name here of the matrix of queries, and of that of gates.
+const QUERIES: &str = "layer.self_attn.q_proj.weight";
+const GATES: &str = "layer.self_attn.gate_proj.weight";
+
+/// The joint matrix of files in two.
+fn part_queries_and_gates(
+    path: &Path,
+    settings: &Settings,
+    tensors: &mut Vec<NamedTensor>,
+) -> Result<()> {
+    let Some(at) = tensors.iter().position(|tensor| tensor.name == QUERIES) else {
+        // What reads them misses it by name.
+        return Ok(());
+    };
+    let joint = tensors.swap_remove(at);
+    let rows = settings.size("heads") * settings.size("d_head");
+    let shape = [2 * rows, settings.size("d_model")];
+    if joint.shape != shape {
+        return Err(Error::Shape {
+            name: joint.name,
+            path: path.to_path_buf(),
+            mismatch: Mismatch::new(format!("{shape:?}"), format!("{:?}", joint.shape)),
+        });
+    }
+    let (mut queries, mut gates) = (Vec::new(), Vec::new());
+    let head = joint.bytes.len() / (2 * settings.size("heads"));
+    for of_head in joint.bytes.chunks(2 * head) {
+        queries.extend_from_slice(&of_head[..head]);
+        gates.extend_from_slice(&of_head[head..]);
+    }
+    for (name, bytes) in [(QUERIES, queries), (GATES, gates)] {
+        tensors.push(NamedTensor {
+            name: name.to_owned(),
+            shape: vec![rows, shape[1]],
+            dtype: joint.dtype,
+            bytes,
+        });
+    }
+    Ok(())
+}
+
+/// The reverse.
+fn join_queries_and_gates(settings: &Settings, tensors: &mut Vec<NamedTensor>) {
+    let place = |name| tensors.iter().position(|tensor| tensor.name == name);
+    let (Some(of_queries), Some(of_gates)) = (place(QUERIES), place(GATES)) else {
+        return;
+    };
+    let head = tensors[of_queries].bytes.len() / settings.size("heads");
+    let gates = std::mem::take(&mut tensors[of_gates].bytes);
+    let queries = &mut tensors[of_queries];
+    let pairs = queries.bytes.chunks(head).zip(gates.chunks(head));
+    queries.bytes = pairs.flat_map(|pair| [pair.0, pair.1].concat()).collect();
+    queries.shape[0] *= 2;
+    tensors.remove(of_gates);
+}
+
+/// vLLM's, for a target of a class that has such a layer.
+fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
+    if class.is_none_or(|class| class.starts_with("Qwen3_5")) {
+        return vec![launch::vllm(dir, "mtp", target, draft_tokens)];
+    }
+    vec![Launch::remark(
+        "vLLM loads this layer beside Qwen3.5 targets alone",
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_and_gates_stand_head_by_head_in_files() {
+        let mut settings = Settings::default();
+        settings.set("heads", 2);
+        settings.set("d_head", 2);
+        settings.set("d_model", 1);
+        // Two heads of two rows of queries and two of gates, each of one column.
+        let rows = [1.0, 2.0, -1.0, -2.0, 3.0, 4.0, -3.0, -4.0];
+        let joint = NamedTensor::from_f32(QUERIES, [8, 1], rows.to_vec());
+        let mut tensors = vec![joint.clone()];
+        part_queries_and_gates(Path::new("file"), &settings, &mut tensors).unwrap();
+        let parted = [
+            NamedTensor::from_f32(QUERIES, [4, 1], vec![1.0, 2.0, 3.0, 4.0]),
+            NamedTensor::from_f32(GATES, [4, 1], vec![-1.0, -2.0, -3.0, -4.0]),
+        ];
+        assert_eq!(tensors, parted);
+        join_queries_and_gates(&settings, &mut tensors);
+        assert_eq!(tensors, std::slice::from_ref(&joint));
+        // That of a layer without gates has half of the rows.
+        settings.set("heads", 4);
+        let refused = part_queries_and_gates(Path::new("file"), &settings, &mut tensors);
+        let told = refused.unwrap_err().to_string();
+        assert!(
+            told.contains("[16, 1]") && told.contains("[8, 1]"),
+            "{told}"
+        );
+    }
+}

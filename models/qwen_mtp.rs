@@ -1,0 +1,283 @@
+//! The layer of multi-token prediction that Qwen3.5 checkpoints have beside their own layers: a decoder layer with gated
+//! attention over a token's embedding beside the target's last hidden state, whose normed output the target's head and the
+//! next step read (DeepSeek-V3, <https://arxiv.org/abs/2412.19437>, section 2.2; the layer of Qwen3-Next and Qwen3.5 as vLLM
+//! and SGLang compute it).
+use burn::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
+use spectrain_data::vocabulary::DraftVocabulary;
+
+use crate::along::unrolled;
+use crate::attention::{Attention, AttentionConfig};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::draft_state::{DraftPass, DraftState};
+use crate::drafter::Drafter;
+use crate::error::{Error, Result};
+use crate::frozen::Frozen;
+use crate::known_text::{KnownText, TakeLogits};
+use crate::linear::{Bias, Linear};
+use crate::mask::{Mask, token_ids};
+use crate::norm::{NormConfig, RmsNorm};
+use crate::rope::{Rope, Rotation};
+use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::tree::Tree;
+use crate::unrolled::UnrolledCache;
+use crate::unrolls::Unrolls;
+use crate::untrained::Untrained;
+use crate::weights::{RandomWeights, Scope, Weights};
+
+/// The `[drafter]` table of a recipe for Qwen3.5's layer; engines give the layer the target's sizes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QwenMtpConfig {
+    /// Share of a head's dimensions that turn with its position, the first ones: `partial_rotary_factor` of the target.
+    pub rotary_share: f64,
+}
+
+impl Default for QwenMtpConfig {
+    fn default() -> Self {
+        Self { rotary_share: 0.25 }
+    }
+}
+
+impl QwenMtpConfig {
+    /// Dimensions of a head that turn.
+    fn turned(&self, target: &TargetSpec) -> Result<usize> {
+        self.check()?;
+        let d_head = target.d_head;
+        let turned = (self.rotary_share * d_head as f64) as usize;
+        if turned >= 2 && turned.is_multiple_of(2) {
+            return Ok(turned);
+        }
+        let expected = format!("a share of {d_head} dimensions that is an even number of them");
+        Err(self.refused(expected))
+    }
+
+    /// Fails on a share that makes no sense for any target.
+    fn check(&self) -> Result<()> {
+        let share = self.rotary_share;
+        if share > 0.0 && share <= 1.0 {
+            return Ok(());
+        }
+        Err(self.refused("more than 0 and at most 1".to_owned()))
+    }
+
+    fn refused(&self, expected: String) -> Error {
+        Error::Drafter {
+            key: "rotary_share",
+            mismatch: Mismatch::new(expected, self.rotary_share),
+        }
+    }
+}
+
+/// The drafter. Its fields carry the names of the checkpoint, but for `layer`, its only one, and `final_layernorm`, its `norm`.
+/// Every norm's parameter is its weight less 1.
+#[derive(Module, Debug)]
+pub struct QwenMtp {
+    pre_fc_norm_embedding: RmsNorm,
+    pre_fc_norm_hidden: RmsNorm,
+    fc: Linear,
+    layer: DecoderLayer,
+    final_layernorm: RmsNorm,
+    #[module(skip)]
+    turned: usize,
+    #[module(skip)]
+    frozen: Frozen<QwenMtpConfig>,
+}
+
+impl QwenMtp {
+    /// What the head and the next step read. The embedding stands before the hidden state.
+    ///
+    /// # Shapes
+    /// - embedded, hidden, output: `[batch, seq, d_model]`
+    fn pass(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let embedded = self.pre_fc_norm_embedding.forward(embedded);
+        let hidden = self.pre_fc_norm_hidden.forward(hidden);
+        let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
+        let x = self.fc.forward(x); // [batch, seq, d_model]
+        self.final_layernorm.forward(self.layer.around(x, attend))
+    }
+
+    /// The outputs behind some tokens, batch 1.
+    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
+        let device = hidden.device();
+        let target = &self.frozen.target;
+        let rope = Rope::new(&target.spec.rope, self.turned, &device);
+        let rotation = rope.at(pass.positions);
+        let embedded = target.embed(token_ids(tokens, &device), &device);
+        self.pass(embedded.cast(hidden.dtype()), hidden, |attention, x| {
+            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
+        })
+    }
+}
+
+impl Drafter for QwenMtp {
+    type Config = QwenMtpConfig;
+    type State = DraftState;
+
+    fn check(config: &QwenMtpConfig) -> Result<()> {
+        config.check()
+    }
+
+    /// # Panics
+    /// The vocabulary is not the target's: the head is.
+    fn new(
+        config: &QwenMtpConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        weights: &mut dyn Weights,
+        device: &Device,
+    ) -> Result<Self> {
+        assert!(
+            vocabulary.is_full(),
+            "a drafter without a head proposes every token"
+        );
+        let spec = &target.spec;
+        let turned = config.turned(spec)?;
+        // Master weights are f32 whatever the target is.
+        let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
+        let d = spec.d_model;
+        let norm = |root: &mut Scope, name| RmsNorm::new(&mut root.child(name), d, norm(spec));
+        Ok(Self {
+            pre_fc_norm_embedding: norm(&mut root, "pre_fc_norm_embedding")?,
+            pre_fc_norm_hidden: norm(&mut root, "pre_fc_norm_hidden")?,
+            fc: Linear::new(&mut root.child("fc"), 2 * d, d, Bias::Without)?,
+            layer: DecoderLayer::new(&mut root.child("layer"), &layer(spec))?,
+            final_layernorm: norm(&mut root, "final_layernorm")?,
+            turned,
+            frozen: Frozen::new(config.clone(), target, vocabulary),
+        })
+    }
+
+    fn fresh(
+        config: &QwenMtpConfig,
+        target: &TargetParts,
+        vocabulary: &DraftVocabulary,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut weights = Untrained {
+            random: RandomWeights::new(seed),
+            heads: None,
+            norm: true,
+            less_one: true,
+            target,
+            vocabulary,
+        };
+        Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    /// No layer: what it reads is the last hidden state after the target's final norm.
+    fn capture(config: &QwenMtpConfig, target: &TargetSpec) -> Result<Capture> {
+        config.turned(target)?;
+        Ok(Capture::default())
+    }
+
+    fn start(&self, capacity: usize, _: u32) -> DraftState {
+        DraftState::new(capacity)
+    }
+
+    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
+        let hidden = features.last.clone();
+        state.observe(tokens.len(), &hidden.device(), |pass| {
+            self.decode(tokens, hidden, pass)
+        });
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        (self.num_params() + self.frozen.shared_parameters(None)) as u64
+    }
+
+    fn frozen(&self) -> &Frozen<QwenMtpConfig> {
+        &self.frozen
+    }
+
+    /// What FastMTP trains and drafts with.
+    fn draft_length(&self) -> usize {
+        3
+    }
+
+    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
+        self.read(state.root())
+    }
+
+    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
+        let outputs = state.draft(tree, nodes, |hidden, pass| {
+            self.decode(&tokens, hidden, pass)
+        });
+        self.read(outputs)
+    }
+
+    fn rewind(&self, state: &mut DraftState) {
+        state.rewind();
+    }
+
+    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
+        unrolled(self, text, take);
+    }
+}
+
+impl Unrolls for QwenMtp {
+    fn begin(&self, features: &Features) -> Tensor<3> {
+        features.last.clone()
+    }
+
+    /// After the final norm.
+    fn output(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        rotation: &Rotation,
+        mask: &Mask,
+        cache: &mut UnrolledCache,
+    ) -> Tensor<3> {
+        self.pass(embedded, hidden, |attention, x| {
+            attention.around(x, rotation, |projected| cache.attend(projected, mask))
+        })
+    }
+
+    /// The target's, frozen.
+    fn head(&self) -> Tensor<2> {
+        self.frozen.head(None, &self.fc.weight.device())
+    }
+
+    fn turned(&self) -> usize {
+        self.turned
+    }
+}
+
+/// The norms of the checkpoint.
+fn norm(target: &TargetSpec) -> NormConfig {
+    NormConfig {
+        epsilon: target.norm_epsilon,
+        less_one: true,
+    }
+}
+
+/// The target's own layers that see everything, in its sizes.
+fn layer(target: &TargetSpec) -> DecoderLayerConfig {
+    DecoderLayerConfig {
+        attention: AttentionConfig {
+            d_input: target.d_model,
+            d_model: target.d_model,
+            heads: target.heads,
+            kv_heads: target.kv_heads,
+            d_head: target.d_head,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            head_norm: Some(norm(target)),
+            gated: true,
+        },
+        d_ff: target.d_ff,
+        mlp_bias: Bias::Without,
+        experts: None,
+        norm: norm(target),
+    }
+}

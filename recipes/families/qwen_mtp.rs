@@ -1,0 +1,49 @@
+//! MTP drafters of Qwen3.5 targets: their folders, their engine and what a step of their training keeps.
+
+use anyhow::Result;
+use spectrain_checkpoints::dialect::Dialect;
+use spectrain_checkpoints::launch::Launch;
+use spectrain_checkpoints::qwen_mtp::QWEN_MTP;
+use spectrain_models::TargetSpec;
+use spectrain_models::qwen_mtp::{QwenMtp, QwenMtpConfig};
+use spectrain_train::Workload;
+
+use crate::families::described;
+use crate::families::family::{Family, Writing};
+use crate::families::footprint::{
+    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
+};
+use crate::families::shipped::Shipped;
+use crate::recipe::tables::Engine;
+
+impl Family for QwenMtp {
+    const KIND: &'static str = "mtp-qwen";
+    const ENGINES: &'static [Engine] = &[Engine::Vllm];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&QWEN_MTP, None)];
+    const SAMPLES: &'static [&'static str] = &["", "rotary_share = 1.0"];
+
+    fn activations(
+        _: &QwenMtpConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let layer = LayerSizes::of(target, [0, 0, 0])?;
+        let attended = Attended::of(work, batch, Sees::Back);
+        let one = decoder(&layer, 1, work, attended);
+        // Two norms before the layer and one behind it, and both inputs side by side; of attention the gates, what they are made
+        // of and what they scale.
+        let more = 5 * layer.d_model + 3 * layer.queries();
+        Ok(Activations {
+            kept: one.kept + work.held as f64 * attended.rows * more as f64,
+            carried: carried_of_unrolled(&layer, work, attended),
+            ..one
+        })
+    }
+}
+
+impl Shipped for QwenMtp {
+    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
+        described::launch_beside_class(self, dialect, writing)
+    }
+}
