@@ -42,6 +42,11 @@ pub struct Rope {
 }
 
 impl Rope {
+    /// As settings hold it.
+    pub(crate) fn setting(&self) -> Value {
+        json!({"theta": self.rope_theta, "scaling": self.scaling})
+    }
+
     /// As newer versions of transformers write it: the base among the parameters of the scaling.
     pub(crate) fn parameters(&self) -> Value {
         let mut parameters = Map::from_iter([("rope_type".to_string(), json!("default"))]);

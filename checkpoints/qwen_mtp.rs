@@ -85,23 +85,15 @@ const TIED: Key = Key::told("tie_word_embeddings", |_, _| Some(json!(false)));
 /// Heads have gates.
 const GATED: Key = Key::told("attn_output_gate", |_, _| Some(json!(true)));
 /// The share of a head that positions turn.
-const SHARE: Key = Key::code(
-    "partial_rotary_factor",
-    "rotary_share",
-    |config, _, _| Ok(json!(config.rotary_share(USUAL_SHARE)?)),
-    |settings, here| settings.get(here).cloned(),
-);
+const SHARE: Key = Key::size("partial_rotary_factor", "rotary_share")
+    .with_read(|config, _, _| Ok(json!(config.rotary_share(USUAL_SHARE)?)));
 /// The base of rotary positions and their scaling, with that share once more.
 const ROPE: Key = Key::code(
     "rope_parameters",
     "rope",
-    |config, _, _| {
-        let rope = config.rope_of_share(DEFAULT_THETA)?;
-        Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
-    },
-    |settings, here| {
+    |config, _, _| Ok(config.rope_of_share(DEFAULT_THETA)?.setting()),
+    |settings, _| {
         let mut parameters = settings.rope()?.parameters();
-        debug_assert_eq!(here, "rope");
         parameters["partial_rotary_factor"] = settings.get("rotary_share")?.clone();
         Some(parameters)
     },

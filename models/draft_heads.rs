@@ -170,7 +170,6 @@ pub(crate) fn fresh_weights<'a>(
         norm: false,
         target,
         vocabulary,
-        less_one: false,
     }
 }
 

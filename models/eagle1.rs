@@ -8,18 +8,15 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::along::unrolled;
 use crate::attention::Attention;
 use crate::bounds;
-use crate::draft_state::{DraftPass, DraftState};
+use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
-use crate::mask::{Mask, token_ids};
-use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
-use crate::unrolled::UnrolledCache;
 use crate::unrolls::Unrolls;
 use crate::weights::{RandomWeights, Scope, Weights};
 
@@ -45,31 +42,6 @@ pub struct Eagle1 {
     layers: Vec<EagleLayer>,
     #[module(skip)]
     frozen: Frozen<Eagle1Config>,
-}
-
-impl Eagle1 {
-    fn layer(
-        &self,
-        embedded: Tensor<3>,
-        features: Tensor<3>,
-        attention: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
-        let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
-        let x = self.fc.forward(x); // [batch, seq, d_model]
-        self.layers[0].single(x, attention)
-    }
-
-    /// The features that follow those of some tokens, batch 1.
-    fn decode(&self, tokens: &[u32], features: Tensor<3>, pass: DraftPass) -> Tensor<3> {
-        let device = features.device();
-        let target = &self.frozen.target;
-        let rotation = target.spec.rotary(&device).at(pass.positions);
-        let embedded = target.embed(token_ids(tokens, &device), &device);
-        let embedded = embedded.cast(features.dtype());
-        self.layer(embedded, features, |attention, x| {
-            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
-        })
-    }
 }
 
 impl Drafter for Eagle1 {
@@ -134,10 +106,7 @@ impl Drafter for Eagle1 {
     }
 
     fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        let last = features.last.clone();
-        state.observe(tokens.len(), &last.device(), |pass| {
-            self.decode(tokens, last, pass)
-        });
+        self.take_in(state, tokens, features);
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -153,11 +122,7 @@ impl Drafter for Eagle1 {
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
-        let predicted = state.draft(tree, nodes, |features, pass| {
-            self.decode(&tokens, features, pass)
-        });
-        self.read(predicted)
+        self.logits_behind(state, tree, nodes)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -175,17 +140,15 @@ impl Unrolls for Eagle1 {
     }
 
     /// The features that follow: true ones are read at step 0, predicted ones after.
-    fn output(
+    fn pass(
         &self,
         embedded: Tensor<3>,
         features: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        self.layer(embedded, features, |attention, x| {
-            attention.output(cache.attend(attention.project(x, rotation), mask))
-        })
+        let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
+        let x = self.fc.forward(x); // [batch, seq, d_model]
+        self.layers[0].single(x, attend)
     }
 
     /// The target's, frozen.

@@ -10,19 +10,16 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::along::unrolled;
 use crate::attention::Attention;
 use crate::bounds;
-use crate::draft_state::{DraftPass, DraftState};
+use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
-use crate::mask::{Mask, token_ids};
 use crate::norm::RmsNorm;
-use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
-use crate::unrolled::UnrolledCache;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -116,34 +113,6 @@ impl Eagle3 {
     pub fn fuse(&self, captured: Tensor<3>) -> Tensor<3> {
         fuse(&self.fc, self.input_norm.as_ref(), &self.fc_norm, captured)
     }
-
-    /// How many positions back the layer sees, the own one counted; none for all.
-    fn window(&self) -> Option<usize> {
-        let window = self.frozen.config.window;
-        (window > 0).then_some(window)
-    }
-
-    fn layer(
-        &self,
-        embedded: Tensor<3>,
-        hidden: Tensor<3>,
-        attention: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
-        let first = self.frozen.config.norm_before_residual;
-        self.midlayer.pair(embedded, hidden, first, attention)
-    }
-
-    /// One pass over tokens, batch 1: the outputs before the final norm.
-    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
-        let device = hidden.device();
-        let target = &self.frozen.target;
-        let rotation = target.spec.rotary(&device).at(pass.positions);
-        let embedded = target.embed(token_ids(tokens, &device), &device);
-        let embedded = embedded.cast(hidden.dtype());
-        self.layer(embedded, hidden, |attention, x| {
-            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
-        })
-    }
 }
 
 impl Drafter for Eagle3 {
@@ -213,7 +182,6 @@ impl Drafter for Eagle3 {
             norm: config.head != Head::Own,
             target,
             vocabulary,
-            less_one: false,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
@@ -225,14 +193,11 @@ impl Drafter for Eagle3 {
     }
 
     fn start(&self, capacity: usize, _: u32) -> DraftState {
-        DraftState::new(capacity).within(self.window())
+        DraftState::new(capacity).within(self.sees_back())
     }
 
     fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        let hidden = self.fuse(features.captured.clone());
-        state.observe(tokens.len(), &hidden.device(), |pass| {
-            self.decode(tokens, hidden, pass)
-        });
+        self.take_in(state, tokens, features);
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -249,11 +214,7 @@ impl Drafter for Eagle3 {
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
-        let outputs = state.draft(tree, nodes, |outputs, pass| {
-            self.decode(&tokens, self.next(outputs), pass)
-        });
-        self.read(outputs)
+        self.logits_behind(state, tree, nodes)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -275,18 +236,14 @@ impl Unrolls for Eagle3 {
     }
 
     /// Before the final norm.
-    fn output(
+    fn pass(
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        self.layer(embedded, hidden, |attention, x| {
-            let projected = attention.project(x, rotation);
-            attention.output(cache.attend_within(projected, mask, self.window()))
-        })
+        let first = self.frozen.config.norm_before_residual;
+        self.midlayer.pair(embedded, hidden, first, attend)
     }
 
     fn next(&self, output: Tensor<3>) -> Tensor<3> {
@@ -311,7 +268,8 @@ impl Unrolls for Eagle3 {
     }
 
     fn sees_back(&self) -> Option<usize> {
-        self.window()
+        let window = self.frozen.config.window;
+        (window > 0).then_some(window)
     }
 }
 

@@ -9,19 +9,15 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::along::unrolled;
 use crate::attention::{Attention, AttentionConfig};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
-use crate::draft_state::{DraftPass, DraftState};
+use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
-use crate::mask::{Mask, token_ids};
 use crate::norm::RmsNorm;
-use crate::rope::Rotation;
-use crate::steps::blank_at_start;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
-use crate::unrolled::UnrolledCache;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -41,37 +37,6 @@ pub struct Mtp {
     final_layernorm: RmsNorm,
     #[module(skip)]
     frozen: Frozen<MtpConfig>,
-}
-
-impl Mtp {
-    /// What the head and the next step read. The hidden state stands before the embedding.
-    ///
-    /// # Shapes
-    /// - embedded, hidden, output: `[batch, seq, d_model]`
-    fn pass(
-        &self,
-        embedded: Tensor<3>,
-        hidden: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
-        let hidden = self.hidden_layernorm.forward(hidden);
-        let embedded = self.token_layernorm.forward(embedded);
-        let x = Tensor::cat(vec![hidden, embedded], 2); // [batch, seq, 2 * d_model]
-        let x = self.input_proj.forward(x); // [batch, seq, d_model]
-        self.final_layernorm.forward(self.layer.around(x, attend))
-    }
-
-    /// The outputs behind some tokens, batch 1.
-    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
-        let device = hidden.device();
-        let target = &self.frozen.target;
-        let rotation = target.spec.rotary(&device).at(pass.positions.clone());
-        let embedded = target.embed(token_ids(tokens, &device), &device);
-        let embedded = blank_at_start(embedded.cast(hidden.dtype()), pass.positions);
-        self.pass(embedded, hidden, |attention, x| {
-            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
-        })
-    }
 }
 
 impl Drafter for Mtp {
@@ -124,7 +89,6 @@ impl Drafter for Mtp {
             norm: true,
             target,
             vocabulary,
-            less_one: false,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
@@ -141,10 +105,7 @@ impl Drafter for Mtp {
     }
 
     fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        let hidden = features.captured.clone();
-        state.observe(tokens.len(), &hidden.device(), |pass| {
-            self.decode(tokens, hidden, pass)
-        });
+        self.take_in(state, tokens, features);
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -165,11 +126,7 @@ impl Drafter for Mtp {
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
-        let outputs = state.draft(tree, nodes, |hidden, pass| {
-            self.decode(&tokens, hidden, pass)
-        });
-        self.read(outputs)
+        self.logits_behind(state, tree, nodes)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -186,18 +143,18 @@ impl Unrolls for Mtp {
         features.captured.clone()
     }
 
-    /// After the final norm.
-    fn output(
+    /// After the final norm. The hidden state stands before the embedding.
+    fn pass(
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        self.pass(embedded, hidden, |attention, x| {
-            attention.output(cache.attend(attention.project(x, rotation), mask))
-        })
+        let hidden = self.hidden_layernorm.forward(hidden);
+        let embedded = self.token_layernorm.forward(embedded);
+        let x = Tensor::cat(vec![hidden, embedded], 2); // [batch, seq, 2 * d_model]
+        let x = self.input_proj.forward(x); // [batch, seq, d_model]
+        self.final_layernorm.forward(self.layer.around(x, attend))
     }
 
     /// The target's, frozen.

@@ -301,7 +301,6 @@ impl Drafter for PEagle {
             norm: config.head != Head::Own,
             target,
             vocabulary,
-            less_one: false,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }

@@ -11,18 +11,15 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::along::unrolled;
 use crate::attention::{Attention, AttentionConfig};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
-use crate::draft_state::{DraftPass, DraftState};
+use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
-use crate::mask::{Mask, token_ids};
 use crate::norm::{NormConfig, RmsNorm};
-use crate::rope::{Rope, Rotation};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
-use crate::unrolled::UnrolledCache;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -86,37 +83,6 @@ pub struct QwenMtp {
     frozen: Frozen<QwenMtpConfig>,
 }
 
-impl QwenMtp {
-    /// What the head and the next step read. The embedding stands before the hidden state.
-    ///
-    /// # Shapes
-    /// - embedded, hidden, output: `[batch, seq, d_model]`
-    fn pass(
-        &self,
-        embedded: Tensor<3>,
-        hidden: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
-        let embedded = self.pre_fc_norm_embedding.forward(embedded);
-        let hidden = self.pre_fc_norm_hidden.forward(hidden);
-        let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
-        let x = self.fc.forward(x); // [batch, seq, d_model]
-        self.final_layernorm.forward(self.layer.around(x, attend))
-    }
-
-    /// The outputs behind some tokens, batch 1.
-    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
-        let device = hidden.device();
-        let target = &self.frozen.target;
-        let rope = Rope::new(&target.spec.rope, self.turned, &device);
-        let rotation = rope.at(pass.positions);
-        let embedded = target.embed(token_ids(tokens, &device), &device);
-        self.pass(embedded.cast(hidden.dtype()), hidden, |attention, x| {
-            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
-        })
-    }
-}
-
 impl Drafter for QwenMtp {
     type Config = QwenMtpConfig;
     type State = DraftState;
@@ -166,7 +132,6 @@ impl Drafter for QwenMtp {
             random: RandomWeights::new(seed),
             heads: None,
             norm: true,
-            less_one: true,
             target,
             vocabulary,
         };
@@ -184,10 +149,7 @@ impl Drafter for QwenMtp {
     }
 
     fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        let hidden = features.last.clone();
-        state.observe(tokens.len(), &hidden.device(), |pass| {
-            self.decode(tokens, hidden, pass)
-        });
+        self.take_in(state, tokens, features);
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -208,11 +170,7 @@ impl Drafter for QwenMtp {
     }
 
     fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
-        let outputs = state.draft(tree, nodes, |hidden, pass| {
-            self.decode(&tokens, hidden, pass)
-        });
-        self.read(outputs)
+        self.logits_behind(state, tree, nodes)
     }
 
     fn rewind(&self, state: &mut DraftState) {
@@ -229,18 +187,18 @@ impl Unrolls for QwenMtp {
         features.last.clone()
     }
 
-    /// After the final norm.
-    fn output(
+    /// After the final norm. The embedding stands before the hidden state.
+    fn pass(
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        rotation: &Rotation,
-        mask: &Mask,
-        cache: &mut UnrolledCache,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        self.pass(embedded, hidden, |attention, x| {
-            attention.around(x, rotation, |projected| cache.attend(projected, mask))
-        })
+        let embedded = self.pre_fc_norm_embedding.forward(embedded);
+        let hidden = self.pre_fc_norm_hidden.forward(hidden);
+        let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
+        let x = self.fc.forward(x); // [batch, seq, d_model]
+        self.final_layernorm.forward(self.layer.around(x, attend))
     }
 
     /// The target's, frozen.

@@ -5,7 +5,7 @@ use burn::tensor::DType;
 use crate::mask::{Layout, Mask, shift_left};
 use crate::rope::{Rope, Rotation};
 use crate::target::TargetParts;
-use crate::unrolls::Unrolls;
+use crate::unrolls::{Unrolls, blank_at_start};
 
 /// What a drafter unrolled over packed rows reads at each step beside hidden states: at step `j`, index `t` reads the
 /// token `x_{t+1+j}`.
@@ -80,14 +80,4 @@ impl<'a> Steps<'a> {
             rope.at(self.layout.positions.clone() + step as i64),
         )
     }
-}
-
-/// Embeddings with zeros at position 0.
-///
-/// # Shapes
-/// - embedded, output: `[batch, seq, d_model]`
-/// - positions: `[batch, seq]`
-pub(crate) fn blank_at_start(embedded: Tensor<3>, positions: Tensor<2, Int>) -> Tensor<3> {
-    let kept = positions.greater_elem(0).float().cast(embedded.dtype());
-    embedded * kept.unsqueeze_dim(2)
 }

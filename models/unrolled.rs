@@ -40,17 +40,13 @@ impl UnrolledCache {
 
     /// Adds a step and attends from its queries.
     ///
-    /// Each later step is one key more for each query.
+    /// Each later step is one key more for each query. A query sees at most `window` positions back, the own one counted; `mask` says
+    /// so for step 0.
     ///
     /// # Shapes
     /// - mask: `[batch, 1, seq, seq]`, over the keys of step 0
     /// - output: `[batch, heads, seq, d_head]`
-    pub fn attend(&mut self, projected: Projected, mask: &Mask) -> Tensor<4> {
-        self.attend_within(projected, mask, None)
-    }
-
-    /// The same where a query sees at most `window` positions back, the own one counted; `mask` says so for step 0.
-    pub fn attend_within(
+    pub fn attend(
         &mut self,
         projected: Projected,
         mask: &Mask,

@@ -4,15 +4,19 @@ use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
 
+use crate::attention::Attention;
+use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::few_rows::product;
-use crate::mask::Mask;
-use crate::rope::Rotation;
+use crate::mask::{Mask, token_ids};
+use crate::rope::{Rope, Rotation};
 use crate::target::Features;
+use crate::tree::Tree;
 use crate::unrolled::UnrolledCache;
 
-/// A drafter that is unrolled on its own hidden states.
-pub trait Unrolls: Drafter {
+/// A drafter that is unrolled on its own hidden states. Its pass is the same in training and in decoding; what it attends to
+/// differs.
+pub trait Unrolls: Drafter<State = DraftState> {
     /// What step 0 reads beside embeddings. `[batch, seq, d_model]`
     fn begin(&self, features: &Features) -> Tensor<3>;
 
@@ -21,13 +25,24 @@ pub trait Unrolls: Drafter {
         false
     }
 
-    /// Step `cache.len()`, over whole packed rows.
+    /// One pass, whose attention is taken by `attend`, given what it reads.
     ///
     /// # Shapes
     /// - embedded: `[batch, seq, d_model]`, of the token after each hidden state
     /// - hidden: `[batch, seq, d_model]`, what [`begin`](Self::begin) gives at step 0, [`next`](Self::next) after
-    /// - mask: `[batch, 1, seq, seq]`, what this step sees of the keys of step 0
     /// - output: `[batch, seq, d_model]`
+    fn pass(
+        &self,
+        embedded: Tensor<3>,
+        hidden: Tensor<3>,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3>;
+
+    /// Step `cache.len()`, over whole packed rows.
+    ///
+    /// # Shapes
+    /// - embedded, hidden, output: as of a [`pass`](Self::pass)
+    /// - mask: `[batch, 1, seq, seq]`, what this step sees of the keys of step 0
     fn output(
         &self,
         embedded: Tensor<3>,
@@ -35,7 +50,46 @@ pub trait Unrolls: Drafter {
         rotation: &Rotation,
         mask: &Mask,
         cache: &mut UnrolledCache,
-    ) -> Tensor<3>;
+    ) -> Tensor<3> {
+        let window = self.sees_back();
+        self.pass(embedded, hidden, |attention, x| {
+            attention.around(x, rotation, |projected| {
+                cache.attend(projected, mask, window)
+            })
+        })
+    }
+
+    /// The outputs behind some tokens that a decoder takes in, batch 1.
+    fn decode(&self, tokens: &[u32], hidden: Tensor<3>, pass: DraftPass) -> Tensor<3> {
+        let (device, target) = (hidden.device(), self.target());
+        let rope = Rope::new(&target.spec.rope, self.turned(), &device);
+        let rotation = rope.at(pass.positions.clone());
+        let embedded = target.embed(token_ids(tokens, &device), &device);
+        let mut embedded = embedded.cast(hidden.dtype());
+        if self.starts_blank() {
+            embedded = blank_at_start(embedded, pass.positions);
+        }
+        self.pass(embedded, hidden, |attention, x| {
+            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
+        })
+    }
+
+    /// What [`Drafter::observe`] does.
+    fn take_in(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
+        let hidden = self.begin(features);
+        state.observe(tokens.len(), &hidden.device(), |pass| {
+            self.decode(tokens, hidden, pass)
+        });
+    }
+
+    /// What [`Drafter::node_logits`] gives.
+    fn logits_behind(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let tokens: Vec<u32> = nodes.iter().map(|&node| tree.tokens[node]).collect();
+        let outputs = state.draft(tree, nodes, |outputs, pass| {
+            self.decode(&tokens, self.next(outputs), pass)
+        });
+        self.read(outputs)
+    }
 
     /// What the step behind it reads in place of `hidden`. `[batch, seq, d_model]` to the same.
     fn next(&self, output: Tensor<3>) -> Tensor<3> {
@@ -75,4 +129,14 @@ pub trait Unrolls: Drafter {
         let normed: Tensor<2> = self.normed(output).squeeze_dim(0);
         product(normed, self.head()).cast(DType::F32)
     }
+}
+
+/// Embeddings with zeros at position 0.
+///
+/// # Shapes
+/// - embedded, output: `[batch, seq, d_model]`
+/// - positions: `[batch, seq]`
+pub(crate) fn blank_at_start(embedded: Tensor<3>, positions: Tensor<2, Int>) -> Tensor<3> {
+    let kept = positions.greater_elem(0).float().cast(embedded.dtype());
+    embedded * kept.unsqueeze_dim(2)
 }

@@ -12,8 +12,6 @@ pub(crate) struct Untrained<'a> {
     pub(crate) heads: Option<&'static str>,
     /// Whether the final norm starts as the target's: what a head of the target's rows has been trained on.
     pub(crate) norm: bool,
-    /// Whether that norm's parameter is the weight less 1.
-    pub(crate) less_one: bool,
     pub(crate) target: &'a TargetParts,
     pub(crate) vocabulary: &'a DraftVocabulary,
 }
@@ -26,7 +24,8 @@ impl Weights for Untrained<'_> {
                 if self.norm && self.target.norm.weight.is_initialized() =>
             {
                 let mut weight = host_f32(self.target.norm.weight.val());
-                if self.less_one {
+                // A parameter that is the weight less 1 would start at 0 by itself.
+                if init == Init::Constant(0.0) {
                     weight.iter_mut().for_each(|weight| *weight -= 1.0);
                 }
                 Some(weight)

@@ -216,8 +216,7 @@ pub(super) fn rope(config: &Config, _: &'static str, _: Otherwise) -> Result<Val
     if !config.has_rope_theta() {
         return Err(config.wrong("rope_theta", "a number"));
     }
-    let rope = config.rope()?;
-    Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
+    Ok(config.rope()?.setting())
 }
 
 /// Ascending layers under a key, counted from `first`; none where the context is made of tokens alone.

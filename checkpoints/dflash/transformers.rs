@@ -52,10 +52,7 @@ pub const TRANSFORMERS: Dialect = Dialect {
                 (settings.size("window") > 0).then(|| json!(true))
             }),
         ]),
-        top(&[ROPE_THETA.with_read(|config, _, _| {
-            let rope = config.rope_or(500_000.0)?;
-            Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
-        })]),
+        top(&[ROPE_THETA.with_read(|config, _, _| Ok(config.rope_or(500_000.0)?.setting()))]),
         top(&[ROPE_PARAMETERS, ROPE_SCALING]),
         top(&[
             Key::code(

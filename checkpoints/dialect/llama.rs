@@ -56,10 +56,7 @@ pub(crate) const DTYPE: Key =
 pub(crate) const ROPE_THETA: Key = Key::code(
     "rope_theta",
     "rope",
-    |config, _, _| {
-        let rope = config.rope()?;
-        Ok(json!({"theta": rope.rope_theta, "scaling": rope.scaling}))
-    },
+    |config, _, _| Ok(config.rope()?.setting()),
     |settings, _| settings.rope().map(|rope| json!(rope.rope_theta)),
 );
 /// Both as new engines read them.

@@ -1,6 +1,6 @@
 //! A drafter in words and numbers, without an engine's spellings.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::config::Rope;
 use crate::dtype::DType;
@@ -75,10 +75,7 @@ impl Settings {
 
     /// Sets the rotary positions.
     pub fn set_rope(&mut self, rope: &Rope) {
-        self.set(
-            "rope",
-            json!({"theta": rope.rope_theta, "scaling": rope.scaling}),
-        );
+        self.set("rope", rope.setting());
     }
 
     /// Sets the type of the weights.

@@ -76,7 +76,6 @@ impl Drafter for DFlash {
             norm: true,
             target,
             vocabulary,
-            less_one: false,
         };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
