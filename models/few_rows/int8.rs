@@ -10,11 +10,9 @@ use burn::tensor::quantization::{QuantScheme, QuantValue, ScaleDtype};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::narrow::Narrow;
+use super::narrow::{BLOCK, Narrow};
 use crate::vectorised;
 
-/// Elements of a column that share a scale.
-pub const BLOCK: usize = 32;
 /// The largest element.
 const LARGEST: f32 = 127.0;
 
