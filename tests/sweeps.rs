@@ -103,6 +103,12 @@ fn what_is_wrong_with_a_combination_is_told_before_any_is_trained() {
         assert_eq!(refused.code, Some(2), "{refused:#?}");
         assert!(refused.stderr.contains(words), "{}", refused.stderr);
     }
+    for swept in ["seed=0,1", "synthetic.steps=10,20"] {
+        let words = ["recipe", "quickstart", "--sweep", swept];
+        let refused = workspace.run(&words);
+        assert_eq!(refused.code, Some(2), "{refused:#?}");
+        assert!(refused.stderr.contains("one target"), "{}", refused.stderr);
+    }
     let planned = run_with(&workspace, &["--sweep", "seed=0,1", "--plan"]);
     assert_eq!(planned.code, Some(2));
     assert!(!workspace.path("runs").exists());

@@ -139,7 +139,28 @@ pub(super) fn recipes(
         }
         recipes.push(recipe);
     }
+    check_comparable(&recipes)?;
     Ok(recipes)
+}
+
+/// Fails where combinations make targets of their own: drafters for different targets are not compared.
+fn check_comparable(recipes: &[ResolvedRecipe]) -> Result<()> {
+    let made = |recipe: &ResolvedRecipe| {
+        let table = &recipe.json["synthetic"];
+        table
+            .is_object()
+            .then(|| (table.clone(), recipe.json[SEED].clone()))
+    };
+    if recipes
+        .windows(2)
+        .all(|pair| made(&pair[0]) == made(&pair[1]))
+    {
+        return Ok(());
+    }
+    let message = "`--sweep`: expected one target for all combinations, found `[synthetic]`, which makes another with each `seed` and \
+                   each of its own values; make it once, and sweep a recipe whose `target.model`, `data.train` and `data.eval` are the \
+                   `target`, `train.jsonl` and `eval.jsonl` in the `synthetic` folder of that run";
+    Err(Misuse(message.into()).into())
 }
 
 /// τ of every combination, which has the recipe and the run at the same place.
