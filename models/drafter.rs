@@ -8,6 +8,7 @@ use crate::frozen::Frozen;
 use crate::known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
+use crate::units::Units;
 use crate::weights::Weights;
 
 /// Tokens of a chain of a drafter that makes one after the other, as engines are mostly told.
@@ -56,6 +57,12 @@ pub trait Drafter: Module + Sized {
     /// # Errors
     /// They do not fit it.
     fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture>;
+
+    /// What the inputs of its matrices are measured in, of those that read things of different sizes: see [`units`](crate::units).
+    /// Names are those of files; a matrix has one unit for each of its inputs.
+    fn units(_config: &Self::Config, _target: &TargetParts) -> Vec<Units> {
+        Vec::new()
+    }
 
     /// State of a sequence that starts with the token `first` and may grow to `capacity` tokens. No feature comes before
     /// that token, so [`observe`](Self::observe) never brings it.

@@ -17,6 +17,7 @@ use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
+use crate::units::{InUnits, Sizes, Units};
 use crate::unrolls::Unrolls;
 use crate::weights::{RandomWeights, Scope, Weights};
 
@@ -91,7 +92,10 @@ impl Drafter for Eagle1 {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = RandomWeights::new(seed);
+        let mut weights = InUnits {
+            drawn: RandomWeights::new(seed),
+            units: Self::units(config, target),
+        };
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 
@@ -99,6 +103,13 @@ impl Drafter for Eagle1 {
     fn capture(config: &Eagle1Config, target: &TargetSpec) -> Result<Capture> {
         config.resolve(target)?;
         Ok(Capture::default())
+    }
+
+    /// `fc` reads an embedding beside a hidden state.
+    fn units(_: &Eagle1Config, target: &TargetParts) -> Vec<Units> {
+        let (sizes, d) = (Sizes::of(target), target.spec.d_model);
+        let fc = [[sizes.embedding].repeat(d), [sizes.state].repeat(d)];
+        vec![("fc.weight".into(), fc.concat())]
     }
 
     fn start(&self, capacity: usize, _: u32) -> DraftState {

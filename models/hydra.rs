@@ -23,6 +23,7 @@ use crate::mask::{Layout, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::{Tree, chain};
+use crate::units::{InUnits, Sizes, Units};
 use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a Hydra recipe. Every key may be left out.
@@ -242,8 +243,28 @@ impl Drafter for Hydra {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = fresh_weights(seed, target, vocabulary);
+        let mut weights = InUnits {
+            drawn: fresh_weights(seed, target, vocabulary),
+            units: Self::units(config, target),
+        };
         Self::new(config, target, vocabulary, &mut weights, device)
+    }
+
+    /// The first block of each head reads a hidden state beside embeddings. A prefix layer's norm begins with gains of 1.
+    fn units(config: &HydraConfig, target: &TargetParts) -> Vec<Units> {
+        let (sizes, d) = (Sizes::of(target), target.spec.d_model);
+        let state = if config.prefix_layer {
+            1.0
+        } else {
+            sizes.state
+        };
+        let of_head = |head: usize| {
+            let mut read = vec![state; d];
+            read.resize((head + 2) * d, sizes.embedding);
+            ["res_connection", "layers.0"]
+                .map(|matrix| (format!("blocks.{head}.{matrix}.weight"), read.clone()))
+        };
+        (0..config.hydra_heads).flat_map(of_head).collect()
     }
 
     fn capture(config: &HydraConfig, target: &TargetSpec) -> Result<Capture> {

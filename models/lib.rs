@@ -56,6 +56,7 @@ mod target;
 mod training_free;
 mod transformer;
 mod tree;
+pub mod units;
 pub mod unrolled;
 pub mod unrolls;
 mod untrained;

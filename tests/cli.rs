@@ -90,6 +90,8 @@ peagle       EAGLE-3's inputs with more layers, which draft all tokens in one
              pass (P-EAGLE)
 eagle1       one decoder layer that continues the target's last hidden states
              (EAGLE-1; HASS with passes)
+eagle1-ttt   EAGLE-1's layer, trained as EAGLE-3 is: unrolled, by the target's
+             distributions alone
 mtp          the target's own layer of multi-token prediction, or a new one,
              unrolled in training (MTP, FastMTP)
 mtp-qwen     Qwen3.5's layer of multi-token prediction, the target's own or a

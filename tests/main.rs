@@ -96,6 +96,7 @@ mod training_free;
 mod training_rows;
 mod training_stages;
 mod trees;
+mod units;
 mod vocab_loss;
 mod wandb;
 mod workspace;

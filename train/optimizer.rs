@@ -6,6 +6,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, Gradients as Graph};
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::NamedTensor;
+use spectrain_models::units::Units;
 use spectrain_models::weights::{host_f32, lift, tensor_from};
 
 use crate::arithmetic::arithmetic;
@@ -116,6 +117,8 @@ pub struct Gradients(NamedGradients);
 pub struct Optimizer {
     config: OptimizerConfig,
     kept: BTreeMap<String, Kept>,
+    /// Of matrices whose inputs are of different sizes, what these are measured in: `[d_in, 1]`.
+    units: BTreeMap<String, Tensor<2>>,
     updates: u64,
 }
 
@@ -246,8 +249,20 @@ impl Optimizer {
         Self {
             config,
             kept: BTreeMap::new(),
+            units: BTreeMap::new(),
             updates: 0,
         }
+    }
+
+    /// The same for a model some of whose matrices have [`units`](spectrain_models::units).
+    pub(crate) fn with_units(mut self, units: Vec<Units>, device: &Device) -> Self {
+        let tensor = |(name, units): Units| {
+            let shape = [units.len(), 1];
+            let units = Tensor::from_data(TensorData::new(units, shape), device);
+            (name, units)
+        };
+        self.units = units.into_iter().map(tensor).collect();
+        self
     }
 
     /// Updates so far.
@@ -278,8 +293,27 @@ impl Optimizer {
         })
     }
 
-    /// The weights of a parameter behind a step.
+    /// The weights of a parameter behind a step, which goes as if all of a matrix's inputs were of size 1: what moves is the weights
+    /// times their units, which have the gradient over them.
     fn moved<const D: usize>(
+        &mut self,
+        name: &str,
+        weights: Tensor<D>,
+        gradient: Tensor<1>,
+        learning_rate: f64,
+    ) -> Tensor<D> {
+        let Some(units) = self.units.get(name).cloned() else {
+            return self.stepped(name, weights, gradient, learning_rate);
+        };
+        let shape = weights.dims();
+        let matrix = [shape[0], shape[1]];
+        let weights = weights.reshape(matrix) * units.clone();
+        let gradient = flat(gradient.reshape(matrix) / units.clone());
+        let moved = self.stepped(name, weights, gradient, learning_rate);
+        (moved / units).reshape(shape)
+    }
+
+    fn stepped<const D: usize>(
         &mut self,
         name: &str,
         weights: Tensor<D>,

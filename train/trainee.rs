@@ -123,10 +123,12 @@ where
 {
     /// Puts a drafter in training.
     pub fn drafter(model: D, objective: O, optimizer: OptimizerConfig) -> Self {
-        Self {
-            propose: |drafter, dtype| Some(Box::new(Session::new(held_in(drafter, dtype)))),
-            ..Self::new(model, objective, optimizer)
-        }
+        let units = D::units(model.config(), model.target());
+        let mut trainee = Self::new(model, objective, optimizer);
+        let device = trainee.device().without_autodiff();
+        trainee.optimizer = trainee.optimizer.with_units(units, &device);
+        trainee.propose = |drafter, dtype| Some(Box::new(Session::new(held_in(drafter, dtype))));
+        trainee
     }
 }
 

@@ -62,6 +62,11 @@ pub const RECIPES: &[Recipe] = &[
         "one decoder layer that continues the target's last hidden states (EAGLE-1; HASS with passes)",
         &["[objective]\npasses = 3"],
     ),
+    Recipe::of::<Eagle1, TrainingTimeTest>(
+        "eagle1-ttt",
+        "EAGLE-1's layer, trained as EAGLE-3 is: unrolled, by the target's distributions alone",
+        &["[objective]\ndraft_steps = 4\nrecompute = false"],
+    ),
     Recipe::of::<Mtp, TrainingTimeTest>(
         "mtp",
         "the target's own layer of multi-token prediction, or a new one, unrolled in training (MTP, FastMTP)",

@@ -36,6 +36,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "peagle",
     "eagle1",
     "hass",
+    "eagle1-ttt",
     "mtp",
     "mtp-qwen",
     "medusa",
