@@ -16,22 +16,23 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::prelude::*;
 use burn::tensor::{DType, Element, FloatDType, bf16};
-use pulp::Arch;
 use pulp::bytemuck::Pod;
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+pub use self::int8::BLOCK as INT8_BLOCK;
 use self::int8::Int8;
-pub use self::narrow::BLOCK as INT8_BLOCK;
+use self::lane_sums::lane_sums;
 use self::narrow::Narrow;
-use self::sums::{Sums, Wide};
+use self::prefetch::prefetch;
 use crate::vectorised;
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub(crate) mod int8;
 mod lane_sums;
 mod narrow;
 mod prefetch;
-mod sums;
-mod widens;
 
 /// Rows up to which this is faster than a general product.
 const MOST_ROWS: usize = 256;
@@ -41,6 +42,8 @@ const COLUMNS: usize = 32;
 const SMALL: usize = 1 << 16;
 /// Columns that are widened at a time: what is widened is read again before it leaves the cache.
 const WIDENED: usize = 4;
+/// Rows whose sums are in registers at a time.
+const TOGETHER: usize = 6;
 
 /// What a back end computes by itself.
 #[backend_extension(Flex)]
@@ -284,17 +287,18 @@ fn product_of(rows: &[f32], columns: &impl Stored, [inner, width]: [usize; 2]) -
         let mut room = Vec::new();
         let mut first = part * at_once;
         let elements = first * inner..(first + sums.len() / count) * inner;
-        if let Some(columns) = columns.narrow(elements)
-            && columns.take(arch, (rows, inner), sums)
+        if count <= TOGETHER
+            && let Some(columns) = columns.narrow(elements)
+            && take_narrow(arch, (rows, inner), columns, sums)
         {
             return;
         }
         for sums in sums.chunks_mut(WIDENED * count) {
             let elements = first * inner..(first + sums.len() / count) * inner;
             first += WIDENED;
-            arch.dispatch(Sums {
+            arch.dispatch(Columns {
                 rows,
-                columns: Wide(columns.as_f32(elements, &mut room)),
+                columns: columns.as_f32(elements, &mut room),
                 inner,
                 sums,
             });
@@ -315,6 +319,182 @@ fn product_of(rows: &[f32], columns: &impl Stored, [inner, width]: [usize; 2]) -
         }
     });
     turned
+}
+
+/// Takes the sums of up to six rows, `[count, inner]`, with columns, in the order that wide columns are read in: to `[width, count]`.
+/// False where this processor cannot, or the columns are of no whole number of registers.
+fn take_narrow(
+    arch: Arch,
+    (rows, inner): (&[f32], usize),
+    columns: Narrow,
+    sums: &mut [f32],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Arch::V4(simd) = arch
+        && inner.is_multiple_of(avx512::LANES)
+    {
+        pulp::Simd::vectorize(
+            simd,
+            avx512::Sums {
+                rows,
+                columns,
+                inner,
+                sums,
+            },
+        );
+        return true;
+    }
+    _ = (arch, rows, inner, columns, sums);
+    false
+}
+
+/// All rows with some columns.
+struct Columns<'a> {
+    /// `[count, inner]`
+    rows: &'a [f32],
+    /// `[width, inner]`
+    columns: &'a [f32],
+    inner: usize,
+    /// `[width, count]`
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for Columns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // As many sums as there are registers for, beside a number of each row and one of a column.
+        if S::REGISTER_COUNT < 32 {
+            self.with_columns_together::<S, 1>(simd);
+        } else {
+            self.with_columns_together::<S, 4>(simd);
+        }
+    }
+}
+
+impl Columns<'_> {
+    /// All sums, those of `C` columns at a time: each number of a row is read once for all of them.
+    #[inline(always)]
+    fn with_columns_together<S: Simd, const C: usize>(mut self, simd: S) {
+        let width = self.columns.len() / self.inner;
+        let together = width - width % C;
+        for first in (0..together).step_by(C) {
+            self.sums_of::<S, C>(simd, first);
+        }
+        for first in together..width {
+            self.sums_of::<S, 1>(simd, first);
+        }
+    }
+
+    /// The sums of all rows with the `C` columns from `first` on.
+    #[inline(always)]
+    fn sums_of<S: Simd, const C: usize>(&mut self, simd: S, first: usize) {
+        let inner = self.inner;
+        let count = self.rows.len() / inner;
+        let columns: [_; C] = std::array::from_fn(
+            #[inline(always)]
+            |column| &self.columns[(first + column) * inner..][..inner],
+        );
+        for row in (0..count).step_by(TOGETHER) {
+            let rows = &self.rows[row * inner..];
+            let sums = Sums {
+                of: &mut self.sums[first * count + row..],
+                count,
+            };
+            match count - row {
+                1 => sums.take::<S, C, 1>(simd, rows, columns),
+                2 => sums.take::<S, C, 2>(simd, rows, columns),
+                3 => sums.take::<S, C, 3>(simd, rows, columns),
+                4 => sums.take::<S, C, 4>(simd, rows, columns),
+                5 => sums.take::<S, C, 5>(simd, rows, columns),
+                _ => sums.take::<S, C, TOGETHER>(simd, rows, columns),
+            }
+        }
+    }
+}
+
+/// Where sums of some rows with some columns go.
+struct Sums<'a> {
+    /// From that of the first row and column on.
+    of: &'a mut [f32],
+    /// From one column to the next.
+    count: usize,
+}
+
+/// Sums of rows with all columns at a time.
+#[inline(always)]
+fn side_by_side<S: Simd, const C: usize, const M: usize>(
+    simd: S,
+    rows: [&[S::f32s]; M],
+    columns: [&[S::f32s]; C],
+) -> [[S::f32s; 4]; M] {
+    let steps = columns[0].len();
+    let mut all = rows.iter().chain(&columns);
+    assert!(all.all(|lanes| lanes.len() == steps));
+    let mut sums = [[simd.splat_f32s(0.0); C]; M];
+    // The columns behind these, asked for in the order of memory.
+    let next = columns[0].as_ptr().wrapping_add(C * steps);
+    #[expect(
+        unsafe_code,
+        reason = "a check of each index costs as much as the sums"
+    )]
+    for step in 0..steps {
+        for number in 0..C {
+            prefetch(next.wrapping_add(step * C + number));
+        }
+        // SAFETY: all have `steps` registers, as was asserted.
+        let weights: [_; C] = std::array::from_fn(
+            #[inline(always)]
+            |column| unsafe { *columns[column].get_unchecked(step) },
+        );
+        // A number of a row is needed once, those of the columns for every row: so all sums stay in registers.
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            // SAFETY: as above.
+            let x = unsafe { *row.get_unchecked(step) };
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum = simd.mul_add_e_f32s(x, weight, *sum);
+            }
+        }
+    }
+    // A copy: what is read in a loop must not keep the sums above from registers.
+    let mut lanes = [[simd.splat_f32s(0.0); 4]; M];
+    for (lanes, sums) in lanes.iter_mut().zip(&sums) {
+        for (lanes, sum) in lanes.iter_mut().zip(sums) {
+            *lanes = *sum;
+        }
+    }
+    lanes
+}
+
+impl Sums<'_> {
+    /// Those of the first `M` rows with `C` columns. The order of each sum depends neither on `M` nor on `C`.
+    #[inline(always)]
+    fn take<S: Simd, const C: usize, const M: usize>(
+        self,
+        simd: S,
+        rows: &[f32],
+        columns: [&[f32]; C],
+    ) {
+        let inner = columns[0].len();
+        let rows: [_; M] = std::array::from_fn(
+            #[inline(always)]
+            |row| S::as_simd_f32s(&rows[row * inner..][..inner]),
+        );
+        let columns = columns.map(
+            #[inline(always)]
+            |column| S::as_simd_f32s(column),
+        );
+        let lanes = side_by_side(simd, rows.map(|x| x.0), columns.map(|x| x.0));
+        for row in 0..M {
+            let whole = lane_sums(simd, lanes[row]);
+            for column in 0..C {
+                let pairs = rows[row].1.iter().zip(columns[column].1);
+                let rest: f32 = pairs.map(|(x, weight)| x * weight).sum();
+                self.of[column * self.count + row] = whole[column] + rest;
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,11 @@ use burn::tensor::quantization::{QuantScheme, QuantValue, ScaleDtype};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::narrow::{BLOCK, Narrow};
+use super::narrow::Narrow;
 use crate::vectorised;
 
+/// Elements of a column that share a scale.
+pub const BLOCK: usize = 32;
 /// The largest element.
 const LARGEST: f32 = 127.0;
 

@@ -6,14 +6,8 @@ use pulp::bytemuck::cast;
 #[inline(always)]
 pub(super) fn lane_sums<S: Simd>(simd: S, [a, b, c, d]: [S::f32s; 4]) -> [f32; 4] {
     #[cfg(target_arch = "x86_64")]
-    {
-        let simd = &simd as &dyn std::any::Any;
-        if let Some(simd) = simd.downcast_ref() {
-            return of_four_of_sixteen(*simd, [cast(a), cast(b), cast(c), cast(d)]);
-        }
-        if let Some(simd) = simd.downcast_ref() {
-            return of_four_of_eight(*simd, [cast(a), cast(b), cast(c), cast(d)]);
-        }
+    if let Some(simd) = (&simd as &dyn std::any::Any).downcast_ref::<pulp::x86::V4>() {
+        return of_four(*simd, [cast(a), cast(b), cast(c), cast(d)]);
     }
     let sum = |lanes| simd.reduce_sum_f32s(lanes);
     [sum(a), sum(b), sum(c), sum(d)]
@@ -23,10 +17,7 @@ pub(super) fn lane_sums<S: Simd>(simd: S, [a, b, c, d]: [S::f32s; 4]) -> [f32; 4
 /// by themselves take.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn of_four_of_sixteen(
-    simd: pulp::x86::V4,
-    [a, b, c, d]: [std::arch::x86_64::__m512; 4],
-) -> [f32; 4] {
+fn of_four(simd: pulp::x86::V4, [a, b, c, d]: [std::arch::x86_64::__m512; 4]) -> [f32; 4] {
     let (wide, narrow) = (simd.avx512f, simd.sse);
     // In each quarter the numbers 0 and 2, and 1 and 3, of both.
     let halves = |x, y| {
@@ -48,25 +39,4 @@ fn of_four_of_sixteen(
         wide._mm512_extractf32x4_ps::<3>(quarters),
     );
     cast(narrow._mm_add_ps(first, second))
-}
-
-/// The same with registers of two quarters.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn of_four_of_eight(simd: pulp::x86::V3, [a, b, c, d]: [std::arch::x86_64::__m256; 4]) -> [f32; 4] {
-    let (wide, narrow) = (simd.avx, simd.sse);
-    let halves = |x, y| {
-        let (low, high) = (wide._mm256_unpacklo_ps(x, y), wide._mm256_unpackhi_ps(x, y));
-        wide._mm256_castps_pd(wide._mm256_add_ps(low, high))
-    };
-    let (ab, cd) = (halves(a, b), halves(c, d));
-    let (low, high) = (
-        wide._mm256_unpacklo_pd(ab, cd),
-        wide._mm256_unpackhi_pd(ab, cd),
-    );
-    let quarters = wide._mm256_add_ps(wide._mm256_castpd_ps(low), wide._mm256_castpd_ps(high));
-    cast(narrow._mm_add_ps(
-        wide._mm256_castps256_ps128(quarters),
-        wide._mm256_extractf128_ps::<1>(quarters),
-    ))
 }
