@@ -27,11 +27,11 @@ use self::narrow::Narrow;
 use self::prefetch::prefetch;
 use crate::vectorised;
 
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 pub(crate) mod int8;
 mod lane_sums;
 mod narrow;
+#[cfg(target_arch = "x86_64")]
+mod narrow_sums;
 mod prefetch;
 
 /// Rows up to which this is faster than a general product.
@@ -330,19 +330,28 @@ fn take_narrow(
     sums: &mut [f32],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let Arch::V4(simd) = arch
-        && inner.is_multiple_of(avx512::LANES)
-    {
-        pulp::Simd::vectorize(
-            simd,
-            avx512::Sums {
+    match arch {
+        Arch::V4(simd) if inner.is_multiple_of(narrow_sums::OF_AVX512) => {
+            simd.vectorize(narrow_sums::Sums::<_, { narrow_sums::OF_AVX512 }> {
+                simd,
                 rows,
                 columns,
                 inner,
                 sums,
-            },
-        );
-        return true;
+            });
+            return true;
+        }
+        Arch::V3(simd) if inner.is_multiple_of(narrow_sums::OF_AVX2) => {
+            simd.vectorize(narrow_sums::Sums::<_, { narrow_sums::OF_AVX2 }> {
+                simd,
+                rows,
+                columns,
+                inner,
+                sums,
+            });
+            return true;
+        }
+        _ => {}
     }
     _ = (arch, rows, inner, columns, sums);
     false
@@ -365,8 +374,9 @@ impl WithSimd for Columns<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // As many sums as there are registers for, beside a number of each row and one of a column.
-        if S::REGISTER_COUNT < 32 {
-            self.with_columns_together::<S, 1>(simd);
+        let count = self.rows.len() / self.inner;
+        if S::REGISTER_COUNT < 32 && count > 2 {
+            self.with_columns_together::<S, 2>(simd);
         } else {
             self.with_columns_together::<S, 4>(simd);
         }
@@ -565,10 +575,17 @@ mod tests {
 
     #[test]
     fn a_weight_in_bf16_gives_the_bits_of_the_same_numbers_in_f32() {
-        for shape in [[200, 300], [33, 515], [1, 1], [1031, 129]] {
+        for shape in [
+            [200, 300],
+            [131, 328],
+            [33, 512],
+            [33, 515],
+            [1, 1],
+            [1031, 129],
+        ] {
             let narrow = matrix(shape, 1).cast(DType::BF16);
             let wide = narrow.clone().cast(DType::F32);
-            for count in [1, 6, 65, 257, 300] {
+            for count in [1, 2, 3, 4, 5, 6, 65, 257, 300] {
                 let x = matrix([count, shape[1]], 2);
                 let same = || {
                     let found = product(x.clone(), narrow.clone().transpose());
@@ -607,7 +624,7 @@ mod tests {
             }
             let wide = TensorData::new(rounded, [width, inner]);
             let wide = Tensor::<2>::from_data(wide, &Device::flex()).transpose();
-            for count in [1, 6, 7, 64, 65, 300] {
+            for count in [1, 2, 3, 4, 5, 6, 7, 64, 65, 300] {
                 let x = matrix([count, inner], 2);
                 let same = || {
                     let found = product(x.clone(), held.clone());

@@ -102,9 +102,13 @@ impl Int8<'_> {
         let (wide, _) = wide.as_chunks_mut::<BLOCK>();
         vectorised!(Arch::new(), {
             for ((wide, values), scale) in wide.iter_mut().zip(values).zip(scales) {
-                for (wide, value) in wide.iter_mut().zip(values) {
-                    *wide = f32::from(*value) * scale;
+                // A copy: what is read and written by references would be taken one number at a time.
+                let (values, scale) = (*values, *scale);
+                let mut block = [0.0; BLOCK];
+                for (wide, value) in block.iter_mut().zip(values) {
+                    *wide = f32::from(value) * scale;
                 }
+                *wide = block;
             }
         });
     }
