@@ -98,8 +98,8 @@ pub struct FitSummary {
     pub seconds: f64,
     /// Loss at the last log interval.
     pub loss: f64,
-    /// The validation of the weights to take, and its step: the first, and every later one that is surely better by true τ
-    /// (by loss for what does not draft).
+    /// The validation of the weights to take, and its step: the first, and every later one that is surely better by true τ,
+    /// or not surely worse and of less loss (for what does not draft, of less loss).
     pub best: Option<(usize, Validation)>,
     /// Whether it ended before its last step.
     pub interrupted: bool,

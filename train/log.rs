@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::objective::{LossReport, StepReport};
-use crate::validation::{Gain, Validation};
+use crate::validation::{Gain, Validation, is_better};
 use crate::watch::DeviceMemory;
 
 /// The steps since the last log line. A saved state holds them, so that the next line says the same as without a stop.
@@ -152,7 +152,7 @@ impl Log {
     ) {
         let mut line = format!("step {step} validation: loss {:.4}", found.loss);
         if !found.conditional.is_empty() {
-            let tau = decoded(found, best.map(|(step, _)| *step));
+            let tau = decoded(found, best);
             let conditional = shown(&found.conditional);
             line += &format!(
                 " simulated τ {:.3}{tau} conditional{conditional}",
@@ -216,7 +216,7 @@ impl Log {
 }
 
 /// ` τ 3.120 [3.01, 3.23] (+0.140 [+0.08, +0.20] on step 200: taken)`, or as much of it as is known.
-fn decoded(found: &Validation, best: Option<usize>) -> String {
+fn decoded(found: &Validation, best: Option<&(usize, Validation)>) -> String {
     let Some(tau) = found.tau else {
         return String::new();
     };
@@ -224,14 +224,15 @@ fn decoded(found: &Validation, best: Option<usize>) -> String {
     if let Some([low, high]) = found.tau_ci95 {
         text += &format!(" [{low:.2}, {high:.2}]");
     }
-    if let (Some(Gain { tau, ci95 }), Some(best)) = (found.gain, best) {
+    if let (Some(Gain { tau, ci95 }), Some((step, best))) = (found.gain, best) {
         let [low, high] = ci95;
-        let verdict = if low > 0.0 {
-            "taken"
-        } else {
-            "not surely better"
+        let verdict = match is_better(found, Some(best)) {
+            true if low > 0.0 => "taken",
+            true => "as good, with less loss: taken",
+            false if high < 0.0 => "worse",
+            false => "not surely better",
         };
-        text += &format!(" ({tau:+.3} [{low:+.2}, {high:+.2}] on step {best}: {verdict})");
+        text += &format!(" ({tau:+.3} [{low:+.2}, {high:+.2}] on step {step}: {verdict})");
     }
     text
 }

@@ -34,15 +34,21 @@ pub struct Gain {
     pub ci95: [f64; 2],
 }
 
-/// Whether weights take the place of the best before them. By true τ only where the interval of the difference says so: of
-/// many states that draft about as well, the one of highest τ would be the luckiest. Where nothing drafts, by loss.
+/// Whether weights take the place of the best before them. True τ decides where the interval of the difference lies on one side
+/// of 0: of many states that draft about as well, the one of highest τ would be the luckiest. Elsewhere, and where nothing
+/// drafts, the loss does, which thousands of positions have a say in.
 pub(crate) fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
     let Some(best) = best else {
         return true;
     };
+    let has_less_loss = found.loss < best.loss;
     match (found.tau, best.tau, found.gain) {
-        (Some(_), Some(_), gain) => gain.is_some_and(|gain| gain.ci95[0] > 0.0),
-        _ => found.loss < best.loss,
+        (Some(_), Some(_), Some(gain)) => {
+            let [low, high] = gain.ci95;
+            low > 0.0 || (high >= 0.0 && has_less_loss)
+        }
+        (Some(_), Some(_), None) => false,
+        _ => has_less_loss,
     }
 }
 
@@ -60,14 +66,19 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_replaced_by_surely_better_ones_alone() {
+    fn true_acceptance_decides_where_it_can_and_the_loss_elsewhere() {
         let best = of(Some(3.0), None, 1.0);
         assert!(is_better(&best, None));
-        let better = |found: Validation| is_better(&found, Some(&best));
-        assert!(better(of(Some(3.1), Some([0.01, 0.2]), 2.0)));
-        // The τ is higher, and so might it be of the same weights on other prompts.
-        assert!(!better(of(Some(3.1), Some([-0.01, 0.2]), 0.5)));
-        assert!(!better(of(Some(3.1), None, 0.5)));
+        let better = |gain, loss| is_better(&of(Some(3.1), gain, loss), Some(&best));
+        assert!(better(Some([0.01, 0.2]), 2.0));
+        assert!(!better(Some([-0.2, -0.01]), 0.5));
+        // So might it be of the same weights on other prompts.
+        for same in [[-0.01, 0.2], [-0.2, 0.01], [0.0, 0.0]] {
+            assert!(better(Some(same), 0.5));
+            assert!(!better(Some(same), 1.0));
+            assert!(!better(Some(same), 2.0));
+        }
+        assert!(!better(None, 0.5));
     }
 
     #[test]
