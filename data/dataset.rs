@@ -102,10 +102,7 @@ impl Located {
                     unusable.add(&location);
                     None
                 }
-                Err(mismatch) => Some(Err(Error::Row {
-                    location: location.to_string(),
-                    mismatch,
-                })),
+                Err(mismatch) => Some(Err(Error::row(&location, &text, mismatch))),
             }
         })))
     }

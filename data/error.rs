@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::near::if_missing;
 
+use crate::json::{check, fault};
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -29,6 +31,26 @@ pub enum Error {
         location: String,
         /// What would do, and what is there.
         mismatch: Mismatch,
+    },
+
+    /// A row of a dataset is not JSON.
+    #[error("{location} is not JSON: {fault}")]
+    NotJson {
+        /// File and line or row.
+        location: String,
+        /// What is wrong with it, and at which column.
+        fault: String,
+    },
+
+    /// A row is a conversation, and there is no chat template to render it with.
+    #[error(
+        "{location}: a conversation needs a chat template, and the target has none: name a file with \
+         `data.template = \"FILE\"` in a recipe or `--template FILE` behind `spectrain data`, or put \
+         `chat_template.jinja` into the target's folder"
+    )]
+    NoTemplate {
+        /// File and line or row.
+        location: String,
     },
 
     /// A dataset without a single row, or a folder without a file that could hold one.
@@ -256,6 +278,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// A row that cannot be read, of which `mismatch` says why if its text is JSON.
+    pub(crate) fn row(location: impl Display, text: &str, mismatch: Mismatch) -> Self {
+        let location = location.to_string();
+        match check(text.trim()) {
+            Ok(()) => Self::Row { location, mismatch },
+            Err(error) => Self::NotJson {
+                location,
+                fault: fault(&error),
+            },
+        }
+    }
+
     pub(crate) fn write(
         path: &Path,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,

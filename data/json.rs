@@ -9,6 +9,19 @@ pub(crate) fn check(text: &str) -> Result<(), serde_json::Error> {
     serde_json::from_str::<IgnoredAny>(text).map(drop)
 }
 
+/// What is wrong with a text that is not JSON, and where: of a single line the column alone.
+pub(crate) fn fault(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    let whole = error.to_string();
+    let place = format!(" at line {line} column {column}");
+    let what = whole.strip_suffix(&place).unwrap_or(&whole);
+    match line {
+        0 => whole,
+        1 => format!("{what} at column {column}"),
+        _ => format!("{what} at line {line}, column {column}"),
+    }
+}
+
 /// The keys and values of an object, of which `text` must be one. Of a key that stands there twice the last counts.
 pub(crate) fn fields(text: &str) -> Vec<(Cow<'_, str>, &str)> {
     let mut fields: Vec<(Cow<str>, &str)> = Vec::new();
@@ -148,6 +161,13 @@ mod tests {
             ["1", "[2,[3]]", r#"{"k":","}"#, "\"é\"", "null", "true"]
         );
         assert_eq!(super::items("[]").count() + super::fields("{ }").len(), 0);
+    }
+
+    #[test]
+    fn what_is_no_json_is_named_by_its_column() {
+        let of = |text: &str| fault(&check(text).unwrap_err());
+        assert_eq!(of("not json"), "expected ident at column 2");
+        assert_eq!(of("{\n]"), "key must be a string at line 2, column 1");
     }
 
     #[test]

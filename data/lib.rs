@@ -23,6 +23,7 @@ pub mod prepare;
 pub mod presets;
 pub mod prompts;
 pub mod regenerate;
+pub mod roles;
 pub mod rows;
 pub mod seed;
 pub mod sources;

@@ -1,5 +1,6 @@
 //! What is wrong with a dataset, found before a drafter is trained on it: empty masks, duplicates, leaks, coverage.
 
+mod checks;
 mod report;
 
 use std::collections::HashSet;
@@ -15,6 +16,9 @@ use crate::tokenizer::{Special, Tokenizer};
 
 pub use report::{Coverage, LintReport, Quantiles, SetReport, ShownSample};
 
+/// Sizes of draft vocabulary to give the coverage of where no others are asked for.
+pub const DRAFT_VOCABULARIES: [usize; 5] = [1024, 8192, 16_384, 32_000, 64_000];
+
 /// Tokens of a shown sample that are printed at most.
 const SHOWN_TOKENS: usize = 400;
 
@@ -27,7 +31,9 @@ pub struct Linter<'a> {
     pub tokenizer: &'a Tokenizer,
     /// As the samples would be prepared.
     pub settings: &'a PrepareSettings,
-    /// Sizes of draft vocabulary to give the coverage of.
+    /// The tokens at which the target stops; without any, nothing is said of them.
+    pub stop_tokens: &'a [u32],
+    /// Sizes of draft vocabulary to give the coverage of, as far as they are below the target's.
     pub draft_vocabularies: &'a [usize],
     /// Training samples to show with their mask.
     pub shown: usize,
@@ -94,11 +100,11 @@ fn survey(
     let mut seen = HashSet::new();
     for row in rows {
         let used = row.and_then(|LocatedRow { location, row, .. }| {
+            report.roles.add(&row.content);
             let samples = preparation.samples(&location, &row)?;
-            let hides_tools = preparation.hides_tools(&row);
-            Ok((location, row, samples, hides_tools))
+            Ok((location, row, samples))
         });
-        let (location, row, samples, hides_tools) = match used {
+        let (location, row, samples) = match used {
             Ok(used) => used,
             Err(error @ Error::EmptyDataset { .. }) => return Err(error),
             Err(error) => {
@@ -106,29 +112,18 @@ fn survey(
                 continue;
             }
         };
-        if hides_tools {
-            report.hidden_tools.add(&location);
-        }
+        linter.look_at_row(&mut report, &location, &row);
         for _ in 0..samples.beyond {
             report.overlong.add(&location);
         }
         report.samples += samples.beyond as u64;
         for sample in samples.made {
             let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
-            report.samples += 1;
-            report.tokens += length as u64;
-            report.trained_tokens += trained as u64;
             lengths.push(length as f64);
             shares.push(trained as f64 / length.max(1) as f64);
-            for (applies, category) in [
-                (trained == 0, &mut report.all_zero),
-                (trained == length && length > 0, &mut report.all_one),
-                (length > linter.settings.max_length, &mut report.overlong),
-                (!seen.insert(digest(&sample)), &mut report.duplicates),
-            ] {
-                if applies {
-                    category.add(&location);
-                }
+            linter.look_at_sample(&mut report, &location, &row, &sample);
+            if !seen.insert(digest(&sample)) {
+                report.duplicates.add(&location);
             }
             look(&location, &row, &sample)?;
         }
@@ -136,6 +131,70 @@ fn survey(
     report.length = Quantiles::of(lengths);
     report.trained_share = Quantiles::of(shares);
     Ok(report)
+}
+
+impl Linter<'_> {
+    /// What is wrong with a row, whatever samples it has.
+    fn look_at_row(&self, report: &mut SetReport, location: &Location, row: &Row) {
+        let (Content::Conversation(conversation), Some(template)) = (&row.content, self.template)
+        else {
+            return;
+        };
+        for (applies, category) in [
+            (
+                checks::hides_tools(conversation, template),
+                &mut report.hidden_tools,
+            ),
+            (
+                checks::hides_reasoning(conversation, template),
+                &mut report.hidden_reasoning,
+            ),
+            (
+                checks::has_empty_answer(conversation),
+                &mut report.empty_answers,
+            ),
+            (checks::is_unasked(conversation), &mut report.unasked),
+        ] {
+            if applies {
+                category.add(location);
+            }
+        }
+    }
+
+    /// What is in a sample, and what is wrong with it.
+    fn look_at_sample(
+        &self,
+        report: &mut SetReport,
+        location: &Location,
+        row: &Row,
+        sample: &Sample,
+    ) {
+        let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
+        report.samples += 1;
+        report.tokens += length as u64;
+        report.trained_tokens += trained as u64;
+        let conversation = match &row.content {
+            Content::Conversation(conversation) if trained > 0 => Some(conversation),
+            _ => None,
+        };
+        let ends = conversation.is_some() && !self.stop_tokens.is_empty();
+        let is_ended = ends && checks::is_trained_on(sample, self.stop_tokens);
+        report.ended += u64::from(is_ended);
+        let tokens = (self.tokenizer, self.stop_tokens);
+        let ends_inside = conversation
+            .is_some_and(|conversation| checks::ends_inside(conversation, sample, tokens));
+        for (applies, category) in [
+            (trained == 0, &mut report.all_zero),
+            (trained == length && length > 0, &mut report.all_one),
+            (length > self.settings.max_length, &mut report.overlong),
+            (ends && !is_ended, &mut report.unending),
+            (ends_inside, &mut report.inner_ends),
+        ] {
+            if applies {
+                category.add(location);
+            }
+        }
+    }
 }
 
 /// What the user says before the first answer, whatever the system message; for rows of tokens, what comes before the
@@ -166,13 +225,15 @@ fn prompt_digest(row: &Row, sample: &Sample) -> Option<u128> {
     any.then(|| first_bytes(&hash.finalize()))
 }
 
+/// The coverage by sizes below that of the whole vocabulary; none where nothing is trained on.
 fn coverage(mut counts: Vec<u64>, sizes: &[usize]) -> Vec<Coverage> {
     counts.sort_unstable_by(|one, two| two.cmp(one));
     let total: u64 = counts.iter().sum();
-    let share = |size: usize| counts.iter().take(size).sum::<u64>() as f64 / total.max(1) as f64;
+    let share = |size: usize| counts.iter().take(size).sum::<u64>() as f64 / total as f64;
+    let sizes = sizes.iter().copied();
     sizes
-        .iter()
-        .map(|&size| Coverage {
+        .filter(|&size| total > 0 && size < counts.len())
+        .map(|size| Coverage {
             size,
             share: share(size),
         })
@@ -200,142 +261,4 @@ fn with_visible_mask(sample: &Sample, tokenizer: &Tokenizer) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::conversation::Message;
-    use crate::mask::Masking;
-    use crate::prepare::{Overlong, Turns};
-    use crate::template::tests::CHATML;
-    use crate::tokenizer::tests::small;
-
-    fn chat(user: &str, assistant: &str) -> Row {
-        let messages = vec![
-            Message::new("user", user),
-            Message::new("assistant", assistant),
-        ];
-        Conversation::new(messages).into()
-    }
-
-    fn tokens(tokens: &[u32], trained: bool) -> Row {
-        Row::from(Sample {
-            tokens: tokens.to_vec(),
-            loss_mask: vec![trained; tokens.len()],
-        })
-    }
-
-    fn located(file: &'static str, rows: Vec<Row>) -> impl Iterator<Item = Result<LocatedRow>> {
-        rows.into_iter()
-            .zip(1..)
-            .map(move |(row, at)| Ok(LocatedRow::new(Location::new(file, at), row)))
-    }
-
-    fn report(train: Vec<Row>, eval: Vec<Row>, masking: Masking) -> LintReport {
-        let settings = PrepareSettings {
-            max_length: 30,
-            overlong: Overlong::Truncate,
-            masking,
-            turns: Turns::Auto,
-            min_trained_tokens: 1,
-            vocab: 320,
-        };
-        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
-        let linter = Linter {
-            template: Some(&template),
-            tokenizer: &small(),
-            settings: &settings,
-            draft_vocabularies: &[1, 2, 320],
-            shown: 1,
-        };
-        lint(located("train", train), located("eval", eval), &linter).unwrap()
-    }
-
-    #[test]
-    fn clean_data_has_no_problems_and_a_visible_mask() {
-        let report = report(
-            vec![chat("the dog", "the cat")],
-            vec![chat("a mat", "ran")],
-            Masking::Assistant,
-        );
-        assert_eq!(report.problems(), [""; 0]);
-        assert_eq!(
-            report.shown[0].text,
-            "<|im_start|>user\nthe dog<|im_end|>\n<|im_start|>assistant\n⟦the cat<|im_end|>⟧\n"
-        );
-        assert!(report.to_string().ends_with("no problems found"));
-    }
-
-    #[test]
-    fn every_kind_of_damage_is_reported_with_its_place() {
-        let train = vec![
-            chat("the dog", "the cat"),
-            chat("the dog", "the cat"),
-            tokens(&[1, 2], false),
-            tokens(&[1, 2], true),
-            tokens(&[999], true),
-            tokens(&[7; 31], true),
-        ];
-        let report = report(
-            train,
-            vec![chat(" the dog\n", "something else")],
-            Masking::Assistant,
-        );
-        let problems = report.problems().join("\n");
-        for expected in [
-            "1 training row cannot be used: `train` row 5: token 999",
-            "1 training sample has nothing to train on: `train` row 3",
-            "2 training samples are trained on from end to end, prompt included: `train` row 4; `train` row 6",
-            "1 training sample repeats an earlier one: `train` row 2",
-            "1 training sample is longer than `max_length`: `train` row 6",
-            "1 evaluation prompt also occurs in the training data: `eval` row 1",
-        ] {
-            assert!(
-                problems.contains(expected),
-                "{expected}\nnot in\n{problems}"
-            );
-        }
-        assert_eq!((report.train.samples, report.train.refused.count), (5, 1));
-    }
-
-    #[test]
-    fn coverage_is_the_share_of_the_most_frequent_trained_tokens() {
-        let report = report(
-            vec![tokens(&[5, 5, 5, 6, 7], true), tokens(&[8; 9], false)],
-            vec![],
-            Masking::Assistant,
-        );
-        let shares: Vec<f64> = report
-            .coverage
-            .iter()
-            .map(|coverage| coverage.share)
-            .collect();
-        assert_eq!(shares, [0.6, 0.8, 1.0]);
-    }
-
-    #[test]
-    fn tools_that_the_template_does_not_show_are_reported() {
-        let tools = vec![serde_json::json!({"type": "function"})];
-        let with_tools = |user: &str| {
-            let mut row = chat(user, "the cat");
-            if let Content::Conversation(conversation) = &mut row.content {
-                conversation.tools = tools.clone();
-            }
-            row
-        };
-        let found = report(
-            vec![with_tools("the dog"), chat("x", "y")],
-            vec![],
-            Masking::Assistant,
-        );
-        assert_eq!(found.train.hidden_tools.count, 1);
-        let problem =
-            "1 training row defines tools that the chat template does not show: `train` row 1";
-        assert_eq!(found.problems(), [problem]);
-    }
-
-    #[test]
-    fn a_full_mask_is_no_problem_when_it_was_asked_for() {
-        let report = report(vec![chat("the dog", "the cat")], vec![], Masking::All);
-        assert_eq!(report.train.all_one.count, 1);
-        assert_eq!(report.problems(), [""; 0]);
-    }
-}
+mod tests;

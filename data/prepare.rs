@@ -6,55 +6,20 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use spectrain_checkpoints::Mismatch;
-
-use crate::conversation::{Content, Exchange, Row, Sample};
+use crate::conversation::{Content, Row, Sample};
 use crate::error::{Error, Result};
 use crate::expand::{Samples, samples};
 use crate::mask::Masking;
+use crate::roles::Roles;
 use crate::rows::{LocatedRow, Location};
-use crate::template::{ChatTemplate, GenerationPrompt};
+use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
+mod category;
 pub(crate) mod settings;
 
+pub use category::Category;
 pub use settings::{Overlong, PrepareSettings, Turns};
-
-/// Places a category of a report names.
-const EXAMPLES: usize = 5;
-
-/// How many samples something happened to, and where the first few of them stand.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Category {
-    /// How many.
-    pub count: u64,
-    /// Places of the first few.
-    pub examples: Vec<String>,
-}
-
-impl Category {
-    /// Whether nothing happened to any.
-    pub fn is_none(&self) -> bool {
-        self.count == 0
-    }
-
-    /// What to say of rows of a preset that cannot be used.
-    pub fn left_out(&self) -> String {
-        format!(
-            "rows that hold no question with an answer, which are left out: {}, such as {}",
-            self.count,
-            self.examples.join(", ")
-        )
-    }
-
-    /// Counts one more.
-    pub(crate) fn add(&mut self, place: impl fmt::Display) {
-        self.count += 1;
-        if self.examples.len() < EXAMPLES {
-            self.examples.push(place.to_string());
-        }
-    }
-}
 
 /// What became of every row: the [samples](Self::samples) made of them are `kept` and all that was left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,47 +55,53 @@ impl PrepareReport {
     pub fn samples(&self) -> u64 {
         self.read - self.passed_over + self.added
     }
-}
 
-impl fmt::Display for PrepareReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} of {} samples kept", self.kept, self.samples())?;
+    /// How much was kept.
+    pub fn totals(&self) -> String {
         let share = 100.0 * self.trained_tokens as f64 / self.tokens.max(1) as f64;
-        write!(
-            f,
-            "{} tokens, {} of them trained on ({share:.1} %)",
-            self.tokens, self.trained_tokens
-        )?;
+        let mut totals = format!(
+            "{} of {} samples kept\n{} tokens, {} of them trained on ({share:.1} %)",
+            self.kept,
+            self.samples(),
+            self.tokens,
+            self.trained_tokens
+        );
         if self.expanded > 0 {
             let (expanded, added) = (self.expanded, self.added);
-            write!(
-                f,
+            totals += &format!(
                 "\n{expanded} conversations expanded to a sample for each answer, {added} samples more"
-            )?;
+            );
         }
         if self.passed_over + self.copies > 0 {
             let (passed_over, copies) = (self.passed_over, self.copies);
-            write!(
-                f,
-                "\n{passed_over} rows passed over and {copies} copies made by weight"
-            )?;
+            totals +=
+                &format!("\n{passed_over} rows passed over and {copies} copies made by weight");
         }
-        for (what, category) in [
+        totals
+    }
+
+    /// What was left out, cut or is there twice, and where: a line for each kind.
+    pub fn remarks(&self) -> Vec<String> {
+        let kinds = [
             ("cut to the maximum length", &self.truncated),
             ("left out, too long", &self.overlong),
             ("left out, too few trained tokens", &self.untrained),
             ("equal to an earlier sample", &self.duplicates),
-        ] {
-            if category.count > 0 {
-                write!(
-                    f,
-                    "\n{} {what}: {}",
-                    category.count,
-                    category.examples.join(", ")
-                )?;
-            }
-        }
-        Ok(())
+        ];
+        let found = kinds.iter().filter(|(_, category)| !category.is_none());
+        found
+            .map(|(what, category)| format!("{} {what}: {}", category.count, category.places()))
+            .collect()
+    }
+}
+
+impl fmt::Display for PrepareReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.totals())?;
+        let remarks = self.remarks();
+        remarks
+            .iter()
+            .try_for_each(|remark| write!(f, "\n{remark}"))
     }
 }
 
@@ -156,12 +127,8 @@ impl Preparation<'_> {
                 )?
             }
             (Content::Conversation(_), None) => {
-                return Err(Error::Row {
+                return Err(Error::NoTemplate {
                     location: location.to_string(),
-                    mismatch: Mismatch::new(
-                        "tokens, because the target has no chat template",
-                        "messages",
-                    ),
                 });
             }
         };
@@ -175,27 +142,6 @@ impl Preparation<'_> {
             }),
             None => Ok(made),
         }
-    }
-}
-
-impl Preparation<'_> {
-    /// Whether a row defines tools of which its rendering shows nothing.
-    pub(crate) fn hides_tools(&self, row: &Row) -> bool {
-        let (Content::Conversation(conversation), Some(template)) = (&row.content, self.template)
-        else {
-            return false;
-        };
-        if conversation.tools.is_empty() {
-            return false;
-        }
-        let shown = Exchange::from(conversation);
-        let hidden = Exchange {
-            tools: &[],
-            ..shown
-        };
-        let [shown, hidden] =
-            [shown, hidden].map(|exchange| template.render(exchange, GenerationPrompt::Without));
-        matches!((shown, hidden), (Ok(shown), Ok(hidden)) if shown == hidden)
     }
 }
 
@@ -258,6 +204,7 @@ pub fn prepare(
         settings,
         report: PrepareReport::default(),
         seen: HashSet::new(),
+        roles: Roles::default(),
     };
     for located in rows {
         let LocatedRow {
@@ -270,6 +217,7 @@ pub fn prepare(
             sieve.report.passed_over += 1;
             continue;
         }
+        sieve.roles.add(&row.content);
         let Samples { made, beyond } = preparation.samples(&location, &row)?;
         let count = (made.len() + beyond) as u64;
         if count > 1 {
@@ -290,11 +238,7 @@ pub fn prepare(
             sieve.leave_out_beyond(&location);
         }
     }
-    let report = sieve.report;
-    if report.kept == 0 {
-        return Err(nothing_kept(&report));
-    }
-    Ok(report)
+    sieve.finish()
 }
 
 /// Lets through what is worth training on and counts the rest.
@@ -302,6 +246,7 @@ struct Sieve<'a> {
     settings: &'a PrepareSettings,
     report: PrepareReport,
     seen: HashSet<u128>,
+    roles: Roles,
 }
 
 impl Sieve<'_> {
@@ -345,15 +290,26 @@ impl Sieve<'_> {
             Overlong::Truncate => self.report.untrained.add(location),
         }
     }
-}
 
-fn nothing_kept(report: &PrepareReport) -> Error {
-    Error::NothingKept {
-        read: report.read,
-        reasons: format!(
+    /// What became of all rows, unless nothing is left of them.
+    fn finish(self) -> Result<PrepareReport> {
+        let report = self.report;
+        if report.kept > 0 {
+            return Ok(report);
+        }
+        let mut reasons = format!(
             "{} too long, {} with too few trained tokens",
             report.overlong.count, report.untrained.count
-        ),
+        );
+        let reads_roles = self.settings.masking != Masking::All;
+        if let Some(lack) = self.roles.lack().filter(|_| reads_roles) {
+            reasons += "; ";
+            reasons += &lack;
+        }
+        Err(Error::NothingKept {
+            read: report.read,
+            reasons,
+        })
     }
 }
 
@@ -416,7 +372,15 @@ mod tests {
         );
         assert_eq!(report.untrained.examples, ["`rows.jsonl` row 3"]);
         assert_eq!(report.duplicates.count, 1);
-        assert!(report.to_string().contains("2 of 5 samples kept"));
+        let text = report.to_string();
+        assert!(
+            text.starts_with("2 of 5 samples kept\n6 tokens, "),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n2 left out, too long: `rows.jsonl` rows 2, 5\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -518,11 +482,43 @@ mod tests {
             refused.starts_with("`chat.jsonl` row 7: chat template: "),
             "{refused}"
         );
+        let missing = run(None).unwrap_err().to_string();
         assert!(
-            run(None)
-                .unwrap_err()
-                .to_string()
-                .contains("no chat template")
+            missing.starts_with("`chat.jsonl` row 7: a conversation needs a chat template")
+                && missing.contains("`data.template = \"FILE\"`")
+                && missing.contains("`chat_template.jinja`"),
+            "{missing}"
         );
+    }
+
+    #[test]
+    fn nothing_left_names_the_roles_where_none_is_the_assistants() {
+        let rows = || {
+            let row = |at| {
+                let messages = vec![Message::new("User", "the"), Message::new("bot", "cat")];
+                LocatedRow::new(Location::new("chat.jsonl", at), Conversation::new(messages))
+            };
+            (1..=2).map(row).map(Ok)
+        };
+        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        let refused = |settings: &PrepareSettings| {
+            let found = prepare(rows(), Some(&template), &small(), settings, &mut |_| Ok(()));
+            found.unwrap_err().to_string()
+        };
+        let long = PrepareSettings {
+            max_length: 100,
+            ..settings()
+        };
+        assert_eq!(
+            refused(&long),
+            "no sample is left of 2 read: 0 too long, 2 with too few trained tokens; no message has the role `assistant`; \
+             roles found: `User` 2, `bot` 2; did you mean `assistant`?"
+        );
+        let all = PrepareSettings {
+            max_length: 1,
+            masking: Masking::All,
+            ..settings()
+        };
+        assert!(refused(&all).ends_with("2 too long, 0 with too few trained tokens"));
     }
 }

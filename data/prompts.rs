@@ -61,10 +61,7 @@ pub fn read_prompts(
     let texts = dataset.texts(&fields.columns())?;
     Ok(Box::new(texts.map(move |found| {
         let (location, text) = found?;
-        asked(&location, &text, &fields).map_err(|mismatch| Error::Row {
-            location: location.to_string(),
-            mismatch,
-        })
+        asked(&location, &text, &fields).map_err(|mismatch| Error::row(&location, &text, mismatch))
     })))
 }
 

@@ -160,10 +160,8 @@ impl Iterator for RowReader {
     fn next(&mut self) -> Option<Self::Item> {
         let found = self.0.next()?;
         Some(found.and_then(|(location, text)| {
-            let row = Row::from_json(&text).map_err(|mismatch| Error::Row {
-                location: location.to_string(),
-                mismatch,
-            })?;
+            let row =
+                Row::from_json(&text).map_err(|mismatch| Error::row(&location, &text, mismatch))?;
             Ok(LocatedRow::new(location, row))
         }))
     }

@@ -58,10 +58,10 @@ impl ChatTemplate {
     pub fn from_folder(folder: &Path) -> Result<Self> {
         let config = read_config(folder)?;
         let path = folder.join(FILE);
-        let source = match std::fs::read_to_string(&path) {
-            Ok(source) => source,
+        let (path, source) = match std::fs::read_to_string(&path) {
+            Ok(source) => (path, source),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                source_in_config(folder, &config)?
+                (folder.join(CONFIG), source_in_config(folder, &config)?)
             }
             Err(error) => return Err(Error::io(&path)(error)),
         };
@@ -69,7 +69,10 @@ impl ChatTemplate {
             special_token(&config, "bos_token"),
             special_token(&config, "eos_token"),
         );
-        Self::from_source(&source, bos.as_deref(), eos.as_deref())
+        Self::from_source(&source, bos.as_deref(), eos.as_deref()).map_err(|source| Error::At {
+            location: format!("`{}`", path.display()),
+            source: Box::new(source),
+        })
     }
 
     /// Compiles a template; the tokens are what it sees as `bos_token` and `eos_token`.
@@ -449,5 +452,20 @@ pub(crate) mod tests {
         assert_eq!(text(), "two");
         std::fs::write(folder.path().join(FILE), "three").unwrap();
         assert_eq!(text(), "three");
+    }
+
+    #[test]
+    fn a_template_that_does_not_compile_is_named_by_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, text) in [
+            (CONFIG, json!({"chat_template": "{% for"}).to_string()),
+            (FILE, "{% for".to_owned()),
+        ] {
+            let path = folder.path().join(file);
+            std::fs::write(&path, text).unwrap();
+            let message = ChatTemplate::from_folder(folder.path()).unwrap_err();
+            let place = format!("`{}`: chat template line 1: ", path.display());
+            assert!(message.to_string().starts_with(&place), "{message}");
+        }
     }
 }

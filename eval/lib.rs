@@ -70,8 +70,8 @@ pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet, said};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::{
-    DatasetReport, DrafterReport, LosslessReport, Report, SecondsReport, SettingReport, Speedup,
-    TargetReport,
+    DatasetReport, DrafterReport, KnownPrompts, LosslessReport, Report, SecondsReport,
+    SettingReport, Speedup, TargetReport,
 };
 pub use sample::report::{SamplePass, SampleReport};
 pub use sample::{Sample, samples};

@@ -1,6 +1,6 @@
 //! What a run says of a drafter: `report.json`, and the same as a table.
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -86,6 +86,9 @@ pub struct Report {
     /// What training found of the same weights, where this is the report of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained: Option<TrainedReport>,
+    /// How many of the held-out prompts are no news to the drafter, where this is the report of a run and there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_prompts: Option<KnownPrompts>,
     /// The texts that all of it is computed from, where nothing was decoded: one for each temperature.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextsReport>,
@@ -108,6 +111,25 @@ fn one() -> usize {
 
 fn is_one(number: &usize) -> bool {
     *number == 1
+}
+
+/// Held-out prompts that are trained on as well: acceptance over them says less of what others would see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownPrompts {
+    /// So many.
+    pub known: u64,
+    /// Of so many that were looked at.
+    pub of: u64,
+}
+
+impl fmt::Display for KnownPrompts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} held-out prompts are also in the training data, so acceptance may be higher here than elsewhere",
+            self.known, self.of
+        )
+    }
 }
 
 /// The target of a report.
@@ -241,7 +263,7 @@ pub struct DatasetReport {
 pub struct Speedup {
     /// Tokens per second of decoding passes, against the same code without a drafter.
     pub wall: f64,
-    /// Its 95 % interval over prompts.
+    /// Its 95 % interval over prompts: how steady the machine was is not in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ci95: Option<[f64; 2]>,
     /// The same of the passes of full batches alone, which is what `predicted` is to be compared with: at the end no prompts are
@@ -264,6 +286,21 @@ pub struct Speedup {
     /// Its 95 % interval, over prompts and timings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_ci95: Option<[f64; 2]>,
+}
+
+impl Speedup {
+    /// The predicted speed-up with its interval, where that of the outputs lies beside it: those without a drafter are decoded before
+    /// those with one, while what is predicted rests on passes that took turns. So the machine's pace changed in between.
+    pub(crate) fn in_turns(&self) -> Option<(f64, [f64; 2])> {
+        let measured = if self.full_batches.is_some() {
+            self.full_batches_ci95
+        } else {
+            self.wall_ci95
+        };
+        let (predicted, [low, high]) = self.predicted.zip(self.predicted_ci95)?;
+        let [least, most] = measured?;
+        (most < low || high < least).then_some((predicted, [low, high]))
+    }
 }
 
 /// Seconds of decoding passes, prompts left out.
@@ -389,6 +426,7 @@ impl Report {
             settings,
             lossless: LosslessReport::default(),
             trained: None,
+            known_prompts: None,
             texts: Vec::new(),
             served: Vec::new(),
             samples: Vec::new(),
@@ -509,12 +547,7 @@ impl Report {
             }
         }
         text.push_str(&legend(self.settings.iter()));
-        for texts in &self.texts {
-            _ = write!(text, "\nAcceptance was {texts}.\n");
-        }
-        if let Some(note) = self.batch_note() {
-            _ = write!(text, "\n{note}\n");
-        }
+        text.push_str(&self.notes());
         text.push_str(&self.estimates());
         text.push_str(&self.calibration());
         text.push_str(&self.breakdown());
@@ -530,6 +563,15 @@ impl Report {
 }
 
 impl Report {
+    /// What is to be known of the table above.
+    fn notes(&self) -> String {
+        let texts = self.texts.iter();
+        let texts = texts.map(|texts| format!("Acceptance was {texts}."));
+        let known = self.known_prompts.iter().map(|known| format!("{known}."));
+        let all = texts.chain(known).chain(self.batch_note());
+        all.map(|note| format!("\n{note}\n")).collect()
+    }
+
     /// What the estimator says of each setting, and τ by all who counted it.
     fn estimates(&self) -> String {
         let line = |setting: &SettingReport| {

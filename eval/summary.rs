@@ -5,7 +5,7 @@ use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::printable;
 
 use crate::compare::differences;
-use crate::deploy::report::Recommendation;
+use crate::deploy::report::{Recommendation, not_timed};
 use crate::interval::with_interval;
 use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend};
 use crate::served::report::ServedReport;
@@ -163,6 +163,7 @@ fn line(name: &str, [tau, alpha, speedup]: [&str; 3]) -> String {
 /// What else is notable of a report.
 fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::from_iter(report.batch_note());
+    notes.extend(report.known_prompts.iter().map(|known| format!("{known}.")));
     // Where several are compared there would be too many.
     let settings = report.settings.iter().filter(|_| !compared);
     notes.extend(settings.filter_map(|setting| notes_of_setting(report, setting)));
@@ -172,6 +173,7 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
         notes.extend(verdict(&report.lossless));
     }
     notes.extend(report.settings_recommended.iter().map(recommended));
+    notes.extend(not_timed(&report.settings_recommended));
     notes.extend(report.served.iter().flat_map(served));
     notes
 }
@@ -201,6 +203,13 @@ fn notes_of_setting(report: &Report, setting: &SettingReport) -> Option<String> 
         .filter(|estimate| estimate.is_surprising())
     {
         parts.push(format!("the estimator disagrees, {estimate}"));
+    }
+    if let Some((speedup, interval)) = setting.overall.speedup.and_then(|found| found.in_turns()) {
+        let speedup = with_interval(Some(speedup), Some(interval));
+        parts.push(format!(
+            "the machine's pace changed between plain and drafted outputs, so do not trust the speed-up above: by passes that took turns it \
+             is {speedup}"
+        ));
     }
     let target = setting.target.as_ref().map_or(String::new(), |_| {
         format!("{}: ", report.target_of(setting))

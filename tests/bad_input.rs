@@ -138,7 +138,7 @@ fn a_target_or_dataset_that_is_not_there_is_named() {
     let before = workspace.files("runs/run/prepare");
     made.refuses(
         &["target.model=elsewhere"],
-        &["stage `prepare`", "the target `elsewhere`", "not a hub id"],
+        &["cannot open the target `elsewhere`", "not a hub id"],
     );
     made.refuses(
         &["target.model=some/model"],
@@ -305,6 +305,9 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
             .run_line(format!("{evaluate} {wrong}"))
             .misused(&expected);
     }
+    workspace
+        .run(&[&generate[..], &["--temperature", "-1"]].concat())
+        .misused(&["expected 0 to 100, found -1"]);
     let calibrated = "--draft={ shape = \"calibrated\", nodes = 4 }";
     for (wrong, expected) in [
         ("--draft={ shape = \"bush\" }", "unknown variant `bush`"),

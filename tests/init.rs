@@ -56,6 +56,59 @@ fn keys_that_are_set_are_in_the_recipe_and_defaults_behind_a_sign() {
 }
 
 #[test]
+fn what_has_helped_is_set_as_in_the_closest_shipped_recipe() {
+    let workspace = Workspace::new();
+    workspace.run_line(GIVEN).succeeded();
+    let text = workspace.text("eagle3-target.toml");
+    for line in [
+        "\nfc_norm = true\n",
+        "\ndivergence = { tempered_kl = 0.5 }\n",
+        "\noptimizer = \"muon\"\n",
+        "\nlearning_rate = 0.004\n",
+        // The target has few tokens.
+        "\n#draft_vocab = 0\n",
+    ] {
+        assert!(text.contains(line), "no {line}: {text}");
+    }
+    let lines = text.lines().map(|line| line.trim_start_matches("# "));
+    let told = lines.collect::<Vec<_>>().join(" ");
+    assert!(
+        told.contains("as in the shipped recipe `quickstart`"),
+        "{text}"
+    );
+    let set = "--set objective.divergence=kl --set train.learning_rate=1e-3";
+    let line = format!("{GIVEN} {set} --out own.toml");
+    workspace.run_line(line).succeeded();
+    let text = workspace.text("own.toml");
+    for line in ["\ndivergence = \"kl\"\n", "\nlearning_rate = 0.001\n"] {
+        assert!(text.contains(line), "no {line}: {text}");
+    }
+}
+
+#[test]
+fn a_device_of_another_machine_is_written_and_warned_about() {
+    let workspace = Workspace::new();
+    let outcome = workspace.run_line(format!("{GIVEN} --device cuda:0"));
+    let outcome = outcome.succeeded();
+    let warns = outcome.stderr.contains("warning: device `cuda:0`");
+    assert_eq!(warns, !cfg!(feature = "cuda"), "{outcome:#?}");
+    let text = workspace.text("eagle3-target.toml");
+    assert!(text.contains("--device cuda:0"), "{text}");
+}
+
+#[test]
+fn keys_say_which_values_there_are_and_where_to_evaluate() {
+    let workspace = Workspace::new();
+    workspace.run_line(GIVEN).succeeded();
+    let text = workspace.text("eagle3-target.toml");
+    let lines = text.lines().map(|line| line.trim_start_matches("# "));
+    let told = lines.collect::<Vec<_>>().join(" ");
+    let head = "Where the head comes from. One of \"own\", \"copied\", \"shared\".";
+    assert!(told.contains(head), "{text}");
+    assert!(text.contains("\n#eval = \"eval.jsonl\"\n"), "{text}");
+}
+
+#[test]
 fn the_target_or_its_server_may_answer_anew() {
     let workspace = Workspace::new();
     let asked = |answers: &str, out: &str| {

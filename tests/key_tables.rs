@@ -187,12 +187,10 @@ fn row(root: &Value, key: &str, schema: &Value) -> String {
 fn as_clause(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().unwrap();
-    let is_word = letters
-        .clone()
-        .next()
-        .is_some_and(|next| !next.is_uppercase());
-    // Names keep their capital.
-    let named = ["Medusa", "Hydra", "Hugging", "Transformers"]
+    let word = text.split([' ', '.', ',', ':']).next().unwrap();
+    // Names keep their capital: those with another one are no words.
+    let is_word = !word.chars().skip(1).any(char::is_uppercase);
+    let named = ["Medusa", "Hydra", "Hugging", "Transformers", "Muon"]
         .iter()
         .any(|name| text.starts_with(name));
     if is_word && !named && !text.starts_with("llama.cpp") {

@@ -69,6 +69,57 @@ fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
 }
 
 #[test]
+fn a_plan_finds_what_a_run_would_come_to_at_once() {
+    let workspace = Workspace::new();
+    workspace.write("empty.jsonl", "");
+    workspace.write("broken.jsonl", "{\"messages\": 3}\n");
+    workspace.write("runs.txt", "");
+    workspace.write_target("mute", crate::workspace::VOCAB);
+    std::fs::remove_file(workspace.path("mute/tokenizer.json")).unwrap();
+    let rows = "cannot prepare `data.train`";
+    let cases: [(&[&str], &[&str], &[&str]); 7] = [
+        (
+            &["target.model=elsewhere"],
+            &[],
+            &["cannot open the target `elsewhere`", "not a hub id"],
+        ),
+        (
+            &["evaluate.targets=[\"elsewhere\"]"],
+            &[],
+            &["cannot open the target `elsewhere`"],
+        ),
+        (&["target.model=mute"], &[], &["tokenizer.json"]),
+        (
+            &["data.train=empty.jsonl"],
+            &[],
+            &[rows, "the dataset is empty"],
+        ),
+        (&["data.train=broken.jsonl"], &[], &[rows, "row 1"]),
+        (
+            &["data.max_length=4", "train.batch_tokens=4"],
+            &[],
+            &[rows, "no sample is left of 40 read"],
+        ),
+        (
+            &[],
+            &["--runs", "runs.txt"],
+            &["cannot write to `", "name another folder with `--runs`"],
+        ),
+    ];
+    for (changes, words, expected) in cases {
+        let words = [&set(changes)[..], words].concat();
+        let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat());
+        let refused = plan.stdout.split("\nrefused:\n").nth(1);
+        let refused = refused.unwrap_or_else(|| panic!("not refused: {plan:#?}"));
+        for part in expected {
+            assert!(refused.contains(part), "no `{part}`: {plan:#?}");
+        }
+        recipe(&workspace, &words).failed(&expected[1..]);
+        assert_eq!(plan.code, Some(1), "{plan:#?}");
+    }
+}
+
+#[test]
 fn a_plan_is_refused_where_its_run_is_one_of_another_recipe() {
     let workspace = Workspace::finished();
     let other = RECIPE.replace("eagle3", "eagle1");

@@ -218,6 +218,26 @@ fn labels_of_the_evaluation_data_reach_the_report() {
 }
 
 #[test]
+fn prompts_whose_answers_have_another_role_are_warned_of() {
+    let workspace = Workspace::finished();
+    let row = |role: &str| {
+        let answer = json!({"role": role, "content": "one two"});
+        json!({"messages": [{"role": "user", "content": "count to 2"}, answer]}).to_string()
+    };
+    workspace.write("bot.jsonl", [row("bot"), row("bot")].join("\n"));
+    workspace.write("mixed.jsonl", [row("bot"), row("assistant")].join("\n"));
+    let warned = evaluate(&workspace, &["bot.jsonl"], &[]).succeeded();
+    let lack = "no message of 2 of 2 prompts has the role `assistant`";
+    let found = "roles found: `user` 2, `bot` 2; did you mean `assistant`?";
+    assert!(
+        warned.stderr.contains(lack) && warned.stderr.contains(found),
+        "{warned:#?}"
+    );
+    let silent = evaluate(&workspace, &["mixed.jsonl"], &[]).succeeded();
+    assert!(!silent.stderr.contains("roles found"), "{silent:#?}");
+}
+
+#[test]
 fn what_cannot_be_asked_is_refused_with_what_there_is() {
     let workspace = Workspace::finished();
     workspace.write("lines.jsonl", json!({"frage": "a"}).to_string());

@@ -215,6 +215,14 @@ fn a_changed_folder_and_a_wrong_target_are_found_out() {
     workspace
         .run_line(format!("{evaluate} --other-target"))
         .succeeded();
+    let generate = format!("generate --target twin --drafter {EXPORTED} --prompt count");
+    let generate = format!("{generate} --max-new-tokens 4");
+    workspace
+        .run_line(&generate)
+        .failed(&["was trained for `target`", "`--other-target`"]);
+    workspace
+        .run_line(format!("{generate} --other-target"))
+        .succeeded();
 
     let changed = |name: &str, config: &Value, tensors: &[NamedTensor], parts: &[&str]| {
         write_folder(&workspace.path(name), config, tensors, &[]).unwrap();

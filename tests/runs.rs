@@ -105,6 +105,29 @@ fn a_finished_training_goes_on_to_more_steps() {
 }
 
 #[test]
+fn more_steps_keep_a_warm_up_that_nobody_set() {
+    let workspace = Workspace::new();
+    let recipe = workspace.text("recipe.toml");
+    workspace.write("recipe.toml", recipe.replace("warmup_steps = 2\n", ""));
+    workspace.run(&RUN).succeeded();
+    // A tenth of these steps is another warm-up.
+    let longer = with(&["train.steps=12"]);
+    let goes_on = "train: goes on from step 6: `train.steps`: 6 → 12\n";
+    says(&workspace.run(&longer).succeeded(), &[goes_on]);
+    let settings = workspace.manifest("train")["settings"]["train"].clone();
+    assert_eq!(settings["steps"], 12);
+    assert_eq!(settings["warmup_steps"], 0);
+    says(&workspace.run(&longer).succeeded(), &["train: done before"]);
+    let asked = with(&["train.steps=15", "train.warmup_steps=1"]);
+    let plan = workspace
+        .run(&[&asked[..], &["--plan"]].concat())
+        .succeeded();
+    // Long lines are wrapped.
+    let told = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("`train.warmup_steps`: 0 → 1"), "{plan:#?}");
+}
+
+#[test]
 fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_it_is_cleaned() {
     let workspace = Workspace::finished();
     let trained = workspace.bytes("runs/run/train/drafter/model.safetensors");

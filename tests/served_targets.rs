@@ -574,11 +574,18 @@ fn features_that_are_there_already_are_trained_on_and_not_asked_for() {
     .failed(&["features.from"]);
 }
 
-/// A recipe for a target of which there are only its configuration and its list of shards.
+/// A recipe for a target of which there are only its configuration, its list of shards and what makes text tokens.
 fn planned(config: &Value, shards: &[(&str, &str)]) -> (String, Value) {
     let workspace = Workspace::new();
     std::fs::create_dir(workspace.path("large")).unwrap();
     workspace.write("large/config.json", config.to_string());
+    for file in std::fs::read_dir(workspace.path("target")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        if name.starts_with("tokenizer") || name.starts_with("chat_template") {
+            let to = workspace.path(format!("large/{name}"));
+            std::fs::copy(workspace.path(format!("target/{name}")), to).unwrap();
+        }
+    }
     let map: serde_json::Map<String, Value> = shards
         .iter()
         .map(|(name, shard)| ((*name).to_owned(), json!(shard)))

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mask::Masking;
 use crate::prepare::Category;
+use crate::roles::Roles;
 
 /// How a quantity is distributed over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -45,6 +46,8 @@ impl Quantiles {
 pub struct SetReport {
     /// Rows that became samples.
     pub samples: u64,
+    /// The roles of the messages, in rows that could be read.
+    pub roles: Roles,
     /// Rows that could not be read, rendered or tokenised, with the reason.
     pub refused: Category,
     /// Tokens of all samples, uncut.
@@ -63,8 +66,20 @@ pub struct SetReport {
     pub overlong: Category,
     /// Samples equal to an earlier one of the set.
     pub duplicates: Category,
+    /// Samples with an answer that holds the token that ends it, or one at which the target stops, before its end.
+    pub inner_ends: Category,
+    /// Samples of conversations that are trained on a token at which the target stops.
+    pub ended: u64,
+    /// Samples of conversations that are trained on something, but on no token at which the target stops.
+    pub unending: Category,
+    /// Rows with an answer that says nothing.
+    pub empty_answers: Category,
+    /// Rows in which the assistant speaks before any user.
+    pub unasked: Category,
     /// Rows with definitions of tools that the chat template does not show.
     pub hidden_tools: Category,
+    /// Rows with reasoning that the chat template does not show.
+    pub hidden_reasoning: Category,
 }
 
 /// How much of the trained tokens a draft vocabulary of the most frequent ones contains.
@@ -105,55 +120,26 @@ pub struct LintReport {
 impl LintReport {
     /// What should be mended before training, worst first; empty where nothing is wrong.
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.train.samples > 0 && self.train.trained_tokens == 0 {
-            problems.push("no token at all is trained on: the loss mask is empty".to_owned());
-        }
+        let mut problems = self.about_roles();
         let expected_full = self.masking == Masking::All;
         for (name, set) in [("training", &self.train), ("evaluation", &self.eval)] {
-            for (category, what) in [
-                (&set.refused, ["row cannot be used", "rows cannot be used"]),
-                (
-                    &set.all_zero,
-                    [
-                        "sample has nothing to train on",
-                        "samples have nothing to train on",
-                    ],
-                ),
-                (
-                    &set.all_one,
-                    [
-                        "sample is trained on from end to end, prompt included",
-                        "samples are trained on from end to end, prompt included",
-                    ],
-                ),
-                (
-                    &set.duplicates,
-                    [
-                        "sample repeats an earlier one",
-                        "samples repeat an earlier one",
-                    ],
-                ),
-                (
-                    &set.overlong,
-                    [
-                        "sample is longer than `max_length`",
-                        "samples are longer than `max_length`",
-                    ],
-                ),
-                (
-                    &set.hidden_tools,
-                    [
-                        "row defines tools that the chat template does not show",
-                        "rows define tools that the chat template does not show",
-                    ],
-                ),
-            ] {
+            let unusable = ["row cannot be used", "rows cannot be used"];
+            problems.extend(set.refused.problem(name, unusable));
+            for (category, what) in set.of_samples().into_iter().chain(set.of_rows()) {
                 let wanted = expected_full && std::ptr::eq(category, &raw const set.all_one);
                 if !wanted {
                     problems.extend(category.problem(name, what));
                 }
             }
+        }
+        if self.train.ended == 0 {
+            let never = [
+                "sample is trained on no token at which the target stops, so that no end of an answer is learned; the chat \
+                 template should write one behind each answer",
+                "samples are trained on no token at which the target stops, so that no end of an answer is learned; the chat \
+                 template should write one behind each answer",
+            ];
+            problems.extend(self.train.unending.problem("training", never));
         }
         let both = [
             "prompt also occurs in the training data",
@@ -161,6 +147,113 @@ impl LintReport {
         ];
         problems.extend(self.overlap.problem("evaluation", both));
         problems
+    }
+
+    /// The report without what [`PrepareReport`](crate::prepare::PrepareReport) counts of all rows: samples that are too long,
+    /// without anything to train on, or equal to an earlier one.
+    #[must_use]
+    pub fn beside_preparation(mut self) -> Self {
+        for set in [&mut self.train, &mut self.eval] {
+            for category in [&mut set.overlong, &mut set.all_zero, &mut set.duplicates] {
+                *category = Category::default();
+            }
+        }
+        self
+    }
+
+    /// That nothing is trained on, and that no message of a set is the assistant's where that matters.
+    fn about_roles(&self) -> Vec<String> {
+        let lack = |set: &SetReport| {
+            let matters = self.masking != Masking::All || set.roles.has_unknown();
+            set.roles.lack().filter(|_| matters)
+        };
+        let is_nothing = self.train.samples > 0 && self.train.trained_tokens == 0;
+        let train = match (is_nothing, lack(&self.train)) {
+            (true, cause) => {
+                let cause = cause.unwrap_or_else(|| "the loss mask is empty".to_owned());
+                Some(format!("no token at all is trained on: {cause}"))
+            }
+            (false, cause) => cause.map(|cause| format!("training data: {cause}")),
+        };
+        let eval = lack(&self.eval).map(|cause| format!("evaluation data: {cause}"));
+        train.into_iter().chain(eval).collect()
+    }
+}
+
+impl SetReport {
+    /// What can be wrong with samples, in the words for one and for several.
+    fn of_samples(&self) -> [(&Category, [&'static str; 2]); 5] {
+        [
+            (
+                &self.all_zero,
+                [
+                    "sample has nothing to train on",
+                    "samples have nothing to train on",
+                ],
+            ),
+            (
+                &self.all_one,
+                [
+                    "sample is trained on from end to end, prompt included",
+                    "samples are trained on from end to end, prompt included",
+                ],
+            ),
+            (
+                &self.inner_ends,
+                [
+                    "sample has a token that ends answers inside of an answer",
+                    "samples have a token that ends answers inside of an answer",
+                ],
+            ),
+            (
+                &self.duplicates,
+                [
+                    "sample repeats an earlier one",
+                    "samples repeat an earlier one",
+                ],
+            ),
+            (
+                &self.overlong,
+                [
+                    "sample is longer than `max_length`",
+                    "samples are longer than `max_length`",
+                ],
+            ),
+        ]
+    }
+
+    /// What can be wrong with rows, in the words for one and for several.
+    fn of_rows(&self) -> [(&Category, [&'static str; 2]); 4] {
+        [
+            (
+                &self.empty_answers,
+                [
+                    "row has an empty answer, of which nothing but its end can be learned",
+                    "rows have an empty answer, of which nothing but its end can be learned",
+                ],
+            ),
+            (
+                &self.unasked,
+                [
+                    "row has an answer of the assistant before any message of the user",
+                    "rows have an answer of the assistant before any message of the user",
+                ],
+            ),
+            (
+                &self.hidden_tools,
+                [
+                    "row defines tools that the chat template does not show",
+                    "rows define tools that the chat template does not show",
+                ],
+            ),
+            (
+                &self.hidden_reasoning,
+                [
+                    "row has reasoning (`reasoning_content`) that the chat template does not show",
+                    "rows have reasoning (`reasoning_content`) that the chat template does not show",
+                ],
+            ),
+        ]
     }
 }
 
@@ -172,23 +265,25 @@ impl Category {
             1 => one,
             _ => several,
         };
-        let places = self.examples.join("; ");
-        Some(format!("{} {set} {what}: {places}", self.count))
+        Some(format!("{} {set} {what}: {}", self.count, self.places()))
     }
 }
 
 impl fmt::Display for SetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = 100.0 * self.trained_tokens as f64 / self.tokens.max(1) as f64;
-        writeln!(
+        write!(
             f,
             "{} samples, {} tokens, {} trained on ({share:.1} %)",
             self.samples, self.tokens, self.trained_tokens
         )?;
+        if self.samples == 0 {
+            return Ok(());
+        }
         let (length, part) = (&self.length, &self.trained_share);
         writeln!(
             f,
-            "  tokens per sample: min {}, 5 % {}, median {}, 95 % {}, max {}",
+            "\n  tokens per sample: min {}, 5 % {}, median {}, 95 % {}, max {}",
             length.min, length.p05, length.median, length.p95, length.max
         )?;
         write!(

@@ -5,7 +5,7 @@ use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
 
 use super::candidates::{Candidate, speedups, taus};
 use super::price::{Costs, Prices};
-use super::report::{CostSource, Found, Recommendation};
+use super::report::{BATCHES, CostSource, Found, Recommendation};
 use crate::draft::{ChainTokens, DraftReport};
 use crate::error::Result;
 use crate::evaluate::settings::{EvaluateSettings, Warm};
@@ -14,8 +14,6 @@ use crate::speculate::rehearsal::Rehearsal;
 use crate::speculate::{DecodeSettings, Decoder};
 use crate::statistics::Acceptance;
 
-/// Batch sizes beside the one that was decoded with.
-const BATCHES: [usize; 3] = [1, 4, 16];
 /// Timed rounds: at least, and at most.
 const ROUNDS: [usize; 2] = [8, 48];
 /// Seconds of all batch sizes at one temperature: a share of what decoding without a drafter took, within bounds.

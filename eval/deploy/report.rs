@@ -11,6 +11,9 @@ use crate::draft::{ChainTokens, DraftReport};
 use crate::interval::with_interval;
 use crate::speculate::Seconds;
 
+/// Batch sizes that are timed beside the one that was decoded with.
+pub(super) const BATCHES: [usize; 3] = [1, 4, 16];
+
 /// What costs were taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -235,6 +238,30 @@ pub(crate) fn about<'a>(all: impl Iterator<Item = &'a Recommendation>) -> String
     text + " Where an interval of `over` has 1 in it, the two drafts have not been told apart."
 }
 
+/// Which batch sizes took too long to be timed, where others were.
+pub(crate) fn not_timed(all: &[Recommendation]) -> Option<String> {
+    let timed = all.iter().filter(|one| one.costs == CostSource::Decoder);
+    let mut ways: Vec<(String, Vec<usize>)> = Vec::new();
+    for one in timed {
+        let way = one.decoding();
+        match ways.iter_mut().find(|(known, _)| *known == way) {
+            Some((_, sizes)) => sizes.push(one.batch_size),
+            None => ways.push((way, vec![one.batch_size])),
+        }
+    }
+    let missing = ways.iter().flat_map(|(way, sizes)| {
+        let missing = BATCHES.iter().filter(|size| !sizes.contains(size));
+        missing.map(move |size| format!("{way}, {size} at a time"))
+    });
+    let missing: Vec<String> = missing.collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "Not timed, as it would have taken too long: {}.",
+            missing.join("; ")
+        )
+    })
+}
+
 /// A table with a row for each, and the commands below it.
 pub(crate) fn to_markdown(all: &[Recommendation]) -> String {
     if all.is_empty() {
@@ -252,6 +279,9 @@ pub(crate) fn to_markdown(all: &[Recommendation]) -> String {
         );
     }
     _ = write!(text, "\n{}\n", about(all.iter()));
+    if let Some(not_timed) = not_timed(all) {
+        _ = write!(text, "\n{not_timed}\n");
+    }
     for (heading, commands) in commands(all) {
         _ = write!(text, "\n{heading}:\n\n");
         commands

@@ -1,6 +1,6 @@
 use super::*;
 use crate::groups::GroupReport;
-use crate::report::examples;
+use crate::report::{KnownPrompts, examples};
 use crate::spread::SpreadReport;
 use spectrain_checkpoints::columns::COLUMNS;
 
@@ -45,6 +45,61 @@ T=0.6 top-p=0.95, rejection, chain 2 drawn: τ of the worst tenth 1.25; 12 %
         text.contains("Greedy output: 0 of 4 outputs differ"),
         "{text}"
     );
+}
+
+#[test]
+fn a_speedup_that_passes_in_turns_deny_is_called_so() {
+    let told = |predicted_ci95| {
+        let mut report = examples::report();
+        let speedup = report.settings[0].overall.speedup.as_mut().unwrap();
+        (speedup.full_batches, speedup.full_batches_ci95) = (None, None);
+        (speedup.predicted, speedup.predicted_ci95) = (Some(2.25), predicted_ci95);
+        let text = summary(&[("a".into(), report)]);
+        fits(&text);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.contains("by passes that took turns it is 2.25 [2.00, 2.50].")
+    };
+    assert!(told(Some([2.0, 2.5])), "1.25 to 1.75 were measured");
+    assert!(!told(Some([1.75, 2.5])));
+    assert!(!told(None));
+}
+
+#[test]
+fn prompts_that_were_trained_on_are_told_of() {
+    let mut report = examples::report();
+    report.known_prompts = Some(KnownPrompts { known: 36, of: 400 });
+    let words = "36 of 400 held-out prompts are also in the training data";
+    assert!(report.to_markdown().contains(words));
+    let text = summary(&[("a".into(), report)]);
+    fits(&text);
+    assert!(text.contains(words), "{text}");
+}
+
+#[test]
+fn batch_sizes_that_took_too_long_are_named() {
+    let mut report = examples::report();
+    let told = |report: &Report| {
+        let text = summary(&[("a".into(), report.clone())]);
+        fits(&text);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            words.contains("Not timed"),
+            report.to_markdown().contains("Not timed")
+        );
+        words.contains("Not timed, as it would have taken too long: T=0, 4 at a time.")
+    };
+    assert!(!told(&report), "nothing was timed");
+    let [one, sixteen] = &examples::recommended()[..] else {
+        panic!("two are recommended");
+    };
+    let four = Recommendation {
+        batch_size: 4,
+        ..one.clone()
+    };
+    report.settings_recommended = vec![one.clone(), sixteen.clone()];
+    assert!(told(&report));
+    report.settings_recommended.push(four);
+    assert!(!told(&report));
 }
 
 #[test]

@@ -65,6 +65,12 @@ pub fn has_colours(is_terminal: bool) -> bool {
     is_terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
+/// So many of a thing, whose name is that of one.
+pub fn counted(count: u64, unit: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {unit}{end}")
+}
+
 /// Writes a line to standard error. Where that cannot be written to there is nobody to tell, and no reason to stop.
 pub fn tell(message: impl Display) {
     let message = message.to_string();
@@ -180,5 +186,16 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_not_called_several() {
+        let found = [0, 1, 2].map(|count| counted(count, "sample"));
+        assert_eq!(found, ["0 samples", "1 sample", "2 samples"]);
     }
 }

@@ -124,6 +124,12 @@ impl Estimate {
         text
     }
 
+    /// Bytes that the run takes on the disk, as far as they are known.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        let features = self.feature_bytes.unwrap_or(0);
+        self.checkpoint_bytes.saturating_add(features)
+    }
+
     /// What [`text`](Self::text) says, as numbers.
     pub(super) fn json(&self, sizes: &Sizes, device: &str) -> Value {
         let (memory, (speed, source)) = (&self.memory, &self.speed);

@@ -15,6 +15,8 @@ mod flops;
 mod memory;
 mod parts;
 pub mod preflight;
+mod samples;
+mod space;
 mod speed;
 mod stages;
 pub(crate) mod target_sizes;
@@ -45,7 +47,10 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     for (name, state) in &stages {
         text += &beside(&format!("  {name}"), 12, state);
     }
-    let refusals = asked.refusals();
+    let mut refusals = asked.refusals();
+    if refusals.is_empty() {
+        refusals = asked.first_failures();
+    }
     if !refusals.is_empty() {
         text.push_str("\nrefused:\n");
     }
@@ -99,6 +104,10 @@ fn estimates(asked: &Asked, text: &mut String) -> [Value; 2] {
     let numbers = match &estimate {
         Ok(estimate) => {
             text.push_str(&estimate.text(recipe, &found, asked.device));
+            let run = asked.runs.join(&recipe.name);
+            if let Some(free) = space::missing(&run, estimate.disk_bytes()) {
+                text.push_str(&beside("  disk, free", 25, &free));
+            }
             estimate.json(&found, asked.device)
         }
         Err(error) => {

@@ -3,13 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Error, Result, bail};
+use spectrain_checkpoints::hub::check_model;
 
-use crate::plan::target_sizes;
+use crate::plan::{samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
 use crate::runtime::device;
 use crate::runtime::{prompt_sets, target};
+
+/// Fails with the first of them.
+fn first(refusals: Vec<Error>) -> Result<()> {
+    refusals.into_iter().next().map_or(Ok(()), Err)
+}
 
 /// What is asked for.
 #[derive(Clone, Copy)]
@@ -34,13 +40,19 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Everything that would stop the run, the first thing first.
+    /// Everything that would stop the run and needs no reading of weights or data, the first thing first.
     pub fn refusals(&self) -> Vec<Error> {
+        let built = device::check_built(self.device).err();
+        built.into_iter().chain(self.refusals_anywhere()).collect()
+    }
+
+    /// The same but for what this program was built without: it may be trained elsewhere.
+    fn refusals_anywhere(&self) -> Vec<Error> {
         let checks = [
             self.recipe.check_start(),
-            device::check_built(self.device),
             self.check_target_type(),
             run_folder::check(self.run(), self.existing),
+            self.check_models(),
             self.check_drafter(),
             self.check_target(),
         ];
@@ -48,12 +60,32 @@ impl<'a> Asked<'a> {
         checks.filter_map(Result::err).collect()
     }
 
+    /// What a plan says beyond [`refusals`](Self::refusals), which a run comes to in its first minutes: whether its folder can be
+    /// written, and whether the data gives samples.
+    pub fn first_failures(&self) -> Vec<Error> {
+        let run = self.runs.join(&self.recipe.name);
+        let mut found = Vec::from_iter(run_folder::check_writable(&run).err());
+        found.extend(samples::failures(self.recipe));
+        found
+    }
+
     /// Fails on the first thing that would stop the run.
     pub fn check(&self) -> Result<()> {
-        match self.refusals().into_iter().next() {
-            None => Ok(()),
-            Some(refusal) => Err(refusal),
+        first(self.refusals())
+    }
+
+    /// The same of a run on another machine, whose program may have been built with what this one was not.
+    pub fn check_anywhere(&self) -> Result<()> {
+        first(self.refusals_anywhere())
+    }
+
+    /// Whether the names of targets can be those of models: which are downloaded, and whether they are there, shows later.
+    fn check_models(&self) -> Result<()> {
+        let further = self.recipe.evaluate.targets.iter().map(String::as_str);
+        for model in self.recipe.model().into_iter().chain(further) {
+            check_model(model).with_context(|| format!("cannot open the target `{model}`"))?;
         }
+        Ok(())
     }
 
     fn check_target_type(&self) -> Result<()> {

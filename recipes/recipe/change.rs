@@ -83,7 +83,8 @@ pub(super) fn merge<'a>(
                     (DeValue::Table(existing), DeValue::Table(changed)) => {
                         merge(existing, changed, (&format!("{here}."), whole))?;
                     }
-                    (DeValue::Table(_), other) => {
+                    // In a table of the recipe a value may take the place of a table: `divergence = "kl"`.
+                    (DeValue::Table(_), other) if here != whole || path.is_empty() => {
                         bail!("`{here}` is a table, found {}", other.type_str())
                     }
                     (other, DeValue::Table(_)) if here != whole => {

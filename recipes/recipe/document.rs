@@ -6,7 +6,6 @@ use std::ops::Range;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize as _;
 use spectrain_checkpoints::near::did_you_mean;
-use spectrain_data::words::in_words;
 use spectrain_train::OF_EPOCHS;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -17,6 +16,7 @@ use crate::recipe::file::{File, OPTIONAL_TABLES};
 use crate::recipe::problem::{Problem, setting};
 use crate::recipe::renamed::new_name;
 use crate::recipe::settings::Settings;
+use crate::recipe::wording::{FROM_ONE, worded};
 
 /// The keys that say how long a training takes, of which there is one.
 const LENGTHS: [&str; 2] = ["steps", "epochs"];
@@ -84,8 +84,13 @@ impl<'a> Document<'a> {
         for training in trainings.filter(|training| training.epochs.is_some()) {
             training.steps = OF_EPOCHS;
         }
-        fill(&mut file, &|key| self.find(key).is_some());
+        fill(&mut file, &|key| self.sets(key));
         Ok(file)
+    }
+
+    /// Whether the file or an override sets this key, which has its table before it.
+    pub(super) fn sets(&self, key: &str) -> bool {
+        self.find(key).is_some()
     }
 
     /// Fails where a training is to take both so many steps and so many epochs.
@@ -175,18 +180,24 @@ impl<'a> Document<'a> {
         if let Some(renamed) = self.renamed(&error) {
             return renamed;
         }
-        match error.span() {
+        let span = error.span();
+        let is_at = |key: &&str| {
+            let found = self.find(key).zip(span.clone());
+            found.is_some_and(|(value, span)| value.start == span.start)
+        };
+        let from_one = FROM_ONE.iter().any(is_at);
+        match span {
             // Only a table that was left out stands at no place.
             None | Some(Range { start: 0, end: 0 }) => {}
             Some(span) => match self.override_at(&span) {
-                Some(given) => return anyhow!("`--set {given}`: {}", in_words(error.message())),
+                Some(given) => {
+                    return anyhow!("`--set {given}`: {}", worded(error.message(), from_one));
+                }
                 None => error.set_input(Some(self.text)),
             },
         }
-        anyhow!(
-            "{}",
-            in_words(error.to_string().trim_end()).replace("\nin `", " in `")
-        )
+        let text = worded(error.to_string().trim_end(), from_one);
+        anyhow!("{}", text.replace("\nin `", " in `"))
     }
 
     /// The error at a key by its old name.

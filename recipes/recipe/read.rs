@@ -20,6 +20,14 @@ pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
     read(&text, overrides).with_context(wrong)
 }
 
+/// Whether the recipe that a user names, or one of the overrides, sets one of these keys, such as `train.warmup_steps`.
+pub fn is_set(path: &Path, overrides: &[String], keys: &[String]) -> Result<bool> {
+    let text = text_of(path)?;
+    let changes = Change::all(overrides, text.len() + 1)?;
+    let document = Document::parse(&text, &changes)?;
+    Ok(keys.iter().any(|key| document.sets(key)))
+}
+
 /// Reads the text of a recipe file.
 pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
     let changes = Change::all(overrides, text.len() + 1)?;

@@ -62,6 +62,17 @@ pub struct ResolvedRecipe {
     pub json: Value,
 }
 
+/// The name of a family behind its article.
+fn with_article(family: &str) -> String {
+    // It is read letter by letter.
+    let is_spelt = family.starts_with("MTP");
+    let article = match family.starts_with(['A', 'E', 'I', 'O', 'U']) || is_spelt {
+        true => "an",
+        false => "a",
+    };
+    format!("{article} {family}")
+}
+
 impl fmt::Debug for ResolvedRecipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.toml)
@@ -86,8 +97,10 @@ impl ResolvedRecipe {
             Ok(())
         } else {
             bail!(
-                "`start`: expected an {expected} drafter for `recipe = \"{}\"`, found an {found} drafter in `{}`",
+                "`start`: expected {} drafter for `recipe = \"{}\"`, found {} drafter in `{}`",
+                with_article(expected),
                 self.recipe,
+                with_article(found),
                 folder.display()
             )
         }
@@ -205,5 +218,18 @@ impl ResolvedRecipe {
             track.check().map_err(within("track"))?;
         }
         self.export.check().map_err(within("export"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_have_their_article() {
+        let names = ["EAGLE-3", "Medusa", "MTP", "P-EAGLE", "language model"];
+        let found = names.map(with_article).join(", ");
+        let expected = "an EAGLE-3, a Medusa, an MTP, a P-EAGLE, a language model";
+        assert_eq!(found, expected);
     }
 }

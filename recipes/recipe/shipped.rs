@@ -155,6 +155,16 @@ fn name_in(path: &Path) -> Option<&str> {
 
 /// What is said of a name of which there is no file and no recipe.
 fn no_recipe(given: &Path, shown: &str) -> String {
+    let of_kind: Vec<String> = of_kind(shown)
+        .map(|recipe| format!("`{}`", recipe.name))
+        .collect();
+    if !of_kind.is_empty() {
+        return format!(
+            "no recipe `{shown}`: it is a kind of drafter, of which these recipes are shipped: {}; `spectrain init --family {shown}` \
+             writes one for a target and data of your own",
+            of_kind.join(", ")
+        );
+    }
     let mut near = did_you_mean(shown, names());
     if near.is_empty() {
         near = near_file(Path::new(&format!("{}{ENDING}", given.display())));
@@ -163,6 +173,13 @@ fn no_recipe(given: &Path, shown: &str) -> String {
         "no recipe `{shown}`: there is no file `{shown}` or `{shown}{ENDING}`, and none of this name is shipped; `spectrain recipe \
          --list` names those that are{near}"
     )
+}
+
+/// The recipes that train this kind of drafter.
+pub(crate) fn of_kind(kind: &str) -> impl Iterator<Item = &'static ShippedRecipe> {
+    let line = format!("recipe = \"{kind}\"");
+    let is_of = move |text: &str| text.lines().any(|found| found.trim_end() == line);
+    SHIPPED.iter().filter(move |recipe| is_of(recipe.text))
 }
 
 /// What may be meant by a path at which there is no file.
@@ -231,6 +248,16 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("did you mean `quickstart`?"), "{error}");
+        let error = refused("eagle3");
+        for part in [
+            "a kind of drafter",
+            "`quickstart`, ",
+            "`eagle3-qwen3-8b`",
+            "`spectrain init --family eagle3`",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(!error.contains("eagle1"), "{error}");
         let error = refused("elsewhere/quickstart.toml");
         assert!(error.contains("`spectrain recipe quickstart`"), "{error}");
         let error = refused("quikstart.toml");

@@ -102,7 +102,12 @@ fn a_value_of_the_wrong_type_is_shown_where_it_stands() {
         (
             "[train]\nsteps = -1\n",
             "line 9, column 9",
-            "expected a whole number from 0",
+            "expected a whole number from 1",
+        ),
+        (
+            "[evaluate]\ntemperatures = 0.5\n",
+            "line 9, column 16",
+            "expected a list, such as `[0.5]`",
         ),
         (
             "[export]\nto = [\"sglang\", \"tgi\"]\n",
@@ -255,6 +260,19 @@ fn an_override_changes_one_key_and_may_be_a_bare_word() {
     assert_eq!(only(&recipe.data.eval), Some("e.jsonl".into()));
     assert_eq!(recipe.evaluate.temperatures, [0.5]);
     assert_eq!(recipe.name, "b");
+}
+
+#[test]
+fn a_value_may_take_the_place_of_a_table_in_a_table() {
+    let text = format!("{MINIMAL}[objective]\ndivergence = {{ tempered_kl = 0.5 }}\n");
+    let divergence = |overrides: &[&str]| {
+        let recipe = accept(&text, overrides);
+        recipe.json["objective"]["divergence"].clone()
+    };
+    assert_eq!(divergence(&[])["tempered_kl"], 0.5);
+    assert_eq!(divergence(&["objective.divergence=kl"]), "kl");
+    let error = refuse(&text, &["objective=kl"]);
+    assert!(error.contains("`objective` is a table"), "{error}");
 }
 
 #[test]

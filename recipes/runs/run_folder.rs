@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
 use spectrain_checkpoints::atomic::{partial_path, write_file};
 use spectrain_checkpoints::near::near_file;
 
 use crate::runs::files::{remove_whole, write_json};
 use crate::runs::hashes::{HASHES, HashMemory};
+use crate::runtime::writable::writable;
 
 pub mod aside;
 pub mod identity;
@@ -34,6 +35,12 @@ pub use manifest::{
 pub use stale::stale;
 
 const RECIPE: &str = "recipe.toml";
+
+/// Fails where the folder of a run can be neither made nor written to.
+pub(crate) fn check_writable(run: &Path) -> Result<()> {
+    let refused = |error| anyhow!("{error:#}; name another folder with `--runs`");
+    writable(run).map(drop).map_err(refused)
+}
 
 /// A folder that this process alone uses until the value is dropped.
 #[derive(Debug)]
@@ -63,6 +70,7 @@ impl RunFolder {
         check_name(run.name)?;
         let path = run.root.join(run.name);
         check_lockable(&path)?;
+        check_writable(&path)?;
         let mut lock = lock(&path)?;
         // Only now does nobody else change what is there.
         let mut is_new = !check_ours(&path, run, existing)?;

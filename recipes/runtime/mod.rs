@@ -30,3 +30,4 @@ pub mod text;
 pub mod text_trial;
 pub mod texts;
 pub mod trial;
+pub(crate) mod writable;

@@ -28,6 +28,8 @@ pub struct ReadSets {
     pub others: Vec<Vec<u32>>,
     /// How many prompts were left out of each set, of which some were, as they are too long.
     pub too_long: Vec<(String, usize)>,
+    /// What is wrong with the roles of a set's messages, by set.
+    pub roles: Vec<(String, String)>,
     /// Rows of presets that are no conversations, by set.
     pub unusable: Vec<(String, Category)>,
     /// What of them is of the hub, by its address.
@@ -35,15 +37,18 @@ pub struct ReadSets {
 }
 
 impl ReadSets {
-    /// What to say of what was left out: prompts longer than so many tokens, and rows without any.
+    /// What to say of what was left out, prompts longer than so many tokens and rows without any, and of what is wrong.
     pub fn warnings(&self, longest: usize) -> Vec<String> {
         let too_long = self.too_long.iter().map(|(name, count)| {
             format!("prompts of `{name}` longer than {longest} tokens, which are left out: {count}")
         });
         let unusable = self.unusable.iter();
         let unusable = unusable.map(|(name, rows)| format!("`{name}`: {}", rows.left_out()));
+        let roles = self.roles.iter();
+        let roles = roles.map(|(name, lack)| format!("the prompts `{name}`: {lack}"));
         let remarks = self.of_hub.iter().filter_map(|data| data.remark.clone());
-        too_long.chain(unusable).chain(remarks).collect()
+        let left_out = too_long.chain(unusable);
+        left_out.chain(roles).chain(remarks).collect()
     }
 }
 
@@ -59,6 +64,9 @@ pub fn read(entries: &[PromptEntry], text: &Text, count: usize) -> Result<ReadSe
             .with_context(|| format!("the prompts `{entry}`"))?;
         if found.too_long > 0 {
             read.too_long.push((chosen.name.clone(), found.too_long));
+        }
+        if let Some(lack) = found.roles.lack_in_prompts() {
+            read.roles.push((chosen.name.clone(), lack));
         }
         let unusable = dataset.unusable();
         if !unusable.is_none() {

@@ -177,7 +177,8 @@ fn plain_text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Opti
         let source = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the template `{}`", path.display()))?;
         let template =
-            ChatTemplate::from_source(&source, tokenizer.bos_token(), tokenizer.eos_token())?;
+            ChatTemplate::from_source(&source, tokenizer.bos_token(), tokenizer.eos_token())
+                .with_context(|| format!("the template `{}`", path.display()))?;
         return Ok((tokenizer, Some(template)));
     }
     let own = folder.join("chat_template.jinja").exists()

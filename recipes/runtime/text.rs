@@ -9,6 +9,7 @@ use spectrain_data::conversation::Content;
 use spectrain_data::mask;
 use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
 use spectrain_data::prompts::Asked;
+use spectrain_data::roles::Roles;
 use spectrain_data::rows::{LocatedRow, read_rows};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
@@ -42,6 +43,8 @@ pub struct Prompts {
     pub prompts: Vec<Prompt>,
     /// How many were left out.
     pub too_long: usize,
+    /// The roles of all their messages.
+    pub roles: Roles,
 }
 
 impl Text {
@@ -61,6 +64,15 @@ impl Text {
             tokenizer,
             template,
             settings,
+        })
+    }
+
+    /// The tokens at which the target in `folder` stops; one without weights does at the token that ends a text.
+    pub(crate) fn stop_tokens(&self, folder: &Path) -> Vec<u32> {
+        target::stop_tokens_in(folder).unwrap_or_else(|_| {
+            let eos = self.tokenizer.eos_token();
+            let token = eos.and_then(|eos| self.tokenizer.token_id(eos));
+            token.into_iter().collect()
         })
     }
 
@@ -113,11 +125,13 @@ impl Text {
         let mut prompts = Prompts {
             prompts: Vec::new(),
             too_long: 0,
+            roles: Roles::default(),
         };
         let mut renderer = None;
         for row in rows {
             check_interrupted()?;
             let asked = row?;
+            prompts.roles.add(&asked.content);
             let location = &asked.location;
             let tokens = match (&asked.content, &self.template) {
                 (Content::Tokens(sample), _) => sample.prompt().to_vec(),
@@ -125,9 +139,10 @@ impl Text {
                     mask::prompt(conversation, template, &self.tokenizer)
                         .with_context(|| location.to_string())?
                 }
-                (Content::Conversation(_), None) => bail!(
-                    "{location}: a conversation needs a chat template, and the target has none"
-                ),
+                (Content::Conversation(_), None) => {
+                    let location = location.to_string();
+                    return Err(spectrain_data::Error::NoTemplate { location }.into());
+                }
             };
             if let Some(token) = tokens
                 .iter()

@@ -8,7 +8,7 @@ use spectrain_checkpoints::DType;
 use spectrain_eval::{DrafterReport, SettingReport, TextSettings, Texts, TextsReport};
 use spectrain_models::{Proposer, TargetParts, load_parts};
 
-use crate::cli::progress::Output;
+use crate::cli::progress::{Output, counted};
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
 use crate::runtime::contenders::drafter_report;
@@ -61,6 +61,6 @@ pub fn judge(
         }
         progress.set(1 + done as u64, "conversations");
     }
-    progress.finish(format!("{} conversations", chosen.len()));
+    progress.finish(counted(chosen.len() as u64, "conversation"));
     Ok(judged.finish()?)
 }

@@ -18,7 +18,7 @@ use spectrain_eval::{
 
 use spectrain_models::FrozenType;
 
-use crate::cli::progress::Output;
+use crate::cli::progress::{Output, counted};
 use crate::families::family::Writing;
 use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runtime::contenders::{Opened, Session};
@@ -182,9 +182,10 @@ impl Trial<'_> {
             &settings,
             &mut |step| {
                 progress.extend_to(step.total as u64);
+                let (done, dataset) = (step.done as u64, step.dataset);
                 match step.what {
-                    "" => progress.set(step.done as u64, step.dataset),
-                    what => progress.set(step.done as u64, format!("{}, {what}", step.dataset)),
+                    "" => progress.set(done, format!("outputs of `{dataset}`")),
+                    what => progress.set(done, format!("outputs of `{dataset}`, {what}")),
                 }
             },
         )?;
@@ -210,7 +211,7 @@ impl Trial<'_> {
         }
         found.drafter = opened.report();
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
-        progress.finish(format!("{} outputs", outputs.sum::<usize>()));
+        progress.finish(counted(outputs.sum::<usize>() as u64, "output"));
         found.add(evaluation);
         Ok(())
     }

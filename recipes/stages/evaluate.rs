@@ -8,12 +8,14 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::{Dataset, Located};
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{PromptSet, Report, TargetReport, TextSettings, TextsReport};
+use spectrain_eval::{KnownPrompts, PromptSet, Report, TargetReport, TextSettings, TextsReport};
 use spectrain_models::{Target as _, load_target};
 
+use crate::recipe::tables::{EvaluateTable, Prompts};
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::{device_report, is_gpu};
+use crate::runtime::model_files::read_json;
 use crate::runtime::prompt_sets::{self, ReadSets};
 use crate::runtime::prompts::{calibration, split};
 use crate::runtime::self_check::{SelfCheck, Shape};
@@ -24,7 +26,7 @@ use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
 use crate::stages::features::places::answers_at;
-use crate::stages::prepare;
+use crate::stages::prepare::{self, LINT};
 use crate::stages::report::{record, write};
 use crate::stages::train::trained_report;
 
@@ -44,6 +46,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     };
     report.recipe = context.recipe.json.clone();
     report.trained = trained_report(context)?;
+    report.known_prompts = known_prompts(context);
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);
@@ -68,6 +71,17 @@ pub fn run(context: &StageContext) -> Result<Value> {
         summary["datasets"] = json!(of_hub);
     }
     Ok(summary)
+}
+
+/// The held-out prompts that are trained on as well, by what the stage `prepare` found; of named sets nothing is known.
+fn known_prompts(context: &StageContext) -> Option<KnownPrompts> {
+    if let Prompts::Sets(_) = context.recipe.evaluate.prompts {
+        return None;
+    }
+    let found = read_json(&context.folder("prepare").join(LINT)).ok()?;
+    let known = found["report"]["overlap"]["count"].as_u64()?;
+    let of = found["report"]["eval"]["samples"].as_u64()?;
+    (known > 0).then_some(KnownPrompts { known, of })
 }
 
 /// What decoding with the target finds, and what of the prompts is of the hub.
@@ -158,7 +172,11 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
     let held_out = prepare::labelled_prompts(context.run)?;
     if table.sets().is_empty() {
         let name = name_of(context.eval_data()?.as_ref());
+        let there = held_out.len();
         let (prompts, others) = split(held_out, table.of_eval());
+        if table.prompts != EvaluateTable::default().prompts {
+            tell_fewer(context, &name, table.of_eval(), there);
+        }
         return Ok(ReadSets {
             sets: vec![PromptSet { name, prompts }],
             others,
@@ -179,9 +197,25 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
     for warning in read.warnings(text.settings.max_length) {
         context.output.warn(warning);
     }
+    for (set, count) in read.sets.iter().zip(table.count.iter().cycle()) {
+        tell_fewer(context, &set.name, *count, set.prompts.len());
+    }
     read.others
         .extend(held_out.into_iter().map(|prompt| prompt.tokens));
     Ok(read)
+}
+
+/// Says where fewer prompts are `there` than were asked for.
+fn tell_fewer(context: &StageContext, name: &str, asked: usize, there: usize) {
+    if let Some(text) = fewer(name, asked, there) {
+        context.output.warn(format!("evaluate: {text}"));
+    }
+}
+
+/// What is said where fewer prompts are `there` than were asked for.
+fn fewer(name: &str, asked: usize, there: usize) -> Option<String> {
+    let text = || format!("`{name}`: {asked} prompts asked for, {there} there");
+    (there < asked).then(text)
 }
 
 /// What the report calls the prompts: the name of their file or dataset, where there is one alone.
@@ -217,4 +251,16 @@ fn targets(context: &StageContext) -> Result<Vec<TrialTarget>> {
         targets.push(TrialTarget { folder, report });
     }
     Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_that_are_not_there_are_told() {
+        let told = fewer("eval", 500, 400).unwrap();
+        assert_eq!(told, "`eval`: 500 prompts asked for, 400 there");
+        assert_eq!(fewer("eval", 400, 400), None);
+    }
 }

@@ -13,6 +13,7 @@ use spectrain_train::{Batch, Rows};
 
 use self::header::header;
 use self::known::Known;
+use crate::cli::progress::counted;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
 use crate::runtime::device::is_gpu;
@@ -94,7 +95,7 @@ fn computed(context: &StageContext) -> Result<Value> {
         progress.set(next as u64, "samples");
     }
     context.finish_features(writer, &folder)?;
-    progress.finish(format!("{} samples", share.end - share.first));
+    progress.finish(counted(share.end - share.first, "sample"));
     let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({
         "samples": share.end - share.first,

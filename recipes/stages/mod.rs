@@ -11,6 +11,7 @@ pub mod exported;
 pub mod features;
 pub mod in_order;
 pub mod inputs;
+pub mod kept;
 pub mod order;
 pub mod part;
 mod parts;

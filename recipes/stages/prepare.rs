@@ -10,7 +10,7 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::held_out::HeldOut;
 use spectrain_data::hub_data::FetchedData;
-use spectrain_data::lint::{Linter, lint};
+use spectrain_data::lint::{DRAFT_VOCABULARIES, Linter, lint};
 use spectrain_data::prepare::{Category, PrepareReport};
 use spectrain_data::prompts::Labels;
 use spectrain_data::tokens::TokenShards;
@@ -24,8 +24,8 @@ use crate::stages::context::StageContext;
 
 /// Rows of each set that are linted: tokenising everything twice would double the time of this stage.
 const LINTED_ROWS: usize = 20_000;
-/// Sizes of draft vocabulary whose coverage is reported.
-const DRAFT_VOCABULARIES: [usize; 5] = [1024, 8192, 16_384, 32_000, 64_000];
+/// What is wrong with the data, as JSON.
+pub(super) const LINT: &str = "lint.json";
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -56,7 +56,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let stored: Vec<StoredPrompt> = prompts.prompts.iter().map(StoredPrompt::of).collect();
     write(&folder.join("prompts.json"), &json!(stored))?;
 
-    let problems = check_data(&text, &folder, &sets)?;
+    let written = [("train", &train), ("eval", &eval)];
+    let problems = check_data(&text, context, &sets, written)?;
     for problem in &problems {
         context.output.warn(problem);
     }
@@ -104,7 +105,7 @@ impl Sets {
                 let rows = train.rows()?.take_while(|_| !interrupted());
                 let held_out = HeldOut::of(rows, share, text.template.as_ref());
                 check_interrupted()?;
-                Some(held_out.context("`data.eval` is left out")?)
+                Some(held_out.map_err(not_held_out)?)
             }
         };
         let given = context.recipe.regenerate.as_ref();
@@ -171,6 +172,16 @@ impl Sets {
             (None, None) => Box::new(std::iter::empty()),
         })
     }
+}
+
+/// Why nothing is held out: `data.eval` is to blame only where `data.train` can be read.
+fn not_held_out(error: spectrain_data::Error) -> anyhow::Error {
+    let is_too_little = matches!(error, spectrain_data::Error::NothingToHoldOut { .. });
+    anyhow::Error::from(error).context(if is_too_little {
+        "`data.eval` is left out"
+    } else {
+        "cannot prepare `data.train`"
+    })
 }
 
 /// How often each token of the target occurs in what is trained on.
@@ -253,22 +264,25 @@ fn write_tokens(
         (false, _) | (true, "") => format!("cannot prepare `data.{name}`"),
         (true, sources) => format!("cannot prepare `data.{name}`, {sources}"),
     })?;
-    progress.finish(&report);
+    progress.finish(report.totals());
     Ok(report)
 }
 
-/// Writes what there is to say about the data, and returns the problems.
-fn check_data(text: &Text, folder: &Path, sets: &Sets) -> Result<Vec<String>> {
-    let vocab = text.settings.vocab;
-    let sizes: Vec<usize> = DRAFT_VOCABULARIES
-        .into_iter()
-        .filter(|&size| size < vocab)
-        .collect();
+/// Writes what there is to say about the data, and returns the problems: each once, those that were counted when the sets were
+/// written by what was counted then.
+fn check_data(
+    text: &Text,
+    context: &StageContext,
+    sets: &Sets,
+    written: [(&str, &PrepareReport); 2],
+) -> Result<Vec<String>> {
+    let folder = context.folder("prepare");
     let linter = Linter {
         template: text.template.as_ref(),
         tokenizer: &text.tokenizer,
         settings: &text.settings,
-        draft_vocabularies: &sizes,
+        stop_tokens: &text.stop_tokens(&context.target_folder()?),
+        draft_vocabularies: &DRAFT_VOCABULARIES,
         shown: 2,
     };
     let train = sets
@@ -283,11 +297,17 @@ fn check_data(text: &Text, folder: &Path, sets: &Sets) -> Result<Vec<String>> {
     check_interrupted()?;
     let report = report?;
     write(
-        &folder.join("lint.json"),
+        &folder.join(LINT),
         &json!({"rows_at_most": LINTED_ROWS, "report": report}),
     )?;
     write_file(&folder.join("lint.txt"), report.to_string().as_bytes())?;
-    Ok(report.problems())
+    let remarks = written.into_iter().flat_map(|(name, report)| {
+        let remarks = report.remarks().into_iter();
+        remarks.map(move |remark| format!("`data.{name}`: {remark}"))
+    });
+    Ok(remarks
+        .chain(report.beside_preparation().problems())
+        .collect())
 }
 
 fn write(path: &Path, value: &Value) -> Result<()> {

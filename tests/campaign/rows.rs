@@ -139,6 +139,7 @@ fn prepared(
         template: Some(template),
         tokenizer,
         settings: &settings,
+        stop_tokens: &[2],
         draft_vocabularies: &[16],
         shown: 1,
     };

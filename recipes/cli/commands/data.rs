@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde_json::json;
 use spectrain_checkpoints::columns::listed;
-use spectrain_data::lint::{Linter, lint};
+use spectrain_data::lint::{DRAFT_VOCABULARIES, Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::{PRESETS, Preset};
@@ -42,29 +42,34 @@ pub enum DataCommand {
     /// Have a target answer the turns of conversations anew
     Regenerate(RegenerateArguments),
     /// Report what is in a dataset and what is wrong with it; end with 1 where something is
-    Lint {
-        /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub (`hf://org/name`)
-        #[arg(long, value_name = "PATH", required_unless_present = "preset")]
-        train: Option<PathBuf>,
-        /// In place of `--train`: a dataset that `spectrain data presets` lists, by its name
-        #[arg(long, value_name = "NAME", conflicts_with = "train")]
-        preset: Option<String>,
-        /// Conversations to evaluate with
-        #[arg(long, value_name = "PATH")]
-        eval: Option<PathBuf>,
-        /// Samples to show; what is trained on stands between ⟦ and ⟧
-        #[arg(long, value_name = "N", default_value_t = 2)]
-        show: usize,
-        /// Sizes of draft vocabulary to give the coverage of; may be repeated
-        #[arg(long = "draft-vocab", value_name = "TOKENS", default_values_t = [8192, 16_384, 32_000])]
-        draft_vocabularies: Vec<usize>,
-        /// Print the report as JSON
-        #[arg(long)]
-        json: bool,
-        /// How conversations become tokens
-        #[command(flatten)]
-        text: TextArguments,
-    },
+    Lint(LintArguments),
+}
+
+/// What is linted, and how.
+#[derive(Debug, clap::Args)]
+pub struct LintArguments {
+    /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub (`hf://org/name`)
+    #[arg(long, value_name = "PATH", required_unless_present = "preset")]
+    train: Option<PathBuf>,
+    /// In place of `--train`: a dataset that `spectrain data presets` lists, by its name
+    #[arg(long, value_name = "NAME", conflicts_with = "train")]
+    preset: Option<String>,
+    /// Conversations to evaluate with
+    #[arg(long, value_name = "PATH")]
+    eval: Option<PathBuf>,
+    /// Samples to show; what is trained on stands between ⟦ and ⟧
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    show: usize,
+    /// Sizes of draft vocabulary to give the coverage of; may be repeated. Without it 1024, 8192, 16384, 32000 and 64000, as
+    /// far as the target's vocabulary is larger
+    #[arg(long = "draft-vocab", value_name = "TOKENS")]
+    draft_vocabularies: Vec<usize>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// How conversations become tokens
+    #[command(flatten)]
+    text: TextArguments,
 }
 
 /// How conversations become tokens.
@@ -116,7 +121,11 @@ impl TextArguments {
             ..DataTable::default()
         };
         data.check()?;
-        Text::of(&target::resolve(&self.target, None)?, &data)
+        Text::of(&self.target_folder()?, &data)
+    }
+
+    fn target_folder(&self) -> Result<PathBuf> {
+        target::resolve(&self.target, None)
     }
 }
 
@@ -164,48 +173,61 @@ pub fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Prompts => print(known_prompts())?,
         DataCommand::Presets => print(presets())?,
         DataCommand::Regenerate(arguments) => regenerate::run(arguments)?,
-        DataCommand::Lint {
-            train,
-            preset,
-            eval,
-            show,
-            draft_vocabularies,
-            json,
-            text,
-        } => {
-            let train = origin(train.as_deref(), preset.as_deref())?;
-            let eval = eval.as_deref().map(|eval| origin(Some(eval), None));
-            let text = text.open()?;
-            let linter = Linter {
-                template: text.template.as_ref(),
-                tokenizer: &text.tokenizer,
-                settings: &text.settings,
-                draft_vocabularies,
-                shown: *show,
-            };
-            let eval = eval
-                .transpose()?
-                .map(|eval| dataset(eval, Output::detect()))
-                .transpose()?;
-            let eval = eval.map(|eval| eval.rows()).transpose()?;
-            let train = dataset(train, Output::detect())?;
-            let report = lint(train.rows()?, eval.into_iter().flatten(), &linter)?;
-            let unusable = train.unusable();
-            if !unusable.is_none() {
-                tell(unusable.left_out());
-            }
-            let problems = report.problems();
-            if *json {
-                print_json(&json!({"report": report, "problems": problems}))?;
-            } else {
-                print(format!("{report}\n"))?;
-            }
-            let problems = problems.len();
-            if problems > 0 {
-                let noun = if problems == 1 { "problem" } else { "problems" };
-                bail!("{problems} {noun} in the data, which the report names");
-            }
-        }
+        DataCommand::Lint(arguments) => arguments.run()?,
     }
     Ok(())
+}
+
+impl LintArguments {
+    fn run(&self) -> Result<()> {
+        let train = origin(self.train.as_deref(), self.preset.as_deref())?;
+        let eval = self.eval.as_deref().map(|eval| origin(Some(eval), None));
+        let text = self.text.open()?;
+        let linter = Linter {
+            template: text.template.as_ref(),
+            tokenizer: &text.tokenizer,
+            settings: &text.settings,
+            stop_tokens: &text.stop_tokens(&self.text.target_folder()?),
+            draft_vocabularies: self.sizes(text.settings.vocab)?,
+            shown: self.show,
+        };
+        let eval = eval
+            .transpose()?
+            .map(|eval| dataset(eval, Output::detect()))
+            .transpose()?;
+        let eval = eval.map(|eval| eval.rows()).transpose()?;
+        let train = dataset(train, Output::detect())?;
+        let report = lint(train.rows()?, eval.into_iter().flatten(), &linter)?;
+        let unusable = train.unusable();
+        if !unusable.is_none() {
+            tell(unusable.left_out());
+        }
+        let problems = report.problems();
+        if self.json {
+            print_json(&json!({"report": report, "problems": problems}))?;
+        } else {
+            print(format!("{report}\n"))?;
+        }
+        let problems = problems.len();
+        if problems > 0 {
+            let noun = if problems == 1 { "problem" } else { "problems" };
+            bail!("{problems} {noun} in the data, which the report names");
+        }
+        Ok(())
+    }
+
+    /// The sizes of draft vocabulary that are asked for, of a target with so many tokens.
+    fn sizes(&self, vocab: usize) -> Result<&[usize]> {
+        let asked = &self.draft_vocabularies[..];
+        if let Some(size) = asked.iter().find(|&&size| size >= vocab) {
+            bail!(
+                "`--draft-vocab`: expected less than the target's vocabulary of {vocab} tokens, found {size}"
+            );
+        }
+        Ok(if asked.is_empty() {
+            &DRAFT_VOCABULARIES
+        } else {
+            asked
+        })
+    }
 }

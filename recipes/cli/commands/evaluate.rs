@@ -22,6 +22,7 @@ use crate::runtime::prompts::calibration;
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
+use crate::runtime::writable::{writable, writable_file};
 use crate::stages::report::{shown, write};
 
 pub mod arguments;
@@ -75,7 +76,7 @@ pub struct EvaluateArguments {
     #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_length: usize,
     /// Temperature; may be repeated [default: 0 and 1; of features the one that their texts were written at, 0 or 1]
-    #[arg(long = "temperature", value_name = "T")]
+    #[arg(long = "temperature", value_name = "T", allow_negative_numbers = true)]
     temperatures: Vec<f64>,
     /// Above temperature 0, keep this many of the most likely tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -127,6 +128,13 @@ pub struct EvaluateArguments {
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let table = arguments.table()?;
+    // Known before hours of decoding, not after them.
+    if let Some(out) = &arguments.out {
+        writable(out)?;
+    }
+    if let Some(outputs) = &arguments.outputs {
+        writable_file(outputs)?;
+    }
     if let Some(features) = &arguments.features {
         return arguments.judge_texts(features, table);
     }
@@ -172,10 +180,10 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         let recommended = recommended_by_servers(&report);
         report.settings_recommended.extend(recommended);
     }
+    print(shown(&report))?;
     if let Some(out) = &arguments.out {
         write(&report, out, Vec::new())?;
     }
-    print(shown(&report))?;
     failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use spectrain_data::foreign::PICKLE_CONVERTER;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument};
-use crate::cli::progress::{Output, print};
+use crate::cli::progress::{Output, counted, print};
 use crate::recipe::tables::TargetType;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::capture::proof::LastState;
@@ -143,8 +143,11 @@ fn imported(report: &ImportReport, out: &Path) -> String {
         LastState::AfterNorm => "after the final norm",
     };
     let mut text = format!(
-        "{}: {} samples, {} tokens, {} of them trained on\n",
-        report.layout, report.samples, report.tokens, report.trained_tokens
+        "{}: {}, {} tokens, {} of them trained on\n",
+        report.layout,
+        counted(report.samples as u64, "sample"),
+        report.tokens,
+        report.trained_tokens
     );
     if let Some(best) = proof.readings.first() {
         text.push_str(&format!(
@@ -162,7 +165,10 @@ fn imported(report: &ImportReport, out: &Path) -> String {
     });
     if report.without_mask > 0 {
         let count = report.without_mask;
-        text.push_str(&format!("without a loss mask: {count} samples\n"));
+        text.push_str(&format!(
+            "without a loss mask: {}\n",
+            counted(count as u64, "sample")
+        ));
     }
     if report.without_states > 0 {
         let count = report.without_states;
@@ -207,7 +213,10 @@ impl FeaturesExport {
         let captured = layer_ids.split_last().map_or(&[][..], |(_, ids)| ids);
         let ids: Vec<String> = captured.iter().map(usize::to_string).collect();
         let out = self.out.display();
-        let mut text = format!("{samples} samples, ids of layers {layer_ids:?}\n");
+        let mut text = format!(
+            "{}, ids of layers {layer_ids:?}\n",
+            counted(samples as u64, "sample")
+        );
         if cut > 0 {
             text.push_str(&format!("last tokens without a state, left out: {cut}\n"));
         }

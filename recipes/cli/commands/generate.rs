@@ -1,9 +1,9 @@
 //! `spectrain generate`: one answer, with the tokens that were drafted marked.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::Message;
@@ -41,7 +41,12 @@ pub struct GenerateArguments {
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     max_new_tokens: usize,
     /// Temperature; 0 takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     temperature: f64,
     /// Tokens of the draft; 0 takes the drafter's own length
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
@@ -49,6 +54,9 @@ pub struct GenerateArguments {
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`
     #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
     draft: Option<DraftChoice>,
+    /// Take a drafter that was trained for another target than this one
+    #[arg(long)]
+    other_target: bool,
     /// Seed of sampling
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -75,6 +83,9 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let drafter = drafter.transpose()?;
     let (device, held) = arguments.device.open()?;
     let folder = target::resolve(&arguments.target, None)?;
+    if let (Some(drafter), false) = (&drafter, arguments.other_target) {
+        check_target(drafter, &folder, &arguments.target)?;
+    }
     let variables = match &drafter {
         Some(drafter) => arguments.template.with_those_of(drafter)?,
         None => arguments.template.given(),
@@ -112,6 +123,20 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     print(format!("{shown}\n"))?;
     tell(summary(&generation, session.is_some()));
     Ok(())
+}
+
+/// Fails where a drafter that reads a target's hidden states says that it was trained for another than the one in `folder`, which
+/// the user calls `name`.
+fn check_target(drafter: &Path, folder: &Path, name: &str) -> Result<()> {
+    let Some(named) = target::other_target(&ModelFolder::open(drafter)?, folder)? else {
+        return Ok(());
+    };
+    bail!(
+        "the drafter `{}` was trained for `{}`, which has other weights than `{name}`; decode with it all the same with \
+         `--other-target`",
+        drafter.display(),
+        named.model
+    )
 }
 
 /// A question as tokens, rendered where the target has a template.

@@ -13,7 +13,7 @@ use spectrain_data::presets::Preset;
 use spectrain_data::rows::files;
 
 use crate::cli::arguments::key_value;
-use crate::cli::progress::tell;
+use crate::cli::progress::{Output, tell};
 use crate::errors::Misuse;
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
@@ -23,6 +23,7 @@ use crate::runtime::device;
 mod ask;
 mod keys;
 mod needs;
+mod recommended;
 mod written;
 
 use ask::{Asking, Question};
@@ -155,10 +156,7 @@ fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'stati
         text: "Device to train on, `cpu` or `cuda:N`",
         default: Some("cpu"),
     };
-    let check_device = |given: &str| {
-        device::check_name(given)?;
-        device::check_built(given).map_err(|error| error.to_string())
-    };
+    let check_device = |given: &str| device::check_name(given).map(drop);
     Ok((
         family(&kind).map_err(Misuse)?,
         asking.answer(device, &check_device)?,
@@ -183,9 +181,12 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         device: &wanted.device,
     };
     asked
-        .check()
+        .check_anywhere()
         .context("the recipe would be refused, so it was not written")?;
     write_file(&out, text.as_bytes())?;
+    if let Err(error) = device::check_built(&wanted.device) {
+        Output::detect().warn(format!("{error:#}"));
+    }
     let (file, device) = (out.display(), &wanted.device);
     tell(format!(
         "wrote `{file}`; next:\n  spectrain recipe {file} --device {device} --plan    # what it would do and take\n  spectrain recipe {file} --device {device}"

@@ -14,7 +14,7 @@ use crate::cli::progress::{Output, print, print_json, tell};
 use crate::errors::Misuse;
 use crate::plan;
 use crate::plan::preflight::Asked;
-use crate::recipe::read::read_file;
+use crate::recipe::read::{is_set, read_file};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::{SHIPPED, ShippedRecipe};
 use crate::runs::run_folder::{Existing, RunFolder};
@@ -26,7 +26,7 @@ use crate::stages::borrowed::borrow;
 use crate::stages::context::StageContext;
 use crate::stages::exported::commands_again;
 use crate::stages::part::check_stages;
-use crate::stages::{in_order, order, part, report};
+use crate::stages::{in_order, kept, order, part, report};
 use crate::tracking::live::Live;
 
 mod sweep;
@@ -155,11 +155,21 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
 }
 
 impl RecipeArguments {
+    /// The recipe with these overrides, and with what a training that has begun keeps.
     fn read(&self, overrides: &[String]) -> Result<ResolvedRecipe> {
         let Some(file) = &self.file else {
             unreachable!("the command line is refused without a file");
         };
-        read_file(file, overrides)
+        let recipe = read_file(file, overrides)?;
+        if self.fresh {
+            return Ok(recipe);
+        }
+        let run = self.runs.join(&recipe.name);
+        let kept = kept::overrides(&recipe, &run, &|keys| is_set(file, overrides, keys))?;
+        if kept.is_empty() {
+            return Ok(recipe);
+        }
+        read_file(file, &[overrides, &kept].concat())
     }
 
     /// The name of the device to compute on here.

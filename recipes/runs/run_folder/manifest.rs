@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -225,7 +226,10 @@ pub fn manifest_in(run: &Path, stage: &str) -> Result<Option<Manifest>> {
     let path = path_of(run, stage);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        // What stands in the place of the folder is told where it is opened.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => {
             return Err(error).with_context(|| format!("cannot read `{}`", path.display()));
         }

@@ -104,6 +104,20 @@ fn a_fresh_run_moves_the_old_one_aside_and_numbers_it() {
 }
 
 #[test]
+fn runs_that_cannot_be_written_are_said_to_be_so() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = open(&file, "a", "eagle3", Existing::Continue).unwrap_err();
+    let error = error.to_string();
+    assert!(error.starts_with("cannot write to `"), "{error}");
+    assert!(
+        error.ends_with("name another folder with `--runs`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn names_that_lead_elsewhere_are_refused() {
     let root = tempfile::tempdir().unwrap();
     for name in ["../x", "..", ".", "", "a/b", "/tmp/x", "-rf", "a b", "a\0"] {

@@ -1,10 +1,11 @@
 //! The folders that the program writes to.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use indicatif::BinaryBytes;
 
 use super::finding::Finding;
+use crate::runtime::writable::{free_space, writable};
 
 /// Space that the smallest run may need.
 const LEAST: u64 = 1 << 30;
@@ -14,15 +15,13 @@ const LITTLE: u64 = 20 << 30;
 /// Whether a folder, or the one that it would be made in, can be written to, and what is free there.
 pub(super) fn place(name: &str, folder: &Path, instead: &str) -> Finding {
     let shown = folder.display();
-    let Some(there) = existing(folder) else {
-        return Finding::good(name, format!("`{shown}`: nothing of this path is here"))
-            .problem(instead.to_owned());
+    let there = match writable(folder) {
+        Ok(there) => there,
+        Err(error) => {
+            let found = format!("`{shown}`: {error:#}");
+            return Finding::good(name, found).problem(instead.to_owned());
+        }
     };
-    // What was only tried to be written has no name, and is gone by itself.
-    if let Err(error) = tempfile::tempfile_in(&there) {
-        let found = format!("`{shown}`: cannot write to `{}`: {error}", there.display());
-        return Finding::good(name, found).problem(instead.to_owned());
-    }
     let Some(free) = free_space(&there) else {
         return Finding::good(name, format!("`{shown}`: can be written to"));
     };
@@ -35,19 +34,6 @@ pub(super) fn place(name: &str, folder: &Path, instead: &str) -> Finding {
         ),
         _ => finding,
     }
-}
-
-/// The nearest folder that is there, from a folder upwards.
-fn existing(folder: &Path) -> Option<PathBuf> {
-    let whole = std::path::absolute(folder).ok()?;
-    let found = whole.ancestors().find(|path| path.exists());
-    found.map(Path::to_owned)
-}
-
-/// Bytes that a user may still write.
-fn free_space(folder: &Path) -> Option<u64> {
-    let found = rustix::fs::statvfs(folder).ok()?;
-    found.f_bavail.checked_mul(found.f_frsize)
 }
 
 #[cfg(test)]

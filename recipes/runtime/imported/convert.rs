@@ -19,7 +19,7 @@ use super::evidence::{Sample, check_states};
 use super::layers::{FoundLayer, Slots, check};
 use super::masks::{Unmasked, loss_mask};
 use super::proof::{TextProof, prove};
-use crate::cli::progress::Output;
+use crate::cli::progress::{Output, counted};
 use crate::runs::files::write_json;
 use crate::runtime::capture::file::HiddenStates;
 use crate::runtime::capture::proof::LastState;
@@ -240,8 +240,8 @@ fn read_texts(wanted: &Import, found: &dyn ForeignFeatures, vocab: usize) -> Res
     }
     texts.fingerprint = sha256_bytes(digests.as_bytes());
     progress.finish(format!(
-        "{} samples, {} tokens",
-        found.samples(),
+        "{}, {} tokens",
+        counted(found.samples() as u64, "sample"),
         texts.tokens
     ));
     Ok(texts)
@@ -324,7 +324,7 @@ fn write(
         progress.set(number as u64 + 1, "samples");
     }
     writer.finish()?;
-    progress.finish(format!("{} samples", found.samples()));
+    progress.finish(counted(found.samples() as u64, "sample"));
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use spectrain_data::foreign::{LAST_NORMED, LAYERS, RowsWriter};
 use spectrain_models::{TargetParts, load_parts};
 
 use super::readings::without_weight;
-use crate::cli::progress::Output;
+use crate::cli::progress::{Output, counted};
 use crate::runs::files::write_json;
 use crate::runtime::bf16::{bits_of, tensor_of};
 use crate::runtime::interruption::check_interrupted;
@@ -94,7 +94,7 @@ pub fn export(wanted: &Export) -> Result<Exported> {
     rows.finish()?;
     write_json(&partial.join(LAYERS), &described(&layer_ids, &sha256))?;
     replace_dir(&partial, wanted.out)?;
-    progress.finish(format!("{} samples", shards.len()));
+    progress.finish(counted(shards.len() as u64, "sample"));
     Ok(Exported {
         samples: shards.len(),
         cut,

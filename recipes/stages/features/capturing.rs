@@ -9,6 +9,7 @@ use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::load_parts;
 
+use crate::cli::progress::counted;
 use crate::runtime::capture::in_order::{Share, capture};
 use crate::runtime::capture::server::{Asked, Captured};
 use crate::runtime::capture::servers::Servers;
@@ -133,7 +134,7 @@ impl<'a> Capturing<'a> {
             }
         };
         context.finish_features(sink.writer, folder)?;
-        progress.finish(format!("{} samples", share.end - share.first));
+        progress.finish(counted(share.end - share.first, "sample"));
         for (sum, share) in self.shares.iter_mut().zip(shares) {
             sum.add(&share);
         }

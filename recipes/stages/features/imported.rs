@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use spectrain_data::features::FeatureHeader;
 use spectrain_data::tokens::TokenShards;
 
+use crate::cli::progress::counted;
 use crate::errors::Misuse;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
@@ -73,7 +74,7 @@ fn write(
         progress.set(1 + number as u64, "samples");
     }
     context.finish_features(writer, folder)?;
-    progress.finish(format!("{} samples", share.end - share.first));
+    progress.finish(counted(share.end - share.first, "sample"));
     Ok(())
 }
 

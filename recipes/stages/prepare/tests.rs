@@ -155,3 +155,69 @@ fn a_template_that_drops_earlier_reasoning_gets_a_sample_for_each_answer() {
         (&json!(0), 1)
     );
 }
+
+/// What the stage says where it fails on these rows, of which some are to be held out.
+fn refused(rows: &str) -> String {
+    let root = fixture();
+    fs::write(root.path().join("train.jsonl"), rows).unwrap();
+    let recipe = recipe::read(&recipe_text(root.path()), &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        let error = stages::run(context, &["prepare".into()]).unwrap_err();
+        format!("{error:#}")
+    })
+}
+
+#[test]
+fn what_is_held_out_is_named_only_where_nothing_can_be() {
+    let row = |role: &str| {
+        let said = |role: &str| json!({"role": role, "content": "one"});
+        json!({"messages": [said("user"), said(role)]}).to_string() + "\n"
+    };
+    let broken = refused(&(row("assistant") + "not json\n"));
+    assert!(
+        broken.contains("cannot prepare `data.train`: ")
+            && broken.ends_with("train.jsonl` row 2 is not JSON: expected ident at column 2")
+            && !broken.contains("is left out"),
+        "{broken}"
+    );
+    let single = refused(&row("assistant"));
+    assert!(
+        single.contains("`data.eval` is left out: no prompt can be held out"),
+        "{single}"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_samples_is_said_once() {
+    let root = fixture();
+    write_data(&root.path().join("train.jsonl"), 0, 4);
+    let rows = fs::read_to_string(root.path().join("train.jsonl")).unwrap();
+    let long = json!({"messages": [
+        {"role": "user", "content": "count"},
+        {"role": "assistant", "content": "one two three ".repeat(400)},
+    ]});
+    let first = rows.lines().next().unwrap();
+    let text = format!("{rows}\n{long}\n{long}\n{first}\n");
+    fs::write(root.path().join("train.jsonl"), text).unwrap();
+    let keys = format!(
+        "data.eval = {:?}\ndata.max_length = 100\ndata.overlong = \"drop\"\n",
+        root.path().join("eval.jsonl")
+    );
+    let (summary, _) = prepared(root.path(), &keys);
+    let place = format!("`{}`", root.path().join("train.jsonl").display());
+    let warnings: Vec<&str> = summary["warnings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let of_train = warnings.into_iter().filter(|one| one.contains(&place));
+    let of_train: Vec<&str> = of_train.collect();
+    assert_eq!(
+        of_train,
+        [
+            format!("`data.train`: 2 left out, too long: {place} rows 5, 6"),
+            format!("`data.train`: 1 equal to an earlier sample: {place} row 7"),
+        ]
+    );
+}

@@ -1,5 +1,7 @@
 //! What the documentation of a key says, from the schema of recipe files.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::cli::commands::schema;
@@ -22,6 +24,35 @@ impl Keys {
     pub(super) fn meaning(&self, table: &str, key: &str) -> String {
         let meaning = self.table(table)[key]["description"].as_str();
         meaning.unwrap_or_default().to_owned()
+    }
+
+    /// The values of a key, or of the entries of its list, as they are written in a recipe; none where they are no closed set.
+    pub(super) fn values(&self, table: &str, key: &str) -> Vec<String> {
+        let own = self.resolved(&self.table(table)[key]);
+        let of_each = self.resolved(&own["items"]);
+        let closed = [own, of_each].map(|schema| self.closed(schema));
+        let [own, of_each] = closed.map(Option::unwrap_or_default);
+        if own.is_empty() { of_each } else { own }
+    }
+
+    /// The values that a schema allows, if it names each.
+    fn closed(&self, schema: &Value) -> Option<Vec<String>> {
+        let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array())?;
+        let each = choices.iter().map(|choice| {
+            let choice = self.resolved(choice);
+            match (&choice["const"], choice["properties"].as_object()) {
+                (Value::Null, Some(keys)) => {
+                    let key = keys.keys().next()?;
+                    Some(format!("{{ {key} = … }}"))
+                }
+                (Value::Null, None) => None,
+                (value, _) => Some(value.to_string()),
+            }
+        });
+        let values = each.collect::<Option<Vec<String>>>()?;
+        // Tables that differ by the value of a key are not told apart by it.
+        let differ = values.iter().collect::<BTreeSet<_>>().len() == values.len();
+        differ.then_some(values)
     }
 
     /// What a table is.
@@ -63,6 +94,18 @@ impl Keys {
 mod tests {
     use super::*;
     use crate::families::registry::RECIPES;
+
+    #[test]
+    fn closed_sets_of_values_are_known() {
+        let keys = Keys::of(&RECIPES[0]);
+        assert_eq!(keys.values("train", "optimizer"), ["\"adamw\"", "\"muon\""]);
+        let engines = keys.values("export", "to");
+        assert!(engines.contains(&"\"vllm\"".to_owned()), "{engines:?}");
+        assert!(keys.values("drafter", "head").len() > 1);
+        for (table, key) in [("train", "steps"), ("target", "model"), ("data", "train")] {
+            assert!(keys.values(table, key).is_empty(), "{table}.{key}");
+        }
+    }
 
     #[test]
     fn shared_keys_and_those_of_one_kind_have_a_meaning() {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
 
 use super::keys::Keys;
-use super::needs;
+use super::{needs, recommended};
 use crate::families::registry::Recipe;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -17,7 +17,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 /// does not have is not shown.
 const SHOWN: [(&str, &[&str]); 9] = [
     ("target", &["model", "dtype"]),
-    ("data", &["train", "max_length", "overlong"]),
+    ("data", &["train", "eval", "max_length", "overlong"]),
     (
         "regenerate",
         &["server", "temperature", "max_tokens", "seed", "concurrency"],
@@ -42,6 +42,9 @@ const SHOWN: [(&str, &[&str]); 9] = [
         &["prompts", "temperatures", "draft_lengths", "max_new_tokens"],
     ),
 ];
+
+/// The key of a table that is shown though it has no value of its own, with what stands there.
+const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
 
 /// The conversations to train on.
 pub(super) enum Conversations {
@@ -129,14 +132,24 @@ impl Wanted {
             Conversations::Train(given) => ("train", given),
             Conversations::Preset(name) => ("preset", name),
         };
+        let (closest, recommended) = recommended::of(self.recipe, &self.target, &is_set);
+        let lines_of = |table: &str| {
+            let lines = recommended.iter().filter(|found| found.table == table);
+            lines
+                .map(|found| found.line.clone() + "\n")
+                .collect::<String>()
+        };
         let least = format!(
-            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\n{key} = {}\n{}[drafter]\n{}\n",
+            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\n{key} = {}\n{}[drafter]\n{}\n{}[objective]\n{}[train]\n{}",
             quoted(self.recipe.name),
             quoted(&self.name),
             quoted(&self.target),
             quoted(data),
             self.answers.table(),
-            needed.join("\n")
+            needed.join("\n"),
+            lines_of("drafter"),
+            lines_of("objective"),
+            lines_of("train"),
         );
         let resolved = read(&least, &self.settings)?;
         let given: toml::Table = least.parse()?;
@@ -149,7 +162,8 @@ impl Wanted {
             let inside = given.get(table).and_then(|table| table.get(key));
             inside.is_some() || (table.is_empty() && given.contains_key(key)) || is_set(&path)
         };
-        let text = self.heading(file) + &tables(&keys, &resolved.json, &is_given);
+        let closest = (!recommended.is_empty()).then_some(closest);
+        let text = self.heading(file, closest) + &tables(&keys, &resolved.json, &is_given);
         // What is shown behind a `#` is what holds without it.
         let again = read(&text, &[])?;
         if again.json != resolved.json {
@@ -159,12 +173,18 @@ impl Wanted {
         Ok((text, again))
     }
 
-    fn heading(&self, file: &Path) -> String {
+    /// What stands above the keys; `closest` is the shipped recipe of which some are.
+    fn heading(&self, file: &Path, closest: Option<&str>) -> String {
         let (recipe, device) = (self.recipe, &self.device);
-        let text = format!(
+        let mut text = format!(
             "{}: {}. Keys behind a `#` have the default that they show; `spectrain schema {}` and recipes/README.md have all others.",
             recipe.name, recipe.about, recipe.name
         );
+        if let Some(closest) = closest {
+            text += &format!(
+                " Drafter, objective and optimiser are set as in the shipped recipe `{closest}` where that differs."
+            );
+        }
         let command = format!(
             "# spectrain recipe {} --device {device}\n#\n",
             file.display()
@@ -191,8 +211,17 @@ fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) ->
             let value = &recipe[table][&key];
             // A table in a table is shown where it is given.
             let default = (all && !value.is_object()) || shown.contains(&key.as_str());
+            let (of, name, example) = WITHOUT_DEFAULT;
             if !value.is_null() && (given || default) {
                 lines += &line(keys, &recipe[table], (table, &key), given);
+            } else if (table, key.as_str()) == (of, name) {
+                let meaning = format!("{} For example:", keys.meaning(of, name));
+                _ = write!(
+                    lines,
+                    "\n{}#{name} = {}\n",
+                    comment(&meaning),
+                    quoted(example)
+                );
             }
         }
         _ = write!(text, "\n{}[{table}]\n{lines}", comment(&keys.about(table)));
@@ -203,7 +232,12 @@ fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) ->
 /// A key with what it means, behind a `#` unless it is given.
 fn line(keys: &Keys, values: &Value, (table, key): (&str, &str), given: bool) -> String {
     let sign = if given { "" } else { "#" };
-    let meaning = comment(&keys.meaning(table, key));
+    let choices = keys.values(table, key).join(", ");
+    let mut meaning = keys.meaning(table, key);
+    if !choices.is_empty() {
+        meaning += &format!(" One of {choices}.");
+    }
+    let meaning = comment(&meaning);
     format!("\n{meaning}{sign}{key} = {}\n", inline(&values[key]))
 }
 

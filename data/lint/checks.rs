@@ -1,0 +1,176 @@
+//! What can be wrong with a single conversation, and with a sample of it.
+
+use crate::conversation::{Conversation, Exchange, Message, Sample, is_blank};
+use crate::template::{ChatTemplate, GenerationPrompt};
+use crate::tokenizer::Tokenizer;
+
+/// The keys in which messages have what the assistant thought.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+/// The keys in which messages have what the assistant calls.
+const CALLS: [&str; 2] = ["tool_calls", "function_call"];
+
+/// Whether a conversation defines tools of which its rendering shows nothing.
+pub(super) fn hides_tools(conversation: &Conversation, template: &ChatTemplate) -> bool {
+    let shown = Exchange::from(conversation);
+    let hidden = Exchange {
+        tools: &[],
+        ..shown
+    };
+    !conversation.tools.is_empty() && are_rendered_alike(shown, hidden, template)
+}
+
+/// Whether the last answer with reasoning is rendered, at the end of its conversation, as it is without.
+///
+/// What templates drop of earlier answers is theirs to drop; each answer can be a sample of its own.
+pub(super) fn hides_reasoning(conversation: &Conversation, template: &ChatTemplate) -> bool {
+    let reasons = |message: &Message| message.is_assistant() && has(message, &REASONING);
+    let Some(last) = conversation.messages.iter().rposition(reasons) else {
+        return false;
+    };
+    let shown = Exchange::from(conversation).first(last + 1);
+    let mut messages = shown.messages.to_vec();
+    messages[last]
+        .extra
+        .retain(|key, _| !REASONING.contains(&key.as_str()));
+    let hidden = Exchange {
+        messages: &messages,
+        ..shown
+    };
+    are_rendered_alike(shown, hidden, template)
+}
+
+/// Whether an answer says nothing, and thinks and calls nothing either.
+pub(super) fn has_empty_answer(conversation: &Conversation) -> bool {
+    conversation.messages.iter().any(|message| {
+        let is_empty = message.is_assistant() && message.content.trim().is_empty();
+        is_empty && !has(message, &REASONING) && !has(message, &CALLS)
+    })
+}
+
+/// Whether the assistant speaks before any user does.
+pub(super) fn is_unasked(conversation: &Conversation) -> bool {
+    let speaks = |message: &&Message| message.is_assistant() || message.role == "user";
+    let first = conversation.messages.iter().find(speaks);
+    first.is_some_and(Message::is_assistant)
+}
+
+/// Whether an answer of a conversation holds, before its end, the token that ends it or one at which the target stops.
+pub(super) fn ends_inside(
+    conversation: &Conversation,
+    sample: &Sample,
+    (tokenizer, stop_tokens): (&Tokenizer, &[u32]),
+) -> bool {
+    let is_special = |token: u32| {
+        let text = tokenizer.token(token);
+        text.is_some_and(|text| tokenizer.special_texts().contains(&text))
+    };
+    // Of a text that is trained on as a whole, prompt included, the ends of other turns are no part of an answer.
+    let is_written = |token: u32| {
+        let text = tokenizer.token(token).unwrap_or_default();
+        let mut answers = conversation.messages.iter().filter(|m| m.is_assistant());
+        !text.is_empty() && answers.any(|answer| answer.content.contains(&text))
+    };
+    let mut start = 0;
+    let mut runs = sample.loss_mask.chunk_by(|one, two| one == two);
+    runs.any(|run| {
+        let tokens = &sample.tokens[start..start + run.len()];
+        start += run.len();
+        let Some((&last, inner)) = tokens.split_last().filter(|_| run[0]) else {
+            return false;
+        };
+        let end = is_special(last).then_some(last);
+        let mut ends = inner
+            .iter()
+            .filter(|token| end == Some(**token) || stop_tokens.contains(token));
+        ends.any(|&token| is_written(token))
+    })
+}
+
+/// Whether a sample is trained on one of these tokens.
+pub(super) fn is_trained_on(sample: &Sample, tokens: &[u32]) -> bool {
+    let mut each = sample.tokens.iter().zip(&sample.loss_mask);
+    each.any(|(token, trained)| *trained && tokens.contains(token))
+}
+
+fn has(message: &Message, keys: &[&str]) -> bool {
+    let mut values = keys.iter().filter_map(|key| message.extra.get(*key));
+    values.any(|value| !is_blank(value))
+}
+
+fn are_rendered_alike(one: Exchange<'_>, other: Exchange<'_>, template: &ChatTemplate) -> bool {
+    let [one, other] =
+        [one, other].map(|exchange| template.render(exchange, GenerationPrompt::Without));
+    matches!((one, other), (Ok(one), Ok(other)) if one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    use crate::template::tests::CHATML;
+
+    /// Reasoning is shown in the last message alone.
+    const REASONS: &str = "{% for m in messages %}[{{ m.role }}] {% if loop.last and m.reasoning_content %}\
+        ({{ m.reasoning_content }}){% endif %}{{ m.content }}\n{% endfor %}";
+
+    fn conversation(messages: Value) -> Conversation {
+        Conversation::new(serde_json::from_value(messages).unwrap())
+    }
+
+    #[test]
+    fn reasoning_is_hidden_where_no_place_of_it_shows_it() {
+        let template = |source: &str| ChatTemplate::from_source(source, None, None).unwrap();
+        let thought = json!({"role": "assistant", "content": "b", "reasoning_content": "r"});
+        let user = json!({"role": "user", "content": "a"});
+        let plain = json!({"role": "assistant", "content": "c"});
+        let one = conversation(json!([user, thought]));
+        let earlier = conversation(json!([user, thought, user, plain]));
+        for given in [&one, &earlier] {
+            assert!(hides_reasoning(given, &template(CHATML)));
+            assert!(!hides_reasoning(given, &template(REASONS)));
+        }
+        let other_key =
+            conversation(json!([user, {"role": "assistant", "content": "b", "reasoning": "r"}]));
+        assert!(hides_reasoning(&other_key, &template(REASONS)));
+        let blank = conversation(
+            json!([user, {"role": "assistant", "content": "b", "reasoning_content": " "}]),
+        );
+        for given in [&blank, &conversation(json!([user, plain]))] {
+            assert!(!hides_reasoning(given, &template(CHATML)));
+        }
+    }
+
+    #[test]
+    fn an_answer_is_empty_where_it_says_thinks_and_calls_nothing() {
+        let answered = |answer: Value| {
+            let mut answer = answer;
+            answer["role"] = json!("assistant");
+            conversation(json!([{"role": "user", "content": "a"}, answer]))
+        };
+        for empty in [
+            json!({"content": ""}),
+            json!({"content": " \n", "name": "x"}),
+            json!({"content": "", "tool_calls": []}),
+        ] {
+            assert!(has_empty_answer(&answered(empty)));
+        }
+        for full in [
+            json!({"content": "b"}),
+            json!({"content": "", "tool_calls": [{"name": "f"}]}),
+            json!({"content": "", "reasoning_content": "r"}),
+        ] {
+            assert!(!has_empty_answer(&answered(full)));
+        }
+    }
+
+    #[test]
+    fn an_answer_is_unasked_before_the_first_user() {
+        let of = |roles: &[&str]| {
+            let messages = roles.iter().map(|role| Message::new(*role, "text"));
+            is_unasked(&Conversation::new(messages.collect()))
+        };
+        assert!(of(&["assistant", "user"]) && of(&["system", "assistant"]));
+        assert!(!of(&["system", "user", "assistant"]) && !of(&["user"]) && !of(&["system"]));
+    }
+}

@@ -1,0 +1,237 @@
+//! What the linter reports of small datasets.
+
+use super::*;
+use crate::conversation::Message;
+use crate::mask::Masking;
+use crate::prepare::{Overlong, Turns};
+use crate::template::tests::CHATML;
+use crate::tokenizer::tests::small;
+
+fn chat(user: &str, assistant: &str) -> Row {
+    let messages = vec![
+        Message::new("user", user),
+        Message::new("assistant", assistant),
+    ];
+    Conversation::new(messages).into()
+}
+
+fn tokens(tokens: &[u32], trained: bool) -> Row {
+    Row::from(Sample {
+        tokens: tokens.to_vec(),
+        loss_mask: vec![trained; tokens.len()],
+    })
+}
+
+fn located(file: &'static str, rows: Vec<Row>) -> impl Iterator<Item = Result<LocatedRow>> {
+    rows.into_iter()
+        .zip(1..)
+        .map(move |(row, at)| Ok(LocatedRow::new(Location::new(file, at), row)))
+}
+
+fn said(messages: &[(&str, &str)]) -> Row {
+    let messages = messages
+        .iter()
+        .map(|(role, content)| Message::new(*role, *content));
+    Conversation::new(messages.collect()).into()
+}
+
+fn report(train: Vec<Row>, eval: Vec<Row>, masking: Masking) -> LintReport {
+    report_with(CHATML, train, eval, masking)
+}
+
+fn report_with(template: &str, train: Vec<Row>, eval: Vec<Row>, masking: Masking) -> LintReport {
+    let settings = PrepareSettings {
+        max_length: 30,
+        overlong: Overlong::Truncate,
+        masking,
+        turns: Turns::Auto,
+        min_trained_tokens: 1,
+        vocab: 320,
+    };
+    let template = ChatTemplate::from_source(template, None, None).unwrap();
+    let tokenizer = small();
+    let linter = Linter {
+        template: Some(&template),
+        tokenizer: &tokenizer,
+        settings: &settings,
+        stop_tokens: &[tokenizer.token_id("<|im_end|>").unwrap()],
+        draft_vocabularies: &[1, 2, 320],
+        shown: 1,
+    };
+    lint(located("train", train), located("eval", eval), &linter).unwrap()
+}
+
+#[test]
+fn clean_data_has_no_problems_and_a_visible_mask() {
+    let report = report(
+        vec![chat("the dog", "the cat")],
+        vec![chat("a mat", "ran")],
+        Masking::Assistant,
+    );
+    assert_eq!(report.problems(), [""; 0]);
+    assert_eq!(
+        report.shown[0].text,
+        "<|im_start|>user\nthe dog<|im_end|>\n<|im_start|>assistant\n⟦the cat<|im_end|>⟧\n"
+    );
+    assert!(report.to_string().ends_with("no problems found"));
+}
+
+#[test]
+fn every_kind_of_damage_is_reported_with_its_place() {
+    let train = vec![
+        chat("the dog", "the cat"),
+        chat("the dog", "the cat"),
+        tokens(&[1, 2], false),
+        tokens(&[1, 2], true),
+        tokens(&[999], true),
+        tokens(&[7; 31], true),
+    ];
+    let report = report(
+        train,
+        vec![chat(" the dog\n", "something else")],
+        Masking::Assistant,
+    );
+    let problems = report.problems().join("\n");
+    for expected in [
+        "1 training row cannot be used: `train` row 5: token 999",
+        "1 training sample has nothing to train on: `train` row 3",
+        "2 training samples are trained on from end to end, prompt included: `train` rows 4, 6",
+        "1 training sample repeats an earlier one: `train` row 2",
+        "1 training sample is longer than `max_length`: `train` row 6",
+        "1 evaluation prompt also occurs in the training data: `eval` row 1",
+    ] {
+        assert!(
+            problems.contains(expected),
+            "{expected}\nnot in\n{problems}"
+        );
+    }
+    assert_eq!((report.train.samples, report.train.refused.count), (5, 1));
+}
+
+#[test]
+fn coverage_is_the_share_of_the_most_frequent_trained_tokens() {
+    let found = report(
+        vec![tokens(&[5, 5, 5, 6, 7], true), tokens(&[8; 9], false)],
+        vec![],
+        Masking::Assistant,
+    );
+    let shares: Vec<f64> = found
+        .coverage
+        .iter()
+        .map(|coverage| coverage.share)
+        .collect();
+    assert_eq!(shares, [0.6, 0.8], "not of the whole vocabulary");
+    let nothing = report(vec![tokens(&[1, 2], false)], vec![], Masking::Assistant);
+    assert!(nothing.coverage.is_empty());
+}
+
+#[test]
+fn answers_that_teach_nothing_or_too_much_are_reported() {
+    let mut thought = chat("a mat", "ran");
+    if let Content::Conversation(conversation) = &mut thought.content {
+        let reasoning = serde_json::json!("the dog");
+        let extra = &mut conversation.messages[1].extra;
+        extra.insert("reasoning_content".to_owned(), reasoning);
+    }
+    let train = vec![
+        chat("the dog", "the cat<|im_end|>\n"),
+        chat("the dog<|im_end|>", "the cat"),
+        chat("the mat", ""),
+        said(&[("assistant", "ran"), ("user", "the")]),
+        thought,
+    ];
+    for masking in [Masking::Assistant, Masking::All] {
+        let problems = report(train.clone(), vec![], masking).problems();
+        for expected in [
+            "1 training sample has a token that ends answers inside of an answer: `train` row 1",
+            "1 training row has an empty answer, of which nothing but its end can be learned: `train` row 3",
+            "1 training row has an answer of the assistant before any message of the user: `train` row 4",
+            "1 training row has reasoning (`reasoning_content`) that the chat template does not show: `train` row 5",
+        ] {
+            assert!(
+                problems.iter().any(|problem| problem == expected),
+                "{expected}\nnot in\n{problems:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_template_under_which_no_stop_token_is_trained_on_is_reported() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}\
+        {% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
+    let train = || vec![chat("the dog", "the cat"), chat("a mat", "ran")];
+    let found = report_with(template, train(), vec![], Masking::Assistant);
+    assert_eq!(
+        found.problems(),
+        [
+            "2 training samples are trained on no token at which the target stops, so that no end of an answer is learned; \
+             the chat template should write one behind each answer: `train` rows 1, 2"
+        ]
+    );
+    let found = report(train(), vec![], Masking::Assistant);
+    assert_eq!((found.train.ended, found.train.unending.count), (2, 0));
+}
+
+#[test]
+fn roles_are_named_where_no_message_is_the_assistants() {
+    let wrong = || said(&[("User", "the"), ("bot", "cat")]);
+    let lack = "no message has the role `assistant`; roles found: `User` 1, `bot` 1; did you mean `assistant`?";
+    let found = report(vec![wrong()], vec![wrong()], Masking::Assistant);
+    assert_eq!(
+        found.problems()[..2],
+        [
+            format!("no token at all is trained on: {lack}"),
+            format!("evaluation data: {lack}")
+        ]
+    );
+    assert!(!found.to_string().contains("draft vocabulary"));
+    let (asked, train) = (said(&[("user", "the")]), chat("the dog", "the cat"));
+    let found = report(vec![train.clone()], vec![asked], Masking::All);
+    assert_eq!(found.problems(), [""; 0]);
+    let found = report(vec![train], vec![wrong()], Masking::All);
+    assert_eq!(found.problems(), [format!("evaluation data: {lack}")]);
+}
+
+#[test]
+fn what_preparation_counts_is_not_said_again() {
+    let train = vec![
+        chat("the dog", "the cat"),
+        chat("the dog", "the cat"),
+        tokens(&[1, 2], false),
+        tokens(&[7; 31], true),
+        chat("the mat", ""),
+    ];
+    let found = report(train, vec![], Masking::Assistant);
+    assert_eq!(found.problems().len(), 5);
+    let rest = found.beside_preparation().problems();
+    assert_eq!(rest.len(), 2, "{rest:#?}");
+}
+
+#[test]
+fn tools_that_the_template_does_not_show_are_reported() {
+    let tools = vec![serde_json::json!({"type": "function"})];
+    let with_tools = |user: &str| {
+        let mut row = chat(user, "the cat");
+        if let Content::Conversation(conversation) = &mut row.content {
+            conversation.tools = tools.clone();
+        }
+        row
+    };
+    let found = report(
+        vec![with_tools("the dog"), chat("x", "y")],
+        vec![],
+        Masking::Assistant,
+    );
+    assert_eq!(found.train.hidden_tools.count, 1);
+    let problem =
+        "1 training row defines tools that the chat template does not show: `train` row 1";
+    assert_eq!(found.problems(), [problem]);
+}
+
+#[test]
+fn a_full_mask_is_no_problem_when_it_was_asked_for() {
+    let report = report(vec![chat("the dog", "the cat")], vec![], Masking::All);
+    assert_eq!(report.train.all_one.count, 1);
+    assert_eq!(report.problems(), [""; 0]);
+}

@@ -1,0 +1,110 @@
+//! Whether the stage `prepare` gets samples from the data: found with the first rows, as it finds it with all of them.
+
+use std::cell::Cell;
+use std::path::Path;
+
+use anyhow::{Context as _, Error, Result, bail};
+use spectrain_data::dataset::Dataset;
+use spectrain_data::held_out::HeldOut;
+use spectrain_data::prepare::prepare;
+use spectrain_data::sources::Sources;
+
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::runtime::sizes::folder_of;
+use crate::runtime::target::hub_options;
+use crate::runtime::text::Text;
+
+/// Rows that are read in any case.
+const LEAST: usize = 100;
+/// Rows that are read where none before gave a sample.
+const MOST: usize = 10_000;
+
+/// What would stop the stage `prepare`. Nothing is known where the target or the data is not on this machine, or is made by the
+/// run.
+pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
+    let Some(model) = recipe.model() else {
+        return Vec::new();
+    };
+    let Some(folder) = folder_of(model, recipe.target.revision.as_deref()) else {
+        return Vec::new();
+    };
+    let text = match Text::of(&folder, &recipe.data) {
+        Ok(text) => text,
+        Err(error) if Path::new(model).is_dir() => return vec![error],
+        // The run downloads what is missing of it.
+        Err(_) => return Vec::new(),
+    };
+    let here = |sources: Option<Sources>| sources?.here(&hub_options()).ok();
+    let train = here(recipe.data.train_sources());
+    let train = train.map(|data| match recipe.regenerate {
+        // What is trained on is still to be answered.
+        Some(_) => check_rows(&data).context("`data.train`"),
+        None => check_train(&text, &data, recipe),
+    });
+    let eval = here(recipe.data.eval.clone());
+    let eval = eval.map(|data| check_eval(&text, &data));
+    let checks = train.into_iter().chain(eval);
+    checks.filter_map(Result::err).collect()
+}
+
+/// Fails unless there are rows that can be read.
+fn check_rows(data: &Dataset) -> Result<()> {
+    let mut read = 0;
+    for row in data.rows()?.take(LEAST) {
+        row?;
+        read += 1;
+    }
+    if read == 0 {
+        bail!("{data}: expected rows, found none");
+    }
+    Ok(())
+}
+
+/// Fails where nothing can be trained on, or held out of it where that is asked for.
+fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<()> {
+    let is_all = check_samples(text, data, "train")?;
+    if is_all && recipe.data.eval.is_none() {
+        let held_out = HeldOut::of(data.rows()?, recipe.data.held_out(), text.template.as_ref());
+        held_out.context("`data.eval` is left out")?;
+    }
+    Ok(())
+}
+
+/// Fails where nothing can be evaluated with.
+fn check_eval(text: &Text, data: &Dataset) -> Result<()> {
+    if check_samples(text, data, "eval")? {
+        let prompts = text.prompts(Box::new(data.rows()?));
+        prompts.context("`data.eval`")?;
+    }
+    Ok(())
+}
+
+/// Fails where one of the first rows cannot be made samples, or where none of them leaves one. Whether these were all rows.
+fn check_samples(text: &Text, data: &Dataset, key: &str) -> Result<bool> {
+    let (read, kept) = (Cell::new(0), Cell::new(false));
+    let rows = data.rows()?.take_while(|_| {
+        let more = read.get() < LEAST || (!kept.get() && read.get() < MOST);
+        read.set(read.get() + 1);
+        more
+    });
+    let made = prepare(
+        rows,
+        text.template.as_ref(),
+        &text.tokenizer,
+        &text.settings,
+        &mut |_| {
+            kept.set(true);
+            Ok(())
+        },
+    );
+    let is_all = read.get() < LEAST;
+    match made {
+        Ok(_) => Ok(is_all),
+        // Of what was not read there may be some.
+        Err(spectrain_data::Error::NothingKept { .. }) if read.get() > MOST => Ok(false),
+        Err(error @ spectrain_data::Error::NothingKept { .. }) => {
+            Err(error).with_context(|| format!("cannot prepare `data.{key}`, {data}"))
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot prepare `data.{key}`")),
+    }
+}

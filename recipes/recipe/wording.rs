@@ -1,0 +1,75 @@
+//! Messages of the parser, with what would be right in place of what was found.
+
+use spectrain_data::words::in_words;
+
+/// Numbers from 0 are those of which most keys have the type; of these 0 is refused as well.
+pub(super) const FROM_ONE: [&str; 7] = [
+    "train.steps",
+    "train.batch_tokens",
+    "train.gradient_accumulation",
+    "train.log_every",
+    "train.validate_every",
+    "train.save_every",
+    "train.keep",
+];
+
+/// What is expected where a list is.
+const LIST: &str = "expected a list";
+
+/// A message in words; `from_one` says that the value that it is about must not be 0.
+pub(super) fn worded(message: &str, from_one: bool) -> String {
+    let text = in_words(message);
+    let text = with_list(&text).unwrap_or(text);
+    if from_one {
+        text.replace("a whole number from 0", "a whole number from 1")
+    } else {
+        text
+    }
+}
+
+/// The message with the list that has what was found as its only entry.
+fn with_list(text: &str) -> Option<String> {
+    let (before, after) = text.split_once(LIST)?;
+    if !(after.is_empty() || after.starts_with('\n')) {
+        return None;
+    }
+    let (_, found) = before.rsplit_once("invalid type: ")?;
+    let found = found.strip_suffix(", ")?;
+    let entry = match found.strip_prefix("string ") {
+        Some(string) => string,
+        None => found.split('`').nth(1)?,
+    };
+    Some(format!("{before}{LIST}, such as `[{entry}]`{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_in_the_place_of_a_list_is_shown_in_one() {
+        for (message, words) in [
+            (
+                "invalid type: floating point `0.5`, expected a sequence",
+                "invalid type: number `0.5`, expected a list, such as `[0.5]`",
+            ),
+            (
+                "invalid type: string \"vllm\", expected a sequence\nin `export.to`\n",
+                "invalid type: string \"vllm\", expected a list, such as `[\"vllm\"]`\nin `export.to`\n",
+            ),
+            (
+                "invalid type: map, expected a sequence",
+                "invalid type: map, expected a list",
+            ),
+        ] {
+            assert_eq!(worded(message, false), words);
+        }
+    }
+
+    #[test]
+    fn numbers_of_which_none_is_0_begin_with_1() {
+        let message = "invalid value: integer `-4`, expected usize";
+        assert!(worded(message, true).ends_with("expected a whole number from 1"));
+        assert!(worded(message, false).ends_with("expected a whole number from 0"));
+    }
+}
