@@ -5,17 +5,18 @@
 use burn::tensor::bf16;
 use pulp::bytemuck::{Pod, cast};
 use pulp::x86::{V3, V4};
-use pulp::{NullaryFnOnce, Simd};
+use pulp::{Simd, WithSimd};
 
 use super::int8::BLOCK as INT8_BLOCK;
 use super::lane_sums::lane_sums;
 use super::narrow::Narrow;
 use super::prefetch::prefetch;
+use super::registers::four_fit;
 
 /// Elements of a register of AVX-512.
-pub(super) const OF_AVX512: usize = 16;
+const OF_AVX512: usize = 16;
 /// Elements of a register of AVX2.
-pub(super) const OF_AVX2: usize = 8;
+const OF_AVX2: usize = 8;
 /// Bytes that a processor fetches at a time.
 const LINE: usize = 64;
 
@@ -57,39 +58,54 @@ impl Widens<OF_AVX2> for V3 {
     }
 }
 
-/// Sums of up to six rows with whole columns, in the order in which wide columns are added up.
-pub(super) struct Sums<'a, S, const LANES: usize> {
-    pub(super) simd: S,
-    /// `[count, inner]`
-    pub(super) rows: &'a [f32],
-    pub(super) columns: Narrow<'a>,
-    /// A whole number of registers.
-    pub(super) inner: usize,
-    /// `[width, count]`
-    pub(super) sums: &'a mut [f32],
+/// Takes the sums of up to six rows, `[count, inner]`, with whole columns, in the order in which wide columns are added up: to
+/// `[width, count]`. False where columns are of no whole number of registers.
+pub(super) fn take<S: Widens<LANES>, const LANES: usize>(
+    simd: S,
+    (rows, inner): (&[f32], usize),
+    columns: Narrow,
+    sums: &mut [f32],
+) -> bool
+where
+    [f32; LANES]: Pod,
+{
+    let fills = inner.is_multiple_of(LANES);
+    if fills {
+        simd.vectorize(Sums {
+            simd,
+            rows,
+            columns,
+            inner,
+            sums,
+        });
+    }
+    fills
 }
 
-impl<S: Widens<LANES>, const LANES: usize> NullaryFnOnce for Sums<'_, S, LANES>
+/// What [`take`] takes.
+struct Sums<'a, S, const LANES: usize> {
+    simd: S,
+    rows: &'a [f32],
+    columns: Narrow<'a>,
+    inner: usize,
+    sums: &'a mut [f32],
+}
+
+impl<S: Widens<LANES>, const LANES: usize> WithSimd for Sums<'_, S, LANES>
 where
     [f32; LANES]: Pod,
 {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
-        // As many sums as there are registers for, beside a number of a row and one of each column.
-        let many = S::REGISTER_COUNT >= 32;
+    fn with_simd<Same: Simd>(self, _: Same) {
         match self.rows.len() / self.inner {
-            1 => self.of_rows::<4, 1>(),
-            2 => self.of_rows::<4, 2>(),
-            3 if many => self.of_rows::<4, 3>(),
-            3 => self.of_rows::<2, 3>(),
-            4 if many => self.of_rows::<4, 4>(),
-            4 => self.of_rows::<2, 4>(),
-            5 if many => self.of_rows::<4, 5>(),
-            5 => self.of_rows::<2, 5>(),
-            _ if many => self.of_rows::<4, 6>(),
-            _ => self.of_rows::<2, 6>(),
+            1 => self.of_rows::<1>(),
+            2 => self.of_rows::<2>(),
+            3 => self.of_rows::<3>(),
+            4 => self.of_rows::<4>(),
+            5 => self.of_rows::<5>(),
+            _ => self.of_rows::<6>(),
         }
     }
 }
@@ -98,9 +114,18 @@ impl<S: Widens<LANES>, const LANES: usize> Sums<'_, S, LANES>
 where
     [f32; LANES]: Pod,
 {
+    #[inline(always)]
+    fn of_rows<const M: usize>(self) {
+        if four_fit::<S>(M) {
+            self.of_columns::<4, M>();
+        } else {
+            self.of_columns::<2, M>();
+        }
+    }
+
     /// `C` columns at a time.
     #[inline(always)]
-    fn of_rows<const C: usize, const M: usize>(self) {
+    fn of_columns<const C: usize, const M: usize>(self) {
         let simd = self.simd;
         match self.columns {
             Narrow::Bf16(values) => {
@@ -144,19 +169,14 @@ where
                 let first = (4 * four + done) * steps;
                 if done + C <= columns {
                     let some =
-                        of_columns::<S, LANES, C, M>(simd, rows, (first, steps), &register, &ask);
+                        lanes_of::<S, LANES, C, M>(simd, rows, (first, steps), &register, &ask);
                     for (lanes, some) in lanes.iter_mut().zip(some) {
                         lanes[done..done + C].copy_from_slice(&some);
                     }
                     done += C;
                 } else {
-                    let one = of_columns::<S, LANES, 1, M>(
-                        simd,
-                        rows,
-                        (first, steps),
-                        &register,
-                        &|_| (),
-                    );
+                    let one =
+                        lanes_of::<S, LANES, 1, M>(simd, rows, (first, steps), &register, &|_| ());
                     for (lanes, one) in lanes.iter_mut().zip(one) {
                         lanes[done] = one[0];
                     }
@@ -184,7 +204,7 @@ fn ask<const C: usize, T>(registers: &[T], at: usize) {
 
 /// The lanes of the sums of rows with `C` columns, the first of which begins at the register `first`.
 #[inline(always)]
-fn of_columns<S: Simd, const LANES: usize, const C: usize, const M: usize>(
+fn lanes_of<S: Simd, const LANES: usize, const C: usize, const M: usize>(
     simd: S,
     rows: [&[[f32; LANES]]; M],
     (first, steps): (usize, usize),

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, Error, Result, bail};
 use spectrain_data::dataset::Dataset;
-use spectrain_data::held_out::HeldOut;
 use spectrain_data::prepare::prepare;
 use spectrain_data::sources::Sources;
 
@@ -13,6 +12,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
+use crate::stages::prepare::{held_out, not_prepared};
 
 /// Rows that are read in any case.
 const LEAST: usize = 100;
@@ -64,8 +64,7 @@ fn check_rows(data: &Dataset) -> Result<()> {
 fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<()> {
     let is_all = check_samples(text, data, "train")?;
     if is_all && recipe.data.eval.is_none() {
-        let held_out = HeldOut::of(data.rows()?, recipe.data.held_out(), text.template.as_ref());
-        held_out.context("`data.eval` is left out")?;
+        held_out(text, data.rows()?, recipe.data.held_out())?;
     }
     Ok(())
 }
@@ -102,9 +101,6 @@ fn check_samples(text: &Text, data: &Dataset, key: &str) -> Result<bool> {
         Ok(_) => Ok(is_all),
         // Of what was not read there may be some.
         Err(spectrain_data::Error::NothingKept { .. }) if read.get() > MOST => Ok(false),
-        Err(error @ spectrain_data::Error::NothingKept { .. }) => {
-            Err(error).with_context(|| format!("cannot prepare `data.{key}`, {data}"))
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot prepare `data.{key}`")),
+        Err(error) => Err(not_prepared(error.into(), key, &data.to_string())),
     }
 }

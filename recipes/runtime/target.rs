@@ -73,6 +73,17 @@ pub struct TrainedFor {
     pub sha256: String,
 }
 
+impl TrainedFor {
+    /// That the target that is called so has other weights.
+    pub fn is_not(&self, drafter: &Path, target: &str) -> String {
+        format!(
+            "the drafter `{}` was trained for `{}`, which has other weights than `{target}`",
+            drafter.display(),
+            self.model
+        )
+    }
+}
+
 /// What a drafter's folder says of its target.
 pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
     let target = &seal::provenance(drafter.config())?["target"];

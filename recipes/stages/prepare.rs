@@ -13,6 +13,7 @@ use spectrain_data::hub_data::FetchedData;
 use spectrain_data::lint::{DRAFT_VOCABULARIES, Linter, lint};
 use spectrain_data::prepare::{Category, PrepareReport};
 use spectrain_data::prompts::Labels;
+use spectrain_data::rows::LocatedRow;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::count_tokens;
 use spectrain_eval::Prompt;
@@ -103,9 +104,9 @@ impl Sets {
             Some(_) => None,
             None => {
                 let rows = train.rows()?.take_while(|_| !interrupted());
-                let held_out = HeldOut::of(rows, share, text.template.as_ref());
+                let held_out = held_out(text, rows, share);
                 check_interrupted()?;
-                Some(held_out.map_err(not_held_out)?)
+                Some(held_out?)
             }
         };
         let given = context.recipe.regenerate.as_ref();
@@ -174,13 +175,32 @@ impl Sets {
     }
 }
 
-/// Why nothing is held out: `data.eval` is to blame only where `data.train` can be read.
-fn not_held_out(error: spectrain_data::Error) -> anyhow::Error {
-    let is_too_little = matches!(error, spectrain_data::Error::NothingToHoldOut { .. });
-    anyhow::Error::from(error).context(if is_too_little {
-        "`data.eval` is left out"
-    } else {
-        "cannot prepare `data.train`"
+/// Holds out a share of the prompts to evaluate with. `data.eval` is to blame only where `data.train` can be read.
+pub(crate) fn held_out(
+    text: &Text,
+    rows: impl IntoIterator<Item = spectrain_data::Result<LocatedRow>>,
+    share: f64,
+) -> Result<HeldOut> {
+    HeldOut::of(rows, share, text.template.as_ref()).map_err(|error| {
+        let is_too_little = matches!(error, spectrain_data::Error::NothingToHoldOut { .. });
+        anyhow::Error::from(error).context(if is_too_little {
+            "`data.eval` is left out"
+        } else {
+            "cannot prepare `data.train`"
+        })
+    })
+}
+
+/// Says of which set an error is, which comes from `sources`, where these are known.
+pub(crate) fn not_prepared(error: anyhow::Error, set: &str, sources: &str) -> anyhow::Error {
+    // Of one row or file the error says where it is, but not of all.
+    let is_of_all = matches!(
+        error.downcast_ref(),
+        Some(spectrain_data::Error::NothingKept { .. })
+    );
+    error.context(match (is_of_all, sources) {
+        (false, _) | (true, "") => format!("cannot prepare `data.{set}`"),
+        (true, sources) => format!("cannot prepare `data.{set}`, {sources}"),
     })
 }
 
@@ -255,15 +275,7 @@ fn write_tokens(
         samples += 1;
         progress.set(samples, "samples");
     });
-    // Of one row or file the error says where it is, but not of all.
-    let all = matches!(
-        report.as_ref().map_err(|error| error.downcast_ref()),
-        Err(Some(spectrain_data::Error::NothingKept { .. }))
-    );
-    let report = report.with_context(|| match (all, sources) {
-        (false, _) | (true, "") => format!("cannot prepare `data.{name}`"),
-        (true, sources) => format!("cannot prepare `data.{name}`, {sources}"),
-    })?;
+    let report = report.map_err(|error| not_prepared(error, name, sources))?;
     progress.finish(report.totals());
     Ok(report)
 }

@@ -157,12 +157,7 @@ fn made_for(arguments: &CheckArguments, drafter: &ModelFolder, target: &Path) ->
             Relation::TrainedFor
         }
     } else if let Some(named) = target::other_target(drafter, target)? {
-        bail!(
-            "the drafter `{}` was trained for `{}`, which has other weights than `{}`",
-            drafter.path().display(),
-            named.model,
-            arguments.target
-        );
+        bail!(named.is_not(drafter.path(), &arguments.target));
     } else {
         Relation::DraftsByText
     };

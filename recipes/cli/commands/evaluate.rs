@@ -180,10 +180,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         let recommended = recommended_by_servers(&report);
         report.settings_recommended.extend(recommended);
     }
-    print(shown(&report))?;
-    if let Some(out) = &arguments.out {
-        write(&report, out, Vec::new())?;
-    }
+    arguments.hand_out(&report)?;
     failure(&report.served).map_or(Ok(()), |failure| bail!(failure))
 }
 
@@ -197,6 +194,15 @@ fn recommended_by_servers(report: &Report) -> Vec<Recommendation> {
 }
 
 impl EvaluateArguments {
+    /// Shows a report, and writes it where that is asked for.
+    fn hand_out(&self, report: &Report) -> Result<()> {
+        print(shown(report))?;
+        match &self.out {
+            Some(out) => write(report, out, Vec::new()),
+            None => Ok(()),
+        }
+    }
+
     /// Decodes all prompts with the drafter in `folder`, where there is one, and those without training. The drafter's path is
     /// still to be filled in.
     fn decode(
@@ -325,10 +331,7 @@ fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "the drafter `{}` was trained for `{}`, which has other weights than `{}`; judge it all the same with \
-         `--other-target`",
-        drafter.display(),
-        named.model,
-        targets[0].report.model
+        "{}; judge it all the same with `--other-target`",
+        named.is_not(drafter, &targets[0].report.model)
     )
 }

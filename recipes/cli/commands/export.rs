@@ -104,11 +104,7 @@ impl Exported {
         let target_folder = target::resolve(&target, None)?;
         check_clear(folder, &target_folder)?;
         if let Some(named) = target::other_target(&ModelFolder::open(folder)?, &target_folder)? {
-            bail!(
-                "the drafter `{}` was trained for `{}`, which has other weights than `{target}`",
-                folder.display(),
-                named.model
-            );
+            bail!(named.is_not(folder, &target));
         }
         Ok(Self {
             folder: folder.to_owned(),

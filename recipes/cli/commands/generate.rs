@@ -132,10 +132,8 @@ fn check_target(drafter: &Path, folder: &Path, name: &str) -> Result<()> {
         return Ok(());
     };
     bail!(
-        "the drafter `{}` was trained for `{}`, which has other weights than `{name}`; decode with it all the same with \
-         `--other-target`",
-        drafter.display(),
-        named.model
+        "{}; decode with it all the same with `--other-target`",
+        named.is_not(drafter, name)
     )
 }
 

@@ -121,11 +121,8 @@ impl Wanted {
         let target = target::resolve(&arguments.target, None)?;
         if let Some(named) = target::other_target(&opened, &target)? {
             bail!(
-                "the drafter `{}` was trained for `{}`, which has other weights than `{}`; a recipe with `start` trains it for another \
-                 target",
-                folder.display(),
-                named.model,
-                arguments.target
+                "{}; a recipe with `start` trains it for another target",
+                named.is_not(folder, &arguments.target)
             );
         }
         Ok(Self {

@@ -11,7 +11,7 @@ use spectrain_eval::{
 };
 
 use super::EvaluateArguments;
-use crate::cli::progress::{Output, print};
+use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::EvaluateTable;
 use crate::runs::drafter_at::DrafterAt;
@@ -20,7 +20,6 @@ use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::thinking;
-use crate::stages::report::{shown, write};
 
 impl EvaluateArguments {
     /// Judges the drafter by the features in a folder, and writes and prints the report.
@@ -79,10 +78,7 @@ impl EvaluateArguments {
         }];
         report.recipe = json!({ "evaluate": table });
         report.device = device_report(self.device.name());
-        if let Some(out) = &self.out {
-            write(&report, out, Vec::new())?;
-        }
-        print(shown(&report))
+        self.hand_out(&report)
     }
 }
 

@@ -1,0 +1,169 @@
+use super::*;
+use crate::report::examples::report;
+
+#[test]
+fn a_report_survives_json() {
+    let report = report();
+    let text = report.to_json().unwrap();
+    assert_eq!(Report::from_json(&text).unwrap(), report);
+    assert_eq!(Report::from_json(&text).unwrap().to_json().unwrap(), text);
+}
+
+#[test]
+fn what_to_deploy_survives_json_and_has_a_table() {
+    let mut report = report();
+    report.settings_recommended = examples::recommended();
+    report.batch_size = 4;
+    let text = report.to_json().unwrap();
+    assert_eq!(Report::from_json(&text).unwrap(), report);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["batch_size"], 4);
+    assert_eq!(json["settings_recommended"][0]["costs"], "decoder");
+    let table = report.to_markdown();
+    for line in [
+        "Speeds are of 4 sequences at a time, with the drafter and without.",
+        "| T=0, 1 at a time | chain 1 | 1.50 [1.25, 1.75] | 1.20 [1.10, 1.30] × chain 2 | – |",
+        "| T=0, 16 at a time | no drafter | 0.75 [0.50, 1.00] | – | – |",
+        "    serve 'it'",
+    ] {
+        assert!(table.lines().any(|found| found == line), "{line}: {table}");
+    }
+}
+
+#[test]
+fn keys_stand_in_the_order_of_the_schema_and_unknown_values_are_left_out() {
+    let json: Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(
+        keys(&json),
+        "schema spectrain recipe target drafter device settings lossless seeds"
+    );
+    let setting = &json["settings"][0];
+    assert_eq!(
+        keys(setting),
+        "temperature top_p verifier draft datasets overall"
+    );
+    assert_eq!(
+        setting["draft"],
+        serde_json::json!({"shape": "chain", "length": 2, "tokens": "drawn"})
+    );
+    assert_eq!(
+        keys(&setting["datasets"][0]),
+        "name prompts tokens passes tau tau_ci95 alpha alpha_ci95 conditional survival accepted_histogram \
+         draft_tokens_per_pass speedup seconds counts prompts_sha256"
+    );
+    let speedup = &setting["datasets"][0]["speedup"];
+    assert_eq!(keys(speedup), "wall wall_ci95 model memory_bound");
+    assert!(setting["datasets"][1].get("tau").is_none());
+}
+
+#[test]
+fn of_several_targets_each_setting_names_its_own() {
+    let mut report = report();
+    let other = TargetReport {
+        model: "Qwen/Qwen3-8B".into(),
+        ..TargetReport::default()
+    };
+    let mut setting = report.settings[0].clone();
+    assert_eq!(report.target_of(&setting), "Qwen/Qwen3-0.6B");
+    setting.target = Some(other.model.clone());
+    report.settings[0].target = Some(report.target.model.clone());
+    report.settings.push(setting);
+    report.targets = vec![report.target.clone(), other];
+
+    let text = report.to_json().unwrap();
+    assert_eq!(Report::from_json(&text).unwrap(), report);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["target"], json["targets"][0]);
+    assert_eq!(json["settings"][1]["target"], "Qwen/Qwen3-8B");
+
+    let table = report.to_markdown();
+    let heading = "for `Qwen/Qwen3-0.6B`, `Qwen/Qwen3-8B`\n\n| target | setting |";
+    assert!(table.contains(heading), "{table}");
+    for target in ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"] {
+        let row = format!("| {target} | T=0.6 top-p=0.95, rejection, chain 2 drawn | gsm8k |");
+        assert!(table.contains(&row), "{table}");
+    }
+    let columns = |line: &str| line.matches('|').count();
+    let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();
+    assert!(lines.iter().all(|line| columns(line) == 12), "{table}");
+}
+
+#[test]
+fn differences_of_greedy_outputs_are_told_from_ties() {
+    let difference = |margin| Difference {
+        dataset: "gsm8k".into(),
+        prompt: 3,
+        turn: 0,
+        token: 17,
+        plain: Some(88),
+        speculative: Some(512),
+        margin: Some(margin),
+        tolerance: 0.25,
+    };
+    let greedy = Comparison {
+        outputs: 40,
+        tokens: 2418,
+        differences: vec![difference(0.125), difference(1.3125)],
+    };
+    let lines = LosslessReport::new(greedy, &[]).greedy_lines();
+    let expected = "
+Greedy output: 2 of 40 outputs differ from plain decoding (2418 tokens compared), 1 of them first where the target's own \
+arithmetic cannot tell two tokens apart.
+- gsm8k, prompt 3, token 17: 512 in place of 88, whose logits are 1.312 apart
+";
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn reports_of_earlier_versions_are_read() {
+    let text = report().to_json().unwrap();
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    json["lossless"] = serde_json::json!({
+        "greedy_mismatches": 0,
+        "greedy_tokens": 64,
+        "sampling": {"statistic": 2.5, "dof": 2, "p_value": 0.3},
+    });
+    let read = Report::from_json(&json.to_string()).unwrap();
+    assert_eq!(read.lossless.sampling.unwrap().each.dof, 2);
+}
+
+#[test]
+fn a_report_of_another_schema_is_refused() {
+    let text = report()
+        .to_json()
+        .unwrap()
+        .replacen("\"schema\": 1", "\"schema\": 2", 1);
+    let error = Report::from_json(&text).unwrap_err();
+    assert_eq!(error.to_string(), "report: `schema`: expected 1, found 2");
+}
+
+#[test]
+fn the_table_is_compact() {
+    let expected = "\
+eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
+
+| setting | dataset | prompts | tokens | τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound |
+|---|---|--:|--:|---|---|---|---|--:|--:|
+| T=0.6 top-p=0.95, rejection, chain 2 drawn | gsm8k | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
+| T=0.6 top-p=0.95, rejection, chain 2 drawn | mt-bench | 0 | 0 | – | – |  | – | – | – |
+| T=0.6 top-p=0.95, rejection, chain 2 drawn | overall | 2 | 30 | 2.50 [2.25, 2.75] | 0.69 [0.50, 0.75] | 0.75 0.50 | 1.50 [1.25, 1.75] | 1.62 | 2.00 |
+
+Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
+the launch commands of the drafter say which engine does what.
+
+Greedy output: 0 of 4 outputs differ from plain decoding (512 tokens compared).
+
+Sampled output: 2100 tokens of which the target was unsure were tested against its distribution: χ² = 16.2, 19 degrees of \
+freedom, p = 0.640. A shift of 2.8 % of the probability would be found 9 times in 10.
+";
+    assert_eq!(report().to_markdown(), expected);
+}
