@@ -4,7 +4,13 @@
     reason = "an allocator is unsafe by nature; this one passes on to the system's"
 )]
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::env;
+use std::process::Command;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::thread;
+
+/// Set for a process that runs one test.
+const ALONE: &str = "SPECTRAIN_TEST_ALONE";
 
 pub struct Counting;
 
@@ -46,6 +52,34 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
     }
+}
+
+/// Whether no other test runs in this process, so that what is allocated is this one's. Each has a process of its own with nextest.
+pub fn is_alone() -> bool {
+    let by_nextest =
+        env::var("NEXTEST_EXECUTION_MODE").is_ok_and(|mode| mode == "process-per-test");
+    by_nextest || env::var_os(ALONE).is_some()
+}
+
+/// Runs a test of what is allocated: where others run in this process, in a new one.
+pub fn alone(test: impl FnOnce()) {
+    let thread = thread::current();
+    let name = match thread.name() {
+        // One test after the other.
+        None | Some("main") => return test(),
+        Some(_) if is_alone() => return test(),
+        Some(name) => name,
+    };
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]);
+    let told = command.env(ALONE, "1").output().unwrap();
+    let [stdout, stderr] =
+        [&told.stdout, &told.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    print!("{stdout}");
+    assert!(
+        told.status.success() && stdout.contains("1 passed"),
+        "{stderr}"
+    );
 }
 
 /// Bytes of the largest allocation that any thread makes while `run` does.

@@ -18,7 +18,7 @@ use spectrain_train::{
     Batch, BlockLoss, BlockLossConfig, Objective as _, Statistics, Train as _, TrainConfig, Trainee,
 };
 
-use crate::allocation::largest_during;
+use crate::allocation::{alone, largest_during};
 use crate::golden::assert_close;
 use crate::tiny;
 
@@ -440,51 +440,54 @@ fn anchors_stand_in_replies_and_chunks_one_behind_the_other() {
 /// However many slots there are, their logits exist a chunk at a time, those for the selector's candidates too.
 #[test]
 fn no_allocation_grows_with_slots_times_vocabulary() {
-    let device = test_device();
-    let mut config = tiny::config();
-    config.spec.vocab = 40_000;
-    let mut random = RandomWeights::new(7);
-    let scope = &mut Scope::root(&mut random, &device, DType::F32);
-    let target = Transformer::new(scope, config).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let samples = tiny::samples(folder.path(), &tiny::random_samples(24), 12);
-    let plain = DFlashConfig {
-        layers: 1,
-        block_size: 8,
-        ..self::config()
-    };
-    let selecting = DFlashConfig {
-        selector_rank: 4,
-        selector_top_k: 8,
-        ..plain.clone()
-    };
-    let biased = DFlashConfig {
-        markov_rank: 4,
-        confidence: true,
-        ..plain
-    };
-    for config in [selecting, biased] {
-        let capture = DFlash::capture(&config, target.spec()).unwrap();
-        let batch = tiny::batch(&mut tiny::live(samples.clone(), &target, capture));
-        let autodiff = device.clone().autodiff();
-        let vocabulary = DraftVocabulary::full(40_000);
-        let drafter = DFlash::fresh(&config, &target.parts(), &vocabulary, 3, &autodiff).unwrap();
-        let objective = BlockLoss::new(&BlockLossConfig {
-            teacher_weight: 1.0,
-            ..Default::default()
-        });
-        let mut trainee = Trainee::drafter(
-            drafter,
-            objective.unwrap(),
-            TrainConfig::default().optimizer(),
-        );
-        let mut slots = 0;
-        let largest = largest_during(|| {
-            let loss = trainee.accumulate(&batch, Statistics::All);
-            slots = loss.rows.len();
-        });
-        let all = slots * 40_000 * 4;
-        assert!(slots > 1000, "{slots}");
-        assert!(largest < all / 3, "{largest} bytes of {all}");
-    }
+    alone(|| {
+        let device = test_device();
+        let mut config = tiny::config();
+        config.spec.vocab = 40_000;
+        let mut random = RandomWeights::new(7);
+        let scope = &mut Scope::root(&mut random, &device, DType::F32);
+        let target = Transformer::new(scope, config).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let samples = tiny::samples(folder.path(), &tiny::random_samples(24), 12);
+        let plain = DFlashConfig {
+            layers: 1,
+            block_size: 8,
+            ..self::config()
+        };
+        let selecting = DFlashConfig {
+            selector_rank: 4,
+            selector_top_k: 8,
+            ..plain.clone()
+        };
+        let biased = DFlashConfig {
+            markov_rank: 4,
+            confidence: true,
+            ..plain
+        };
+        for config in [selecting, biased] {
+            let capture = DFlash::capture(&config, target.spec()).unwrap();
+            let batch = tiny::batch(&mut tiny::live(samples.clone(), &target, capture));
+            let autodiff = device.clone().autodiff();
+            let vocabulary = DraftVocabulary::full(40_000);
+            let drafter =
+                DFlash::fresh(&config, &target.parts(), &vocabulary, 3, &autodiff).unwrap();
+            let objective = BlockLoss::new(&BlockLossConfig {
+                teacher_weight: 1.0,
+                ..Default::default()
+            });
+            let mut trainee = Trainee::drafter(
+                drafter,
+                objective.unwrap(),
+                TrainConfig::default().optimizer(),
+            );
+            let mut slots = 0;
+            let largest = largest_during(|| {
+                let loss = trainee.accumulate(&batch, Statistics::All);
+                slots = loss.rows.len();
+            });
+            let all = slots * 40_000 * 4;
+            assert!(slots > 1000, "{slots}");
+            assert!(largest < all / 3, "{largest} bytes of {all}");
+        }
+    });
 }

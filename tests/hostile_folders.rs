@@ -12,7 +12,7 @@ use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::device::test_device;
 use spectrain_models::{TargetParts, TransformerConfig};
 
-use crate::allocation::largest_during;
+use crate::allocation::{alone, largest_during};
 use crate::campaign::times;
 use crate::samples;
 
@@ -199,38 +199,40 @@ fn read(folder: &Path, target: &TargetParts) -> bool {
 
 #[test]
 fn broken_and_hostile_folders_are_refused_without_a_panic_in_bounded_memory() {
-    let root = tempfile::tempdir().unwrap();
-    let target = samples::parts();
-    let folder = root.path().join("hostile");
-    fs::create_dir(&folder).unwrap();
-    let mut inputs = Vec::new();
-    for sample in samples::samples() {
-        for written in sample
-            .layouts()
-            .into_iter()
-            .filter_map(|layout| sample.folder(layout))
-        {
-            let input = Input::of(written.path());
-            input.write(&folder);
-            assert!(read(&folder, &target), "{} is read as it is", sample.name());
-            inputs.push(input);
+    alone(|| {
+        let root = tempfile::tempdir().unwrap();
+        let target = samples::parts();
+        let folder = root.path().join("hostile");
+        fs::create_dir(&folder).unwrap();
+        let mut inputs = Vec::new();
+        for sample in samples::samples() {
+            for written in sample
+                .layouts()
+                .into_iter()
+                .filter_map(|layout| sample.folder(layout))
+            {
+                let input = Input::of(written.path());
+                input.write(&folder);
+                assert!(read(&folder, &target), "{} is read as it is", sample.name());
+                inputs.push(input);
+            }
         }
-    }
-    let mut rng = StdRng::seed_from_u64(1);
-    let mut taken = 0;
-    let all = INPUTS * times(1).div_ceil(5) as usize;
-    for number in 0..all {
-        let input = mutated(inputs.choose(&mut rng).unwrap(), &mut rng);
-        input.write(&folder);
-        let largest = largest_during(|| taken += usize::from(read(&folder, &target)));
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut taken = 0;
+        let all = INPUTS * times(1).div_ceil(5) as usize;
+        for number in 0..all {
+            let input = mutated(inputs.choose(&mut rng).unwrap(), &mut rng);
+            input.write(&folder);
+            let largest = largest_during(|| taken += usize::from(read(&folder, &target)));
+            assert!(
+                largest < LARGEST,
+                "input {number} asks for {largest} bytes at once"
+            );
+        }
+        // Some changes are harmless, such as one of a weight; were most, the readers would check nothing.
         assert!(
-            largest < LARGEST,
-            "input {number} asks for {largest} bytes at once"
+            (all / 40..all * 2 / 3).contains(&taken),
+            "{taken} of {all} were taken"
         );
-    }
-    // Some changes are harmless, such as one of a weight; were most, the readers would check nothing.
-    assert!(
-        (all / 40..all * 2 / 3).contains(&taken),
-        "{taken} of {all} were taken"
-    );
+    });
 }

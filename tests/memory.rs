@@ -12,7 +12,7 @@ use spectrain::stages::{self, StageContext};
 use spectrain_checkpoints::{DType, ModelFolder, state};
 use spectrain_models::TransformerConfig;
 
-use crate::allocation::peak_during;
+use crate::allocation::{alone, peak_during};
 use crate::workspace::{Workspace, conversation};
 use spectrain_models::device::test_device;
 
@@ -118,6 +118,7 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
         runs: &runs,
         existing: Existing::Continue,
         device: "cpu",
+        ranks: 1,
     };
     let estimate = plan::estimate(&asked).unwrap().unwrap();
     let run = RunFolder::open(asked.run(), &recipe.toml, Existing::Continue).unwrap();
@@ -187,41 +188,49 @@ fn within_a_fifth(kind: &Recipe, sizes: Sizes, changes: &[&str]) {
 
 #[test]
 fn a_plan_knows_the_memory_of_every_kind_of_training_to_a_fifth() {
-    for kind in RECIPES {
-        within_a_fifth(kind, BASE, &[]);
-    }
+    alone(|| {
+        for kind in RECIPES {
+            within_a_fifth(kind, BASE, &[]);
+        }
+    });
 }
 
 #[test]
 fn it_does_for_long_rows_and_many_heads() {
-    let sizes = Sizes {
-        row: 384,
-        heads: 8,
-        ..BASE
-    };
-    RECIPES
-        .iter()
-        .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+    alone(|| {
+        let sizes = Sizes {
+            row: 384,
+            heads: 8,
+            ..BASE
+        };
+        RECIPES
+            .iter()
+            .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+    });
 }
 
 #[test]
 fn it_does_for_wide_layers_and_large_vocabularies() {
-    let sizes = Sizes {
-        d_model: 128,
-        d_ff: 320,
-        vocab: 1200,
-        ..BASE
-    };
-    RECIPES
-        .iter()
-        .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+    alone(|| {
+        let sizes = Sizes {
+            d_model: 128,
+            d_ff: 320,
+            vocab: 1200,
+            ..BASE
+        };
+        RECIPES
+            .iter()
+            .for_each(|kind| within_a_fifth(kind, sizes, &[]));
+    });
 }
 
 #[test]
 fn it_does_for_parameters_that_outweigh_the_activations() {
-    RECIPES
-        .iter()
-        .for_each(|kind| within_a_fifth(kind, HEAVY, &[]));
+    alone(|| {
+        RECIPES
+            .iter()
+            .for_each(|kind| within_a_fifth(kind, HEAVY, &[]));
+    });
 }
 
 /// Parameters, and what is kept of their gradients, outweigh the activations.
@@ -235,65 +244,71 @@ const HEAVY: Sizes = Sizes {
 
 #[test]
 fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
-    let sizes = Sizes {
-        d_model: 384,
-        d_ff: 768,
-        ..HEAVY
-    };
-    for kind in RECIPES {
-        within_a_fifth(kind, sizes, &["train.optimizer=muon"]);
-    }
+    alone(|| {
+        let sizes = Sizes {
+            d_model: 384,
+            d_ff: 768,
+            ..HEAVY
+        };
+        for kind in RECIPES {
+            within_a_fifth(kind, sizes, &["train.optimizer=muon"]);
+        }
+    });
 }
 
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
-    let cases: [(&str, &[&str]); 13] = [
-        ("eagle3", &["objective.recompute=false"]),
-        ("eagle3", &["train.ema_decay=0.9"]),
-        (
-            "eagle3",
-            &["objective.draft_steps=2", "drafter.head=shared"],
-        ),
-        ("eagle1", &["objective.passes=3"]),
-        (
-            "medusa",
-            &["drafter.medusa_heads=8", "objective.teacher_weight=1.0"],
-        ),
-        ("hydra", &["drafter.prefix_layer=true"]),
-        ("dflash", &["objective.anchors=64", "drafter.layers=3"]),
-        (
-            "dflash",
-            &["drafter.conv_taps=2", "drafter.selector_rank=16"],
-        ),
-        ("dflash", &["drafter.markov_rank=16"]),
-        ("pard", &["objective.draft_tokens=4"]),
-        ("deer", &["drafter.context=causal", "objective.cuts=4"]),
-        (
-            "distillspec",
-            &["objective.divergence=tv", "drafter.fresh.layers=4"],
-        ),
-        ("distillspec", &["drafter.lora.rank=8"]),
-    ];
-    for (kind, changes) in cases {
-        within_a_fifth(registry::find(kind).unwrap(), BASE, changes);
-    }
+    alone(|| {
+        let cases: [(&str, &[&str]); 13] = [
+            ("eagle3", &["objective.recompute=false"]),
+            ("eagle3", &["train.ema_decay=0.9"]),
+            (
+                "eagle3",
+                &["objective.draft_steps=2", "drafter.head=shared"],
+            ),
+            ("eagle1", &["objective.passes=3"]),
+            (
+                "medusa",
+                &["drafter.medusa_heads=8", "objective.teacher_weight=1.0"],
+            ),
+            ("hydra", &["drafter.prefix_layer=true"]),
+            ("dflash", &["objective.anchors=64", "drafter.layers=3"]),
+            (
+                "dflash",
+                &["drafter.conv_taps=2", "drafter.selector_rank=16"],
+            ),
+            ("dflash", &["drafter.markov_rank=16"]),
+            ("pard", &["objective.draft_tokens=4"]),
+            ("deer", &["drafter.context=causal", "objective.cuts=4"]),
+            (
+                "distillspec",
+                &["objective.divergence=tv", "drafter.fresh.layers=4"],
+            ),
+            ("distillspec", &["drafter.lora.rank=8"]),
+        ];
+        for (kind, changes) in cases {
+            within_a_fifth(registry::find(kind).unwrap(), BASE, changes);
+        }
+    });
 }
 
 #[test]
 fn live_features_take_at_most_what_is_planned_for_them_beside_a_step() {
-    for kind in RECIPES {
-        // How much of the next batch is being made at the peak of a step is a matter of time.
-        let stored = trained(kind, BASE, &[STORED]);
-        for (live, stored) in trained(kind, BASE, &[]).iter().zip(stored) {
-            let name = kind.name;
-            assert!(
-                live.planned >= stored.planned && live.ratio() > 0.8,
-                "{name}: {live:?}"
-            );
-            let least = 0.8 * stored.planned as f64;
-            assert!(live.measured as f64 > least, "{name}: {live:?}, {stored:?}");
+    alone(|| {
+        for kind in RECIPES {
+            // How much of the next batch is being made at the peak of a step is a matter of time.
+            let stored = trained(kind, BASE, &[STORED]);
+            for (live, stored) in trained(kind, BASE, &[]).iter().zip(stored) {
+                let name = kind.name;
+                assert!(
+                    live.planned >= stored.planned && live.ratio() > 0.8,
+                    "{name}: {live:?}"
+                );
+                let least = 0.8 * stored.planned as f64;
+                assert!(live.measured as f64 > least, "{name}: {live:?}, {stored:?}");
+            }
         }
-    }
+    });
 }
 
 /// The trials of the registry with tokens that no text holds.
@@ -309,33 +324,35 @@ fn of_trial(tables: &str) -> String {
 /// `cargo nextest run --workspace --no-capture -E 'test(plan_of_every_trial)'` shows the table.
 #[test]
 fn the_plan_of_every_trial_is_shown_beside_what_training_takes() {
-    const MIB: f64 = 1024.0 * 1024.0;
-    println!("| family | trial | stage | optimiser | planned, MiB | measured, MiB | ratio |");
-    println!("|---|--:|---|---|--:|--:|--:|");
-    let mut far = Vec::new();
-    for kind in RECIPES {
-        for (number, tables) in kind.trials.iter().enumerate() {
-            for optimizer in ["adamw", "muon"] {
-                let change = format!("train.optimizer={optimizer}");
-                let found = trained_with((kind, &of_trial(tables)), BASE, &[STORED, &change]);
-                for found in found {
-                    let ratio = found.ratio();
-                    let [planned, measured] =
-                        [found.planned, found.measured].map(|bytes| bytes as f64 / MIB);
-                    let line = format!(
-                        "| {} | {} | {} | {optimizer} | {planned:.1} | {measured:.1} | {ratio:.2} |",
-                        kind.name,
-                        number + 1,
-                        found.stage
-                    );
-                    println!("{line}");
-                    let [planned, kept] = found.moments;
-                    if planned != kept || !(0.8..1.2).contains(&ratio) {
-                        far.push(format!("{line} moments: {planned} planned, {kept} kept"));
+    alone(|| {
+        const MIB: f64 = 1024.0 * 1024.0;
+        println!("| family | trial | stage | optimiser | planned, MiB | measured, MiB | ratio |");
+        println!("|---|--:|---|---|--:|--:|--:|");
+        let mut far = Vec::new();
+        for kind in RECIPES {
+            for (number, tables) in kind.trials.iter().enumerate() {
+                for optimizer in ["adamw", "muon"] {
+                    let change = format!("train.optimizer={optimizer}");
+                    let found = trained_with((kind, &of_trial(tables)), BASE, &[STORED, &change]);
+                    for found in found {
+                        let ratio = found.ratio();
+                        let [planned, measured] =
+                            [found.planned, found.measured].map(|bytes| bytes as f64 / MIB);
+                        let line = format!(
+                            "| {} | {} | {} | {optimizer} | {planned:.1} | {measured:.1} | {ratio:.2} |",
+                            kind.name,
+                            number + 1,
+                            found.stage
+                        );
+                        println!("{line}");
+                        let [planned, kept] = found.moments;
+                        if planned != kept || !(0.8..1.2).contains(&ratio) {
+                            far.push(format!("{line} moments: {planned} planned, {kept} kept"));
+                        }
                     }
                 }
             }
         }
-    }
-    assert!(far.is_empty(), "{}", far.join("\n"));
+        assert!(far.is_empty(), "{}", far.join("\n"));
+    });
 }

@@ -8,7 +8,7 @@ use spectrain::plan::preflight::Asked;
 use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain::runs::run_folder::Existing;
 
-use crate::allocation::largest_during;
+use crate::allocation::{alone, largest_during};
 use crate::workspace::Workspace;
 
 /// The keys that a kind of recipe does not do without, and its optional tables.
@@ -80,6 +80,7 @@ fn tried(text: &str, path: &str, value: u64, workspace: &Workspace) -> Result<()
             runs: &runs,
             existing: Existing::Continue,
             device: "cpu",
+            ranks: 1,
         };
         plan::plan(&asked)?;
         asked.check()
@@ -121,32 +122,35 @@ const HARMLESS: [&str; 8] = [
 
 #[test]
 fn a_number_beyond_any_use_is_refused_by_its_key_or_harmless() {
-    let workspace = Workspace::new();
-    let mut accepted = BTreeSet::new();
-    let mut tried_keys = BTreeSet::new();
-    for text in recipes(&workspace) {
-        let mut paths = Vec::new();
-        numbers(&resolved(&text).json, "", &mut paths);
-        assert!(paths.len() > 20, "{paths:?}");
-        for path in paths {
-            for value in [0, 1 << 32, 1 << 53] {
-                let mut outcome = Ok(());
-                let largest = largest_during(|| outcome = tried(&text, &path, value, &workspace));
-                assert!(largest < 64 << 20, "`{path}` = {value}: {largest} bytes");
-                match outcome {
-                    Err(error) => assert!(names(&error, &path), "`{path}` = {value}: {error}"),
-                    Ok(()) if value > 0 => drop(accepted.insert(path.clone())),
-                    Ok(()) => {}
+    alone(|| {
+        let workspace = Workspace::new();
+        let mut accepted = BTreeSet::new();
+        let mut tried_keys = BTreeSet::new();
+        for text in recipes(&workspace) {
+            let mut paths = Vec::new();
+            numbers(&resolved(&text).json, "", &mut paths);
+            assert!(paths.len() > 20, "{paths:?}");
+            for path in paths {
+                for value in [0, 1 << 32, 1 << 53] {
+                    let mut outcome = Ok(());
+                    let largest =
+                        largest_during(|| outcome = tried(&text, &path, value, &workspace));
+                    assert!(largest < 64 << 20, "`{path}` = {value}: {largest} bytes");
+                    match outcome {
+                        Err(error) => assert!(names(&error, &path), "`{path}` = {value}: {error}"),
+                        Ok(()) if value > 0 => drop(accepted.insert(path.clone())),
+                        Ok(()) => {}
+                    }
                 }
+                tried_keys.insert(path);
             }
-            tried_keys.insert(path);
         }
-    }
-    let key = |path: &String| path.rsplit('.').next().unwrap_or_default().to_owned();
-    let mut dangerous: Vec<&String> = accepted.iter().collect();
-    dangerous.retain(|path| !HARMLESS.contains(&key(path).as_str()));
-    assert!(dangerous.is_empty(), "{dangerous:?}");
-    assert!(tried_keys.len() > 80, "{tried_keys:?}");
+        let key = |path: &String| path.rsplit('.').next().unwrap_or_default().to_owned();
+        let mut dangerous: Vec<&String> = accepted.iter().collect();
+        dangerous.retain(|path| !HARMLESS.contains(&key(path).as_str()));
+        assert!(dangerous.is_empty(), "{dangerous:?}");
+        assert!(tried_keys.len() > 80, "{tried_keys:?}");
+    });
 }
 
 #[test]
@@ -208,6 +212,7 @@ fn the_largest_numbers_together_have_a_plan_too() {
             runs: &runs,
             existing: Existing::Continue,
             device: "cpu",
+            ranks: 1,
         };
         let text = plan::plan(&asked).unwrap().text;
         assert!(text.contains("memory, together"), "{text}");

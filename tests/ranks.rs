@@ -11,12 +11,13 @@ use spectrain_models::language_model::LanguageModel;
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::pard::Pard;
 use spectrain_train::{
-    Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, PardLoss, Ranks as _,
-    TcpRanks, Together, TrainingTimeTest,
+    Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, OptimizerName, PardLoss,
+    Ranks as _, TcpRanks, Together, Train, TrainingTimeTest,
 };
 
 use crate::resume::{
-    Session, Trained, dropped_settings, eagle3_settings, figures, on_policy_settings, train_as,
+    Session, Trained, dropped_settings, eagle3_settings, figures, on_policy_settings, train_and,
+    train_as,
 };
 
 /// Does something on so many ranks, each a thread; one may panic.
@@ -79,8 +80,13 @@ fn pieces_are_shared_out_and_gathered_in_their_order_whoever_made_them() {
     }
 }
 
-/// Ranks with a validation that does not end on one of them, and then one rank that goes on: all is as if it had ended.
-fn validation_is_made_up_for(count: usize, in_validation: fn(usize, usize) -> Result<(), Error>) {
+/// Ranks with a validation at step 4 that does not end on one of them, and then one rank that goes on from the step that was `kept`: all
+/// is as if it had ended.
+fn validation_is_made_up_for(
+    count: usize,
+    kept: u64,
+    in_validation: fn(usize, usize) -> Result<(), Error>,
+) {
     let (config, objective) = eagle3_settings();
     let settings = (&config, &objective);
     let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -107,7 +113,8 @@ fn validation_is_made_up_for(count: usize, in_validation: fn(usize, usize) -> Re
             }
         }
     }
-    assert_eq!(state::list(shared.path()).unwrap().last().unwrap().step, 4);
+    let saved = state::list(shared.path()).unwrap();
+    assert_eq!(saved.last().unwrap().step, kept);
     let (summary, weights) =
         train_as::<Eagle3, TrainingTimeTest>(settings, shared.path(), &accumulating(count), None)
             .unwrap();
@@ -117,7 +124,7 @@ fn validation_is_made_up_for(count: usize, in_validation: fn(usize, usize) -> Re
 
 #[test]
 fn a_validation_that_is_interrupted_on_one_rank_is_so_on_all_and_made_up_for() {
-    validation_is_made_up_for(2, |rank, step| match (rank, step) {
+    validation_is_made_up_for(2, 4, |rank, step| match (rank, step) {
         (1, 4) => Err(Error::Interrupted),
         _ => Ok(()),
     });
@@ -125,7 +132,7 @@ fn a_validation_that_is_interrupted_on_one_rank_is_so_on_all_and_made_up_for() {
 
 #[test]
 fn a_rank_that_dies_in_a_validation_ends_all_and_it_is_made_up_for() {
-    validation_is_made_up_for(3, |rank, step| {
+    validation_is_made_up_for(3, 3, |rank, step| {
         assert!((rank, step) != (2, 4), "as planned");
         Ok(())
     });
@@ -141,10 +148,21 @@ where
     O: Objective<D>,
     D::Config: Sync,
 {
+    ranks_of_sessions_equal_one::<D, O>(count, settings, &|| accumulating(count));
+}
+
+fn ranks_of_sessions_equal_one<D, O>(
+    count: usize,
+    settings: (&D::Config, &O::Config),
+    session: &(dyn Fn() -> Session + Sync),
+) where
+    D: Drafter + 'static,
+    O: Objective<D>,
+    D::Config: Sync,
+{
     let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let (expected, weights) =
-        train_as::<D, O>(settings, alone.path(), &accumulating(count), None).unwrap();
-    let found = together::<D, O>(count, settings, shared.path(), &|_| accumulating(count));
+    let (expected, weights) = train_as::<D, O>(settings, alone.path(), &session(), None).unwrap();
+    let found = together::<D, O>(count, settings, shared.path(), &|_| session());
     for (rank, trained) in found.into_iter().enumerate() {
         let (summary, own) = trained.unwrap();
         assert!(own == weights, "rank {rank} of {count}");
@@ -169,6 +187,61 @@ fn two_and_three_ranks_train_eagle3_as_one_does_bitwise() {
     for count in [2, 3] {
         ranks_equal_one::<Eagle3, TrainingTimeTest>(count, (&config, &objective));
     }
+}
+
+#[test]
+fn ranks_that_share_out_muon_and_keep_a_mean_of_the_weights_train_as_one_does_bitwise() {
+    let (config, objective) = eagle3_settings();
+    // Four ranks meet each other by more than one way.
+    for (count, ema_decay) in [(2, 0.9), (4, 0.0)] {
+        let session = || {
+            Session::with(|train| {
+                train.gradient_accumulation = count;
+                train.optimizer = OptimizerName::Muon;
+                train.ema_decay = ema_decay;
+            })
+        };
+        let settings = (&config, &objective);
+        ranks_of_sessions_equal_one::<Eagle3, TrainingTimeTest>(count, settings, &session);
+    }
+}
+
+#[test]
+fn each_rank_keeps_the_optimisers_state_of_other_parameters() {
+    let (config, objective) = eagle3_settings();
+    let moments = |trainee: &dyn Train| {
+        let (_, state) = trainee.optimizer();
+        state.into_iter().map(|of| (of.name, of.bytes.len()))
+    };
+    let found = joined(3, &|mut ranks| {
+        let mut trained = None;
+        let folder = tempfile::tempdir().unwrap();
+        let session = accumulating(3);
+        let settings = (&config, &objective);
+        let with = &mut |trainee: &dyn Train| trained = Some(moments(trainee).collect::<Vec<_>>());
+        train_and::<Eagle3, TrainingTimeTest>(
+            settings,
+            folder.path(),
+            &session,
+            Some(&mut ranks),
+            with,
+        )
+        .unwrap();
+        trained.unwrap()
+    });
+    let found: Vec<Vec<(String, usize)>> = found.into_iter().map(Result::unwrap).collect();
+    let bytes = found
+        .iter()
+        .map(|of| of.iter().map(|(_, bytes)| bytes).sum());
+    let bytes: Vec<usize> = bytes.collect();
+    let mut names: Vec<_> = found.iter().flatten().map(|(name, _)| name).collect();
+    let all = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), all, "no state is on two ranks");
+    let most = bytes.iter().max().unwrap();
+    let total: usize = bytes.iter().sum();
+    assert!(most * 2 < total, "{bytes:?}");
 }
 
 #[test]
@@ -243,7 +316,7 @@ fn a_run_goes_on_with_another_number_of_ranks() {
 }
 
 #[test]
-fn a_rank_that_dies_ends_all_and_the_last_step_is_kept() {
+fn a_rank_that_dies_ends_all_and_what_was_saved_last_goes_on() {
     let (config, objective) = eagle3_settings();
     let settings = (&config, &objective);
     let [alone, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -252,7 +325,7 @@ fn a_rank_that_dies_ends_all_and_the_last_step_is_kept() {
             .unwrap();
     let mut found =
         together::<Eagle3, TrainingTimeTest>(3, settings, shared.path(), &|rank| Session {
-            // No multiple of the steps that are saved anyway.
+            // Behind what was saved last: with it goes a part of the optimiser's state.
             dies_after: if rank == 2 { 5 } else { usize::MAX },
             ..accumulating(3)
         });
@@ -262,7 +335,7 @@ fn a_rank_that_dies_ends_all_and_the_last_step_is_kept() {
     assert_eq!(first.to_string(), "rank 2 has ended");
     assert_eq!(other.to_string(), "rank 0 has ended");
     let saved = state::list(shared.path()).unwrap();
-    assert_eq!(saved.last().unwrap().step, 5);
+    assert_eq!(saved.last().unwrap().step, 4);
     let (_, weights) =
         train_as::<Eagle3, TrainingTimeTest>(settings, shared.path(), &accumulating(3), None)
             .unwrap();

@@ -159,6 +159,21 @@ where
     D: Drafter + 'static,
     O: Objective<D>,
 {
+    train_and::<D, O>((config, objective), folder, session, ranks, &mut |_| ())
+}
+
+/// The same, and shows what was trained at the end.
+pub fn train_and<D, O>(
+    (config, objective): (&D::Config, &O::Config),
+    folder: &Path,
+    session: &Session,
+    ranks: Option<&mut TcpRanks>,
+    show: &mut dyn FnMut(&dyn Train),
+) -> Result<Trained, Error>
+where
+    D: Drafter + 'static,
+    O: Objective<D>,
+{
     let device = test_device();
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
@@ -206,6 +221,7 @@ where
             ranks: ranks.map(|ranks| ranks as &mut dyn Ranks),
         },
     )?;
+    show(&trainee);
     Ok((summary, trainee.weights()))
 }
 

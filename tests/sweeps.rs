@@ -109,7 +109,41 @@ fn what_is_wrong_with_a_combination_is_told_before_any_is_trained() {
         assert_eq!(refused.code, Some(2), "{refused:#?}");
         assert!(refused.stderr.contains("one target"), "{}", refused.stderr);
     }
-    let planned = run_with(&workspace, &["--sweep", "seed=0,1", "--plan"]);
-    assert_eq!(planned.code, Some(2));
+    assert!(!workspace.path("runs").exists());
+}
+
+#[test]
+fn a_sweep_is_planned_with_a_line_for_each_run_and_their_sum() {
+    let workspace = Workspace::new();
+    let sweep = ["--sweep", "train.steps=10,30", "--plan"];
+    let planned = run_with(&workspace, &sweep).succeeded();
+    for words in ["run-steps-10 ", "run-steps-30 ", "one after the other"] {
+        assert!(planned.stdout.contains(words), "{}", planned.stdout);
+    }
+    let planned = run_with(&workspace, &[&sweep[..], &["--json"]].concat()).succeeded();
+    let json: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
+    let number = |of: &serde_json::Value, key: &str| of[key].as_f64().unwrap();
+    let runs = [0, 1].map(|run| &json["runs"][run]["estimates"]);
+    let together = &json["together"];
+    for key in ["disk_bytes", "training_seconds"] {
+        let sum = number(runs[0], key) + number(runs[1], key);
+        assert!((number(together, key) / sum - 1.0).abs() < 1e-9, "{json}");
+    }
+    let times = number(runs[1], "training_seconds") / number(runs[0], "training_seconds");
+    assert!((times - 3.0).abs() < 0.1, "{json}");
+    // What one of them is refused for ends it, behind all of them.
+    let sweep = ["--sweep", "drafter.captured_layers=[0],[77]", "--plan"];
+    let refused = run_with(&workspace, &sweep);
+    assert_eq!(refused.code, Some(1), "{refused:#?}");
+    assert!(
+        refused
+            .stdout
+            .contains("refused:\n  run-captured_layers-_77_"),
+        "{refused:#?}"
+    );
+    assert!(
+        refused.stderr.contains("run-captured_layers-_77_"),
+        "{refused:#?}"
+    );
     assert!(!workspace.path("runs").exists());
 }

@@ -10,7 +10,7 @@ use spectrain_train::{
     Divergence, HeadParameter, Judge, JudgedRow, LossHead, Statistics, Teacher, vocab_loss,
 };
 
-use crate::allocation::largest_during;
+use crate::allocation::{alone, largest_during};
 use crate::golden::assert_close;
 use crate::tiny;
 
@@ -127,35 +127,37 @@ fn equals_plain_autodiff(divergence: Divergence) {
 
 #[test]
 fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
-    let device = test_device();
-    let (positions, d, vocab) = (1024, 16, 32_768);
-    let parts = parts(d, vocab, &device);
-    let last = random(2, [positions, d], &device).reshape([1, positions, d]);
-    let hidden = [3, 4, 5].map(|seed| lifted(seed, [positions, d], &device));
-    let head = lifted(9, [d, vocab], &device);
-    let all = positions * vocab * 4;
-    let largest = largest_during(|| {
-        let vocabulary = DraftVocabulary::full(vocab);
-        let teacher = Teacher::new(last, &parts, &vocabulary);
-        let judge = Judge::Target {
-            teacher: &teacher,
-            divergence: Divergence::Kl,
-        };
-        let loss = vocab_loss(
-            &hidden,
-            LossHead {
-                weight: head,
-                bias: None,
-                trained: Some(HeadParameter::Weight(ParamId::new())),
-            },
-            rows(hidden.len(), positions),
-            judge,
-            Statistics::All,
+    alone(|| {
+        let device = test_device();
+        let (positions, d, vocab) = (1024, 16, 32_768);
+        let parts = parts(d, vocab, &device);
+        let last = random(2, [positions, d], &device).reshape([1, positions, d]);
+        let hidden = [3, 4, 5].map(|seed| lifted(seed, [positions, d], &device));
+        let head = lifted(9, [d, vocab], &device);
+        let all = positions * vocab * 4;
+        let largest = largest_during(|| {
+            let vocabulary = DraftVocabulary::full(vocab);
+            let teacher = Teacher::new(last, &parts, &vocabulary);
+            let judge = Judge::Target {
+                teacher: &teacher,
+                divergence: Divergence::Kl,
+            };
+            let loss = vocab_loss(
+                &hidden,
+                LossHead {
+                    weight: head,
+                    bias: None,
+                    trained: Some(HeadParameter::Weight(ParamId::new())),
+                },
+                rows(hidden.len(), positions),
+                judge,
+                Statistics::All,
+            );
+            loss.surrogate.backward();
+        });
+        assert!(
+            largest * 4 <= all,
+            "one allocation of {largest} bytes, of {all} for all logits"
         );
-        loss.surrogate.backward();
     });
-    assert!(
-        largest * 4 <= all,
-        "one allocation of {largest} bytes, of {all} for all logits"
-    );
 }

@@ -18,6 +18,7 @@ use crate::on_policy::is_chosen;
 use crate::ranks::{Ranks, Together};
 use crate::seen::{Pending, Seen, together};
 use crate::settings::TrainConfig;
+use crate::shard::collected;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
 use crate::validation::{Validation, is_better};
@@ -148,6 +149,9 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
     fit.config.check(fit.samples.row_length())?;
     let mut together = Together(fit.ranks.take());
     let share = together.share(fit.config.gradient_accumulation)?;
+    if let Some(ranks) = &together.0 {
+        trainee.share(ranks.rank(), ranks.count());
+    }
     let mut progress = resume_together(trainee, &fit, &mut together)?;
     let first = progress.step * fit.config.gradient_accumulation;
     let wanted = (fit.config.steps - progress.step) * share.len();
@@ -415,11 +419,14 @@ impl Run<'_> {
                     _ => self.save(trainee, progress),
                 }
             }
-            Error::Rank { .. } if progress.step > 0 && trainee.is_finite() => {
-                // That the other rank has ended is what has to be told.
-                match self.save(trainee, progress) {
-                    Ok(()) => tracing::warn!("the state of step {} is kept", progress.step),
-                    Err(lost) => tracing::warn!("step {} is lost: {lost}", progress.step),
+            Error::Rank { .. } if self.together.leads() => {
+                // With that rank went its part of the optimiser's state.
+                match state::list(&self.folder)?.last() {
+                    Some(saved) => tracing::warn!(
+                        "the state of step {} is kept, the last that was saved",
+                        saved.step
+                    ),
+                    None => tracing::warn!("no state was saved yet (`train.save_every`)"),
                 }
                 Err(error)
             }
@@ -445,10 +452,8 @@ impl Run<'_> {
         let Some(mut pending) = formed.filter(|_| !stops) else {
             return Err(Error::Interrupted);
         };
-        if let Some(ranks) = &mut self.together.0 {
-            trainee.exchange(*ranks)?;
-        }
-        pending.norm = trainee.update(learning_rate, self.config.max_grad_norm);
+        let clip = self.config.max_grad_norm;
+        pending.norm = trainee.update_together(learning_rate, clip, self.together.ranks())?;
         self.pending.push(pending);
         if let Some(log) = &self.log {
             log.tick(step + 1);
@@ -567,12 +572,13 @@ impl Run<'_> {
         Ok(memory)
     }
 
-    fn save(&self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
-        if !self.together.leads() {
+    /// Rank 0 saves, with what the others have of the optimiser's state; so all call this.
+    fn save(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
+        let (updates, own) = trainee.optimizer();
+        let Some(optimizer) = collected(&mut self.together, own)? else {
             return Ok(());
-        }
+        };
         let weights = trainee.weights();
-        let (updates, optimizer) = trainee.optimizer();
         progress.updates = updates;
         let step = progress.step as u64;
         state::save_state(

@@ -13,6 +13,7 @@ use crate::arithmetic::arithmetic;
 use crate::arithmetic::operations::{AdamWStep, Moments, NamedGradients};
 use crate::error::{Error, Result};
 use crate::muon::{self, MuonStep};
+use crate::parameters::flat;
 
 /// Settings of an [`Optimizer`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -170,8 +171,27 @@ impl Gradients {
 
     /// The Euclidean norm over all parameters, `[1]`; `None` when there is no gradient.
     pub fn norm(&mut self) -> Option<Tensor<1>> {
-        let device = self.0.values().next()?.device();
-        arithmetic(&device).norm(&mut self.0)
+        norm_of(self.square_sums())
+    }
+
+    /// The sum of the squares of each, `[1]`.
+    pub(crate) fn square_sums(&mut self) -> NamedGradients {
+        let mut sums = NamedGradients::new();
+        for (name, gradient) in &mut self.0 {
+            let own = arithmetic(&gradient.device());
+            sums.insert(name.clone(), own.square_sum(gradient));
+        }
+        sums
+    }
+
+    /// Takes out those of the parameters whose name `is_wanted`.
+    pub(crate) fn part(&mut self, is_wanted: impl Fn(&str) -> bool) -> Self {
+        Self(self.0.extract_if(.., |name, _| is_wanted(name)).collect())
+    }
+
+    /// The names of the parameters that have one.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
     }
 
     /// Scales all of them down so that their norm is at most `largest`
@@ -207,6 +227,12 @@ impl Gradients {
     }
 }
 
+/// The Euclidean norm, `[1]`, over parameters whose [`square_sums`](Gradients::square_sums) these are.
+pub(crate) fn norm_of(square_sums: NamedGradients) -> Option<Tensor<1>> {
+    let sum = square_sums.into_values().reduce(Tensor::add);
+    sum.map(Tensor::sqrt)
+}
+
 struct Collect<'a> {
     path: Vec<String>,
     graph: Option<Graph>,
@@ -237,12 +263,6 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-/// The elements of a tensor in a row.
-pub(crate) fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
-    let len = tensor.shape().num_elements();
-    tensor.reshape([len])
-}
-
 impl Optimizer {
     /// An optimiser that has seen nothing.
     pub fn new(config: OptimizerConfig) -> Self {
@@ -270,17 +290,14 @@ impl Optimizer {
         self.updates
     }
 
-    /// Moves every parameter that has a gradient.
+    /// Moves every parameter that has a gradient. At least one has, here or on another rank: a step in which no position counted
+    /// moves nothing, and must not weaken the correction of later ones.
     pub fn update<M: Module>(
         &mut self,
         module: M,
         mut gradients: Gradients,
         learning_rate: f64,
     ) -> M {
-        // A step in which no position counted moves nothing, and must not weaken the correction of later ones.
-        if gradients.0.is_empty() {
-            return module;
-        }
         if self.config.clip_value > 0.0 {
             gradients.clip_values(self.config.clip_value);
         }
@@ -446,6 +463,11 @@ impl Optimizer {
 const FIRST: &str = "first";
 const SECOND: &str = "second";
 const MOMENTUM: &str = "momentum";
+
+/// The parameter that a tensor of an optimiser's state belongs to.
+pub(crate) fn parameter_of(state: &str) -> &str {
+    state.rsplit_once('.').map_or(state, |(name, _)| name)
+}
 
 fn foreign(expected: &str, found: &str) -> Error {
     Error::State {

@@ -1,20 +1,16 @@
 //! Ranks: processes that train one model together, each with a device of its own.
 //!
-//! The batches of a step are shared out among them. Each forms the mean of the gradients of its own batches; then all have the mean
-//! of all, and take the same step. So a run is the same on any number of ranks that divides `gradient_accumulation`: with one
+//! The batches of a step are shared out among them, and so are the parameters ([`crate::shard`]): each rank forms the mean of the gradients
+//! of its own batches, gets that over all of them for the parameters that are its own, moves these, and gives them to the
+//! others. So a run is the same on any number of ranks that divides `gradient_accumulation`: with one
 //! batch of a step for each rank bit by bit where their devices compute alike, else but for the order in which gradients are
 //! added up. A validation is shared out too, and what it counts is added up in one order on any number of ranks. Rank 0 alone logs
 //! and saves.
-use std::collections::BTreeMap;
-
-use burn::prelude::Device;
-use pulp::bytemuck::{cast_slice, pod_collect_to_vec};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 
 use crate::error::{Error, Result};
-use crate::optimizer::Gradients;
 
 /// The ranks as one of them sees them. Messages between two of them come in the order in which they were sent.
 pub trait Ranks: Send {
@@ -24,7 +20,7 @@ pub trait Ranks: Send {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Sends a message. Of two ranks one is always rank 0.
+    /// Sends a message.
     ///
     /// # Errors
     /// The other rank has ended.
@@ -38,17 +34,18 @@ pub trait Ranks: Send {
         (1..self.count()).try_for_each(|rank| self.send(rank, message))
     }
 
-    /// Waits for the next message of another rank. Of two ranks one is always rank 0.
+    /// Waits for the next message of another rank.
     ///
     /// # Errors
     /// The other rank has ended.
     fn receive(&mut self, from: usize) -> Result<Vec<u8>>;
 
-    /// Makes gradients on `device`, a mean over as much as is `counted`, the mean over all ranks. Returns what that counts.
+    /// Sends each other rank its message, and returns what each has sent; both have a place for this rank, which gets nothing from
+    /// itself. All ranks call this.
     ///
     /// # Errors
     /// A rank has ended.
-    fn average(&mut self, own: &mut Gradients, counted: f64, device: &Device) -> Result<f64>;
+    fn exchange(&mut self, messages: &[&[u8]]) -> Result<Vec<Vec<u8>>>;
 }
 
 /// Which batches of a step one rank trains on: those between two numbers.
@@ -108,6 +105,14 @@ impl Share {
 pub struct Together<'a>(pub Option<&'a mut dyn Ranks>);
 
 impl Together<'_> {
+    /// The ranks, where there are several.
+    pub(crate) fn ranks(&mut self) -> Option<&mut dyn Ranks> {
+        match &mut self.0 {
+            Some(ranks) => Some(&mut **ranks),
+            None => None,
+        }
+    }
+
     /// Whether a piece of work that is shared out, counted from 0, is this rank's.
     pub fn takes(&self, piece: usize) -> bool {
         let here = self.0.as_ref();
@@ -201,75 +206,6 @@ pub(crate) fn packed(value: &impl Serialize) -> Vec<u8> {
 pub(crate) fn unpacked<T: DeserializeOwned>(from: usize, message: &[u8]) -> Result<T> {
     rmp_serde::from_slice(message)
         .map_err(|error| Error::rank(from, &format!("sent what is not expected: {error}")))
-}
-
-/// [`Ranks::average`] by rank 0, which takes the ranks in their order and adds up as one rank alone does its batches.
-pub(crate) fn average_by_first(
-    ranks: &mut dyn Ranks,
-    own: &mut Gradients,
-    counted: f64,
-    device: &Device,
-) -> Result<f64> {
-    let here = std::mem::take(own);
-    if ranks.rank() > 0 {
-        ranks.send(0, &message(&here, counted))?;
-        let (mean, counted) = read(0, &ranks.receive(0)?, device)?;
-        *own = mean;
-        return Ok(counted);
-    }
-    let mut total = 0.0;
-    let mut add = |gradients: Gradients, counted: f64| {
-        if counted > 0.0 {
-            total += counted;
-            own.average_in(gradients, counted / total);
-        }
-    };
-    add(here, counted);
-    for rank in 1..ranks.count() {
-        let (gradients, counted) = read(rank, &ranks.receive(rank)?, device)?;
-        add(gradients, counted);
-    }
-    ranks.send_all(&message(own, total))?;
-    Ok(total)
-}
-
-/// What stands before the elements of gradients: how much they count, and name and length of each.
-#[derive(Serialize, Deserialize)]
-struct Heading {
-    counted: f64,
-    lengths: Vec<(String, usize)>,
-}
-
-fn message(gradients: &Gradients, counted: f64) -> Vec<u8> {
-    let elements = gradients.to_host();
-    let length = |(name, values): (&String, &Vec<f32>)| (name.clone(), values.len());
-    let heading = packed(&Heading {
-        counted,
-        lengths: elements.iter().map(length).collect(),
-    });
-    let mut message = (heading.len() as u64).to_le_bytes().to_vec();
-    message.extend(heading);
-    for values in elements.values() {
-        message.extend_from_slice(cast_slice(values));
-    }
-    message
-}
-
-fn read(from: usize, message: &[u8], device: &Device) -> Result<(Gradients, f64)> {
-    let cut_off = || Error::rank(from, "sent gradients that are cut off");
-    let (length, rest) = message.split_first_chunk().ok_or_else(cut_off)?;
-    let length = u64::from_le_bytes(*length) as usize;
-    let (heading, mut rest) = rest.split_at_checked(length).ok_or_else(cut_off)?;
-    let Heading { counted, lengths } = unpacked(from, heading)?;
-    let mut elements = BTreeMap::new();
-    for (name, length) in lengths {
-        let of = length.checked_mul(size_of::<f32>());
-        let found = of.and_then(|bytes| rest.split_at_checked(bytes));
-        let (bytes, behind) = found.ok_or_else(cut_off)?;
-        elements.insert(name, pod_collect_to_vec(bytes));
-        rest = behind;
-    }
-    Ok((Gradients::from_host(elements, device), counted))
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
-//! Ranks that are joined by TCP: rank 0 has a connection to each of the others.
+//! Ranks that are joined by TCP: each has a connection to each of the others. They come to rank 0 first, which tells them where the
+//! others listen.
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use burn::prelude::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::optimizer::Gradients;
-use crate::ranks::{Ranks, average_by_first, packed, unpacked};
+use crate::ranks::{Ranks, packed, unpacked};
 
 /// The pause between two looks whether another rank has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -17,8 +16,11 @@ const GREETING: Duration = Duration::from_secs(10);
 /// Bytes of such a greeting, at most.
 const LONGEST_GREETING: u64 = 1 << 16;
 
-/// What a rank says to rank 0 first.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// How long ranks that have come to rank 0 may take to come to each other.
+const ACQUAINTANCE: Duration = Duration::from_secs(60);
+
+/// What a rank says first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Greeting {
     rank: usize,
     count: usize,
@@ -26,10 +28,11 @@ struct Greeting {
     identity: String,
 }
 
-/// Where the other ranks can come.
+/// Where a rank listens for those with a greater number.
 #[derive(Debug)]
 pub struct Invitation {
     listener: TcpListener,
+    rank: usize,
     count: usize,
     identity: String,
 }
@@ -38,20 +41,30 @@ pub struct Invitation {
 #[derive(Debug)]
 pub struct TcpRanks {
     rank: usize,
-    /// One for each rank; none to itself, nor between two that are not rank 0.
+    /// One for each rank; none to itself.
     peers: Vec<Option<TcpStream>>,
 }
 
 impl Invitation {
-    /// Listens at an address for ranks of so many that have the same `identity`. A port of 0 takes a free one.
+    /// Rank 0 listens at an address for ranks of so many that have the same `identity`. A port of 0 takes a free one.
     ///
     /// # Errors
     /// Nothing can listen there.
     pub fn open(address: &str, count: usize, identity: &str) -> io::Result<Self> {
+        Self::of(address, 0, count, identity)
+    }
+
+    fn of(
+        address: impl ToSocketAddrs,
+        rank: usize,
+        count: usize,
+        identity: &str,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,
+            rank,
             count,
             identity: identity.to_owned(),
         })
@@ -68,25 +81,38 @@ impl Invitation {
     /// Waits until all others have come; `waiting` is called from time to time.
     ///
     /// # Errors
-    /// Those of `waiting`, or of the listener.
+    /// Those of `waiting`, or of the listener; a rank ends meanwhile.
     pub fn meet(self, waiting: &mut dyn FnMut() -> Result<()>) -> Result<TcpRanks> {
-        let mut peers: Vec<Option<TcpStream>> = (0..self.count).map(|_| None).collect();
-        while peers.iter().skip(1).any(Option::is_none) {
+        let mut ranks = TcpRanks::alone(0, self.count);
+        self.receive(&mut ranks.peers, waiting)?;
+        ranks.introduce()?;
+        Ok(ranks)
+    }
+
+    /// Takes up all ranks with a greater number.
+    fn receive(
+        &self,
+        peers: &mut [Option<TcpStream>],
+        waiting: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        while peers.iter().skip(self.rank + 1).any(Option::is_none) {
             waiting()?;
             match self.listener.accept() {
                 Ok((stream, from)) => {
                     // Whoever is no rank is sent away, and the others are waited for.
-                    if let Err(why) = self.welcome(stream, &mut peers) {
+                    if let Err(why) = self.welcome(stream, peers) {
                         tracing::warn!("{from} is no rank of this run: {why}");
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     std::thread::sleep(LOOK_EVERY);
                 }
-                Err(error) => return Err(Error::rank(0, &format!("cannot listen: {error}"))),
+                Err(error) => {
+                    return Err(Error::rank(self.rank, &format!("cannot listen: {error}")));
+                }
             }
         }
-        Ok(TcpRanks { rank: 0, peers })
+        Ok(())
     }
 
     /// Takes up a rank, or tells it why it is refused.
@@ -101,8 +127,9 @@ impl Invitation {
                 "expected {} ranks (WORLD_SIZE), found {}",
                 self.count, found.count
             )),
-            found if found.rank == 0 || found.rank >= self.count => Some(format!(
-                "expected a rank from 1 to {} (RANK), found {}",
+            found if found.rank <= self.rank || found.rank >= self.count => Some(format!(
+                "expected a rank from {} to {} (RANK), found {}",
+                self.rank + 1,
                 self.count - 1,
                 found.rank
             )),
@@ -143,10 +170,18 @@ fn greeting(stream: &mut TcpStream) -> io::Result<Greeting> {
 }
 
 impl TcpRanks {
-    /// Comes to rank 0 as this one of so many ranks, once rank 0 listens at the address; `waiting` is called from time to time.
+    fn alone(rank: usize, count: usize) -> Self {
+        Self {
+            rank,
+            peers: (0..count).map(|_| None).collect(),
+        }
+    }
+
+    /// Comes to rank 0 as this one of so many ranks, once rank 0 listens at the address, and then to the others; `waiting` is called
+    /// from time to time.
     ///
     /// # Errors
-    /// Those of `waiting`, or rank 0 refuses.
+    /// Those of `waiting`; a rank refuses, or does not answer.
     pub fn join(
         address: &str,
         (rank, count): (usize, usize),
@@ -155,43 +190,134 @@ impl TcpRanks {
         waiting: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Self> {
         let late = Instant::now() + patience;
-        let mut stream = loop {
-            waiting()?;
-            let found = address.to_socket_addrs().and_then(|mut all| {
-                let first = all.next().ok_or(ErrorKind::NotFound)?;
-                TcpStream::connect_timeout(&first, GREETING)
-            });
-            match found {
-                Ok(stream) => break stream,
-                Err(_) if Instant::now() < late => std::thread::sleep(LOOK_EVERY),
-                Err(error) => {
-                    let what =
-                        format!("does not answer at {address} (MASTER_ADDR, MASTER_PORT): {error}");
-                    return Err(Error::rank(0, &what));
-                }
-            }
-        };
         let greeting = Greeting {
             rank,
             count,
             identity: identity.to_owned(),
         };
-        let _ = stream.set_nodelay(true);
-        send(&mut stream, &packed(&greeting)).map_err(|error| ended(0, &error))?;
-        let reply = receive(&mut stream).map_err(|error| ended(0, &error))?;
-        if let Some(refusal) = unpacked::<Option<String>>(0, &reply)? {
-            return Err(Error::rank(0, &format!("refuses rank {rank}: {refusal}")));
+        let mut ranks = Self::alone(rank, count);
+        let place = format!("{address} (MASTER_ADDR, MASTER_PORT)");
+        let lookup = || {
+            address
+                .to_socket_addrs()?
+                .next()
+                .ok_or_else(|| ErrorKind::NotFound.into())
+        };
+        ranks.peers[0] = Some(come(0, (&lookup, &place), &greeting, late, waiting)?);
+        if count > 2 {
+            ranks.meet_others(&greeting, waiting)?;
         }
-        let mut peers: Vec<Option<TcpStream>> = (0..count).map(|_| None).collect();
-        peers[0] = Some(stream);
-        Ok(Self { rank, peers })
+        Ok(ranks)
+    }
+
+    /// Rank 0 tells all others where those listen that they are to come to.
+    fn introduce(&mut self) -> Result<()> {
+        if self.count() < 3 {
+            return Ok(());
+        }
+        let mut seen = Vec::new();
+        for (rank, stream) in self.peers.iter().enumerate() {
+            if let Some(stream) = stream {
+                let address = stream.peer_addr().map_err(|error| ended(rank, &error))?;
+                let here = stream.local_addr().map_err(|error| ended(rank, &error))?;
+                seen.push((rank, address.ip(), here.ip()));
+            }
+        }
+        let on_one_machine = seen.iter().all(|(_, ip, _)| ip.is_loopback());
+        self.send_all(&packed(&on_one_machine))?;
+        let mut ports = Vec::new();
+        for rank in 1..self.count() {
+            ports.push(unpacked::<u16>(rank, &self.receive(rank)?)?);
+        }
+        for &(to, _, here) in &seen {
+            let listening = seen.iter().zip(&ports).map(|((_, ip, _), &port)| {
+                // Whoever comes from this very machine is to be found where this machine is.
+                let ip = if ip.is_loopback() { here } else { *ip };
+                SocketAddr::new(ip, port)
+            });
+            let listening: Vec<_> = listening.collect();
+            self.send(to, &packed(&listening))?;
+        }
+        Ok(())
+    }
+
+    /// Goes to the ranks with a smaller number, and waits for those with a greater one.
+    fn meet_others(
+        &mut self,
+        greeting: &Greeting,
+        waiting: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let on_one_machine: bool = unpacked(0, &self.receive(0)?)?;
+        let own = self
+            .peer(0)
+            .local_addr()
+            .map_err(|error| ended(0, &error))?;
+        let ip = match own.ip() {
+            ip if on_one_machine => ip,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let listening = Invitation::of((ip, 0), self.rank, self.count(), &greeting.identity)
+            .and_then(|invitation| Ok((invitation.address()?.port(), invitation)));
+        let (port, invitation) = listening
+            .map_err(|error| Error::rank(self.rank, &format!("cannot listen at {ip}: {error}")))?;
+        self.send(0, &packed(&port))?;
+        let others: Vec<SocketAddr> = unpacked(0, &self.receive(0)?)?;
+        let late = Instant::now() + ACQUAINTANCE;
+        for (rank, address) in (1..self.rank).zip(others) {
+            let place = format!("{address}, where rank 0 sees it");
+            let found = come(rank, (&|| Ok(address), &place), greeting, late, waiting)?;
+            self.peers[rank] = Some(found);
+        }
+        let count = self.count();
+        invitation.receive(&mut self.peers, &mut || {
+            waiting()?;
+            if Instant::now() > late {
+                let what = format!("waits in vain for one of the ranks up to {}", count - 1);
+                return Err(Error::rank(greeting.rank, &what));
+            }
+            Ok(())
+        })
     }
 
     fn peer(&mut self, rank: usize) -> &mut TcpStream {
         match self.peers.get_mut(rank) {
             Some(Some(stream)) => stream,
-            _ => panic!("of two ranks one is rank 0: not {} and {rank}", self.rank),
+            _ => panic!("rank {} has no connection to {rank}", self.rank),
         }
+    }
+}
+
+/// The connection to a rank, once it answers at an address and has taken this one up; `place` is what errors call the address.
+fn come(
+    to: usize,
+    (address, place): (&dyn Fn() -> io::Result<SocketAddr>, &str),
+    greeting: &Greeting,
+    late: Instant,
+    waiting: &mut dyn FnMut() -> Result<()>,
+) -> Result<TcpStream> {
+    let mut stream = loop {
+        waiting()?;
+        match address().and_then(|address| TcpStream::connect_timeout(&address, GREETING)) {
+            Ok(stream) => break stream,
+            Err(_) if Instant::now() < late => std::thread::sleep(LOOK_EVERY),
+            Err(error) => {
+                return Err(Error::rank(
+                    to,
+                    &format!("does not answer at {place}: {error}"),
+                ));
+            }
+        }
+    };
+    let _ = stream.set_nodelay(true);
+    send(&mut stream, &packed(greeting)).map_err(|error| ended(to, &error))?;
+    let reply = receive(&mut stream).map_err(|error| ended(to, &error))?;
+    match unpacked::<Option<String>>(to, &reply)? {
+        Some(refusal) => {
+            let what = format!("refuses rank {}: {refusal}", greeting.rank);
+            Err(Error::rank(to, &what))
+        }
+        None => Ok(stream),
     }
 }
 
@@ -212,9 +338,33 @@ impl Ranks for TcpRanks {
         receive(self.peer(from)).map_err(|error| ended(from, &error))
     }
 
-    fn average(&mut self, own: &mut Gradients, counted: f64, device: &Device) -> Result<f64> {
-        average_by_first(self, own, counted, device)
+    fn exchange(&mut self, messages: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+        // All at a time, so that no two wait for each other to read.
+        std::thread::scope(|scope| {
+            let mut talks = Vec::new();
+            for (rank, (peer, message)) in self.peers.iter().zip(messages).enumerate() {
+                let Some(stream) = peer else { continue };
+                let (mut writer, mut reader) = (stream, stream);
+                let sent = scope.spawn(move || send(&mut writer, message));
+                let received = scope.spawn(move || receive(&mut reader));
+                talks.push((rank, sent, received));
+            }
+            let mut told = vec![Vec::new(); self.peers.len()];
+            for (rank, sent, received) in talks {
+                let (sent, received) = (outcome(sent), outcome(received));
+                told[rank] = sent.and(received).map_err(|error| ended(rank, &error))?;
+            }
+            Ok(told)
+        })
     }
+}
+
+/// One way of the talk with another rank.
+type Talk<'s, T> = std::thread::ScopedJoinHandle<'s, io::Result<T>>;
+
+fn outcome<T>(talk: Talk<'_, T>) -> io::Result<T> {
+    talk.join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn ended(rank: usize, error: &io::Error) -> Error {
@@ -228,12 +378,12 @@ fn ended(rank: usize, error: &io::Error) -> Error {
 }
 
 /// A message is its length and its bytes.
-fn send(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+fn send(stream: &mut impl Write, message: &[u8]) -> io::Result<()> {
     stream.write_all(&(message.len() as u64).to_le_bytes())?;
     stream.write_all(message)
 }
 
-fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn receive(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);

@@ -10,8 +10,9 @@ use crate::batch::{Batch, Rows};
 use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, LossReport, Objective};
-use crate::optimizer::{Gradients, Optimizer, OptimizerConfig};
+use crate::optimizer::{Gradients, Optimizer, OptimizerConfig, parameter_of};
 use crate::ranks::Ranks;
+use crate::shard::{Shard, with_values};
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {
@@ -19,15 +20,27 @@ pub trait Train {
     /// over ([`Loss::counted`]).
     fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss;
 
-    /// Makes that mean the one over the batches of all ranks.
+    /// Makes this one of so many ranks: it moves some of the parameters, and keeps the optimiser's state of these alone.
+    fn share(&mut self, rank: usize, ranks: usize);
+
+    /// Moves the weights along that mean, clipped to the global norm `clip` unless that is 0. Returns the
+    /// norm before clipping, `[1]`; `None` where no position counted. With ranks the mean is that over the batches of all, and
+    /// all of them call this.
     ///
     /// # Errors
     /// A rank has ended.
-    fn exchange(&mut self, ranks: &mut dyn Ranks) -> Result<()>;
+    fn update_together(
+        &mut self,
+        learning_rate: f64,
+        clip: f64,
+        ranks: Option<&mut dyn Ranks>,
+    ) -> Result<Option<Tensor<1>>>;
 
-    /// Moves the weights along that mean, clipped to the global norm `clip` unless that is 0. Returns the
-    /// norm before clipping, `[1]`.
-    fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>>;
+    /// [`Self::update_together`] without others.
+    fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>> {
+        self.update_together(learning_rate, clip, None)
+            .unwrap_or_else(|error| unreachable!("there is no rank to end: {error}"))
+    }
 
     /// See [`Objective::on_policy_fraction`].
     fn on_policy_fraction(&self) -> f64;
@@ -41,11 +54,12 @@ pub trait Train {
     /// Every parameter of what comes of the training so far under its name, f32.
     fn weights(&self) -> Vec<NamedTensor>;
 
-    /// Updates so far, and the optimiser's state, with the weights themselves where [`Self::weights`] are their mean.
+    /// Updates so far, and the state of the optimiser, as far as this rank has it; on rank 0 with the weights themselves where
+    /// [`Self::weights`] are their mean.
     fn optimizer(&self) -> (u64, Vec<NamedTensor>);
 
-    /// Takes up weights and optimiser state that [`Self::weights`] and [`Self::optimizer`] gave. `source` is named in
-    /// errors.
+    /// Takes up weights and optimiser state that [`Self::weights`] and [`Self::optimizer`] gave, the latter of all ranks. `source`
+    /// is named in errors.
     ///
     /// # Errors
     /// A tensor is missing, left over, or of another shape.
@@ -72,6 +86,8 @@ pub struct Trainee<M: Module, O> {
     /// The mean of the weights, where it is what comes of the training.
     average: Option<Average>,
     gradients: Gradients,
+    /// Which parameters it moves, where there are several ranks.
+    shard: Option<Shard>,
     /// What `gradients` are the mean over.
     counted: f64,
     propose: fn(M, DType) -> Option<Box<dyn Proposer>>,
@@ -86,6 +102,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
             average: (optimizer.average > 0.0).then(|| Average::new(optimizer.average)),
             optimizer: Optimizer::new(optimizer),
             gradients: Gradients::default(),
+            shard: None,
             counted: 0.0,
             propose: |_, _| None,
         }
@@ -152,30 +169,48 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         loss
     }
 
-    fn exchange(&mut self, ranks: &mut dyn Ranks) -> Result<()> {
-        let device = self.device().without_autodiff();
-        self.counted = ranks.average(&mut self.gradients, self.counted, &device)?;
-        Ok(())
+    fn share(&mut self, rank: usize, ranks: usize) {
+        self.shard = Some(Shard::of(self.held(), rank, ranks));
     }
 
-    fn update(&mut self, learning_rate: f64, clip: f64) -> Option<Tensor<1>> {
+    fn update_together(
+        &mut self,
+        learning_rate: f64,
+        clip: f64,
+        ranks: Option<&mut dyn Ranks>,
+    ) -> Result<Option<Tensor<1>>> {
+        let device = self.device().without_autodiff();
         let mut gradients = std::mem::take(&mut self.gradients);
-        self.counted = 0.0;
-        let norm = gradients.norm();
-        if let Some(norm) = norm.clone()
-            && clip > 0.0
-        {
-            gradients.clip(norm, clip);
+        let counted = std::mem::take(&mut self.counted);
+        let mut together = self.shard.as_ref().zip(ranks);
+        let norm = match &mut together {
+            None => gradients.norm(),
+            Some((shard, ranks)) => {
+                gradients = shard.mean(*ranks, gradients, counted, &device)?;
+                shard.norm(*ranks, &mut gradients, &device)?
+            }
+        };
+        let Some(norm) = norm else {
+            return Ok(None);
+        };
+        if clip > 0.0 {
+            gradients.clip(norm.clone(), clip);
         }
+        let names = gradients.names();
         // Moved out and back, so that nobody else holds the weights and they are updated in place.
         if let Some(model) = self.model.take() {
-            let model = self.optimizer.update(model, gradients, learning_rate);
-            if let Some(average) = &mut self.average {
-                average.take(&model, self.optimizer.updates());
-            }
-            self.model = Some(model);
+            self.model = Some(self.optimizer.update(model, gradients, learning_rate));
         }
-        norm
+        if let Some((shard, ranks)) = &mut together {
+            let others = shard.moved_by_others(*ranks, self.held(), &names)?;
+            self.model = self.model.take().map(|model| with_values(model, others));
+        }
+        if let Some(average) = &mut self.average
+            && let Some(model) = &self.model
+        {
+            average.take(model, self.optimizer.updates());
+        }
+        Ok(Some(norm))
     }
 
     fn on_policy_fraction(&self) -> f64 {
@@ -198,7 +233,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
 
     fn optimizer(&self) -> (u64, Vec<NamedTensor>) {
         let (updates, mut tensors) = self.optimizer.state();
-        if self.average.is_some() {
+        if self.average.is_some() && self.shard.as_ref().is_none_or(Shard::leads) {
             tensors.extend(Average::own(self.held()));
         }
         (updates, tensors)
@@ -216,6 +251,9 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
             model = average.restore(model, &mut optimizer, &device)?;
         }
         self.model = Some(model);
+        if let Some(shard) = &self.shard {
+            optimizer.retain(|state| shard.moves(parameter_of(&state.name)));
+        }
         self.optimizer.restore(updates, optimizer, &device)
     }
 

@@ -29,7 +29,7 @@ pub struct Estimate {
     active_parameters: u64,
     /// Bytes of the target in memory: whole, unless servers have it, as validation decodes with it.
     pub target_bytes: u64,
-    memory: Memory,
+    pub(super) memory: Memory,
     /// Bytes of the most memory that the process has at a time in each stage that trains.
     pub peaks: Vec<(&'static str, u64)>,
     unroll: (usize, usize),
@@ -41,7 +41,7 @@ pub struct Estimate {
     pub(super) train_tokens: Option<u64>,
     pub(super) flops_per_token: f64,
     /// FLOP/s, and how that is known.
-    speed: (f64, String),
+    pub(super) speed: (f64, String),
 }
 
 impl Estimate {
@@ -52,7 +52,6 @@ impl Estimate {
         let mode = recipe.features.mode;
         let [target_parameters, active_parameters] = in_memory(sizes, mode);
         let held = device::target_type(recipe.target.dtype, device);
-        let value = held.dtype.size() as u64;
         let target_bytes = in_bytes(sizes, mode, held, device);
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
@@ -69,9 +68,10 @@ impl Estimate {
                 activations,
                 work,
                 batch,
-                value,
+                value: held.dtype.size() as u64,
                 live: mode == FeatureMode::Live,
                 gpu: device::is_gpu(device),
+                ranks: asked.ranks as u64,
             });
             peaks.push((stage, target_bytes.saturating_add(found.peak)));
             if found.peak > memory.peak {
@@ -106,7 +106,7 @@ impl Estimate {
             data_tokens,
             train_tokens: tokens,
             flops_per_token: flops / weighed.max(1) as f64,
-            speed: speed(device),
+            speed: speed(device, asked.ranks),
         })
     }
 
@@ -124,6 +124,18 @@ impl Estimate {
         text
     }
 
+    /// Bytes of the most memory that a stage takes which trains.
+    pub(super) fn peak(&self) -> Option<u64> {
+        self.peaks.iter().map(|(_, bytes)| *bytes).max()
+    }
+
+    /// How long the training takes, once it is known on how many tokens.
+    pub(super) fn training_seconds(&self) -> Option<f64> {
+        let (speed, _) = &self.speed;
+        self.train_tokens
+            .map(|tokens| tokens as f64 * self.flops_per_token / speed)
+    }
+
     /// Bytes that the run takes on the disk, as far as they are known.
     pub(super) fn disk_bytes(&self) -> u64 {
         let features = self.feature_bytes.unwrap_or(0);
@@ -137,9 +149,6 @@ impl Estimate {
         let peaks: Map<String, Value> = peaks
             .map(|(stage, bytes)| ((*stage).to_owned(), json!(bytes)))
             .collect();
-        let seconds = self
-            .train_tokens
-            .map(|tokens| tokens as f64 * self.flops_per_token / speed);
         json!({
             "target": {
                 "parameters": self.target_parameters,
@@ -165,7 +174,7 @@ impl Estimate {
             "trained_tokens": self.train_tokens,
             "flop_per_token": self.flops_per_token,
             "speed": {"flop_per_second": speed, "device": device, "source": source},
-            "training_seconds": seconds,
+            "training_seconds": self.training_seconds(),
         })
     }
 
@@ -255,9 +264,7 @@ impl Estimate {
         let (speed, source) = &self.speed;
         let per_token = self.flops_per_token / 1e9;
         let giga = count((speed / 1e9) as u64);
-        let time = self
-            .train_tokens
-            .map(|tokens| duration(tokens as f64 * self.flops_per_token / speed));
+        let time = self.training_seconds().map(duration);
         [
             ("training", training.unwrap_or_else(later)),
             (
@@ -371,6 +378,7 @@ fn synthetic_peak(
         value: 4,
         live: false,
         gpu: false,
+        ranks: 1,
     });
     Some(("synthetic", memory.peak))
 }

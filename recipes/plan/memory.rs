@@ -6,7 +6,7 @@
 //! it less. What is drawn for each step counts as much as some step of a training comes to.
 
 use spectrain_models::{AtATime, Routing, TargetSpec};
-use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, TrainConfig, Workload};
+use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Kind, TrainConfig, Workload};
 
 use crate::families::footprint::{Activations, Footprint, Packed};
 
@@ -35,6 +35,8 @@ pub(super) struct Trained<'a> {
     pub(super) live: bool,
     /// Whether it is on a GPU.
     pub(super) gpu: bool,
+    /// How many processes train together.
+    pub(super) ranks: u64,
 }
 
 /// Bytes, by what they are for.
@@ -59,7 +61,7 @@ impl Memory {
         let Footprint {
             parameters, frozen, ..
         } = trained.footprint;
-        let moments = trained.footprint.kept_by(&trained.training.optimizer());
+        let moments = trained.moments();
         let stays = F32 * (parameters + moments + frozen);
         let gradients = F32 * parameters;
         let held = BATCHES * trained.features();
@@ -90,6 +92,21 @@ impl Memory {
 }
 
 impl Trained<'_> {
+    /// Values that the optimiser keeps here: the mean of the weights that all ranks have, and its share of the rest, which goes by whole
+    /// parameters, of which the head is the largest.
+    fn moments(&self) -> u64 {
+        let footprint = &self.footprint;
+        let optimizer = self.training.optimizer();
+        let all = footprint.kept_by(&optimizer);
+        let mean = match optimizer.average > 0.0 {
+            true => footprint.parameters,
+            false => 0,
+        };
+        let head = optimizer.kept(Kind::Table) * footprint.head;
+        let share = (all - mean).div_ceil(self.ranks);
+        all.min(mean + share.max(head))
+    }
+
     /// Bytes of a batch: the captured layers, the last hidden state, and tokens, documents and positions.
     fn features(&self) -> u64 {
         let values = (self.footprint.captured + 1) * self.target.d_model as u64;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Error, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 use spectrain_checkpoints::columns::beside;
 
@@ -16,6 +16,8 @@ mod memory;
 mod parts;
 pub mod preflight;
 mod samples;
+mod several;
+mod shown;
 mod space;
 mod speed;
 mod stages;
@@ -26,16 +28,8 @@ mod words;
 
 use capture::CapturePlan;
 pub use estimate::Estimate;
-
-/// What a recipe would do.
-pub struct Plan {
-    /// The text of `--plan`.
-    pub text: String,
-    /// The same for programs: bytes, seconds and counts as plain numbers; `null` for what is not known yet.
-    pub json: Value,
-    /// What would stop the run first.
-    pub refusal: Option<Error>,
-}
+pub use several::plan_all;
+pub use shown::Plan;
 
 /// Plans a run.
 pub fn plan(asked: &Asked) -> Result<Plan> {
@@ -47,10 +41,7 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
     for (name, state) in &stages {
         text += &beside(&format!("  {name}"), 12, state);
     }
-    let mut refusals = asked.refusals();
-    if refusals.is_empty() {
-        refusals = asked.first_failures();
-    }
+    let refusals = asked.all_refusals();
     if !refusals.is_empty() {
         text.push_str("\nrefused:\n");
     }

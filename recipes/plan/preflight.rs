@@ -28,6 +28,8 @@ pub struct Asked<'a> {
     pub existing: Existing,
     /// The device's name.
     pub device: &'a str,
+    /// How many processes train together, each on such a device.
+    pub ranks: usize,
 }
 
 impl<'a> Asked<'a> {
@@ -58,6 +60,14 @@ impl<'a> Asked<'a> {
         ];
         let checks = checks.into_iter().chain(self.check_files());
         checks.filter_map(Result::err).collect()
+    }
+
+    /// The refusals, or where there is none, the first failures.
+    pub(super) fn all_refusals(&self) -> Vec<Error> {
+        match self.refusals() {
+            refusals if refusals.is_empty() => self.first_failures(),
+            refusals => refusals,
+        }
     }
 
     /// What a plan says beyond [`refusals`](Self::refusals), which a run comes to in its first minutes: whether its folder can be

@@ -15,12 +15,16 @@ const CPU_EFFICIENCY: f64 = 0.5;
 /// How long the CPU is measured.
 const MEASURED: Duration = Duration::from_millis(200);
 
-/// FLOP/s of the device of this name, and how that is known.
-pub(super) fn speed(device: &str) -> (f64, String) {
+/// FLOP/s of so many devices of this name together, and how that is known. Processes on CPUs may share one.
+pub(super) fn speed(device: &str, ranks: usize) -> (f64, String) {
     static CPU: LazyLock<(f64, String)> = LazyLock::new(cpu_speed);
     if device::is_gpu(device) {
-        let source = "assumed: 40 % of the dense bf16 peak of an H100 or H200";
-        return (GPU_FLOPS, source.into());
+        let each = "40 % of the dense bf16 peak of an H100 or H200";
+        let source = match ranks {
+            1 => format!("assumed: {each}"),
+            _ => format!("assumed: {each} on each of {ranks}"),
+        };
+        return (GPU_FLOPS * ranks as f64, source);
     }
     CPU.clone()
 }

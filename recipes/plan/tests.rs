@@ -27,11 +27,16 @@ fn of(kind: &str) -> ResolvedRecipe {
 }
 
 fn estimated(recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Path) -> Estimate {
+    estimated_on(1, recipe, sizes, runs)
+}
+
+fn estimated_on(ranks: usize, recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Path) -> Estimate {
     let asked = Asked {
         recipe,
         runs,
         existing: Existing::Continue,
         device: "cuda:0",
+        ranks,
     };
     Estimate::of(&asked, sizes).unwrap()
 }
@@ -42,6 +47,7 @@ fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
         runs,
         existing: Existing::Continue,
         device,
+        ranks: 1,
     };
     plan(&asked).unwrap().text
 }
@@ -89,6 +95,22 @@ fn stored_features_take_the_target_out_of_the_training_step() {
     let stored = estimated(&recipe, &sizes, root.path());
     assert_eq!(stored.target_bytes, live.target_bytes);
     assert!(stored.flops_per_token < live.flops_per_token);
+}
+
+#[test]
+fn several_devices_share_the_optimisers_state_and_the_time() {
+    let recipe = qwen3();
+    let sizes = target_sizes::of(&recipe).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let found = [1, 4, 100].map(|ranks| {
+        let estimate = estimated_on(ranks, &recipe, &sizes, root.path());
+        (estimate.memory.drafter, estimate.speed.0)
+    });
+    let [(alone, slow), (of_four, fast), (of_many, _)] = found;
+    // AdamW's two moments of 399,523,840 parameters, of which the head's 131,072,000 are one rank's.
+    assert_eq!(alone - of_four, 4 * 2 * (399_523_840 - 131_072_000));
+    assert_eq!(of_many, of_four);
+    assert_eq!(fast, 4.0 * slow);
 }
 
 #[test]

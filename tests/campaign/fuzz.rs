@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 use rand::{SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
 use super::{number, times};
-use crate::allocation::peak_during;
+use crate::allocation::{is_alone, peak_during};
 
 /// Inputs to a reader in short.
 const INPUTS: u64 = 500;
@@ -221,11 +221,6 @@ impl Tally {
             );
         }
     }
-}
-
-/// Whether no other test runs in this process, so that what is held is this reader's.
-fn is_alone() -> bool {
-    env::var("NEXTEST_EXECUTION_MODE").is_ok_and(|mode| mode == "process-per-test")
 }
 
 /// The folder of the inputs to a reader, outside of the folders that tests remove when they end.

@@ -110,6 +110,7 @@ fn plan(recipe: &ResolvedRecipe, runs: &Path) {
         runs,
         existing: Existing::Continue,
         device: "cpu",
+        ranks: 1,
     };
     match estimate(&asked) {
         Ok(_) => {}

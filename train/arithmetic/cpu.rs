@@ -16,19 +16,16 @@ use crate::judge::{Judge, Statistics};
 pub(super) struct Cpu;
 
 impl Arithmetic for Cpu {
-    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>> {
-        let device = gradients.values().next()?.device();
+    fn square_sum(&self, gradient: &mut Tensor<1>) -> Tensor<1> {
+        let device = gradient.device();
         // Taken to the host and back without a copy.
         let mut sum = 0.0;
-        for gradient in gradients.values_mut() {
-            gradient.inplace(|gradient| {
-                let (gradient, squares) =
-                    on_host(gradient, |values| kernels::sum_of_squares(values));
-                sum += squares;
-                gradient
-            });
-        }
-        Some(Tensor::from_floats([sum.sqrt() as f32], &device))
+        gradient.inplace(|gradient| {
+            let (gradient, squares) = on_host(gradient, |values| kernels::sum_of_squares(values));
+            sum = squares;
+            gradient
+        });
+        Tensor::from_floats([sum as f32], &device)
     }
 
     fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {

@@ -13,8 +13,8 @@ use crate::judge::{Judge, Statistics};
 pub(super) struct OnCube;
 
 impl Arithmetic for OnCube {
-    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>> {
-        Tensors.norm(gradients)
+    fn square_sum(&self, gradient: &mut Tensor<1>) -> Tensor<1> {
+        Tensors.square_sum(gradient)
     }
 
     fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {

@@ -12,8 +12,8 @@ pub(crate) type NamedGradients = BTreeMap<String, Tensor<1>>;
 
 /// What each kind of device does in its own way. Tensors are in no graph.
 pub(crate) trait Arithmetic {
-    /// The Euclidean norm over all of `gradients`, `[1]`; `None` where there is none.
-    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>>;
+    /// The sum of the squares of a gradient, `[1]`.
+    fn square_sum(&self, gradient: &mut Tensor<1>) -> Tensor<1>;
 
     /// Scales `gradients`, whose norm is `norm`, so that it is at most `largest`.
     fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64);

@@ -12,9 +12,8 @@ use crate::judge::{Judge, Statistics};
 pub(super) struct Tensors;
 
 impl Arithmetic for Tensors {
-    fn norm(&self, gradients: &mut NamedGradients) -> Option<Tensor<1>> {
-        let squares = gradients.values().map(|g| g.clone().square().sum());
-        squares.reduce(Tensor::add).map(Tensor::sqrt)
+    fn square_sum(&self, gradient: &mut Tensor<1>) -> Tensor<1> {
+        gradient.clone().square().sum()
     }
 
     fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {

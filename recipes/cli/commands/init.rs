@@ -179,6 +179,7 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         runs: Path::new("runs"),
         existing: Existing::Continue,
         device: &wanted.device,
+        ranks: 1,
     };
     asked
         .check_anywhere()

@@ -12,8 +12,8 @@ use spectrain_train::Share;
 use crate::cli::arguments::{DeviceArgument, key_value};
 use crate::cli::progress::{Output, print, print_json, tell};
 use crate::errors::Misuse;
-use crate::plan;
 use crate::plan::preflight::Asked;
+use crate::plan::{self, Plan};
 use crate::recipe::read::{is_set, read_file};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::{SHIPPED, ShippedRecipe};
@@ -59,7 +59,7 @@ pub struct RecipeArguments {
     overrides: Vec<String>,
     /// Train once with each of these values of a key, such as `train.learning_rate=1e-3,2e-3`, each in a run of its own, and
     /// print τ of each beside that of the first; repeated, every combination; several of `seed` are pooled
-    #[arg(long, value_name = "KEY=V,V", conflicts_with_all = ["plan", "part", "devices"])]
+    #[arg(long, value_name = "KEY=V,V", conflicts_with_all = ["part", "devices"])]
     sweep: Vec<Swept>,
     /// With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
     #[arg(long, value_name = "N/PARTS", conflicts_with_all = ["plan", "fresh"])]
@@ -84,8 +84,7 @@ pub struct RecipeArguments {
 }
 
 /// Prints what would run. Fails where it would be refused.
-fn show_plan(asked: &Asked, as_json: bool) -> Result<()> {
-    let plan = plan::plan(asked)?;
+fn show(plan: Plan, as_json: bool) -> Result<()> {
     if as_json {
         print_json(&plan.json)?;
     } else {
@@ -144,7 +143,8 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         None => None,
     };
     if arguments.plan {
-        return show_plan(&arguments.asked(&recipe, &device), arguments.json);
+        let plan = plan::plan(&arguments.asked(&recipe, &device))?;
+        return show(plan, arguments.json);
     }
     let run = arguments.lead(&recipe, &device, group.as_ref(), &[])?;
     group.iter().for_each(Group::end);
@@ -190,6 +190,12 @@ impl RecipeArguments {
         };
         // All are read before any is trained: what is wrong with the last one is told at once.
         let recipes = sweep::recipes(name, &combinations, &read)?;
+        if self.plan {
+            let asked = recipes
+                .iter()
+                .map(|recipe| self.asked(recipe, &self.device.device));
+            return show(plan::plan_all(&asked.collect::<Vec<_>>()), self.json);
+        }
         let mut runs = Vec::new();
         for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
             tell(format!(
@@ -219,6 +225,7 @@ impl RecipeArguments {
             runs: &self.runs,
             existing: self.existing(),
             device,
+            ranks: self.devices.len().max(1),
         }
     }
 

@@ -1,0 +1,124 @@
+//! `--plan` of a sweep: a line for each of its runs, and what they take together.
+
+use std::fmt::Write as _;
+
+use anyhow::anyhow;
+use serde::Serialize;
+use serde_json::json;
+
+use super::estimate::Estimate;
+use super::preflight::Asked;
+use super::shown::Plan;
+use super::target_sizes;
+use super::words::{bytes, duration};
+
+/// What a run takes, as far as it is known.
+#[derive(Clone, Copy, Serialize)]
+struct Takes {
+    /// At the most at a time.
+    memory_bytes: Option<u64>,
+    disk_bytes: Option<u64>,
+    training_seconds: Option<f64>,
+}
+
+impl Takes {
+    fn of(estimate: Option<&Estimate>) -> Self {
+        Self {
+            memory_bytes: estimate.and_then(Estimate::peak),
+            disk_bytes: estimate.map(Estimate::disk_bytes),
+            training_seconds: estimate.and_then(Estimate::training_seconds),
+        }
+    }
+
+    /// Both, one after the other. What is not known of one is not known of both.
+    fn and(self, other: Self) -> Self {
+        let memory = self.memory_bytes.zip(other.memory_bytes);
+        let disk = self.disk_bytes.zip(other.disk_bytes);
+        let seconds = self.training_seconds.zip(other.training_seconds);
+        Self {
+            memory_bytes: memory.map(|(one, other)| one.max(other)),
+            disk_bytes: disk.map(|(one, other)| one.saturating_add(other)),
+            training_seconds: seconds.map(|(one, other)| one + other),
+        }
+    }
+
+    fn line(&self, name: &str) -> [String; 4] {
+        let later = || "later".to_owned();
+        [
+            name.to_owned(),
+            self.memory_bytes.map_or_else(later, bytes),
+            self.disk_bytes.map_or_else(later, bytes),
+            self.training_seconds.map_or_else(later, duration),
+        ]
+    }
+}
+
+/// A run of several.
+struct Row<'a> {
+    name: &'a str,
+    takes: Takes,
+    refusals: Vec<String>,
+}
+
+impl<'a> Row<'a> {
+    fn of(asked: &Asked<'a>) -> Self {
+        let refusals = asked.all_refusals();
+        let sizes = target_sizes::of(asked.recipe);
+        // Why there is no estimate is among the refusals.
+        let estimate = sizes.and_then(|sizes| Estimate::of(asked, &sizes).ok());
+        Self {
+            name: &asked.recipe.name,
+            takes: Takes::of(estimate.as_ref()),
+            refusals: refusals
+                .iter()
+                .map(|refusal| format!("{refusal:#}"))
+                .collect(),
+        }
+    }
+}
+
+/// Plans several runs, each with a name of its own.
+pub fn plan_all(all: &[Asked]) -> Plan {
+    let rows: Vec<Row> = all.iter().map(Row::of).collect();
+    let together = rows.iter().map(|row| row.takes).reduce(Takes::and);
+    let together = together.unwrap_or_else(|| Takes::of(None));
+    let mut lines = vec![["run", "memory", "disk", "training"].map(str::to_owned)];
+    lines.extend(rows.iter().map(|row| row.takes.line(row.name)));
+    lines.push(together.line("one after the other"));
+    let mut text = table(&lines);
+    text.push_str("\n`--plan` without `--sweep` says more of one run.\n");
+    let refused = || {
+        rows.iter()
+            .flat_map(|row| row.refusals.iter().map(move |why| (row.name, why)))
+    };
+    if refused().next().is_some() {
+        text.push_str("\nrefused:\n");
+    }
+    for (name, why) in refused() {
+        _ = writeln!(text, "  {name}: {why}");
+    }
+    let refusal = refused().next().map(|(name, why)| anyhow!("{name}: {why}"));
+    let runs = rows
+        .iter()
+        .map(|row| json!({"run": row.name, "refused": row.refusals, "estimates": row.takes}));
+    let json = json!({"runs": runs.collect::<Vec<_>>(), "together": together});
+    Plan {
+        text,
+        json,
+        refusal,
+    }
+}
+
+/// Names on the left, numbers on the right.
+fn table(lines: &[[String; 4]]) -> String {
+    let width = |column: usize| {
+        let widths = lines.iter().map(|line| line[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let [name, memory, disk, training] = [0, 1, 2, 3].map(width);
+    let mut text = String::new();
+    for [a, b, c, d] in lines {
+        _ = writeln!(text, "{a:name$}  {b:>memory$}  {c:>disk$}  {d:>training$}");
+    }
+    text
+}
