@@ -217,8 +217,8 @@ fn check_config(path: &Path, config: &Value, stated: &Value) -> Result<()> {
         key: format!("{SEAL}.{DIGESTS}.config"),
         mismatch: Mismatch::new(
             format!(
-                "`{found}`: the configuration was changed after it was written (without the key `{SEAL}` it is read as that of \
-             a published folder)"
+                "`{found}`: the configuration was changed after it was written; if that was meant, as where another program has \
+             trained it on, delete the key `{SEAL}` from it, and it is read as that of a published folder"
             ),
             format!("`{stated}`"),
         ),

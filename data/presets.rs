@@ -13,19 +13,8 @@ use crate::conversation::{Conversation, LABELS, Message, Row};
 use crate::hub_data::HubAddress;
 use crate::json::{check, items, kind};
 use crate::prompts::ask::{Ask, Fields};
+use crate::roles::SPEAKERS;
 use crate::table::{Columns, Named};
-
-/// Speakers, as datasets name them, and the roles that these are.
-const ROLES: [(&str, &str); 8] = [
-    ("human", "user"),
-    ("user", "user"),
-    ("gpt", "assistant"),
-    ("assistant", "assistant"),
-    ("chatgpt", "assistant"),
-    ("bing", "assistant"),
-    ("bard", "assistant"),
-    ("system", "system"),
-];
 
 /// A dataset that is known by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,7 +248,7 @@ fn speakers(list: &str) -> Result<Option<Vec<Message>>, Mismatch> {
             serde_json::from_str(found?.1).ok()
         };
         let speaker = text(["from", "role"]).unwrap_or_default();
-        let role = ROLES.iter().find(|(known, _)| *known == speaker);
+        let role = SPEAKERS.iter().find(|(known, _)| *known == speaker);
         let (Some((_, role)), Some(content)) = (role, text(["value", "content"])) else {
             return Ok(None);
         };

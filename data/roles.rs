@@ -19,6 +19,17 @@ const ASKING: [&str; 8] = [
     "environment",
     "observation",
 ];
+/// Speakers, as datasets in ShareGPT's form name them, and the roles that these are.
+pub(crate) const SPEAKERS: [(&str, &str); 8] = [
+    ("human", "user"),
+    ("user", "user"),
+    ("gpt", "assistant"),
+    ("assistant", "assistant"),
+    ("chatgpt", "assistant"),
+    ("bing", "assistant"),
+    ("bard", "assistant"),
+    ("system", "system"),
+];
 /// What other programs call the assistant.
 const ALIASES: [&str; 6] = ["bot", "chatbot", "model", "gpt", "ai", "agent"];
 /// Roles that are told apart.

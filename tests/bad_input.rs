@@ -332,7 +332,7 @@ fn damaged_weights_are_refused_and_whole_ones_taken_again() {
     for damaged in [half, &b"\xff\xff\xff\xff\xff\xff\xff\xffnone"[..], &[]] {
         workspace.write("target/model.safetensors", damaged);
         let expected = [
-            "stage `train`",
+            "cannot open the target `target`",
             "`target/model.safetensors` is not a valid safetensors file",
             "expected",
             "found",

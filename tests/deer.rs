@@ -423,6 +423,7 @@ fn steps_in_which_nothing_was_masked_by_chance_do_not_end_a_training() {
             identity: "tiny".into(),
             interrupted: &|| false,
             on_policy: None,
+            begins_trained: false,
             validate: &mut |_, _, _, _| Ok(Validation::default()),
             memory: &|| None,
             ranks: None,

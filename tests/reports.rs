@@ -34,6 +34,13 @@ fn results_of_another_drafter_than_the_one_that_is_there_are_stale() {
     ];
     let settings = ["--count", "1", "--max-new-tokens", "4", "--out", "judged"];
     workspace.run(&[&judge[..], &settings].concat()).succeeded();
+    let before = workspace.bytes("judged/report.json");
+    let again = workspace.run(&[&judge[..], &settings].concat()).succeeded();
+    assert!(
+        again.stderr.contains("is in `judged/old-1` now"),
+        "{again:#?}"
+    );
+    assert!(before == workspace.bytes("judged/old-1/report.json"));
     let reports = ["report", "run", "judged"];
     let fresh = workspace.run(&reports).succeeded();
     assert!(!fresh.stdout.contains("Stale"), "{fresh:#?}");

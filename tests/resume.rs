@@ -208,6 +208,7 @@ where
                 stop: &[5],
                 judge: &|rows| judge.judge(rows),
             }),
+            begins_trained: false,
             validate: &mut |trainee, step, _, together| {
                 let own = (session.in_validation)(step)
                     .and_then(|()| losses(trainee, &mut validated, together));

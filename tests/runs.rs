@@ -298,6 +298,43 @@ fn a_start_that_was_killed_does_not_block_the_name() {
 const IMPORT: [&str; 4] = ["import", "runs/run/export/drafter", "--target", "target"];
 
 #[test]
+fn what_training_starts_from_is_validated_and_kept_where_it_gets_no_better() {
+    let workspace = Workspace::finished();
+    let words = [
+        "recipe",
+        "recipe.toml",
+        "--set",
+        "name=worse",
+        // The folder of a run is that of its drafter.
+        "--set",
+        "start=runs/run",
+        "--set",
+        "train.learning_rate=0.2",
+        "--set",
+        "train.explosion=1e9",
+        "--stage",
+        "prepare",
+        "--stage",
+        "train",
+        "--stage",
+        "export",
+    ];
+    let told = workspace.run(&words).succeeded();
+    for words in [
+        "step 0 validation",
+        "those of `start`, of step 0, taken",
+        "nothing that was trained is better",
+    ] {
+        assert!(told.stderr.contains(words), "no `{words}`: {told:#?}");
+    }
+    let weights = ["run", "worse"].map(|run| {
+        let path = format!("runs/{run}/export/drafter/model.safetensors");
+        workspace.bytes(&path)
+    });
+    assert!(weights[0] == weights[1]);
+}
+
+#[test]
 fn an_import_that_is_refused_leaves_the_one_that_is_at_work_alone() {
     let workspace = Workspace::finished();
     let words = |count| [&IMPORT[..], &["--name", "x", "--count", count]].concat();

@@ -109,7 +109,40 @@ fn what_is_wrong_with_a_combination_is_told_before_any_is_trained() {
         assert_eq!(refused.code, Some(2), "{refused:#?}");
         assert!(refused.stderr.contains("one target"), "{}", refused.stderr);
     }
+    // What fits no target is known before the first is trained, too.
+    let refused = run_with(&workspace, &["--sweep", "drafter.captured_layers=[0],[77]"]);
+    assert_eq!(refused.code, Some(1), "{refused:#?}");
+    assert!(
+        refused.stderr.contains("captured_layers=[77]"),
+        "{refused:#?}"
+    );
     assert!(!workspace.path("runs").exists());
+}
+
+#[test]
+fn the_other_runs_of_a_sweep_are_trained_and_judged_where_one_fails() {
+    let workspace = Workspace::new();
+    // A loss above itself by nothing is an explosion.
+    let sweep = [
+        "--sweep",
+        "train.explosion=1.0000001,1e9",
+        "--set",
+        "train.learning_rate=0.9",
+    ];
+    let found = run_with(&workspace, &sweep);
+    assert_eq!(found.code, Some(1), "{found:#?}");
+    assert!(
+        found
+            .stderr
+            .contains("1 of 2 runs failed: explosion=1.0000001"),
+        "{found:#?}"
+    );
+    assert!(found.stdout.contains("explosion=1e9"), "{found:#?}");
+    assert!(
+        workspace
+            .path("runs/run-explosion-1e9/evaluate/report.json")
+            .exists()
+    );
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub struct Fit<'a> {
     pub interrupted: &'a dyn Fn() -> bool,
     /// What batches need that the model writes itself, where it writes any.
     pub on_policy: Option<OnPolicy<'a>>,
+    /// Whether what it starts with has been trained for this already, so that its weights are validated before the first step, and
+    /// taken where no later ones are better.
+    pub begins_trained: bool,
     /// Validates, and compares with the best so far.
     pub validate: &'a mut Validate<'a>,
     /// Memory of the device, where it tells.
@@ -260,7 +263,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
         watch: Watch::default(),
         interval: Interval::default(),
         best: None,
-        unvalidated: false,
+        unvalidated: fit.begins_trained,
     };
     if leads {
         state::begin(&fit.folder)?;
@@ -423,7 +426,7 @@ impl Run<'_> {
                 // With that rank went its part of the optimiser's state.
                 match state::list(&self.folder)?.last() {
                     Some(saved) => tracing::warn!(
-                        "the state of step {} is kept, the last that was saved",
+                        "the state of step {} is kept, the last that was saved; the same command goes on from there",
                         saved.step
                     ),
                     None => tracing::warn!("no state was saved yet (`train.save_every`)"),

@@ -93,7 +93,7 @@ pub struct TrainConfig {
     pub save_every: usize,
     /// Saved states to keep, beside the best by true τ.
     pub keep: usize,
-    /// A loss above this multiple of its running mean stops the run.
+    /// A loss above this multiple of its running mean, in the first 20 steps of the first one, stops the run.
     pub explosion: f64,
 }
 

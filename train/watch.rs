@@ -2,7 +2,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Steps before the running mean of the loss is trusted.
+/// Steps before the running mean of the loss is trusted. Until then a loss is held against the first one, where that is above 1: one
+/// near 0 grows by much at the first steps of a drafter that was good already.
 const SETTLED: usize = 20;
 /// Weight of the newest loss in the running mean.
 const NEWEST: f64 = 0.05;
@@ -23,6 +24,8 @@ pub struct DeviceMemory {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Watch {
     mean: f64,
+    #[serde(default)]
+    first: f64,
     seen: usize,
     #[serde(skip)]
     memory: Vec<u64>,
@@ -41,6 +44,15 @@ impl Watch {
             let mean = self.mean;
             return Some(format!(
                 "the loss is {loss:.4}, more than {explosion} times its running mean {mean:.4}"
+            ));
+        }
+        if self.seen == 0 {
+            self.first = loss;
+        }
+        let first = self.first.max(1.0);
+        if self.seen < SETTLED && loss > explosion * first {
+            return Some(format!(
+                "the loss is {loss:.4}, more than {explosion} times the first one, {first:.4}"
             ));
         }
         self.mean = match self.seen {
@@ -78,6 +90,18 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_that_explodes_at_once_is_told_and_a_small_one_may_grow() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.see(12.0, 1.0, 10.0), None);
+        assert_eq!(watch.see(100.0, 1.0, 10.0), None);
+        let told = watch.see(130.0, 1.0, 10.0).unwrap();
+        assert!(told.contains("the first one, 12.0000"), "{told}");
+        let mut watch = Watch::default();
+        assert_eq!(watch.see(0.1, 1.0, 10.0), None);
+        assert_eq!(watch.see(9.0, 1.0, 10.0), None);
+    }
 
     #[test]
     fn an_exploding_or_undefined_loss_is_told() {

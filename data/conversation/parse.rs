@@ -11,6 +11,7 @@ use spectrain_checkpoints::Mismatch;
 
 use super::{Content, Conversation, KEYS, Message, Row, Sample};
 use crate::json::{check, count, fields, items, keys, kind};
+use crate::roles::SPEAKERS;
 
 /// The most messages of a conversation.
 const MOST_MESSAGES: usize = 100_000;
@@ -262,21 +263,20 @@ fn content_part(part: &str, expected: impl Fn() -> String) -> Result<String, Mis
 }
 
 fn role_of(position: usize, from: &str) -> Result<String, Mismatch> {
-    let role = match from {
-        "human" | "user" => "user",
-        "gpt" | "assistant" => "assistant",
-        "system" => "system",
-        "tool" => "tool",
-        other => {
-            return Err(Mismatch::new(
+    let known = SPEAKERS.into_iter().chain([("tool", "tool")]);
+    match known.clone().find(|(speaker, _)| *speaker == from) {
+        Some((_, role)) => Ok(role.to_owned()),
+        None => {
+            let speakers: Vec<String> = known.map(|(speaker, _)| format!("`{speaker}`")).collect();
+            Err(Mismatch::new(
                 format!(
-                    "`from` of message {position} to be `human`, `user`, `gpt`, `assistant`, `system` or `tool`"
+                    "`from` of message {position} to be one of {}",
+                    speakers.join(", ")
                 ),
-                format!("`{other}`"),
-            ));
+                format!("`{from}`"),
+            ))
         }
-    };
-    Ok(role.to_owned())
+    }
 }
 
 fn text(given: &str, expected: impl Fn() -> String) -> Result<String, Mismatch> {
@@ -440,9 +440,9 @@ mod tests {
             "`-1`"
         );
         assert!(
-            reject(json!({"messages": [{"from": "bing", "value": "x"}]}))
+            reject(json!({"messages": [{"from": "function_call", "value": "x"}]}))
                 .found
-                .contains("bing")
+                .contains("function_call")
         );
         assert_eq!(reject(json!([1])).found, "a list of 1");
     }

@@ -207,7 +207,7 @@ fn check_repeated(
     };
     if !is_copy(&model.read(&own.name)?, &of_target())? {
         tracing::warn!(
-            "`{name}` in `{}` is not the target's; the target's is used, as SGLang does",
+            "`{name}` in `{}` is not the target's; the target's is used, as SGLang does, where vLLM would use the drafter's own and may accept more or less",
             model.path().display()
         );
     }

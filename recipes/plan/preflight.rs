@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Error, Result, bail};
+use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::hub::check_model;
 
 use crate::plan::{samples, target_sizes};
@@ -79,6 +80,11 @@ impl<'a> Asked<'a> {
         found
     }
 
+    /// Fails on the first thing in the data that would stop the run.
+    pub fn check_samples(&self) -> Result<()> {
+        first(samples::failures(self.recipe))
+    }
+
     /// Fails on the first thing that would stop the run.
     pub fn check(&self) -> Result<()> {
         first(self.refusals())
@@ -95,7 +101,18 @@ impl<'a> Asked<'a> {
         for model in self.recipe.model().into_iter().chain(further) {
             check_model(model).with_context(|| format!("cannot open the target `{model}`"))?;
         }
-        Ok(())
+        match self.recipe.model() {
+            // Whether the files of all weights are there and whole; of a target that servers have, parts are enough.
+            Some(model)
+                if self.recipe.features.mode.computes_target()
+                    && Path::new(model).join("config.json").is_file() =>
+            {
+                ModelFolder::open(model)
+                    .map(drop)
+                    .with_context(|| format!("cannot open the target `{model}`"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_target_type(&self) -> Result<()> {

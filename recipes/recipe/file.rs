@@ -27,8 +27,8 @@ pub struct File<D: Settings, O: Settings> {
     /// Seed of the drafter's first weights, of the data order and of the synthetic data.
     #[serde(default)]
     pub seed: u64,
-    /// Folder of a drafter, ours or a published one, or its hub id, `owner/name` or `owner/name@revision`, whose weights training
-    /// starts from; `[drafter]` must describe it.
+    /// Folder of a drafter, ours or a published one, or of a run, or a hub id, `owner/name` or `owner/name@revision`, whose weights
+    /// training starts from; `[drafter]` must describe it. They are validated first, and taken where no later ones are better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<PathBuf>,
     /// The frozen model that a drafter is trained for.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use spectrain_checkpoints::hub::{RepoType, Repository};
 
+use crate::runs::places::EXPORTED;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target;
 
@@ -14,13 +15,22 @@ fn on_hub(start: &Path) -> Option<Repository> {
     Repository::read(RepoType::Model, given).ok()
 }
 
+/// A folder, or where it is that of a run, that of its drafter.
+fn drafter_in(start: &Path) -> PathBuf {
+    let exported = start.join(EXPORTED);
+    match exported.is_dir() {
+        true => exported,
+        false => start.to_owned(),
+    }
+}
+
 /// The folder of what training starts from; downloads what is missing.
 pub fn folder(start: &Path) -> Result<PathBuf> {
     match on_hub(start) {
         Some(repository) => {
             target::resolve_as("start", repository.id(), Some(repository.revision()))
         }
-        None => Ok(start.to_owned()),
+        None => Ok(drafter_in(start)),
     }
 }
 
@@ -28,6 +38,6 @@ pub fn folder(start: &Path) -> Result<PathBuf> {
 pub fn here(start: &Path) -> Option<PathBuf> {
     match on_hub(start) {
         Some(repository) => folder_of(repository.id(), Some(repository.revision())),
-        None => Some(start.to_owned()),
+        None => Some(drafter_in(start)),
     }
 }

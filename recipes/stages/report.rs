@@ -1,6 +1,6 @@
 //! The report of a run: its files, and its figures in the folders of the drafter.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -26,6 +26,26 @@ pub fn write(report: &Report, folder: &Path, curves: Vec<Curves>) -> Result<()> 
     let html = page_with_curves(&reports, &[], &[(name, curves)]);
     write_file(&folder.join("report.html"), html.as_bytes())?;
     Ok(())
+}
+
+/// Moves a report that is in a folder into the first of `old-1`, `old-2`, … in it that is not there, which is returned.
+pub fn keep_older(folder: &Path) -> Result<Option<PathBuf>> {
+    if !folder.join("report.json").exists() {
+        return Ok(None);
+    }
+    let mut old = (1..).map(|number| folder.join(format!("old-{number}")));
+    let Some(old) = old.find(|old| !old.exists()) else {
+        unreachable!("numbers do not end");
+    };
+    std::fs::create_dir(&old).with_context(|| format!("cannot create `{}`", old.display()))?;
+    for name in ["report.json", "report.md", "report.html"] {
+        let file = folder.join(name);
+        if file.exists() {
+            std::fs::rename(&file, old.join(name))
+                .with_context(|| format!("cannot move `{}`", file.display()))?;
+        }
+    }
+    Ok(Some(old))
 }
 
 /// What a report is called: its run's name, or the drafter's folder, where there is one.

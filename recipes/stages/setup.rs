@@ -293,6 +293,9 @@ impl<'a> Setup<'a> {
                     stop: &self.stop,
                     judge,
                 }),
+                // A later stage has another objective than the weights that it begins with.
+                begins_trained: context.recipe.start.is_some()
+                    && context.recipe.trained_before(self.stage).is_none(),
                 validate: &mut |trainee, _, best, together| validation.of(trainee, best, together),
                 memory: &|| memory_of(&device),
                 ranks,

@@ -218,6 +218,7 @@ fn train(
             identity: hash::sha256_bytes(identity.to_string().as_bytes()),
             interrupted: &interrupted,
             on_policy: None,
+            begins_trained: false,
             validate: &mut validate,
             memory: &|| memory_of(&context.device),
             ranks: None,

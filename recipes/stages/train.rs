@@ -198,8 +198,17 @@ fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize
     let tau = tau.map_or(String::new(), |(tau, [low, high])| {
         format!(", τ {tau:.2} [{low:.2}, {high:.2}] on held-out prompts")
     });
+    let weights = match step {
+        0 => "those of `start`, of step 0,".to_owned(),
+        _ => format!("weights of step {step}"),
+    };
     context.output.say(format!(
-        "{stage}: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, weights of step {step} taken{tau}",
+        "{stage}: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, {weights} taken{tau}",
         summary.steps, summary.tokens, summary.seconds, summary.loss
     ));
+    if step == 0 {
+        context.output.warn(
+            "nothing that was trained is better than what `start` names: try a smaller `train.learning_rate`, or more steps",
+        );
+    }
 }

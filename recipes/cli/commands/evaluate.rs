@@ -23,7 +23,7 @@ use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::runtime::writable::{writable, writable_file};
-use crate::stages::report::{shown, write};
+use crate::stages::report::{keep_older, shown, write};
 
 pub mod arguments;
 mod prompts;
@@ -198,7 +198,15 @@ impl EvaluateArguments {
     fn hand_out(&self, report: &Report) -> Result<()> {
         print(shown(report))?;
         match &self.out {
-            Some(out) => write(report, out, Vec::new()),
+            Some(out) => {
+                if let Some(older) = keep_older(out)? {
+                    let (out, older) = (out.display(), older.display());
+                    Output::detect().say(format!(
+                        "the report that was in `{out}` is in `{older}` now"
+                    ));
+                }
+                write(report, out, Vec::new())
+            }
             None => Ok(()),
         }
     }

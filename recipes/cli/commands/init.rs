@@ -183,6 +183,7 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     };
     asked
         .check_anywhere()
+        .and_then(|()| asked.check_samples())
         .context("the recipe would be refused, so it was not written")?;
     write_file(&out, text.as_bytes())?;
     if let Err(error) = device::check_built(&wanted.device) {

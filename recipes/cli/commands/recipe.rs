@@ -196,19 +196,35 @@ impl RecipeArguments {
                 .map(|recipe| self.asked(recipe, &self.device.device));
             return show(plan::plan_all(&asked.collect::<Vec<_>>()), self.json);
         }
-        let mut runs = Vec::new();
+        for (combination, recipe) in combinations.iter().zip(&recipes) {
+            let asked = self.asked(recipe, &self.device.device);
+            asked.check().with_context(|| combination.to_string())?;
+        }
+        let (mut done, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
-            tell(format!(
-                "{} of {}: {combination}",
-                number + 1,
-                recipes.len()
-            ));
-            runs.push(self.lead(recipe, &self.device.device, None, &runs)?);
+            let of_all = format!("{} of {}: {combination}", number + 1, recipes.len());
+            tell(&of_all);
+            match self.lead(recipe, &self.device.device, None, &runs) {
+                Ok(run) => {
+                    done.push((combination, recipe));
+                    runs.push(run);
+                }
+                Err(error) if error.is::<Interrupted>() => return Err(error),
+                // What is wrong with one is no fault of the others.
+                Err(error) => {
+                    tell(format!("{of_all}: {error:#}"));
+                    failures.push(error.context(combination.to_string()));
+                }
+            }
         }
-        if self.evaluates() {
-            print(sweep::table(&combinations, &recipes, runs)?)?;
+        if self.evaluates() && !runs.is_empty() {
+            print(sweep::table(&done, runs)?)?;
         }
-        Ok(())
+        let failed = failures.len();
+        match failures.into_iter().next() {
+            None => Ok(()),
+            Some(first) => Err(first.context(format!("{failed} of {} runs failed", recipes.len()))),
+        }
     }
 
     fn existing(&self) -> Existing {

@@ -163,14 +163,13 @@ fn check_comparable(recipes: &[ResolvedRecipe]) -> Result<()> {
     Err(Misuse(message.into()).into())
 }
 
-/// τ of every combination, which has the recipe and the run at the same place.
+/// τ of each combination with its recipe, which has its run at the same place.
 pub(super) fn table(
-    combinations: &[Combination],
-    recipes: &[ResolvedRecipe],
+    trained: &[(&Combination, &ResolvedRecipe)],
     runs: Vec<PathBuf>,
 ) -> Result<String> {
     let mut variations: Vec<Variation> = Vec::new();
-    for ((combination, recipe), run) in combinations.iter().zip(recipes).zip(runs) {
+    for ((combination, recipe), run) in trained.iter().zip(runs) {
         let name = combination.variation();
         let run = RunFolder::unlocked(run);
         let (seconds, report) = (training_seconds(recipe, &run)?, report::read(&run)?);
