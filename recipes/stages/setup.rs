@@ -231,6 +231,13 @@ impl<'a> Setup<'a> {
         }))
     }
 
+    /// Whether the stage begins with weights that were trained for what it trains; a later stage has another objective than
+    /// the weights that it begins with.
+    fn begins_trained(&self, context: &StageContext) -> bool {
+        let recipe = context.recipe;
+        recipe.start.is_some() && recipe.trained_before(self.stage).is_none()
+    }
+
     /// Trains. A state of another identity is not gone on from.
     pub(super) fn fit(
         &self,
@@ -293,9 +300,7 @@ impl<'a> Setup<'a> {
                     stop: &self.stop,
                     judge,
                 }),
-                // A later stage has another objective than the weights that it begins with.
-                begins_trained: context.recipe.start.is_some()
-                    && context.recipe.trained_before(self.stage).is_none(),
+                begins_trained: self.begins_trained(context),
                 validate: &mut |trainee, _, best, together| validation.of(trainee, best, together),
                 memory: &|| memory_of(&device),
                 ranks,
