@@ -295,8 +295,6 @@ fn a_start_that_was_killed_does_not_block_the_name() {
     }
 }
 
-const IMPORT: [&str; 4] = ["import", "runs/run/export/drafter", "--target", "target"];
-
 #[test]
 fn what_training_starts_from_is_validated_and_kept_where_it_gets_no_better() {
     let workspace = Workspace::finished();
@@ -333,6 +331,8 @@ fn what_training_starts_from_is_validated_and_kept_where_it_gets_no_better() {
     });
     assert!(weights[0] == weights[1]);
 }
+
+const IMPORT: [&str; 4] = ["import", "runs/run/export/drafter", "--target", "target"];
 
 #[test]
 fn an_import_that_is_refused_leaves_the_one_that_is_at_work_alone() {

@@ -189,11 +189,6 @@ impl Gradients {
         Self(self.0.extract_if(.., |name, _| is_wanted(name)).collect())
     }
 
-    /// The names of the parameters that have one.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.0.keys().cloned().collect()
-    }
-
     /// Scales all of them down so that their norm is at most `largest`
     /// (Pascanu et al., <https://arxiv.org/abs/1211.5063>).
     pub fn clip(&mut self, norm: Tensor<1>, largest: f64) {

@@ -114,7 +114,7 @@ impl Shard {
         Ok(norm_of(all.into_iter().flatten().map(tensor).collect()))
     }
 
-    /// What the others have moved of `module`, of which this rank has moved those with the `names`.
+    /// What the others have made of the parameters of `module` that they move; they get what this rank has made of its own.
     ///
     /// # Errors
     /// A rank has ended.
@@ -122,11 +122,10 @@ impl Shard {
         &self,
         ranks: &mut dyn Ranks,
         module: &M,
-        names: &[String],
     ) -> Result<Elements> {
         let mut own = Elements::new();
         walk(module, |name, elements| {
-            if names.contains(&name) {
+            if self.moves(&name) {
                 own.insert(name, host_f32(elements));
             }
         });

@@ -196,13 +196,12 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         if clip > 0.0 {
             gradients.clip(norm.clone(), clip);
         }
-        let names = gradients.names();
         // Moved out and back, so that nobody else holds the weights and they are updated in place.
         if let Some(model) = self.model.take() {
             self.model = Some(self.optimizer.update(model, gradients, learning_rate));
         }
         if let Some((shard, ranks)) = &mut together {
-            let others = shard.moved_by_others(*ranks, self.held(), &names)?;
+            let others = shard.moved_by_others(*ranks, self.held())?;
             self.model = self.model.take().map(|model| with_values(model, others));
         }
         if let Some(average) = &mut self.average

@@ -46,7 +46,8 @@ impl Watch {
                 "the loss is {loss:.4}, more than {explosion} times its running mean {mean:.4}"
             ));
         }
-        if self.seen == 0 {
+        // A state of an earlier version has none.
+        if self.first == 0.0 {
             self.first = loss;
         }
         let first = self.first.max(1.0);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Error, Result, bail};
 use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
 
 use crate::plan::{samples, target_sizes};
@@ -105,7 +106,7 @@ impl<'a> Asked<'a> {
             // Whether the files of all weights are there and whole; of a target that servers have, parts are enough.
             Some(model)
                 if self.recipe.features.mode.computes_target()
-                    && Path::new(model).join("config.json").is_file() =>
+                    && Path::new(model).join(CONFIG).is_file() =>
             {
                 ModelFolder::open(model)
                     .map(drop)

@@ -10,6 +10,7 @@ use spectrain_eval::{Curves, Report, page_with_curves, summary};
 
 use crate::runs::places::EXPORTED;
 use crate::runs::run_folder::RunFolder;
+use crate::runs::run_folder::aside::first_free;
 use crate::runtime::model_files::read_json;
 use crate::stages::card;
 use crate::stages::context::StageContext;
@@ -33,10 +34,7 @@ pub fn keep_older(folder: &Path) -> Result<Option<PathBuf>> {
     if !folder.join("report.json").exists() {
         return Ok(None);
     }
-    let mut old = (1..).map(|number| folder.join(format!("old-{number}")));
-    let Some(old) = old.find(|old| !old.exists()) else {
-        unreachable!("numbers do not end");
-    };
+    let old = first_free(|number| folder.join(format!("old-{number}")));
     std::fs::create_dir(&old).with_context(|| format!("cannot create `{}`", old.display()))?;
     for name in ["report.json", "report.md", "report.html"] {
         let file = folder.join(name);

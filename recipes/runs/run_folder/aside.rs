@@ -45,9 +45,13 @@ pub(crate) fn is_aside(name: &str) -> bool {
 /// `<path>.old-N` for the first N that is free.
 pub(super) fn free_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let candidate = |n: usize| path.with_file_name(format!("{name}{ASIDE}{n}"));
+    first_free(|n| path.with_file_name(format!("{name}{ASIDE}{n}")))
+}
+
+/// The first of the paths with the numbers from 1 on that is free.
+pub(crate) fn first_free(candidate: impl Fn(usize) -> PathBuf) -> PathBuf {
     (1..)
-        .map(candidate)
+        .map(&candidate)
         .find(|path| !path.exists())
         .unwrap_or_else(|| candidate(0))
 }
