@@ -45,9 +45,10 @@ pub const ARCHITECTURES: [(&str, &str); 6] = [
     ("qwen3_moe", "Qwen3MoeForCausalLM"),
 ];
 
-/// The types of all decoders that this program computes, for people.
-pub fn model_types() -> String {
-    ARCHITECTURES.map(|(kind, _)| kind).join(", ")
+/// All decoders that this program computes by both names, for people.
+pub fn supported() -> String {
+    let named = ARCHITECTURES.map(|(kind, name)| format!("{kind} ({name})"));
+    named.join(", ")
 }
 
 /// The key that tells these folders from other drafters of the same architecture.

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::hub::{RepoType, Repository};
+
 /// What serves a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
@@ -161,7 +163,8 @@ pub(crate) fn vllm_parallel(
     vllm_command(method, target, &speculative)
 }
 
-/// Two of llama.cpp, which converts a folder first; `with_target` where that reads the target's too.
+/// Those of llama.cpp, in the folder of its source: both models become GGUF files, a target of the hub behind its download, and
+/// are served. `with_target` where the drafter's conversion reads the target's folder too.
 pub(crate) fn llama_cpp(
     dir: &Path,
     kind: &str,
@@ -169,22 +172,35 @@ pub(crate) fn llama_cpp(
     draft_tokens: usize,
     with_target: bool,
 ) -> Launch {
-    let drafter = place(dir);
+    let (drafter, folder) = (place(dir), named(target));
     let of_target = if with_target {
-        format!(" --target-model-dir {}", quote(&named(target)))
+        format!(" --target-model-dir {}", quote(&folder))
     } else {
         String::new()
     };
-    let converted = |model: &str| quote(&format!("{}.gguf", model.trim_end_matches('/')));
+    let download = match is_on_hub(target) {
+        true => format!("hf download {target} --local-dir {target} && "),
+        false => String::new(),
+    };
+    let file = |model: &str| quote(&format!("{}.gguf", model.trim_end_matches('/')));
+    let convert = |model: &str, more: &str| {
+        let (folder, file) = (quote(model), file(model));
+        format!("python convert_hf_to_gguf.py {folder}{more} --outfile {file}")
+    };
     let text = format!(
-        "python convert_hf_to_gguf.py {}{of_target} --outfile {} && llama-server -m {} -md {} --spec-type {kind} \
-         --spec-draft-n-max {draft_tokens}",
-        quote(&drafter),
-        converted(&drafter),
-        converted(&named(target)),
-        converted(&drafter),
+        "{download}{} && {} && llama-server -m {} -md {} --spec-type {kind} --spec-draft-n-max {draft_tokens}",
+        convert(&folder, ""),
+        convert(&drafter, &of_target),
+        file(&folder),
+        file(&drafter),
     );
     Launch::by(Server::LlamaCpp, text)
+}
+
+/// Whether a model is `owner/name` of the hub and no folder here.
+fn is_on_hub(model: &str) -> bool {
+    let is_id = Repository::new(RepoType::Model, model, None).is_ok();
+    is_id && !Path::new(model).exists()
 }
 
 /// A line of TensorRT-LLM's settings; `more` are further keys.
@@ -295,7 +311,7 @@ fn named(model: &str) -> String {
 }
 
 /// A word for a POSIX shell.
-fn quote(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
         return word.to_string();
@@ -310,6 +326,26 @@ mod tests {
     #[test]
     fn quotes_are_escaped() {
         assert_eq!(quote("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn llama_cpp_gets_files_of_both_models_and_the_folder_of_one_on_the_hub() {
+        let found = |target: &str, with_target| {
+            llama_cpp(Path::new("d/"), "draft-simple", target, 3, with_target).text
+        };
+        assert_eq!(
+            found("org/name", true),
+            "hf download org/name --local-dir org/name && python convert_hf_to_gguf.py org/name --outfile org/name.gguf && \
+             python convert_hf_to_gguf.py d/ --target-model-dir org/name --outfile d.gguf && \
+             llama-server -m org/name.gguf -md d.gguf --spec-type draft-simple --spec-draft-n-max 3"
+        );
+        for folder in ["src", "./a b", "/models/t"] {
+            let text = found(folder, false);
+            assert!(text.starts_with("python convert_hf_to_gguf.py "), "{text}");
+            assert!(!text.contains("--target-model-dir"), "{text}");
+        }
+        // Tests run in the crate's folder: this is one, called like an id.
+        assert!(!found("hub/push", false).contains("hf download"));
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Located {
                 Ok(Some(row)) => Some(Ok(LocatedRow::new(location, row))),
                 Ok(None) => {
                     let mut unusable = unusable.lock().unwrap_or_else(PoisonError::into_inner);
-                    unusable.add(&location);
+                    unusable.add(format!("{location}: no question with an answer"));
                     None
                 }
                 Err(mismatch) => Some(Err(Error::row(&location, &text, mismatch))),

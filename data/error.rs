@@ -123,8 +123,9 @@ pub enum Error {
 
     /// The assistant's part of a conversation cannot be found in its rendering.
     #[error(
-        "message {message} (assistant): its text cannot be located in the rendered conversation: {reason}; \
-         a template with `{{% generation %}}` blocks says where it is"
+        "message {number} (assistant): its text cannot be located in the rendered conversation: {reason}; \
+         a template with `{{% generation %}}` blocks says where it is",
+        number = message + 1
     )]
     TurnNotFound {
         /// Index of the message, from 0.
@@ -278,6 +279,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is one row that cannot be used, and others of its file may be.
+    pub fn is_of_row(&self) -> bool {
+        matches!(
+            self,
+            Self::Row { .. } | Self::NotJson { .. } | Self::At { .. }
+        )
+    }
+
     /// A row that cannot be read, of which `mismatch` says why if its text is JSON.
     pub(crate) fn row(location: impl Display, text: &str, mismatch: Mismatch) -> Self {
         let location = location.to_string();

@@ -88,6 +88,7 @@ mod tests {
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
     use crate::tokenizer::tests::small;
+    use crate::unusable::Unusable;
 
     /// Reasoning is kept in the last answer alone, as Qwen3 does.
     const REASONS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n\
@@ -112,6 +113,7 @@ mod tests {
             masking,
             turns,
             min_trained_tokens: 1,
+            unusable: Unusable::Refuse,
             vocab: 320,
         }
     }

@@ -8,6 +8,7 @@ use crate::mask::prompt_text;
 use crate::prepare::first_bytes;
 use crate::rows::LocatedRow;
 use crate::template::ChatTemplate;
+use crate::unusable::Unusable;
 
 /// The fewest prompts that are held out, as long as they are no more than [`LARGEST_SHARE`].
 pub const FEWEST: usize = 64;
@@ -19,8 +20,10 @@ pub const LARGEST_SHARE: f64 = 0.2;
 /// Which rows are held out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldOut {
+    /// Those that can be read; one that cannot be rendered is not held out.
     rows: Vec<bool>,
     prompts: usize,
+    unusable: Unusable,
 }
 
 impl HeldOut {
@@ -29,21 +32,25 @@ impl HeldOut {
     /// A prompt is what the target sees before the last answer, tools included; rows with the same prompt stay together.
     ///
     /// # Errors
-    /// A row cannot be read or rendered, or there are fewer than two prompts.
+    /// A row cannot be read or rendered and is not to be left out, or there are fewer than two prompts.
     pub fn of(
         rows: impl IntoIterator<Item = Result<LocatedRow>>,
         share: f64,
-        template: Option<&ChatTemplate>,
+        (template, unusable): (Option<&ChatTemplate>, Unusable),
     ) -> Result<Self> {
-        let hashes = rows.into_iter().map(|row| {
+        let hashes = unusable.without(rows.into_iter()).map(|row| {
             let LocatedRow { location, row, .. } = row?;
-            hash(&row, template).map_err(|source| Error::At {
+            let hash = hash(&row, template).map_err(|source| Error::At {
                 location: location.to_string(),
                 source: Box::new(source),
-            })
+            });
+            match hash {
+                Err(error) if unusable.drops(&error) => Ok(None),
+                hash => hash.map(Some),
+            }
         });
-        let hashes: Vec<u128> = hashes.collect::<Result<_>>()?;
-        let mut prompts = hashes.clone();
+        let hashes: Vec<Option<u128>> = hashes.collect::<Result<_>>()?;
+        let mut prompts: Vec<u128> = hashes.iter().copied().flatten().collect();
         prompts.sort_unstable();
         prompts.dedup();
         let count = count(prompts.len(), share);
@@ -53,8 +60,12 @@ impl HeldOut {
             });
         };
         Ok(Self {
-            rows: hashes.iter().map(|hash| *hash <= last).collect(),
+            rows: hashes
+                .iter()
+                .map(|hash| hash.is_some_and(|hash| hash <= last))
+                .collect(),
             prompts: count,
+            unusable,
         })
     }
 
@@ -68,7 +79,7 @@ impl HeldOut {
         self.rows.iter().filter(|&&held| held).count()
     }
 
-    /// Of the same rows in the same order, those that are left to train on.
+    /// Of the same rows in the same order, those that are left to train on, and those that cannot be used.
     pub fn left(
         &self,
         rows: impl Iterator<Item = Result<LocatedRow>>,
@@ -81,7 +92,7 @@ impl HeldOut {
         &self,
         rows: impl Iterator<Item = Result<LocatedRow>>,
     ) -> impl Iterator<Item = Result<LocatedRow>> {
-        self.on_side(rows, true)
+        self.on_side(self.unusable.without(rows), true)
             .map(|row| row.map(|row| LocatedRow { copies: 1, ..row }))
     }
 
@@ -91,7 +102,7 @@ impl HeldOut {
         side: bool,
     ) -> impl Iterator<Item = Result<LocatedRow>> {
         let mut sides = self.rows.iter();
-        // A row that cannot be read has no side of its own: it ended the first reading.
+        // A row that cannot be read has no side of its own: it ended the first reading, or is left out by who reads.
         rows.filter(move |row| row.is_err() || sides.next().copied().unwrap_or(false) == side)
     }
 }
@@ -160,7 +171,7 @@ mod tests {
     fn sides(questions: &[usize], share: f64) -> [BTreeSet<String>; 2] {
         let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
         let rows = rows(questions);
-        let split = HeldOut::of(given(&rows), share, Some(&template)).unwrap();
+        let split = HeldOut::of(given(&rows), share, (Some(&template), Unusable::Refuse)).unwrap();
         let question = |row: Result<LocatedRow>| match row.unwrap().row.content {
             Content::Conversation(conversation) => conversation.messages[0].content.clone(),
             Content::Tokens(_) => panic!("no tokens were given"),
@@ -187,9 +198,30 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_cannot_be_used_are_on_the_side_of_training_alone() {
+        let source = "{% for m in messages %}{{ m.content }}{% if m.content == 'question 5' %}{{ raise_exception('no') }}{% endif %}{% endfor %}";
+        let template = ChatTemplate::from_source(source, None, None).unwrap();
+        let rows = rows(&(0..100).collect::<Vec<_>>());
+        let broken = || Error::NotJson {
+            location: "rows row 1".into(),
+            fault: "cut".into(),
+        };
+        let given = || [Err(broken())].into_iter().chain(given(&rows));
+        let refused = HeldOut::of(given(), 0.1, (Some(&template), Unusable::Refuse));
+        assert!(matches!(refused, Err(Error::NotJson { .. })));
+        let split = HeldOut::of(given(), 0.1, (Some(&template), Unusable::Drop)).unwrap();
+        let (held, left): (Vec<_>, Vec<_>) =
+            (split.held(given()).collect(), split.left(given()).collect());
+        assert_eq!((held.len(), left.len()), (split.rows(), 101 - split.rows()));
+        assert!(held.iter().all(|row| row.is_ok()));
+        assert!(left.iter().flatten().any(|row| row.location.row == 6));
+    }
+
+    #[test]
     fn one_prompt_cannot_be_divided() {
         let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
-        let error = HeldOut::of(given(&rows(&[7, 7, 7])), 0.5, Some(&template)).unwrap_err();
+        let with = (Some(&template), Unusable::Refuse);
+        let error = HeldOut::of(given(&rows(&[7, 7, 7])), 0.5, with).unwrap_err();
         let message = error.to_string();
         assert!(
             message.contains("at least 2") && message.contains("found 1"),

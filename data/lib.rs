@@ -33,6 +33,7 @@ pub mod template;
 pub mod tokenizer;
 pub mod tokens;
 mod turns;
+pub mod unusable;
 pub mod vocabulary;
 pub mod words;
 

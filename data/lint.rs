@@ -14,7 +14,7 @@ use crate::rows::{LocatedRow, Location};
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
 
-pub use report::{Coverage, LintReport, Quantiles, SetReport, ShownSample};
+pub use report::{Coverage, FlawedRow, LintReport, Quantiles, SetReport, ShownSample};
 
 /// Sizes of draft vocabulary to give the coverage of where no others are asked for.
 pub const DRAFT_VOCABULARIES: [usize; 5] = [1024, 8192, 16_384, 32_000, 64_000];
@@ -37,6 +37,8 @@ pub struct Linter<'a> {
     pub draft_vocabularies: &'a [usize],
     /// Training samples to show with their mask.
     pub shown: usize,
+    /// Whether the report is to know every row with a flaw, and not the first few of each kind alone.
+    pub lists_rows: bool,
 }
 
 /// Reads a training set and an evaluation set (which may be empty) and reports on both.
@@ -68,7 +70,11 @@ pub fn lint(
         }
         Ok(())
     })?;
-    let mut overlap = Category::default();
+    let mut overlap = if linter.lists_rows {
+        Category::listing()
+    } else {
+        Category::default()
+    };
     let eval = survey(eval, linter, |location, row, sample| {
         if prompt_digest(row, sample).is_some_and(|prompt| prompts.contains(&prompt)) {
             overlap.add(location);
@@ -95,7 +101,11 @@ fn survey(
         tokenizer: linter.tokenizer,
         settings: linter.settings,
     };
-    let mut report = SetReport::default();
+    let mut report = if linter.lists_rows {
+        SetReport::listing()
+    } else {
+        SetReport::default()
+    };
     let (mut lengths, mut shares) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for row in rows {
@@ -148,6 +158,10 @@ impl Linter<'_> {
             (
                 checks::hides_reasoning(conversation, template),
                 &mut report.hidden_reasoning,
+            ),
+            (
+                checks::hides_calls(conversation, template),
+                &mut report.hidden_calls,
             ),
             (
                 checks::has_empty_answer(conversation),

@@ -19,6 +19,7 @@ mod category;
 pub(crate) mod settings;
 
 pub use category::Category;
+pub(crate) use category::parts;
 pub use settings::{Overlong, PrepareSettings, Turns};
 
 /// What became of every row: the [samples](Self::samples) made of them are `kept` and all that was left out.
@@ -28,6 +29,9 @@ pub struct PrepareReport {
     pub read: u64,
     /// Of these, the ones that the weight of their source passes over.
     pub passed_over: u64,
+    /// Of these, the ones left out because they cannot be read or rendered, with the reason.
+    #[serde(default)]
+    pub unusable: Category,
     /// Conversations with a sample for each answer.
     pub expanded: u64,
     /// Samples that they are more than one each.
@@ -53,7 +57,7 @@ pub struct PrepareReport {
 impl PrepareReport {
     /// Samples made of the rows.
     pub fn samples(&self) -> u64 {
-        self.read - self.passed_over + self.added
+        self.read - self.passed_over - self.unusable.count + self.added
     }
 
     /// How much was kept.
@@ -83,6 +87,7 @@ impl PrepareReport {
     /// What was left out, cut or is there twice, and where: a line for each kind.
     pub fn remarks(&self) -> Vec<String> {
         let kinds = [
+            ("rows that cannot be used, left out", &self.unusable),
             ("cut to the maximum length", &self.truncated),
             ("left out, too long", &self.overlong),
             ("left out, too few trained tokens", &self.untrained),
@@ -186,8 +191,8 @@ pub(crate) fn first_bytes(hash: &[u8]) -> u128 {
 
 /// Passes every sample worth training on to `sink`, in order, and says what became of the others.
 ///
-/// Conversations need a template; rows of tokens do not. A row that cannot be read or rendered is an error, and so is
-/// a dataset of which nothing is left.
+/// Conversations need a template; rows of tokens do not. A row that cannot be read or rendered is an error unless it is to be
+/// [dropped](crate::unusable::Unusable::Drop), and so is a dataset of which nothing is left.
 pub fn prepare(
     rows: impl IntoIterator<Item = Result<LocatedRow>>,
     template: Option<&ChatTemplate>,
@@ -207,18 +212,23 @@ pub fn prepare(
         roles: Roles::default(),
     };
     for located in rows {
+        let Some(located) = sieve.usable(located)? else {
+            continue;
+        };
         let LocatedRow {
             location,
             row,
             copies,
-        } = located?;
-        sieve.report.read += 1;
+        } = located;
         if copies == 0 {
             sieve.report.passed_over += 1;
             continue;
         }
         sieve.roles.add(&row.content);
-        let Samples { made, beyond } = preparation.samples(&location, &row)?;
+        let made = preparation.samples(&location, &row);
+        let Some(Samples { made, beyond }) = sieve.or_drop(made)? else {
+            continue;
+        };
         let count = (made.len() + beyond) as u64;
         if count > 1 {
             sieve.report.expanded += 1;
@@ -250,6 +260,26 @@ struct Sieve<'a> {
 }
 
 impl Sieve<'_> {
+    /// The row, unless it is left out.
+    fn usable(&mut self, row: Result<LocatedRow>) -> Result<Option<LocatedRow>> {
+        if row.is_ok() || row.as_ref().is_err_and(Error::is_of_row) {
+            self.report.read += 1;
+        }
+        self.or_drop(row)
+    }
+
+    /// What was made of a row, unless the row is left out.
+    fn or_drop<T>(&mut self, made: Result<T>) -> Result<Option<T>> {
+        match made {
+            Ok(made) => Ok(Some(made)),
+            Err(error) if self.settings.unusable.drops(&error) => {
+                self.report.unusable.add(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The sample, cut where it has to be, unless it is left out.
     fn sift(&mut self, location: &Location, mut sample: Sample) -> Option<Sample> {
         let (settings, report) = (self.settings, &mut self.report);
@@ -301,6 +331,10 @@ impl Sieve<'_> {
             "{} too long, {} with too few trained tokens",
             report.overlong.count, report.untrained.count
         );
+        if !report.unusable.is_none() {
+            let (count, places) = (report.unusable.count, report.unusable.places());
+            reasons += &format!(", {count} in rows that cannot be used: {places}");
+        }
         let reads_roles = self.settings.masking != Masking::All;
         if let Some(lack) = self.roles.lack().filter(|_| reads_roles) {
             reasons += "; ";
@@ -319,6 +353,7 @@ mod tests {
     use crate::conversation::{Conversation, Message};
     use crate::template::tests::CHATML;
     use crate::tokenizer::tests::small;
+    use crate::unusable::Unusable;
 
     fn settings() -> PrepareSettings {
         PrepareSettings {
@@ -327,6 +362,7 @@ mod tests {
             masking: Masking::Assistant,
             turns: Turns::Auto,
             min_trained_tokens: 1,
+            unusable: Unusable::Refuse,
             vocab: 320,
         }
     }

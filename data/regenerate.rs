@@ -21,6 +21,8 @@ use crate::dataset::{Dataset, Located};
 use crate::durable::{PendingFile, write_whole};
 use crate::error::{Error, Result};
 use crate::prepare::Category;
+use crate::rows::LocatedRow;
+use crate::unusable::Unusable;
 
 mod answers;
 mod journal;
@@ -63,6 +65,8 @@ pub struct RegenerateSettings<'a> {
     pub settings: Map<String, Value>,
     /// What happens when an answer is cut off.
     pub truncated: Truncated,
+    /// What happens to rows that cannot be read.
+    pub unusable: Unusable,
 }
 
 /// Conversations to be answered, and what is answered of them.
@@ -70,6 +74,7 @@ pub struct Job {
     data: Dataset,
     out: PathBuf,
     truncated: Truncated,
+    unusable: Unusable,
     sha256: String,
     report: RegenerateReport,
     journal: Journal,
@@ -81,7 +86,7 @@ impl Job {
     /// # Errors
     /// A row cannot be understood, the journal is of something else, or the output is there without a journal.
     pub fn open(wanted: &RegenerateSettings, existing: ExistingAnswers) -> Result<Self> {
-        let scan = scan(wanted.data)?;
+        let scan = scan(wanted.data, wanted.unusable)?;
         let journal_path = beside(wanted.out, ".journal");
         if existing == ExistingAnswers::SetAside {
             Journal::check_free(&journal_path)?;
@@ -101,6 +106,7 @@ impl Job {
             data: wanted.data.clone(),
             out: wanted.out.to_owned(),
             truncated: wanted.truncated,
+            unusable: wanted.unusable,
             sha256: scan.sha256,
             report: RegenerateReport {
                 rows: scan.rows,
@@ -158,7 +164,8 @@ impl Job {
     ) -> Result<bool> {
         let rows = 1..=self.report.rows;
         let done = rows.map(|row| self.journal.holds(row)).collect();
-        let pending = Pending::new(Box::new(self.data.rows()?), done);
+        let rows = self.unusable.without(self.data.rows()?);
+        let pending = Pending::new(Box::new(rows), done);
         let shared = Shared::new(answers, work, self.truncated, pending);
         let taken = std::thread::scope(|scope| {
             let workers = work.concurrency.max(1);
@@ -225,7 +232,8 @@ impl Job {
             |found: &str| Error::altered(&name, "sha256 of the rows", &self.sha256, found);
         let mut digest = Sha256::new();
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
-        for (number, row) in (1..).zip(self.data.whole_rows()?) {
+        let rows = self.unusable.without(self.data.whole_rows()?);
+        for (number, row) in (1..).zip(rows) {
             let row = row?.row;
             digest.update(line(&row));
             let rows = match plan(&row) {
@@ -318,23 +326,32 @@ struct Scan {
     unusable: Category,
 }
 
-fn scan(data: &Dataset) -> Result<Scan> {
+fn scan(data: &Dataset, unusable: Unusable) -> Result<Scan> {
     let mut digest = Sha256::new();
     let mut unchanged = UnchangedRows::default();
+    let mut left_out = Category::default();
     let mut rows = 0;
     for row in data.whole_rows()? {
-        let row = row?.row;
+        let row = match row {
+            Ok(LocatedRow { row, .. }) => row,
+            Err(error) if unusable.drops(&error) => {
+                left_out.add(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         rows += 1;
         digest.update(line(&row));
         if let Err(why) = plan(&row) {
             unchanged.add(rows, why);
         }
     }
+    left_out.take(data.unusable());
     Ok(Scan {
         rows,
         sha256: hex(&digest.finalize()),
         unchanged,
-        unusable: data.unusable(),
+        unusable: left_out,
     })
 }
 

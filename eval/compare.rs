@@ -1,6 +1,7 @@
 //! Several reports side by side.
 use std::fmt::Write;
 
+use crate::best::best;
 use crate::interval::with_interval;
 use crate::report::{
     FIGURES, LosslessReport, Report, SettingReport, TargetReport, figures, legend,
@@ -23,7 +24,8 @@ const SHARED: [&str; 11] = [
 
 /// A table of the pooled results of `reports`, each under its name: one group of rows for each way of decoding, in the
 /// order of their first appearance, and for each target if a report has several. Below it stands in what they differ from
-/// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on.
+/// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on; and
+/// which has the largest τ.
 pub fn compare(reports: &[(String, Report)]) -> String {
     let several = (reports.iter()).any(|(_, report)| !report.targets.is_empty());
     let mut groups: Vec<(Group, Vec<(&str, &SettingReport)>)> = Vec::new();
@@ -79,8 +81,8 @@ pub fn compare(reports: &[(String, Report)]) -> String {
     text.push_str(&lossless.greedy_lines());
     let settings = reports.iter().flat_map(|(_, report)| &report.settings);
     text.push_str(&legend(settings));
-    for difference in differences(reports) {
-        _ = write!(text, "\n{difference}\n");
+    for note in differences(reports).into_iter().chain(best(reports)) {
+        _ = write!(text, "\n{note}\n");
     }
     text
 }
@@ -236,7 +238,8 @@ mod tests {
         let reports =
             [("a", 2.0), ("b", 3.0)].map(|(name, tau)| (name.into(), report("x", 4, tau)));
         let text = compare(&reports);
-        let rows: Vec<&str> = text.lines().skip(2).collect();
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        let rows: Vec<&str> = rows.skip(2).collect();
         assert_eq!(
             rows,
             [

@@ -12,6 +12,12 @@ pub enum Error {
         /// What would do, and what is there.
         mismatch: Mismatch,
     },
+    /// A report that was judged on other prompts than the one that it is compared with.
+    #[error("`baseline`: {mismatch}")]
+    OtherPrompts {
+        /// What would do, and what is there.
+        mismatch: Mismatch,
+    },
     /// A prompt that the target cannot continue.
     #[error("prompt: {mismatch}")]
     Prompt {

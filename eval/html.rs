@@ -188,10 +188,15 @@ fn notes(reports: &[(String, Report)], remarks: &[String]) -> String {
         let told = report.texts.iter();
         told.map(move |texts| format!("{name}: acceptance was {texts}."))
     });
+    let known = reports.iter().filter_map(|(name, report)| {
+        let known = report.known_prompts?;
+        Some(format!("{name}: {known}."))
+    });
     let all = remarks
         .iter()
         .cloned()
         .chain(texts)
+        .chain(known)
         .chain(compare::differences(reports));
     let items: String = all
         .map(|remark| format!("<li>{}</li>\n", prose(&remark)))

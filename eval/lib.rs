@@ -1,5 +1,6 @@
 //! The speculative decoder, verification, acceptance statistics and reports.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+mod best;
 mod bootstrap;
 mod by_dataset;
 mod calibrate;
@@ -70,8 +71,8 @@ pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet, said};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::{
-    DatasetReport, DrafterReport, KnownPrompts, LosslessReport, Report, SecondsReport,
-    SettingReport, Speedup, TargetReport,
+    DatasetReport, DrafterReport, KnownPrompts, LosslessReport, NOTHING_ACCEPTED, Report,
+    SecondsReport, SettingReport, Speedup, TargetReport,
 };
 pub use sample::report::{SamplePass, SampleReport};
 pub use sample::{Sample, samples};

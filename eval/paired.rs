@@ -6,13 +6,15 @@ use serde::Serialize;
 use spectrain_checkpoints::Mismatch;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
-use crate::bootstrap::bootstrap;
+use crate::bootstrap::{bootstrap, bootstrap_among};
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::report::{DatasetReport, Report, SettingReport};
 
 /// Seed of the intervals.
 const SEED: u64 = 0;
+/// Conversations of which fewer are too few to choose among several by: resampled intervals are too narrow then.
+pub(crate) const FEWEST: usize = 20;
 
 /// τ of a report against that of another, in one way of decoding that both have.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -29,6 +31,10 @@ pub struct PairedReport {
     pub difference: f64,
     /// 95 % interval of the difference, by drawing conversations anew, both τ from the same ones.
     pub ci95: [f64; 2],
+    /// Differences that are looked at together, this one among them.
+    pub among: usize,
+    /// An interval so wide that those of all these differences hold at once with 95 %; [`Self::ci95`] of one alone.
+    pub joint: [f64; 2],
     /// Conversations in which it is larger.
     pub better: usize,
     /// Conversations in which it is smaller.
@@ -47,16 +53,26 @@ pub enum PairedVerdict {
     Worse,
     /// The interval holds 0.
     NotToldApart,
+    /// There are too few conversations to choose by.
+    TooFew,
 }
 
 impl PairedReport {
-    /// What the difference says.
+    /// What the difference says among those that are looked at together.
     pub fn verdict(&self) -> PairedVerdict {
-        match self.ci95 {
+        match self.joint {
             [low, _] if low > 0.0 => PairedVerdict::Better,
             [_, high] if high < 0.0 => PairedVerdict::Worse,
             _ => PairedVerdict::NotToldApart,
         }
+    }
+
+    /// The same where one is chosen by it: of few conversations nothing is said.
+    pub fn choice(&self) -> PairedVerdict {
+        if self.conversations < FEWEST {
+            return PairedVerdict::TooFew;
+        }
+        self.verdict()
     }
 
     /// Whether τ surely fell, and by more than `-least`: the interval lies below 0 and the difference below `least`.
@@ -69,8 +85,9 @@ impl PairedReport {
         shown(self.sign_test)
     }
 
-    /// Of pairs of tokens and passes, the compared report's first. `None` where either has no passes.
-    pub(crate) fn of(setting: String, pairs: &[[Counts; 2]]) -> Option<Self> {
+    /// Of pairs of tokens and passes, the compared report's first, as one among so many differences. `None` where either has no
+    /// passes.
+    pub(crate) fn of(setting: String, pairs: &[[Counts; 2]], among: usize) -> Option<Self> {
         let tau = |drawn: &[&[Counts; 2]], report: usize| {
             drawn.iter().map(|pair| pair[report]).sum::<Counts>().tau()
         };
@@ -78,13 +95,20 @@ impl PairedReport {
         let all: Vec<_> = pairs.iter().collect();
         let better = pairs.iter().filter(|[a, b]| b.exceeds(*a)).count();
         let worse = pairs.iter().filter(|[a, b]| a.exceeds(*b)).count();
+        let ci95 = bootstrap(pairs, SEED, difference)?;
+        let joint = match among {
+            0 | 1 => ci95,
+            _ => bootstrap_among(pairs, (SEED, among), difference)?,
+        };
         Some(Self {
             setting,
             conversations: pairs.len(),
             baseline_tau: tau(&all, 0)?,
             tau: tau(&all, 1)?,
             difference: difference(&all)?,
-            ci95: bootstrap(pairs, SEED, difference)?,
+            ci95,
+            among,
+            joint,
             better,
             worse,
             sign_test: sign_test(better, worse),
@@ -95,19 +119,15 @@ impl PairedReport {
 impl fmt::Display for PairedReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let [low, high] = self.ci95;
-        let verdict = match self.verdict() {
-            PairedVerdict::Better => "better",
-            PairedVerdict::Worse => "worse",
-            PairedVerdict::NotToldApart => "not told apart",
-        };
         write!(
             f,
-            "{}: τ {:.3} against {:.3}, {:+.3} [{low:+.3}, {high:+.3}], {verdict}; larger in {}, smaller in {} of {} \
+            "{}: τ {:.3} against {:.3}, {:+.3} [{low:+.3}, {high:+.3}], {}; larger in {}, smaller in {} of {} \
              conversations (sign test: p = {})",
             self.setting,
             self.tau,
             self.baseline_tau,
             self.difference,
+            self.verdict(),
             self.better,
             self.worse,
             self.conversations,
@@ -116,16 +136,28 @@ impl fmt::Display for PairedReport {
     }
 }
 
-/// Every way of decoding that `report` shares with `baseline`, on the same prompts.
+impl fmt::Display for PairedVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::NotToldApart => "not told apart",
+            Self::TooFew => "too few prompts",
+        })
+    }
+}
+
+/// Every way of decoding that `report` shares with `baseline`, on the same prompts; `among` so many reports that are compared
+/// with it.
 ///
 /// # Errors
 /// They share none, were judged by different targets, or decoded other prompts.
-pub fn paired(baseline: &Report, report: &Report) -> Result<Vec<PairedReport>> {
+pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<PairedReport>> {
     let mut found = Vec::new();
     for setting in &report.settings {
         if let Some(other) = baseline.like(setting) {
             let pairs = pairs(baseline, (other, setting))?;
-            found.extend(PairedReport::of(setting.heading(), &pairs));
+            found.extend(PairedReport::of(setting.heading(), &pairs, among));
         }
     }
     if found.is_empty() {
@@ -152,7 +184,7 @@ pub(crate) fn against_free(report: &Report) -> Vec<PairedReport> {
     let pair = |own: &SettingReport, free: &SettingReport| {
         let pairs = pairs(report, (free, own)).ok()?;
         let names = format!("{} against {}", own.heading(), free.heading());
-        PairedReport::of(names, &pairs)
+        PairedReport::of(names, &pairs, 1)
     };
     let of = |own: &SettingReport| {
         let free = report.settings.iter().filter(|free| {
@@ -187,7 +219,9 @@ pub(crate) fn pairs(
                 names.join(" or "),
                 baseline.spectrain
             );
-            return Err(unpaired(expected, format!("`{name}` with other ones")));
+            return Err(Error::OtherPrompts {
+                mismatch: Mismatch::new(expected, format!("`{name}` with other ones")),
+            });
         };
         let counts = same.counts.iter().zip(&dataset.counts);
         pairs.extend(counts.map(|(&one, &other)| [one, other]));
@@ -269,23 +303,44 @@ pub(crate) mod tests {
         Counts::from([120.0, passes as f64])
     }
 
+    fn of_two(baseline: Vec<Counts>, other: Vec<Counts>) -> Vec<PairedReport> {
+        let [baseline, other] = [baseline, other].map(|counts| report(counts, "p", "t"));
+        paired(&baseline, &other, 1).unwrap()
+    }
+
+    #[test]
+    fn a_difference_among_many_or_of_few_prompts_must_be_surer_to_count() {
+        // Of three conversations one loses more than the others gain; the sum is a gain.
+        let pair = |at: u64| [of(60), of([56, 57, 63][at as usize % 3])];
+        let pairs: Vec<[Counts; 2]> = (0..42).map(pair).collect();
+        let found = |among| PairedReport::of("a".into(), &pairs, among).unwrap();
+        let (alone, many) = (found(1), found(50));
+        assert_eq!(alone.joint, alone.ci95);
+        assert_eq!(many.ci95, alone.ci95);
+        assert_eq!(alone.choice(), PairedVerdict::Better, "{alone}");
+        assert_eq!(many.choice(), PairedVerdict::NotToldApart, "{many}");
+        let few = PairedReport::of("a".into(), &[[of(60), of(40)]; FEWEST - 1], 1).unwrap();
+        assert_eq!(few.verdict(), PairedVerdict::Better);
+        assert_eq!(few.choice(), PairedVerdict::TooFew);
+    }
+
     #[test]
     fn a_small_difference_on_every_prompt_is_told_where_intervals_overlap() {
-        let pairs = paired(&report(counts(1), "p", "t"), &report(counts(0), "p", "t")).unwrap();
+        let pairs = of_two(counts(1), counts(0));
         let found = &pairs[0];
         assert_eq!(found.verdict(), PairedVerdict::Better);
         assert_eq!((found.better, found.worse), (40, 0));
         assert!(found.sign_test < 1e-11, "{}", found.sign_test);
         assert!(found.difference > 0.0 && found.difference < 0.1, "{found}");
         assert!(!found.falls_below(-0.01));
-        let back = paired(&report(counts(0), "p", "t"), &report(counts(1), "p", "t")).unwrap();
+        let back = of_two(counts(0), counts(1));
         assert!(back[0].falls_below(-0.01) && !back[0].falls_below(-0.1));
     }
 
     #[test]
     fn a_drafter_is_not_told_apart_from_itself() {
         let same = report(counts(0), "p", "t");
-        let found = &paired(&same, &same).unwrap()[0];
+        let found = &paired(&same, &same, 1).unwrap()[0];
         assert_eq!((found.difference, found.ci95), (0.0, [0.0; 2]));
         assert_eq!(found.verdict(), PairedVerdict::NotToldApart);
         assert_eq!(found.sign_test, 1.0);
@@ -294,7 +349,7 @@ pub(crate) mod tests {
     #[test]
     fn ups_and_downs_are_not_told_apart() {
         let mixed = (0..40).map(|at| of(30 + at % 37 + at % 3)).collect();
-        let found = &paired(&report(counts(1), "p", "t"), &report(mixed, "p", "t")).unwrap()[0];
+        let found = &of_two(counts(1), mixed)[0];
         assert_eq!(found.verdict(), PairedVerdict::NotToldApart, "{found}");
         assert!(found.sign_test > 0.3, "{found}");
     }
@@ -302,7 +357,7 @@ pub(crate) mod tests {
     #[test]
     fn other_prompts_targets_and_settings_are_refused() {
         let one = report(counts(0), "p", "t");
-        let refused = |other: &Report| paired(&one, other).unwrap_err().to_string();
+        let refused = |other: &Report| paired(&one, other, 1).unwrap_err().to_string();
         assert!(refused(&report(counts(0), "q", "t")).contains("prompts"));
         assert!(refused(&report(counts(0), "p", "u")).contains("weights of the target"));
         let mut warm = report(counts(0), "p", "t");

@@ -39,6 +39,11 @@ const LOSSY: &str = "Lossy settings change what the target says: do not compare 
 const CHOSEN: &str = "Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
                       the launch commands of the drafter say which engine does what.";
 
+/// What it means that a drafter drafts and nothing of it is accepted.
+pub const NOTHING_ACCEPTED: &str = "nothing that was drafted was accepted, so drafting only costs time. Usually the drafter is of \
+                                    another target or of other weights of it, reads other layers than in training, was trained on \
+                                    another chat template, or has hardly been trained";
+
 /// What settings need to have said of them, below their table.
 pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clone) -> String {
     let is_chosen = |setting: &SettingReport| matches!(&setting.draft, DraftReport::Chain { tokens, .. } if tokens.is_some());
@@ -476,6 +481,29 @@ impl Report {
         })
     }
 
+    /// How to have speeds, where nobody wanted to measure any.
+    pub(crate) fn baseline_note(&self) -> Option<String> {
+        let unwanted = self.recipe.pointer("/evaluate/baseline") == Some(&Value::Bool(false));
+        let is_decoded = self.texts.is_empty() && !self.settings.is_empty();
+        (unwanted && is_decoded).then(|| {
+            "Not timed: without `--no-baseline` (in a recipe with `evaluate.baseline = true`) prompts are also decoded without a \
+             drafter, for the speed-up and the check that nothing is lost."
+                .to_owned()
+        })
+    }
+
+    /// In which ways of decoding nothing of the report's own drafter was accepted, and what that usually means.
+    pub(crate) fn nothing_accepted_note(&self) -> Option<String> {
+        let accepts_nothing = |setting: &&SettingReport| {
+            let overall = &setting.overall;
+            let drafted = overall.draft_tokens_per_pass.unwrap_or_default();
+            setting.drafter.is_none() && drafted > 0.0 && overall.tau.is_some_and(|tau| tau <= 1.0)
+        };
+        let settings = self.settings.iter().filter(accepts_nothing);
+        let headings: Vec<String> = settings.map(SettingReport::heading).collect();
+        (!headings.is_empty()).then(|| format!("{}: {NOTHING_ACCEPTED}.", headings.join("; ")))
+    }
+
     /// The text of `report.json`.
     ///
     /// # Errors
@@ -569,6 +597,8 @@ impl Report {
         let texts = texts.map(|texts| format!("Acceptance was {texts}."));
         let known = self.known_prompts.iter().map(|known| format!("{known}."));
         let all = texts.chain(known).chain(self.batch_note());
+        let all = all.chain(self.baseline_note());
+        let all = all.chain(self.nothing_accepted_note());
         all.map(|note| format!("\n{note}\n")).collect()
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::printable;
 
+use crate::best::best;
 use crate::compare::differences;
 use crate::deploy::report::{Recommendation, not_timed};
 use crate::interval::with_interval;
@@ -54,6 +55,7 @@ pub fn summary(reports: &[(String, Report)]) -> String {
             .map(str::to_owned),
     );
     notes.extend(differences(reports));
+    notes.extend(best(reports));
     if !notes.is_empty() {
         text.push('\n');
     }
@@ -163,6 +165,8 @@ fn line(name: &str, [tau, alpha, speedup]: [&str; 3]) -> String {
 /// What else is notable of a report.
 fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::from_iter(report.batch_note());
+    notes.extend(report.baseline_note());
+    notes.extend(report.nothing_accepted_note());
     notes.extend(report.known_prompts.iter().map(|known| format!("{known}.")));
     // Where several are compared there would be too many.
     let settings = report.settings.iter().filter(|_| !compared);

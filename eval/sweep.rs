@@ -2,12 +2,13 @@
 use std::fmt::Write as _;
 
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::columns::wrapped;
 
 use crate::bootstrap::bootstrap;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::interval::with_interval;
-use crate::paired::{PairedReport, PairedVerdict, paired, pairs};
+use crate::paired::{FEWEST, PairedReport, PairedVerdict, paired, pairs};
 use crate::report::{Report, SettingReport};
 
 /// Columns of the names of variations that stand before their figures.
@@ -50,9 +51,10 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
     };
     for other in &pooled[1..] {
         // Fails where they cannot be compared.
-        paired(first, other)?;
+        paired(first, other, 1)?;
     }
     let mut text = String::new();
+    let mut verdicts = Vec::new();
     for setting in &first.settings {
         let mut rows: Vec<Row> = Vec::new();
         for (number, (variation, pooled)) in variations.iter().zip(&pooled).enumerate() {
@@ -61,7 +63,10 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
             };
             let difference = match number {
                 0 => None,
-                _ => PairedReport::of(setting.heading(), &pairs(first, (setting, own))?),
+                _ => {
+                    let pairs = pairs(first, (setting, own))?;
+                    PairedReport::of(setting.heading(), &pairs, variations.len() - 1)
+                }
             };
             let counts: Vec<Counts> = counts(own).collect();
             let tau = |drawn: &[&Counts]| drawn.iter().copied().copied().sum::<Counts>().tau();
@@ -88,8 +93,31 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
         _ = writeln!(text, "\n{target}{}", setting.heading());
         text += &line("", ["τ [95 % CI]", "against the first", "training"]);
         text.extend(rows.iter().map(shown));
+        verdicts.extend(rows.into_iter().filter_map(|row| row.difference));
     }
-    Ok(text)
+    Ok(text + &on_verdicts(&verdicts))
+}
+
+/// What there is to know of the verdicts in a table.
+fn on_verdicts(differences: &[PairedReport]) -> String {
+    let Some(fewest) = differences.iter().map(|of| of.conversations).min() else {
+        return String::new();
+    };
+    let compared = differences.iter().map(|of| of.among).max().unwrap_or(1);
+    let told = if fewest < FEWEST {
+        format!(
+            "No variation is called better or worse: {fewest} prompts are too few to choose by. Judge them on {FEWEST} or more \
+             (`evaluate.prompts`, of named sets `evaluate.count`)."
+        )
+    } else if compared > 1 {
+        format!(
+            "\"better\" and \"worse\" allow for {compared} comparisons: they stand where the interval of {:.1} % leaves out 0.",
+            100.0 - 5.0 / compared as f64
+        )
+    } else {
+        return String::new();
+    };
+    format!("\n{}", wrapped(&told, ""))
 }
 
 fn shown(row: &Row) -> String {
@@ -97,10 +125,9 @@ fn shown(row: &Row) -> String {
         None => "the first".into(),
         Some(found) => {
             let [low, high] = found.ci95;
-            let mark = match found.verdict() {
-                PairedVerdict::NotToldApart => "",
-                PairedVerdict::Better => " better",
-                PairedVerdict::Worse => " worse",
+            let mark = match found.choice() {
+                PairedVerdict::NotToldApart | PairedVerdict::TooFew => String::new(),
+                verdict => format!(" {verdict}"),
             };
             format!("{:+.2} [{low:+.2}, {high:+.2}]{mark}", found.difference)
         }
@@ -133,7 +160,7 @@ fn pool(reports: &[Report]) -> Result<Report> {
     let mut pooled = first.clone();
     for report in others {
         // Fails where they cannot be compared.
-        paired(first, report)?;
+        paired(first, report, 1)?;
         for setting in &mut pooled.settings {
             let Some(more) = report.like(setting) else {
                 return Err(other(&setting.heading(), "no such setting"));
@@ -190,15 +217,42 @@ mod tests {
         let expected = "
 T=0, greedy, chain 5
                               τ [95 % CI]        against the first             training
-lr=2                          2.00 [1.50, 3.00]  +0.40 [+0.30, +0.60] better   12 s
+lr=2                          2.00 [1.50, 3.00]  +0.40 [+0.30, +0.60]          12 s
     seeds: 2.00, 2.00
 lr=1                          1.60 [1.20, 2.40]  the first                     12 s
     seeds: 2.00, 1.33
 a name that has a line of its own
-                              1.33 [1.00, 2.00]  -0.27 [-0.40, -0.20] worse    12 s
+                              1.33 [1.00, 2.00]  -0.27 [-0.40, -0.20]          12 s
     seeds: 1.33, 1.33
+
+No variation is called better or worse: 2 prompts are too few to choose by.
+Judge them on 20 or more (`evaluate.prompts`, of named sets `evaluate.count`).
 ";
         assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn the_more_variations_are_compared_the_surer_one_must_be() {
+        // Of three conversations two gain and one loses.
+        let of_three = |name: String, passes: [u64; 3]| Variation {
+            name,
+            seconds: vec![1.0],
+            reports: vec![report(passes.map(of).repeat(14), "p", "t")],
+        };
+        let table = |others: usize| {
+            let others = (0..others).map(|at| of_three(format!("other {at}"), [56, 57, 63]));
+            let first = of_three("first".into(), [60; 3]);
+            sweep(&[first].into_iter().chain(others).collect::<Vec<_>>()).unwrap()
+        };
+        let one = table(1);
+        assert!(one.contains("] better "), "{one}");
+        assert!(!one.contains("comparisons"), "{one}");
+        let many = table(50);
+        assert!(!many.contains("] better"), "{many}");
+        let words = many.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told =
+            "allow for 50 comparisons: they stand where the interval of 99.9 % leaves out 0.";
+        assert!(words.ends_with(told), "{many}");
     }
 
     #[test]

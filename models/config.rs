@@ -3,7 +3,7 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
-use spectrain_checkpoints::language_model::{ARCHITECTURES, model_types};
+use spectrain_checkpoints::language_model::{ARCHITECTURES, supported};
 use spectrain_checkpoints::mtp;
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, ModelFolder};
@@ -93,8 +93,8 @@ impl TransformerConfig {
         if !ARCHITECTURES.iter().any(|(known, _)| *known == kind) {
             return Err(Error::Architecture {
                 file: file.to_owned(),
-                found: printable(kind),
-                supported: model_types(),
+                found: printable(&both_names(kind, value)),
+                supported: supported(),
             });
         }
         if keys.present("quantization_config").is_some() {
@@ -184,9 +184,18 @@ impl TransformerConfig {
             Err(Error::Architecture {
                 file: "config.json".into(),
                 found: "settings that are others once they are written and read".into(),
-                supported: model_types(),
+                supported: supported(),
             })
         }
+    }
+}
+
+/// A `model_type` with the name under `architectures` in the same file, as far as they are there.
+fn both_names(kind: &str, config: &Value) -> String {
+    match (kind, config["architectures"][0].as_str()) {
+        ("", Some(name)) => name.to_owned(),
+        (kind, Some(name)) => format!("{kind} ({name})"),
+        (kind, None) => kind.to_owned(),
     }
 }
 
@@ -384,6 +393,27 @@ mod tests {
             odd.contains("key `head_dim`") && odd.contains("3 heads"),
             "{odd}"
         );
+    }
+
+    #[test]
+    fn an_architecture_that_is_none_of_these_is_named_with_its_class_and_those_are() {
+        let known = "supported: llama (LlamaForCausalLM), mistral (MistralForCausalLM)";
+        let named = |kind: Value, names: Value| {
+            let error = refused(|config| {
+                config["model_type"] = kind;
+                config["architectures"] = names;
+            });
+            assert!(error.contains(known), "{error}");
+            error.split('`').nth(3).unwrap().to_owned()
+        };
+        let class = || json!(["Gemma3ForCausalLM"]);
+        assert_eq!(
+            named(json!("gemma3"), class()),
+            "gemma3 (Gemma3ForCausalLM)"
+        );
+        assert_eq!(named(json!("gemma3"), Value::Null), "gemma3");
+        assert_eq!(named(Value::Null, class()), "Gemma3ForCausalLM");
+        assert_eq!(named(Value::Null, json!(3)), "");
     }
 
     #[test]

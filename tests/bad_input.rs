@@ -39,7 +39,15 @@ impl Made {
 }
 
 /// Edits that make [`RECIPE`] wrong, and what is said of each.
-const WRONG_EDITS: [(&str, &str, &[&str]); 4] = [
+const WRONG_EDITS: [(&str, &str, &[&str]); 5] = [
+    (
+        "[evaluate]",
+        "[train]",
+        &[
+            "line 33, column 2",
+            "duplicate key, which stands in line 21 already",
+        ],
+    ),
     (
         "warmup_steps",
         "warm_up",

@@ -129,6 +129,109 @@ fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
     assert!(workspace.manifest("train")["summary"]["fit"]["steps"].as_u64() > steps.as_u64());
 }
 
+/// A dump as people have them: of four rows one is no JSON, one has a message without a text, one is refused by the template.
+fn dirty(workspace: &Workspace) -> &'static str {
+    let train = workspace.text("train.jsonl");
+    let mut rows: Vec<&str> = train.lines().collect();
+    rows.insert(0, r#"{"messages": [{"role": "user""#);
+    rows.insert(
+        3,
+        r#"{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": null}]}"#,
+    );
+    rows.push(r#"{"messages": [{"role": "user", "content": "FORBIDDEN"}, {"role": "assistant", "content": "b"}]}"#);
+    workspace.write("dirty.jsonl", rows.join("\n"));
+    let template = workspace.text("target/chat_template.jinja");
+    let refuses = "{% for m in messages %}{% if m.content == 'FORBIDDEN' %}{{ raise_exception('no such text') }}{% endif %}{% endfor %}";
+    workspace.write("target/chat_template.jinja", format!("{refuses}{template}"));
+    "dirty.jsonl"
+}
+
+#[test]
+fn rows_that_cannot_be_used_end_the_command_or_are_left_out_and_counted() {
+    let workspace = Workspace::new();
+    let rows = workspace.text("train.jsonl").lines().count();
+    let data = dirty(&workspace);
+    let prepare = format!("data prepare --target target --data {data} --out");
+    workspace
+        .run_line(format!("{prepare} refused"))
+        .failed(&["`dirty.jsonl` row 1 is not JSON"]);
+    let left = workspace
+        .run_line(format!("{prepare} left --unusable drop"))
+        .succeeded();
+    let last = rows + 3;
+    for expected in [
+        format!("{rows} of {rows} samples kept"),
+        "3 rows that cannot be used, left out: `dirty.jsonl` row 1 is not JSON".into(),
+        "`dirty.jsonl` row 4: expected message 2 with `role` and `content`".into(),
+        format!(
+            "`dirty.jsonl` row {last}: chat template: line 1: it refuses the conversation: no such text"
+        ),
+    ] {
+        assert!(left.stdout.contains(&expected), "{expected}\n{left:#?}");
+    }
+    let lint = format!("data lint --target target --train {data} --rows bad.jsonl");
+    workspace.run_line(&lint).failed(&["problem"]);
+    let bad = workspace.text("bad.jsonl");
+    let bad: Vec<Value> = bad
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let refused = bad.iter().filter(|row| row["problem"] == "refused");
+    let refused: Vec<u64> = refused.map(|row| row["row"].as_u64().unwrap()).collect();
+    assert_eq!(refused, [1, 4, last as u64]);
+    assert!(
+        bad.iter()
+            .all(|row| row["set"] == "train" && row["file"] == "dirty.jsonl")
+    );
+}
+
+#[test]
+fn a_run_leaves_unusable_rows_out_of_training_and_evaluation_where_it_is_told_to() {
+    let workspace = Workspace::new();
+    let data = dirty(&workspace);
+    let train = format!("data.train={data}");
+    let advice = "`data.unusable = \"drop\"` leaves such rows out";
+    workspace
+        .run(&["recipe", "recipe.toml", "--set", &train, "--plan"])
+        .failed(&["`dirty.jsonl` row 1 is not JSON", advice]);
+    workspace
+        .run_recipe(&[&train])
+        .failed(&["`dirty.jsonl` row 1 is not JSON", advice]);
+    let drop = "data.unusable=drop";
+    let prepare = [
+        "recipe",
+        "recipe.toml",
+        "--stage",
+        "prepare",
+        "--set",
+        &train,
+        "--set",
+        drop,
+    ];
+    let outcome = workspace.run(&prepare).succeeded();
+    let told =
+        "`data.train`: 3 rows that cannot be used, left out: `dirty.jsonl` row 1 is not JSON";
+    assert!(outcome.stderr.contains(told), "{outcome:#?}");
+    let manifest = workspace.manifest("prepare");
+    let prepared = &manifest["summary"]["train"];
+    assert_eq!(prepared["unusable"]["count"], 3, "{manifest:#}");
+    // Without data of its own the evaluation gets some of the rows that can be used.
+    let text = workspace.text("recipe.toml");
+    let own: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with("eval = "))
+        .collect();
+    assert!(own.len() < text.lines().count());
+    workspace.write("recipe.toml", own.join("\n"));
+    workspace.run(&prepare).succeeded();
+    let manifest = workspace.manifest("prepare");
+    assert_eq!(manifest["summary"]["train"]["unusable"]["count"], 3);
+    assert!(
+        manifest["summary"]["held_out"]["rows"].as_u64() > Some(0),
+        "{manifest:#}"
+    );
+}
+
 #[test]
 fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
     let workspace = Workspace::new();

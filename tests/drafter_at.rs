@@ -9,6 +9,33 @@ fn check(workspace: &Workspace, drafter: &str) -> Outcome {
 const FOLDER: &str = "runs/run/export/drafter";
 
 #[test]
+fn a_check_takes_as_many_prompts_as_are_asked_for_and_says_so() {
+    let workspace = Workspace::finished();
+    let measured = |more: &[&str]| {
+        let words = ["check", "run", "--target", "target"];
+        workspace.run(&[&words[..], more].concat())
+    };
+    let own = ["--prompts", "eval.jsonl", "--count", "1"];
+    for (more, told, limited) in [
+        (&[][..], "on 8 texts that the target made up: ", true),
+        (
+            &["--count", "3"],
+            "on 3 texts that the target made up: ",
+            true,
+        ),
+        (&own, "on 1 prompt: ", true),
+        // There are no more.
+        (&own[..2], "on 4 prompts: ", false),
+    ] {
+        let outcome = measured(more).succeeded();
+        assert!(outcome.stdout.contains(told), "{outcome:#?}");
+        let more = outcome.stdout.contains("passes; `--count N` takes more\n");
+        assert_eq!(more, limited, "{outcome:#?}");
+    }
+    measured(&["--count", "0"]).misused_by_usage(&["--count"]);
+}
+
+#[test]
 fn a_run_stands_for_its_drafter_in_every_command() {
     let workspace = Workspace::finished();
     for drafter in [FOLDER, "run", "runs/run", "runs/run/", "./runs/run"] {

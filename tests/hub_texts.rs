@@ -95,7 +95,7 @@ fn a_recipe_decodes_conversations_of_a_preset_and_says_which_rows_are_none() {
     let workspace = Workspace::finished();
     let hub = hub_with("magpie");
     let outcome = run(&hub, &workspace, &decode("{ preset = \"magpie\" }")).succeeded();
-    let told = "`magpie`: rows that hold no question with an answer, which are left out: 1";
+    let told = "`magpie`: rows that cannot be used, which are left out: 1";
     assert!(outcome.stderr.contains(told), "{outcome:#?}");
     let found = judged(&workspace);
     assert_eq!(found["prompts"], 5, "{found:#}");
@@ -203,7 +203,7 @@ fn conversations_of_a_hub_are_regenerated_as_those_of_its_file() {
 fn commands_take_presets_by_name_and_count_what_is_no_conversation() {
     let workspace = Workspace::new();
     let hub = hub_with("magpie");
-    let left_out = "rows that hold no question with an answer, which are left out: 1";
+    let left_out = "rows that cannot be used, which are left out: 1";
     let outcome = regenerate(&hub, &workspace, "--preset magpie").succeeded();
     assert!(
         outcome.stdout.contains("5 of 5 conversations"),

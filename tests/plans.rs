@@ -1,4 +1,6 @@
 //! A plan says what the run does: it is refused where the run is, and finds stages done, stale or damaged as the run does.
+use spectrain_data::tokenizer::Tokenizer;
+
 use crate::workspace::{Outcome, RECIPE, Workspace};
 
 fn recipe(workspace: &Workspace, words: &[&str]) -> Outcome {
@@ -23,37 +25,55 @@ fn stage(workspace: &Workspace, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no `{name}`: {plan:#?}"))
 }
 
+/// Settings and words with which a run is refused before anything is begun, and what is said.
+const REFUSED: [(&[&str], &[&str], &str); 10] = [
+    (&["data.train=absent.jsonl"], &[], "`absent.jsonl`"),
+    (
+        &["data.template=absent.jinja"],
+        &[],
+        "cannot read `absent.jinja`",
+    ),
+    (
+        &["drafter.captured_layers=[7]"],
+        &[],
+        "ascending layers below",
+    ),
+    (&["drafter.kv_heads=3"], &[], "a divisor of"),
+    (
+        &["drafter.draft_vocab=500"],
+        &[],
+        "at most the target's 300",
+    ),
+    (&["start=train.jsonl"], &[], "`start`"),
+    (
+        &["target.model=org/model"],
+        &[],
+        "`HF_HUB_OFFLINE` is set; without a network, name a folder",
+    ),
+    (
+        &["evaluate.targets=[\"org/other\"]"],
+        &[],
+        "cannot open the target `org/other`",
+    ),
+    (&["start=org/drafter"], &[], "the start `org/drafter`"),
+    (
+        &["evaluate.prompts=[\"math-500\"]"],
+        &[],
+        "cannot download the prompts `math-500`",
+    ),
+];
+
 #[test]
 fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
     let workspace = Workspace::new();
     let cuda = ["--device", "cuda:0"];
-    let cases: [(&[&str], &[&str], &str); 6] = [
-        (&["data.train=absent.jsonl"], &[], "`absent.jsonl`"),
-        (
-            &["data.template=absent.jinja"],
-            &[],
-            "cannot read `absent.jinja`",
-        ),
-        (
-            &["drafter.captured_layers=[7]"],
-            &[],
-            "ascending layers below",
-        ),
-        (&["drafter.kv_heads=3"], &[], "a divisor of"),
-        (
-            &["drafter.draft_vocab=500"],
-            &[],
-            "at most the target's 300",
-        ),
-        (&["start=train.jsonl"], &[], "`start`"),
-    ];
     let cuda: [(&[&str], &[&str], &str); 1] = [(&[], &cuda, "feature `cuda`")];
     let cuda = if cfg!(feature = "cuda") {
         &[][..]
     } else {
         &cuda
     };
-    for (changes, words, message) in cases.iter().chain(cuda) {
+    for (changes, words, message) in REFUSED.iter().chain(cuda) {
         let words = [&set(changes)[..], words].concat();
         let run = recipe(&workspace, &words);
         let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat());
@@ -64,6 +84,10 @@ fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
             plan.stderr.contains(said) && plan.stdout.contains(said),
             "{run:#?} {plan:#?}"
         );
+        for line in plan.stdout.lines() {
+            let causes = line.matches("(os error").count();
+            assert!(causes < 2, "{line}");
+        }
         assert!(!workspace.path("runs").exists(), "nothing was begun");
     }
 }
@@ -117,6 +141,73 @@ fn a_plan_finds_what_a_run_would_come_to_at_once() {
         recipe(&workspace, &words).failed(&expected[1..]);
         assert_eq!(plan.code, Some(1), "{plan:#?}");
     }
+}
+
+#[test]
+fn a_plan_is_refused_where_training_cannot_start_from_a_drafter() {
+    let workspace = Workspace::finished();
+    let other = "the drafter `runs/run/export/drafter` has other settings than `[drafter]`";
+    for (change, told) in [
+        ("drafter.window=7", "`window`: expected 7, found 0"),
+        (
+            "drafter.draft_vocab=128",
+            "`draft_vocab`: expected 128, found 256",
+        ),
+    ] {
+        let words = set(&["name=b", "start=runs/run", change]);
+        let run = recipe(&workspace, &words).failed(&[&format!("{other}: {told}")]);
+        let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat());
+        let said = run.stderr.trim().strip_prefix("error: ").unwrap();
+        assert!(plan.failed(&[said]).stdout.contains(said));
+        assert!(!workspace.path("runs/b").exists(), "nothing was begun");
+    }
+    workspace.write_target_of("wide", 7, |spec| spec.d_model = 64);
+    let words = set(&["name=b", "start=runs/run", "target.model=wide"]);
+    let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat());
+    plan.failed(&["is not for this target", "hidden size: expected 64, found"]);
+}
+
+#[test]
+fn a_plan_is_refused_where_texts_hold_the_token_that_stands_for_tokens_to_come() {
+    let workspace = Workspace::new();
+    let tokenizer = Tokenizer::from_folder(&workspace.path("target")).unwrap();
+    let held = tokenizer.token_id("<|im_end|>").unwrap();
+    let drafter = format!("layers = 1\nblock_size = 4\nmask_token = {held}");
+    let text = RECIPE
+        .replace("\"eagle3\"", "\"dflash\"")
+        .replace("draft_vocab = 256", &drafter)
+        .replace("draft_steps = 2", "anchors = 4");
+    workspace.write("recipe.toml", text);
+    // Each of the conversations has two messages.
+    let times = 2 * crate::workspace::CONVERSATIONS;
+    let told = format!(
+        "`[drafter] mask_token`: expected a token that no text holds, found {held}, which the texts hold {times} times"
+    );
+    let plan = recipe(&workspace, &["--plan"]);
+    let first = format!("the first texts of `data.train`: {told}");
+    assert!(plan.failed(&[&first]).stdout.contains(&first));
+    recipe(&workspace, &[]).failed(&[&told]);
+}
+
+#[test]
+fn texts_longer_than_the_context_of_the_target_are_warned_of() {
+    let workspace = Workspace::new();
+    workspace.write_target_of("short", 7, |spec| spec.max_positions = 40);
+    let numbers: String = (0..32).map(|number| format!(" {}", number % 10)).collect();
+    let long = crate::workspace::conversation(0, "one").replace("count to", &numbers);
+    let eval = format!("{}\n{long}\n", workspace.text("eval.jsonl"));
+    workspace.write("eval.jsonl", eval);
+    let words = set(&["target.model=short"]);
+    let told = "`data.max_length` is 64, and the target's `max_position_embeddings` 40";
+    let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat()).succeeded();
+    let warned = plan.stdout.split("\nwarnings:\n").nth(1).unwrap();
+    assert!(warned.trim_start().starts_with(told), "{plan:#?}");
+    let run = recipe(&workspace, &words).succeeded();
+    assert_eq!(run.stderr.matches(told).count(), 1, "{run:#?}");
+    let left_out = "context of 40 tokens, which are left out: 1";
+    assert!(run.stderr.contains(left_out), "{run:#?}");
+    let fits = recipe(&workspace, &["--plan"]).succeeded();
+    assert!(!fits.stdout.contains("\nwarnings:"), "{fits:#?}");
 }
 
 #[test]

@@ -62,9 +62,11 @@ fn is_imported_with_layers_that_are_told(workspace: &Workspace) {
 /// The run `taken` is exported to `theirs` and, in 32 bits, to `wide`; `theirs` comes back.
 fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
     let export = |line: &str| workspace.run_line(format!("export {line}"));
+    let here = workspace.path("").canonicalize().unwrap();
     let lines = "vllm serve theirs\n# above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports)\n";
     let outcome = export("taken --to speculators --out theirs").succeeded();
-    assert_eq!(outcome.stdout, lines);
+    let named = format!("# theirs, in {}\n", here.display());
+    assert_eq!(outcome.stdout, named + lines);
     let theirs = workspace.contents("theirs").0;
     let verifier = &theirs["speculators_config"]["verifier"];
     assert_eq!(verifier["name_or_path"], "target");

@@ -246,6 +246,21 @@ fn the_card_says_what_is_known_and_names_no_place_on_this_machine() {
 }
 
 #[test]
+fn a_card_says_that_the_drafter_knows_the_prompts_that_it_was_judged_by() {
+    let workspace = Workspace::new();
+    let told = "of 40 held-out prompts are also in the training data";
+    workspace.run_recipe(&["data.eval=train.jsonl"]).succeeded();
+    let card = workspace.text(&format!("{DRAFTER}/README.md"));
+    let page = workspace.text("runs/run/evaluate/report.html");
+    for text in [&card, &page] {
+        assert!(text.contains(&format!("40 {told}")), "{text}");
+    }
+    workspace.run_recipe(&[]).succeeded();
+    let card = workspace.text(&format!("{DRAFTER}/README.md"));
+    assert!(!card.contains("also in the training data"), "{card}");
+}
+
+#[test]
 fn a_card_that_was_changed_stays_and_changes_nothing_else() {
     let workspace = Workspace::finished();
     workspace.write(&format!("{DRAFTER}/README.md"), "# mine");

@@ -1,6 +1,6 @@
 //! `spectrain recipe` on several devices, and as one of several processes that something else has started.
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::workspace::{ENDLESS, Outcome, Workspace, signal, wait_for};
 
@@ -101,6 +101,42 @@ fn a_rank_that_is_killed_is_named_and_what_was_trained_is_kept() {
     let told = outcome(first).failed(&["stage `train`", "rank 1 has ended"]);
     assert!(told.stderr.contains("is kept"), "{told:#?}");
     let _ = other.wait();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_was_started_here_and_is_killed_is_named_with_the_signal() {
+    let workspace = Workspace::new();
+    let settings = ["train.gradient_accumulation=2", "train.save_every=2"];
+    let steps = format!("train.steps={ENDLESS}");
+    let settings = settings.iter().copied().chain([&*steps]);
+    let words = ["recipe", "recipe.toml", "--devices", "cpu,cpu"].into_iter();
+    let words: Vec<&str> = words
+        .chain(settings.flat_map(|setting| ["--set", setting]))
+        .collect();
+    let mut first = workspace.start(&words);
+    let state = workspace.path("runs/run/train/step-00000002");
+    wait_for(&mut first, || state.exists());
+    let [other] = children(first.id())[..] else {
+        panic!("there is one other rank");
+    };
+    let kill = ["-KILL", &other.to_string()];
+    assert!(Command::new("kill").args(kill).status().unwrap().success());
+    outcome(first).failed(&["stage `train`", "rank 1 has ended: killed by signal 9"]);
+}
+
+/// The processes that one has started.
+#[cfg(target_os = "linux")]
+fn children(of: u32) -> Vec<u32> {
+    let parent = format!("PPid:\t{of}");
+    let started = |process: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        status.lines().any(|line| line == parent).then_some(process)
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let numbers = names.filter_map(|name| name.parse().ok());
+    numbers.filter_map(started).collect()
 }
 
 #[test]

@@ -35,10 +35,15 @@ fn every_shipped_recipe_has_a_plan_without_a_network() {
         let real = stem.ends_with("-8b");
         let device = if real { "cuda:0" } else { "cpu" };
         let plan = workspace.run(&["recipe", &file, "--plan", "--device", device]);
-        // Nothing is missing but what a user brings.
+        // Nothing is missing but what a user brings, and the target, which would be downloaded.
         let refused = plan.stdout.split("\nrefused:\n").nth(1);
         let refused = refused.map_or("", |rest| rest.split("\n\n").next().unwrap());
-        let brought = ["`data.", "feature `cuda`", "the target `py-qwen3`"];
+        let brought = [
+            "`data.",
+            "feature `cuda`",
+            "the target `py-qwen3`",
+            "`HF_HUB_OFFLINE` is set",
+        ];
         let brought = |line: &str| brought.iter().any(|part| line.contains(part));
         assert!(refused.lines().all(brought), "{plan:#?}");
         assert_eq!(plan.code, Some(i32::from(!refused.is_empty())), "{plan:#?}");

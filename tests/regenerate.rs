@@ -10,6 +10,7 @@ use spectrain::runtime::answerer::server::{Server, ServerSettings};
 use spectrain_data::regenerate::{
     ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, Truncated, Work,
 };
+use spectrain_data::unusable::Unusable;
 
 use crate::fault_server::{Fault, FaultServer, answer_to};
 use crate::workspace::{Outcome, Workspace, signal, wait_for};
@@ -71,6 +72,7 @@ fn run(
         out: &workspace.path("out.jsonl"),
         settings: Map::new(),
         truncated: Truncated::Keep,
+        unusable: Unusable::Refuse,
     };
     let job = Job::open(&wanted, ExistingAnswers::Continue).unwrap();
     job.run(&server, work, &mut |_, _| {}).unwrap().unwrap()

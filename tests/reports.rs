@@ -71,6 +71,47 @@ fn results_of_another_drafter_than_the_one_that_is_there_are_stale() {
 }
 
 #[test]
+fn reports_of_different_prompts_say_how_to_make_some_that_can_be_compared() {
+    let workspace = Workspace::finished();
+    workspace.write_conversations("other.jsonl", 90, 4);
+    let judge = |prompts: &str, out: &str| {
+        let words = format!(
+            "evaluate --target target --drafter run --prompts {prompts} --count 3 --temperature 0 --draft-length 2 \
+             --max-new-tokens 8 --out {out}"
+        );
+        workspace.run_line(words).succeeded();
+    };
+    judge("eval.jsonl", "old");
+    judge("other.jsonl", "new");
+    let command = "spectrain evaluate --target target --drafter runs/run/export/drafter --prompts eval.jsonl --count 3 \
+                   --max-new-tokens 8 --out OLD";
+    workspace.run_line("report new --baseline old").failed(&[
+        "the report `new`",
+        command,
+        "`spectrain report NEW --baseline OLD`",
+    ]);
+    let told = |reports: &str| {
+        let text = workspace.run_line(reports).succeeded().stdout;
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let both = told("report old new");
+    assert!(
+        both.contains(
+            "No verdict which is best: new and old are of different prompts. `spectrain evaluate`"
+        ),
+        "{both}"
+    );
+    judge("eval.jsonl", "new");
+    workspace.run_line("report new --baseline old").succeeded();
+    let both = told("report old new");
+    assert!(!both.contains("No verdict"), "{both}");
+    assert!(
+        both.contains("but 3 prompts are too few to tell it from the second"),
+        "{both}"
+    );
+}
+
+#[test]
 fn a_table_is_written_as_markdown_or_not_at_all() {
     let workspace = Workspace::finished();
     let told = ["`--out table.html`", "`.svg`", "`.md`"];
@@ -163,7 +204,9 @@ fn launch_commands_are_printed_at_every_run_and_by_themselves() {
     let first = workspace.run(&words).succeeded();
     let (commands, table) = first.stdout.split_once("\n\n").unwrap();
     let lines: Vec<&str> = commands.lines().collect();
-    assert_eq!(lines[0], "# runs/run/export/drafter");
+    let here = workspace.path("").canonicalize().unwrap();
+    let named = format!("# runs/run/export/drafter, in {}", here.display());
+    assert_eq!(lines[0], named);
     let is_shell = |line: &&str| {
         ["# ", "vllm serve ", "python -m sglang"]
             .iter()

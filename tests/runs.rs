@@ -127,6 +127,27 @@ fn more_steps_keep_a_warm_up_that_nobody_set() {
     assert!(told.contains("`train.warmup_steps`: 0 → 1"), "{plan:#?}");
 }
 
+/// What is said where a training starts over that could go on.
+const GOES_ON: &str =
+    "; a run of another name with `start = \"runs/run\"` goes on from the drafter trained before";
+
+#[test]
+fn that_a_training_could_go_on_is_said_where_only_how_it_trains_has_changed() {
+    let workspace = Workspace::finished();
+    let plan = |change: &str| {
+        let plan = workspace.run(&[&with(&[change])[..], &["--plan"]].concat());
+        // Long lines are wrapped.
+        let told = plan.succeeded().stdout;
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(told.contains("train starts over: "), "{told}");
+        told.contains(GOES_ON)
+    };
+    assert!(plan("train.learning_rate=1e-4") && plan("objective.draft_steps=3"));
+    assert!(!plan("seed=3") && !plan("drafter.window=7"));
+    std::fs::remove_dir_all(workspace.path("runs/run/export")).unwrap();
+    assert!(!plan("train.learning_rate=1e-4"), "there is none");
+}
+
 #[test]
 fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_it_is_cleaned() {
     let workspace = Workspace::finished();
@@ -148,7 +169,7 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     for ((changes, said), number) in changes.into_iter().zip(said).zip(1..) {
         let outcome = workspace.run(&with(changes)).succeeded();
         let kept = format!("kept as `runs/run/train.old-{number}`");
-        says(&outcome, &[said, &kept]);
+        says(&outcome, &[said, &kept, GOES_ON]);
     }
     let old = "runs/run/train.old-1/drafter/model.safetensors";
     assert_eq!(workspace.bytes(old), trained);

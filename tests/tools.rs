@@ -3,7 +3,7 @@ use clap::{Command, CommandFactory as _};
 use spectrain::cli::Arguments;
 use spectrain::recipe::shipped::SHIPPED;
 
-use crate::workspace::{RECIPE, Workspace};
+use crate::workspace::{ENDLESS, RECIPE, Workspace, wait_for};
 
 #[test]
 fn a_shipped_recipe_is_planned_in_any_folder_by_its_name() {
@@ -199,6 +199,32 @@ fn a_run_is_watched_once_where_there_is_no_terminal() {
     workspace.unfinish("train");
     let text = workspace.run(&["watch", "run"]).succeeded().stdout;
     assert!(text.contains("train begun"), "{text}");
+}
+
+#[test]
+fn a_watched_run_whose_process_was_killed_is_told_from_one_that_goes_on() {
+    let workspace = Workspace::new();
+    let steps = format!("train.steps={ENDLESS}");
+    let mut running = workspace.start(&["recipe", "recipe.toml", "--set", &steps]);
+    let logged = workspace.path("runs/run/train/events/metrics.jsonl");
+    wait_for(&mut running, || logged.exists());
+    let watched = || workspace.run(&["watch", "run"]).succeeded().stdout;
+    let told = "no process holds this run any more, last written ";
+    let alive = watched();
+    assert!(
+        alive.contains("train begun") && !alive.contains(told),
+        "{alive}"
+    );
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let dead = watched();
+    let words = dead.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(told), "{dead}");
+    assert!(
+        words.contains("the same command goes on from here"),
+        "{dead}"
+    );
+    assert!(words.contains("train begun"), "{dead}");
 }
 
 /// Every command, by its words behind `spectrain`.

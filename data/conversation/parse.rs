@@ -148,8 +148,9 @@ fn conversation(
             "more",
         ));
     }
-    let messages = items(messages).enumerate();
-    let mut messages: Vec<Message> = messages
+    // In errors they count from 1, as rows do.
+    let mut messages: Vec<Message> = (1..)
+        .zip(items(messages))
         .map(|(position, text)| message(position, text, budget))
         .collect::<Result<_, _>>()?;
     let Some(system) = system else {
@@ -183,7 +184,7 @@ fn message(position: usize, given: &str, budget: &mut usize) -> Result<Message, 
         ));
     }
     let mut fields = object(given, "a message")?;
-    let found = keys(&fields);
+    let found = with_nulls(&fields);
     // `content` is kept although it may be null: an assistant that calls a tool may say nothing.
     fields.retain(|(key, value)| key == "content" || *value != "null");
     let mut take = |key: &str| {
@@ -222,6 +223,18 @@ fn message(position: usize, given: &str, budget: &mut usize) -> Result<Message, 
         content,
         extra: extra.collect::<Result<Map<_, _>, _>>()?,
     })
+}
+
+/// The keys of an object, and which of them say nothing.
+fn with_nulls(fields: &Fields<'_>) -> String {
+    let nulls = fields.iter().filter(|(_, value)| *value == "null");
+    let nulls: Vec<String> = nulls.map(|(key, _)| format!("`{key}`")).collect();
+    let found = keys(fields);
+    match nulls.len() {
+        0 => found,
+        1 => format!("{found}, of which {} is null", nulls[0]),
+        _ => format!("{found}, of which {} are null", nulls.join(", ")),
+    }
 }
 
 /// What is said: a text, nothing, or a list of texts as OpenAI's protocol has them, each of which gets a line.
@@ -426,6 +439,16 @@ mod tests {
             reject(json!({"messages": [{"role": "user", "text": "x"}]})).found,
             "the keys `role`, `text`"
         );
+        let second = reject(json!({"conversations": [
+            {"from": "human", "value": "x"}, {"from": "gpt", "value": null}]}));
+        assert_eq!(
+            second.expected,
+            "message 2 with `role` and `content`, or `from` and `value`"
+        );
+        assert_eq!(
+            second.found,
+            "the keys `from`, `value`, of which `value` is null"
+        );
         assert_eq!(reject(json!({"messages": []})).found, "a list of 0");
         assert_eq!(
             reject(json!({"input_ids": [1]})).expected,
@@ -462,7 +485,7 @@ mod tests {
         let mismatch = Row::from_json(&row.to_string()).unwrap_err();
         assert_eq!(
             mismatch.expected,
-            "`content` of message 0 to be a text or a list of texts"
+            "`content` of message 1 to be a text or a list of texts"
         );
         assert_eq!(mismatch.found, "a part of the type `image_url`");
     }

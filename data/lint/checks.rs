@@ -23,20 +23,12 @@ pub(super) fn hides_tools(conversation: &Conversation, template: &ChatTemplate) 
 ///
 /// What templates drop of earlier answers is theirs to drop; each answer can be a sample of its own.
 pub(super) fn hides_reasoning(conversation: &Conversation, template: &ChatTemplate) -> bool {
-    let reasons = |message: &Message| message.is_assistant() && has(message, &REASONING);
-    let Some(last) = conversation.messages.iter().rposition(reasons) else {
-        return false;
-    };
-    let shown = Exchange::from(conversation).first(last + 1);
-    let mut messages = shown.messages.to_vec();
-    messages[last]
-        .extra
-        .retain(|key, _| !REASONING.contains(&key.as_str()));
-    let hidden = Exchange {
-        messages: &messages,
-        ..shown
-    };
-    are_rendered_alike(shown, hidden, template)
+    hides(conversation, template, &REASONING)
+}
+
+/// Whether the last call of a tool is rendered as if it were not there.
+pub(super) fn hides_calls(conversation: &Conversation, template: &ChatTemplate) -> bool {
+    hides(conversation, template, &CALLS)
 }
 
 /// Whether an answer says nothing, and thinks and calls nothing either.
@@ -92,6 +84,24 @@ pub(super) fn is_trained_on(sample: &Sample, tokens: &[u32]) -> bool {
     each.any(|(token, trained)| *trained && tokens.contains(token))
 }
 
+/// Whether the last answer with one of these keys is rendered, at the end of its conversation, as it is without.
+fn hides(conversation: &Conversation, template: &ChatTemplate, keys: &[&str]) -> bool {
+    let shows = |message: &Message| message.is_assistant() && has(message, keys);
+    let Some(last) = conversation.messages.iter().rposition(shows) else {
+        return false;
+    };
+    let shown = Exchange::from(conversation).first(last + 1);
+    let mut messages = shown.messages.to_vec();
+    messages[last]
+        .extra
+        .retain(|key, _| !keys.contains(&key.as_str()));
+    let hidden = Exchange {
+        messages: &messages,
+        ..shown
+    };
+    are_rendered_alike(shown, hidden, template)
+}
+
 fn has(message: &Message, keys: &[&str]) -> bool {
     let mut values = keys.iter().filter_map(|key| message.extra.get(*key));
     values.any(|value| !is_blank(value))
@@ -139,6 +149,18 @@ mod tests {
         for given in [&blank, &conversation(json!([user, plain]))] {
             assert!(!hides_reasoning(given, &template(CHATML)));
         }
+    }
+
+    #[test]
+    fn a_call_is_hidden_where_the_template_says_nothing_of_it() {
+        let shows = "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}[{{ call.function.name }}]{% endfor %}{% endfor %}";
+        let template = |source: &str| ChatTemplate::from_source(source, None, None).unwrap();
+        let call = json!({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]});
+        let called = conversation(json!([{"role": "user", "content": "a"}, call]));
+        assert!(hides_calls(&called, &template(CHATML)));
+        assert!(!hides_calls(&called, &template(shows)));
+        let plain = conversation(json!([{"role": "assistant", "content": "b", "tool_calls": []}]));
+        assert!(!hides_calls(&plain, &template(CHATML)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::mask::Masking;
-use crate::prepare::Category;
+use crate::prepare::{Category, parts};
 use crate::roles::Roles;
 
 /// How a quantity is distributed over samples.
@@ -80,6 +80,26 @@ pub struct SetReport {
     pub hidden_tools: Category,
     /// Rows with reasoning that the chat template does not show.
     pub hidden_reasoning: Category,
+    /// Rows with calls of tools that the chat template does not show.
+    #[serde(default)]
+    pub hidden_calls: Category,
+}
+
+/// A row that something is wrong with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FlawedRow<'a> {
+    /// `train` or `eval`.
+    pub set: &'static str,
+    /// What is wrong, by its key in [`SetReport`], or `overlap`.
+    pub problem: &'static str,
+    /// The file.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub file: &'a str,
+    /// The row in it, or the line, from 1; 0 where no place is known.
+    pub row: u64,
+    /// Why it cannot be used.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub reason: &'a str,
 }
 
 /// How much of the trained tokens a draft vocabulary of the most frequent ones contains.
@@ -121,16 +141,32 @@ impl LintReport {
     /// What should be mended before training, worst first; empty where nothing is wrong.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.about_roles();
+        problems.extend(self.flaws().iter().filter_map(Flaw::problem));
+        problems
+    }
+
+    /// Each row that something is wrong with, once for each flaw: all of them if they were [listed](super::Linter::lists_rows), else
+    /// the first few of each kind.
+    pub fn rows(&self) -> Vec<FlawedRow<'_>> {
+        let flaws = self.flaws().into_iter();
+        flaws
+            .flat_map(|flaw| {
+                let places = flaw.category.known();
+                places.map(move |place| FlawedRow::of(flaw.set, flaw.key, place))
+            })
+            .collect()
+    }
+
+    /// What may be wrong with rows and samples, worst first.
+    fn flaws(&self) -> Vec<Flaw<'_>> {
         let expected_full = self.masking == Masking::All;
-        for (name, set) in [("training", &self.train), ("evaluation", &self.eval)] {
+        let mut flaws = Vec::new();
+        for (set, report) in [("train", &self.train), ("eval", &self.eval)] {
             let unusable = ["row cannot be used", "rows cannot be used"];
-            problems.extend(set.refused.problem(name, unusable));
-            for (category, what) in set.of_samples().into_iter().chain(set.of_rows()) {
-                let wanted = expected_full && std::ptr::eq(category, &raw const set.all_one);
-                if !wanted {
-                    problems.extend(category.problem(name, what));
-                }
-            }
+            let kinds = [("refused", &report.refused, unusable)].into_iter();
+            let kinds = kinds.chain(report.of_samples()).chain(report.of_rows());
+            let kinds = kinds.filter(|(key, ..)| !(expected_full && *key == "all_one"));
+            flaws.extend(kinds.map(|kind| Flaw::new(set, kind)));
         }
         if self.train.ended == 0 {
             let never = [
@@ -139,22 +175,30 @@ impl LintReport {
                 "samples are trained on no token at which the target stops, so that no end of an answer is learned; the chat \
                  template should write one behind each answer",
             ];
-            problems.extend(self.train.unending.problem("training", never));
+            flaws.push(Flaw::new(
+                "train",
+                ("unending", &self.train.unending, never),
+            ));
         }
         let both = [
             "prompt also occurs in the training data",
             "prompts also occur in the training data",
         ];
-        problems.extend(self.overlap.problem("evaluation", both));
-        problems
+        flaws.push(Flaw::new("eval", ("overlap", &self.overlap, both)));
+        flaws
     }
 
-    /// The report without what [`PrepareReport`](crate::prepare::PrepareReport) counts of all rows: samples that are too long,
-    /// without anything to train on, or equal to an earlier one.
+    /// The report without what [`PrepareReport`](crate::prepare::PrepareReport) counts of all rows: those that cannot be used, and
+    /// samples that are too long, without anything to train on, or equal to an earlier one.
     #[must_use]
     pub fn beside_preparation(mut self) -> Self {
         for set in [&mut self.train, &mut self.eval] {
-            for category in [&mut set.overlong, &mut set.all_zero, &mut set.duplicates] {
+            for category in [
+                &mut set.refused,
+                &mut set.overlong,
+                &mut set.all_zero,
+                &mut set.duplicates,
+            ] {
                 *category = Category::default();
             }
         }
@@ -181,10 +225,31 @@ impl LintReport {
 }
 
 impl SetReport {
+    /// One that will know all places of what is wrong.
+    pub(super) fn listing() -> Self {
+        let all = Category::listing;
+        Self {
+            refused: all(),
+            all_zero: all(),
+            all_one: all(),
+            overlong: all(),
+            duplicates: all(),
+            inner_ends: all(),
+            unending: all(),
+            empty_answers: all(),
+            unasked: all(),
+            hidden_tools: all(),
+            hidden_reasoning: all(),
+            hidden_calls: all(),
+            ..Self::default()
+        }
+    }
+
     /// What can be wrong with samples, in the words for one and for several.
-    fn of_samples(&self) -> [(&Category, [&'static str; 2]); 5] {
+    fn of_samples(&self) -> [Kind<'_>; 5] {
         [
             (
+                "all_zero",
                 &self.all_zero,
                 [
                     "sample has nothing to train on",
@@ -192,6 +257,7 @@ impl SetReport {
                 ],
             ),
             (
+                "all_one",
                 &self.all_one,
                 [
                     "sample is trained on from end to end, prompt included",
@@ -199,6 +265,7 @@ impl SetReport {
                 ],
             ),
             (
+                "inner_ends",
                 &self.inner_ends,
                 [
                     "sample has a token that ends answers inside of an answer",
@@ -206,6 +273,7 @@ impl SetReport {
                 ],
             ),
             (
+                "duplicates",
                 &self.duplicates,
                 [
                     "sample repeats an earlier one",
@@ -213,6 +281,7 @@ impl SetReport {
                 ],
             ),
             (
+                "overlong",
                 &self.overlong,
                 [
                     "sample is longer than `max_length`",
@@ -223,9 +292,10 @@ impl SetReport {
     }
 
     /// What can be wrong with rows, in the words for one and for several.
-    fn of_rows(&self) -> [(&Category, [&'static str; 2]); 4] {
+    fn of_rows(&self) -> [Kind<'_>; 5] {
         [
             (
+                "empty_answers",
                 &self.empty_answers,
                 [
                     "row has an empty answer, of which nothing but its end can be learned",
@@ -233,6 +303,7 @@ impl SetReport {
                 ],
             ),
             (
+                "unasked",
                 &self.unasked,
                 [
                     "row has an answer of the assistant before any message of the user",
@@ -240,6 +311,7 @@ impl SetReport {
                 ],
             ),
             (
+                "hidden_tools",
                 &self.hidden_tools,
                 [
                     "row defines tools that the chat template does not show",
@@ -247,25 +319,77 @@ impl SetReport {
                 ],
             ),
             (
+                "hidden_reasoning",
                 &self.hidden_reasoning,
                 [
                     "row has reasoning (`reasoning_content`) that the chat template does not show",
                     "rows have reasoning (`reasoning_content`) that the chat template does not show",
                 ],
             ),
+            (
+                "hidden_calls",
+                &self.hidden_calls,
+                [
+                    "row has calls of tools (`tool_calls`) that the chat template does not show",
+                    "rows have calls of tools (`tool_calls`) that the chat template does not show",
+                ],
+            ),
         ]
     }
 }
 
-impl Category {
-    /// What is wrong, in the words for one and for several of these of a set, and where; none where there is none.
-    fn problem(&self, set: &str, [one, several]: [&str; 2]) -> Option<String> {
-        let what = match self.count {
+impl<'a> FlawedRow<'a> {
+    /// That at a place of a report.
+    fn of(set: &'static str, problem: &'static str, place: &'a str) -> Self {
+        let found =
+            parts(place).and_then(|(file, row, said)| Some((file, row.parse().ok()?, said)));
+        let (file, row, said) = found.unwrap_or(("", 0, place));
+        Self {
+            set,
+            problem,
+            file: file.trim_start_matches('`'),
+            row,
+            reason: said.trim_start_matches([':', ' ']),
+        }
+    }
+}
+
+/// A kind of flaw by its key in the report: what has it, and the words for one and for several.
+type Kind<'a> = (&'static str, &'a Category, [&'static str; 2]);
+
+/// A kind of flaw of a set.
+struct Flaw<'a> {
+    /// `train` or `eval`.
+    set: &'static str,
+    key: &'static str,
+    category: &'a Category,
+    words: [&'static str; 2],
+}
+
+impl<'a> Flaw<'a> {
+    fn new(set: &'static str, (key, category, words): Kind<'a>) -> Self {
+        Self {
+            set,
+            key,
+            category,
+            words,
+        }
+    }
+
+    /// What is wrong and where; none where nothing is.
+    fn problem(&self) -> Option<String> {
+        let Category { count, .. } = self.category;
+        let [one, several] = self.words;
+        let what = match count {
             0 => return None,
             1 => one,
             _ => several,
         };
-        Some(format!("{} {set} {what}: {}", self.count, self.places()))
+        let set = match self.set {
+            "train" => "training",
+            _ => "evaluation",
+        };
+        Some(format!("{count} {set} {what}: {}", self.category.places()))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::mask::Masking;
 use crate::prepare::{Overlong, Turns};
 use crate::template::tests::CHATML;
 use crate::tokenizer::tests::small;
+use crate::unusable::Unusable;
 
 fn chat(user: &str, assistant: &str) -> Row {
     let messages = vec![
@@ -46,6 +47,7 @@ fn report_with(template: &str, train: Vec<Row>, eval: Vec<Row>, masking: Masking
         masking,
         turns: Turns::Auto,
         min_trained_tokens: 1,
+        unusable: Unusable::Refuse,
         vocab: 320,
     };
     let template = ChatTemplate::from_source(template, None, None).unwrap();
@@ -57,6 +59,7 @@ fn report_with(template: &str, train: Vec<Row>, eval: Vec<Row>, masking: Masking
         stop_tokens: &[tokenizer.token_id("<|im_end|>").unwrap()],
         draft_vocabularies: &[1, 2, 320],
         shown: 1,
+        lists_rows: true,
     };
     lint(located("train", train), located("eval", eval), &linter).unwrap()
 }
@@ -106,6 +109,37 @@ fn every_kind_of_damage_is_reported_with_its_place() {
         );
     }
     assert_eq!((report.train.samples, report.train.refused.count), (5, 1));
+    let flawed = report.rows();
+    let rows: Vec<_> = flawed
+        .iter()
+        .map(|flawed| (flawed.set, flawed.problem, flawed.row))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("train", "refused", 5),
+            ("train", "all_zero", 3),
+            ("train", "all_one", 4),
+            ("train", "all_one", 6),
+            ("train", "duplicates", 2),
+            ("train", "overlong", 6),
+            ("eval", "overlap", 1),
+        ]
+    );
+    assert_eq!(flawed[0].file, "train");
+    assert!(
+        flawed[0].reason.starts_with("token 999 is outside"),
+        "{flawed:?}"
+    );
+}
+
+#[test]
+fn every_row_with_a_flaw_is_known_and_the_first_few_are_told() {
+    let train = (0..40).map(|_| chat("the dog", "the cat")).collect();
+    let report = report(train, vec![], Masking::Assistant);
+    assert_eq!(report.train.duplicates.examples.len(), 5);
+    let rows: Vec<u64> = report.rows().iter().map(|flawed| flawed.row).collect();
+    assert_eq!(rows, (2..=40).collect::<Vec<_>>());
 }
 
 #[test]

@@ -14,18 +14,34 @@ pub struct Category {
     pub count: u64,
     /// Places of the first few.
     pub examples: Vec<String>,
+    /// Places of all others, where they are [wanted](Self::listing).
+    #[serde(skip)]
+    others: Option<Vec<String>>,
 }
 
 impl Category {
+    /// One that knows the places of all.
+    pub(crate) fn listing() -> Self {
+        Self {
+            others: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+
+    /// All places that are known.
+    pub(crate) fn known(&self) -> impl Iterator<Item = &String> {
+        self.examples.iter().chain(self.others.iter().flatten())
+    }
+
     /// Whether nothing happened to any.
     pub fn is_none(&self) -> bool {
         self.count == 0
     }
 
-    /// What to say of rows of a preset that cannot be used.
+    /// What to say of rows that cannot be used.
     pub fn left_out(&self) -> String {
         format!(
-            "rows that hold no question with an answer, which are left out: {} ({})",
+            "rows that cannot be used, which are left out: {} ({})",
             self.count,
             self.places()
         )
@@ -45,22 +61,35 @@ impl Category {
         places.join("; ")
     }
 
+    /// Counts those of another one, too.
+    pub(crate) fn take(&mut self, other: Self) {
+        self.count += other.count;
+        let free = EXAMPLES.saturating_sub(self.examples.len());
+        self.examples.extend(other.examples.into_iter().take(free));
+    }
+
     /// Counts one more.
     pub(crate) fn add(&mut self, place: impl fmt::Display) {
         self.count += 1;
         if self.examples.len() < EXAMPLES {
             self.examples.push(place.to_string());
+        } else if let Some(others) = &mut self.others {
+            others.push(place.to_string());
         }
     }
 }
 
-/// A place in its parts: the file, the row, and what is said of it.
-fn place(text: &str) -> Option<(&str, &str, &str)> {
+/// A place in its parts: the file behind a mark, the row, and what is said of it.
+pub(crate) fn parts(text: &str) -> Option<(&str, &str, &str)> {
     let (file, rest) = text.split_once("` row ")?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (row, said) = rest.split_at(digits);
-    let is_place = !row.is_empty() && (said.is_empty() || said.starts_with(": "));
-    is_place.then_some((file, row, said))
+    (!row.is_empty()).then_some((file, row, said))
+}
+
+/// The same of a place that can stand beside others.
+fn place(text: &str) -> Option<(&str, &str, &str)> {
+    parts(text).filter(|(_, _, said)| said.is_empty() || said.starts_with(": "))
 }
 
 /// Places of which the same is said in one file, as one.
@@ -83,7 +112,12 @@ mod tests {
     fn rows_of_one_file_are_named_together() {
         let places = |count, examples: &[&str]| {
             let examples = examples.iter().map(|place| (*place).to_owned()).collect();
-            Category { count, examples }.places()
+            let category = Category {
+                count,
+                examples,
+                others: None,
+            };
+            category.places()
         };
         assert_eq!(places(1, &["`a b.jsonl` row 3"]), "`a b.jsonl` row 3");
         assert_eq!(places(2, &["`a` row 3", "`a` row 3"]), "`a` row 3");

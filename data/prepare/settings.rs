@@ -2,6 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::mask::Masking;
+use crate::unusable::Unusable;
 
 /// How many samples a conversation with several answers becomes, where all answers are trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +41,9 @@ pub struct PrepareSettings {
     pub turns: Turns,
     /// Samples with fewer trained tokens are left out.
     pub min_trained_tokens: usize,
+    /// What happens to rows that cannot be used.
+    #[serde(default)]
+    pub unusable: Unusable,
     /// Vocabulary size of the target; a token id beyond it is an error.
     pub vocab: usize,
 }

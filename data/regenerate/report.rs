@@ -96,7 +96,7 @@ pub struct RegenerateReport {
     pub unchanged: UnchangedRows,
     /// Conversations left out because a turn was not answered, by row.
     pub failed: Vec<Failed>,
-    /// Rows of a preset that hold no question with an answer; they are none of `rows`.
+    /// Rows that cannot be used; they are none of `rows`.
     #[serde(default, skip_serializing_if = "Category::is_none")]
     pub unusable: Category,
     /// What of the dataset is of the hub.

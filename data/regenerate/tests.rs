@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::conversation::Message;
+use crate::unusable::Unusable;
 
 /// The contents of messages.
 type Said = Vec<String>;
@@ -115,6 +116,7 @@ impl Folder {
             out: &self.path("out.jsonl"),
             settings: settings.as_object().unwrap().clone(),
             truncated,
+            unusable: Unusable::Refuse,
         };
         Job::open(&wanted, existing)
     }

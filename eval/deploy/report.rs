@@ -256,7 +256,8 @@ pub(crate) fn not_timed(all: &[Recommendation]) -> Option<String> {
     let missing: Vec<String> = missing.collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "Not timed, as it would have taken too long: {}.",
+            "Not timed, as it would have taken too long: {}. `--batch-size N` (in a recipe `evaluate.batch_size`) decodes N \
+             at a time, and times that whatever it takes.",
             missing.join("; ")
         )
     })

@@ -10,7 +10,7 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> String {
     if let Some(((first_name, first), others)) = reports.split_first() {
         for (name, report) in others {
             let title = format!("{name} against {first_name}");
-            html += &match paired(first, report) {
+            html += &match paired(first, report, others.len()) {
                 Ok(found) => table(&title, "setting", &found),
                 Err(error) => {
                     let told = format!("{title}: not compared by pairs, as {error}");
@@ -29,7 +29,8 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> String {
     }
     if html.contains("<table") {
         html += "<p class=\"quiet\">Both τ of a difference come from the same prompts, and so do those of its interval, which draws \
-                 conversations anew; so it tells drafters apart that two intervals side by side do not.</p>\n";
+                 conversations anew; so it tells drafters apart that two intervals side by side do not. A verdict needs \
+                 20 conversations, and where several reports are compared with the first it allows for all of them.</p>\n";
     }
     html
 }
@@ -51,14 +52,16 @@ fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
     ];
     let mut table = Table::new(title, 2, &head);
     for pair in found {
-        let (sign, words) = match pair.verdict() {
-            PairedVerdict::Better => ("▲", "better"),
-            PairedVerdict::Worse => ("▼", "worse"),
-            PairedVerdict::NotToldApart => ("≈", "not told apart"),
+        let verdict = pair.choice();
+        let sign = match verdict {
+            PairedVerdict::Better => "▲",
+            PairedVerdict::Worse => "▼",
+            PairedVerdict::NotToldApart => "≈",
+            PairedVerdict::TooFew => "–",
         };
         table.rows.push(vec![
             pair.setting.clone(),
-            format!("{sign} {words}"),
+            format!("{sign} {verdict}"),
             with_digits(Some(pair.difference), Some(pair.ci95), 2),
             with_digits(Some(pair.tau), None, 2),
             with_digits(Some(pair.baseline_tau), None, 2),

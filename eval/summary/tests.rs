@@ -86,7 +86,9 @@ fn batch_sizes_that_took_too_long_are_named() {
             words.contains("Not timed"),
             report.to_markdown().contains("Not timed")
         );
-        words.contains("Not timed, as it would have taken too long: T=0, 4 at a time.")
+        words.contains(
+            "Not timed, as it would have taken too long: T=0, 4 at a time. `--batch-size N` (in a recipe `evaluate.batch_size`)",
+        )
     };
     assert!(!told(&report), "nothing was timed");
     let [one, sixteen] = &examples::recommended()[..] else {
@@ -100,6 +102,33 @@ fn batch_sizes_that_took_too_long_are_named() {
     assert!(told(&report));
     report.settings_recommended.push(four);
     assert!(!told(&report));
+}
+
+#[test]
+fn what_was_not_timed_and_what_was_never_accepted_is_told_with_what_to_do() {
+    let mut report = examples::report();
+    let told = |report: &Report, words: &str| {
+        let text = summary(&[("a".into(), report.clone())]);
+        fits(&text);
+        let told = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let markdown = report.to_markdown();
+        assert_eq!(told.contains(words), markdown.contains(words), "{words}");
+        told.contains(words)
+    };
+    let [untimed, useless] = [
+        "Not timed: without `--no-baseline` (in a recipe with `evaluate.baseline = true`)",
+        "chain 2 drawn: nothing that was drafted was accepted",
+    ];
+    assert!(!told(&report, untimed) && !told(&report, useless));
+    report.recipe = serde_json::json!({"evaluate": {"baseline": false}});
+    report.settings[0].overall.tau = Some(1.0);
+    assert!(told(&report, untimed) && told(&report, useless));
+    // Where nothing is drafted, nothing is to be accepted, and no lookup is badly trained.
+    report.settings[0].overall.draft_tokens_per_pass = Some(0.0);
+    assert!(!told(&report, useless));
+    report.settings[0].overall.draft_tokens_per_pass = Some(2.0);
+    report.settings[0].drafter = Some("prompt-lookup".into());
+    assert!(!told(&report, useless));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use spectrain_data::dataset::Dataset;
 use spectrain_data::presets::Preset;
 use spectrain_data::sources::{Origin, Sources};
 use spectrain_data::template::OWN_VARIABLES;
+use spectrain_data::unusable::Unusable;
 use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
 use spectrain_models::{FrozenType, TrainingFree};
@@ -72,6 +73,14 @@ pub struct DataArgument {
     /// In place of `--data`: a dataset that `spectrain data presets` lists, by its name
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
+}
+
+/// What happens to rows that cannot be used.
+#[derive(Debug, Args)]
+pub struct UnusableArgument {
+    /// What happens to rows that cannot be read, or that the chat template refuses: `refuse` or `drop`
+    #[arg(long, default_value = "refuse", value_parser = word::<Unusable>)]
+    pub unusable: Unusable,
 }
 
 impl DataArgument {

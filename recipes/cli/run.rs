@@ -30,7 +30,7 @@ use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::commands::track::TrackCommand;
 use crate::cli::commands::watch::WatchArguments;
 use crate::cli::progress::{has_colours, print, tell};
-use crate::errors::Misuse;
+use crate::errors::{Misuse, with_causes};
 use crate::families::registry::RECIPES;
 use crate::runtime::interruption::{Interrupted, interrupt, interrupted, or_interrupted};
 
@@ -154,26 +154,13 @@ fn join_thread_pool() {
 /// Characters of an error, at most: what is wrong may be a value of megabytes.
 const LONGEST_ERROR: usize = 4000;
 
-/// An error and its causes. Messages that already have their cause do not have it repeated.
+/// An error and its causes, cut where they are too long to be read.
 fn explain(error: &anyhow::Error) -> String {
     let text = with_causes(error);
     match text.char_indices().nth(LONGEST_ERROR) {
         None => text,
         Some((end, _)) => format!("{}… ({} bytes more)", &text[..end], text.len() - end),
     }
-}
-
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
 }
 
 /// The first Ctrl-C asks to stop where the run can go on later, the second one stops at once.

@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Value, json};
-use spectrain_checkpoints::dialect::{Dialect, Reading, Settings, SharedHead, Written};
+use spectrain_checkpoints::dialect::{
+    Dialect, Meaning, Opened, Reading, Settings, SharedHead, Written,
+};
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::mtp::TARGET_CLASS;
 use spectrain_checkpoints::names::wrapped;
@@ -16,7 +18,7 @@ use spectrain_models::weights::{TensorWeights, export};
 use spectrain_models::{TargetParts, TargetSpec};
 
 use crate::families::drafter_folder::{
-    architectures, is_copy, rope_config, rope_layout, target_embedding, target_head,
+    architectures, is_copy, not_for_this, rope_config, rope_layout, target_embedding, target_head,
 };
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Footprint, in_matrices, values};
@@ -70,6 +72,42 @@ fn config_of<D: Family>(settings: &Settings) -> Result<D::Config> {
     serde_json::from_value(table).context("cannot read the settings")
 }
 
+/// What a folder says of its drafter, before its weights are read.
+struct Told<'a, D: Family> {
+    opened: Opened<'a>,
+    config: D::Config,
+    /// Its target's sizes, with the norms and positions that are its own.
+    spec: TargetSpec,
+    draft_vocab: usize,
+}
+
+impl<'a, D: Family> Told<'a, D> {
+    fn of(
+        model: &'a ModelFolder,
+        (dialect, reading): (&'static Dialect, Reading),
+        target: &TargetSpec,
+    ) -> Result<Self> {
+        let folder = model.path();
+        let opened = dialect.open(model, reading)?;
+        let found = &opened.settings;
+        check_fit::<D>(found, target).with_context(|| not_for_this(folder))?;
+        let config = config_of::<D>(found)?;
+        D::check(&config).with_context(|| format!("the drafter `{}`", folder.display()))?;
+        let mut spec = target.clone();
+        adopt(folder, found, &mut spec)?;
+        let draft_vocab = match found.size("draft_vocab") {
+            0 => spec.vocab,
+            size => size,
+        };
+        Ok(Self {
+            opened,
+            config,
+            spec,
+            draft_vocab,
+        })
+    }
+}
+
 /// Reads a drafter's folder, ours or a published one, as `reading` says or, where it says nothing, as is likeliest.
 pub(crate) fn open<D: Family>(
     folder: &Path,
@@ -81,21 +119,24 @@ pub(crate) fn open<D: Family>(
     let dialect = dialect_of::<D>(&model)?;
     let reading = match reading {
         Some(reading) => reading.clone(),
-        None => likeliest(dialect, &model, &target.spec)?,
+        None => {
+            let meanings = dialect.meanings(&model, &reading_for(&target.spec), None)?;
+            warn_of_others(&model, &meanings);
+            likeliest(meanings, &target.spec)
+        }
     };
-    let opened = dialect.open(&model, reading)?;
-    let found = opened.settings.clone();
-    let not_for_this = || format!("the drafter `{}` is not for this target", folder.display());
-    check_fit::<D>(&found, &target.spec).with_context(not_for_this)?;
-    let config = config_of::<D>(&found)?;
-    D::check(&config).with_context(|| format!("the drafter `{}`", folder.display()))?;
-    let mut parts = target.clone();
-    adopt(folder, &found, &mut parts.spec)?;
-    let vocab = parts.spec.vocab;
-    let draft_vocab = match found.size("draft_vocab") {
-        0 => vocab,
-        size => size,
+    let Told {
+        opened,
+        config,
+        spec,
+        draft_vocab,
+    } = Told::<D>::of(&model, (dialect, reading), &target.spec)?;
+    let (found, vocab) = (opened.settings.clone(), spec.vocab);
+    let parts = TargetParts {
+        spec,
+        ..target.clone()
     };
+    let not_for_this = || not_for_this(folder);
     let listed = parameters::<D>(&config, &parts.spec, draft_vocab).with_context(not_for_this)?;
     let contents = opened.tensors(&listed)?;
     let vocabulary = match &contents.target_ids {
@@ -132,9 +173,14 @@ pub(crate) fn dialect_of<D: Family>(model: &ModelFolder) -> Result<&'static Dial
 }
 
 /// What a folder leaves open, taken as is likeliest for this target.
-fn likeliest(dialect: &Dialect, model: &ModelFolder, target: &TargetSpec) -> Result<Reading> {
-    let meanings = dialect.meanings(model, &reading_for(target), None)?;
-    if let [taken, other, ..] = &meanings[..] {
+fn likeliest(meanings: Vec<Meaning>, target: &TargetSpec) -> Reading {
+    let likeliest = meanings.into_iter().next();
+    likeliest.map_or_else(|| reading_for(target), |meaning| meaning.reading)
+}
+
+/// Warns of what else a folder can mean than what is likeliest.
+fn warn_of_others(model: &ModelFolder, meanings: &[Meaning]) {
+    if let [taken, other, ..] = meanings {
         tracing::warn!(
             "`{}` can be meant in {} ways; taken: {}; another: {}; `spectrain import` measures which is the one",
             model.path().display(),
@@ -143,8 +189,6 @@ fn likeliest(dialect: &Dialect, model: &ModelFolder, target: &TargetSpec) -> Res
             other.text
         );
     }
-    let likeliest = meanings.into_iter().next();
-    Ok(likeliest.map_or_else(|| reading_for(target), |meaning| meaning.reading))
 }
 
 /// What a target says of its drafters' folders.
@@ -275,15 +319,20 @@ pub(crate) fn write<D: Family>(drafter: &D, dialect: &Dialect, writing: &Writing
     Ok(dialect.write(writing.folder, drafter)?)
 }
 
-/// Fails unless a drafter of the settings `config` is what was read from `folder`, to start from.
+/// Fails unless the drafter in `folder` is one of the settings `config`, to start from. Its weights are not read.
 pub(crate) fn check_start<D: Family>(
     config: &D::Config,
-    drafter: &D,
     folder: &Path,
     target: &TargetSpec,
 ) -> Result<()> {
+    let model = ModelFolder::open(folder)?;
+    let dialect = dialect_of::<D>(&model)?;
+    let meanings = dialect.meanings(&model, &reading_for(target), None)?;
+    let told = Told::<D>::of(&model, (dialect, likeliest(meanings, target)), target)?;
+    let kept = told.draft_vocab;
+    let drafter = hollow::<D>(&told.config, &told.spec, kept);
+    let found = settings(&drafter.with_context(|| not_for_this(folder))?)?;
     let given = serde_json::to_value(config).context("cannot write the settings")?;
-    let kept = drafter.vocabulary().len();
     // Where no size is asked for, the one that is there is kept.
     let draft_vocab = match given["draft_vocab"].as_u64() {
         None | Some(0) => kept,
@@ -294,7 +343,6 @@ pub(crate) fn check_start<D: Family>(
         format!("the drafter `{folder}` has other settings than `[drafter]`")
     };
     let asked = settings(&hollow::<D>(config, target, draft_vocab).with_context(other)?)?;
-    let found = settings(drafter)?;
     let Value::Object(given) = given else {
         return Ok(());
     };

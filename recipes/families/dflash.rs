@@ -5,12 +5,10 @@ use spectrain_checkpoints::dflash::DFLASH;
 use spectrain_checkpoints::dflash::speculators::SPECULATORS;
 use spectrain_checkpoints::dflash::transformers::TRANSFORMERS;
 use spectrain_checkpoints::dialect::Dialect;
-use spectrain_data::tokens::TokenShards;
+use spectrain_models::TargetSpec;
 use spectrain_models::dflash::{DFlash, DFlashConfig};
-use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::{WorkRows, Workload};
 
-use crate::families::drafter_folder::check_mask_token;
 use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, decoder};
 use crate::families::shipped::Shipped;
@@ -82,7 +80,8 @@ impl Family for DFlash {
 }
 
 impl Shipped for DFlash {
-    fn begin(config: &DFlashConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_mask_token(config.mask_token, texts)
+    fn unheld(config: &DFlashConfig) -> Vec<(&'static str, u32)> {
+        let mask = config.mask_token.map(|token| ("mask_token", token));
+        mask.into_iter().collect()
     }
 }

@@ -14,21 +14,71 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{RopeConfig, RopeScaling, TargetParts};
 
-/// Fails where texts, prompts included, hold the token that stands for tokens to come.
-pub(crate) fn check_mask_token(mask_token: Option<u32>, texts: &TokenShards) -> Result<()> {
-    check_unheld("mask_token", mask_token, texts)
+use crate::runtime::target::other_token;
+
+/// How often texts, prompts included, hold tokens that none may hold, each of which a key of `[drafter]` names.
+pub(crate) struct Unheld {
+    tokens: Vec<(&'static str, u32)>,
+    found: Vec<usize>,
 }
 
-/// Fails where texts, prompts included, hold the token that `[drafter] key` names.
-pub(crate) fn check_unheld(key: &str, token: Option<u32>, texts: &TokenShards) -> Result<()> {
-    let Some(wanted) = token else {
+impl Unheld {
+    /// In no text yet.
+    pub(crate) fn new(tokens: Vec<(&'static str, u32)>) -> Self {
+        Self {
+            found: vec![0; tokens.len()],
+            tokens,
+        }
+    }
+
+    /// Counts those of a text.
+    pub(crate) fn count(&mut self, text: &[u32]) {
+        for ((_, wanted), found) in self.tokens.iter().zip(&mut self.found) {
+            *found += text.iter().filter(|&token| token == wanted).count();
+        }
+    }
+
+    /// Fails where a text held one.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut all = self.tokens.iter().zip(&self.found);
+        match all.find(|(_, found)| **found > 0) {
+            None => Ok(()),
+            Some(((key, token), found)) => bail!(
+                "`[drafter] {key}`: expected a token that no text holds, found {token}, which the texts hold {found} times"
+            ),
+        }
+    }
+}
+
+/// Fails where texts, prompts included, hold one of these tokens.
+pub(crate) fn check_unheld(tokens: Vec<(&'static str, u32)>, texts: &TokenShards) -> Result<()> {
+    let mut unheld = Unheld::new(tokens);
+    for text in texts.iter() {
+        unheld.count(text.tokens);
+    }
+    unheld.check()
+}
+
+/// That a drafter's folder is one for another target.
+pub(crate) fn not_for_this(folder: &Path) -> String {
+    format!("the drafter `{}` is not for this target", folder.display())
+}
+
+/// Fails where a drafter's tokens are not the target's: the same ids must stand for the same texts. Without a tokenizer on
+/// either side nothing can be said.
+pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
+    let Some(of_target) = &target.folder else {
         return Ok(());
     };
-    let tokens = texts.iter().flat_map(|text| text.tokens);
-    match tokens.filter(|&&token| token == wanted).count() {
-        0 => Ok(()),
-        found => bail!(
-            "`[drafter] {key}`: expected a token that no text holds, found one that the texts hold {found} times"
+    let has_tokenizer = |folder: &Path| folder.join("tokenizer.json").exists();
+    if !has_tokenizer(folder) || !has_tokenizer(of_target) {
+        return Ok(());
+    }
+    match other_token(folder, of_target)? {
+        None => Ok(()),
+        Some(difference) => bail!(
+            "{}: {difference}; a drafter needs the tokenizer of its target",
+            not_for_this(folder)
         ),
     }
 }
@@ -155,12 +205,12 @@ mod tests {
         writer.push(&sample).unwrap();
         writer.finish(serde_json::Map::new()).unwrap();
         let texts = TokenShards::open(folder.path()).unwrap();
+        let check = |token: u32| check_unheld(vec![("mask_token", 3), ("other", token)], &texts);
+        check(4).unwrap();
+        check_unheld(Vec::new(), &texts).unwrap();
+        let error = check(7).unwrap_err().to_string();
         assert!(
-            check_mask_token(Some(3), &texts).is_ok() && check_mask_token(None, &texts).is_ok()
-        );
-        let error = check_mask_token(Some(7), &texts).unwrap_err().to_string();
-        assert!(
-            error.contains("mask_token") && error.contains("2 times"),
+            error.contains("other") && error.ends_with("found 7, which the texts hold 2 times"),
             "{error}"
         );
     }

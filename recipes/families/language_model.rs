@@ -10,23 +10,21 @@ use spectrain_checkpoints::language_model::{
 };
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
-use spectrain_data::tokens::TokenShards;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
 use spectrain_models::{
-    Bias, Capture, Drafter, FolderWeights, Linear, Scope, StartConfig as _, TargetParts,
+    Bias, Capture, Drafter, FolderWeights, Linear, Scope, Start, StartConfig as _, TargetParts,
     TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
 
-use crate::families::drafter_folder::check_mask_token;
+use crate::families::drafter_folder::{check_tokenizer, not_for_this};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::shipped::Shipped;
 use crate::families::sizes_at_start::SizesAtStart;
 use crate::recipe::tables::Engine;
-use crate::runtime::target::other_token;
 
 impl Family for LanguageModel {
     const KIND: &'static str = "language_model";
@@ -54,8 +52,8 @@ impl Family for LanguageModel {
 }
 
 impl Shipped for LanguageModel {
-    fn begin(config: &Self::Config, target: &TargetParts, _: &TokenShards) -> Result<()> {
-        check_tokens_at_start(&config.model, target)
+    fn model(config: &Self::Config) -> Option<&str> {
+        model_at_start(config.start())
     }
 
     fn open(
@@ -69,7 +67,7 @@ impl Shipped for LanguageModel {
         Self::of(model, target).with_context(|| not_for_this(folder))
     }
 
-    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+    fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
         bail!(
             "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
         )
@@ -117,9 +115,13 @@ impl Family for Pard {
 }
 
 impl Shipped for Pard {
-    fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_tokens_at_start(&config.model, target)?;
-        check_mask_token(config.mask_token, texts)
+    fn model(config: &Self::Config) -> Option<&str> {
+        model_at_start(config.start())
+    }
+
+    fn unheld(config: &Self::Config) -> Vec<(&'static str, u32)> {
+        let mask = config.mask_token.map(|token| ("mask_token", token));
+        mask.into_iter().collect()
     }
 
     fn open(
@@ -161,7 +163,7 @@ impl Shipped for Pard {
         Ok(drafter)
     }
 
-    fn warm_start(_: &Self::Config, _: &Path, _: &TargetParts, _: &Device) -> Result<Self> {
+    fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
         bail!(
             "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
         )
@@ -253,34 +255,7 @@ pub(crate) fn to_write<'a>(
     })
 }
 
-pub(crate) fn not_for_this(folder: &Path) -> String {
-    format!("the drafter `{}` is not for this target", folder.display())
-}
-
-/// Fails where the model to start from has other tokens than the target.
-pub(crate) fn check_tokens_at_start(model: &str, target: &TargetParts) -> Result<()> {
-    if model.is_empty() {
-        Ok(())
-    } else {
-        check_tokenizer(&crate::runtime::target::resolve(model, None)?, target)
-    }
-}
-
-/// Fails where a drafter's tokens are not the target's: the same ids must stand for the same texts. Without a tokenizer on
-/// either side nothing can be said.
-pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
-    let Some(of_target) = &target.folder else {
-        return Ok(());
-    };
-    let has_tokenizer = |folder: &Path| folder.join("tokenizer.json").exists();
-    if !has_tokenizer(folder) || !has_tokenizer(of_target) {
-        return Ok(());
-    }
-    match other_token(folder, of_target)? {
-        None => Ok(()),
-        Some(difference) => bail!(
-            "{}: {difference}; a drafter needs the tokenizer of its target",
-            not_for_this(folder)
-        ),
-    }
+/// The model of `[drafter] model`, where one is named.
+pub(crate) fn model_at_start(start: Start<'_>) -> Option<&str> {
+    Some(start.model).filter(|model| !model.is_empty())
 }

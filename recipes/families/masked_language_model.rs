@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::masked_language_model::{self, DEER, MaskedLayout};
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_data::tokens::TokenShards;
 use spectrain_models::masked_language_model::{
     Blocks, Context as Seen, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
@@ -18,12 +17,10 @@ use spectrain_models::{
 };
 use spectrain_train::Workload;
 
-use crate::families::drafter_folder::check_unheld;
+use crate::families::drafter_folder::{check_tokenizer, not_for_this};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
-use crate::families::language_model::{
-    check_tokenizer, check_tokens_at_start, not_for_this, to_write,
-};
+use crate::families::language_model::{model_at_start, to_write};
 use crate::families::shipped::Shipped;
 use crate::families::sizes_at_start::SizesAtStart;
 use crate::recipe::tables::Engine;
@@ -52,10 +49,21 @@ impl Family for MaskedLanguageModel {
 }
 
 impl Shipped for MaskedLanguageModel {
-    fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_tokens_at_start(&config.model, target)?;
-        check_unheld("mask_token", config.mask_token, texts)?;
-        check_unheld("separator_token", config.separator_token, texts)
+    fn model(config: &Self::Config) -> Option<&str> {
+        model_at_start(config.start())
+    }
+
+    fn unheld(config: &Self::Config) -> Vec<(&'static str, u32)> {
+        let tokens = [
+            ("mask_token", config.mask_token),
+            ("separator_token", config.separator_token),
+        ];
+        let named = tokens.map(|(key, token)| Some((key, token?)));
+        named.into_iter().flatten().collect()
+    }
+
+    fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
+        bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
     }
 
     fn open(

@@ -1,6 +1,7 @@
 //! A drafter and its objective without their types.
 
 use std::any::Any;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
@@ -26,6 +27,12 @@ pub trait Method: Any + Send + Sync {
     fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
     /// What messages call the drafter.
     fn family(&self) -> &'static str;
+    /// See [`Shipped::model`].
+    fn model(&self) -> Option<&str>;
+    /// See [`Shipped::unheld`].
+    fn unheld(&self) -> Vec<(&'static str, u32)>;
+    /// See [`Shipped::check_start`].
+    fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()>;
     /// An untrained drafter with random parameters.
     fn fresh(
         &self,
@@ -77,6 +84,18 @@ where
 
     fn family(&self) -> &'static str {
         D::DIALECTS[0].0.family
+    }
+
+    fn model(&self) -> Option<&str> {
+        D::model(&self.drafter)
+    }
+
+    fn unheld(&self) -> Vec<(&'static str, u32)> {
+        D::unheld(&self.drafter)
+    }
+
+    fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()> {
+        D::check_start(&self.drafter, folder, target)
     }
 
     fn fresh(

@@ -3,12 +3,10 @@
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::peagle::{PEAGLE, SPECULATORS};
-use spectrain_data::tokens::TokenShards;
 use spectrain_models::peagle::{PEagle, PEagleConfig};
-use spectrain_models::{Drafter as _, TargetParts, TargetSpec};
+use spectrain_models::{Drafter as _, TargetSpec};
 use spectrain_train::Workload;
 
-use crate::families::drafter_folder::check_mask_token;
 use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
 use crate::families::shipped::Shipped;
@@ -49,7 +47,8 @@ impl Family for PEagle {
 }
 
 impl Shipped for PEagle {
-    fn begin(config: &PEagleConfig, _: &TargetParts, texts: &TokenShards) -> Result<()> {
-        check_mask_token(config.mask_token, texts)
+    fn unheld(config: &PEagleConfig) -> Vec<(&'static str, u32)> {
+        let mask = config.mask_token.map(|token| ("mask_token", token));
+        mask.into_iter().collect()
     }
 }

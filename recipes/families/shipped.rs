@@ -6,7 +6,6 @@ use anyhow::Result;
 use burn::prelude::Device;
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::launch::Launch;
-use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, TargetParts, TargetSpec};
 
 use crate::families::described;
@@ -15,10 +14,16 @@ use crate::families::footprint::Footprint;
 
 /// What dialects and the list of its parameters say of a drafter; language models say some of it otherwise.
 pub trait Shipped: Family {
-    /// Fails where what the settings let it start from is not for this target, or not for these texts.
-    fn begin(config: &Self::Config, target: &TargetParts, texts: &TokenShards) -> Result<()> {
-        let _ = (config, target, texts);
-        Ok(())
+    /// Hub id or folder of the language model that `[drafter]` lets it start from, where it does.
+    fn model(config: &Self::Config) -> Option<&str> {
+        let _ = config;
+        None
+    }
+
+    /// Tokens that no text may hold, each with the key of `[drafter]` that names it.
+    fn unheld(config: &Self::Config) -> Vec<(&'static str, u32)> {
+        let _ = config;
+        Vec::new()
     }
 
     /// Reads a drafter's folder, ours or a published one, as `reading` says or, where it says nothing, as is likeliest.
@@ -31,16 +36,9 @@ pub trait Shipped: Family {
         described::open(folder, reading, target, device)
     }
 
-    /// Reads a drafter's folder for training to start from, where its settings are those of `config`.
-    fn warm_start(
-        config: &Self::Config,
-        folder: &Path,
-        target: &TargetParts,
-        device: &Device,
-    ) -> Result<Self> {
-        let drafter = Self::open(folder, None, target, device)?;
-        described::check_start(config, &drafter, folder, &target.spec)?;
-        Ok(drafter)
+    /// Fails unless training can start from a drafter's folder: its settings are those of `config`. Its weights are not read.
+    fn check_start(config: &Self::Config, folder: &Path, target: &TargetSpec) -> Result<()> {
+        described::check_start::<Self>(config, folder, target)
     }
 
     /// Writes a folder in one of [`Family::DIALECTS`], whole or not at all.

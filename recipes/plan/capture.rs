@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::data::prepared;
 use super::estimate::Estimate;
 use super::words::{count, duration};
+use crate::errors::with_causes;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings};
@@ -111,7 +112,7 @@ impl CapturePlan {
                     self.length
                 ),
                 Err(error) => {
-                    let told = format!("{error:#}");
+                    let told = with_causes(error);
                     let first = told.lines().next().unwrap_or_default();
                     format!("`{url}`: not measured: {first}")
                 }
@@ -131,7 +132,7 @@ impl CapturePlan {
     pub(super) fn json(&self) -> Value {
         let server = |Measured { url, speed }: &Measured| match speed {
             Ok(speed) => json!({"url": url, "tokens_per_second": speed}),
-            Err(error) => json!({"url": url, "error": format!("{error:#}")}),
+            Err(error) => json!({"url": url, "error": with_causes(error)}),
         };
         json!({
             "servers": self.servers.iter().map(server).collect::<Vec<_>>(),

@@ -30,7 +30,9 @@ pub struct Estimate {
     /// Bytes of the target in memory: whole, unless servers have it, as validation decodes with it.
     pub target_bytes: u64,
     pub(super) memory: Memory,
-    /// Bytes of the most memory that the process has at a time in each stage that trains.
+    /// How many processes train together, of which each takes that memory.
+    processes: usize,
+    /// Bytes of the most memory that a process has at a time in each stage that trains.
     pub peaks: Vec<(&'static str, u64)>,
     unroll: (usize, usize),
     feature_bytes: Option<u64>,
@@ -58,39 +60,18 @@ impl Estimate {
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
         let (mut flops, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
         for stage in recipe.training_stages().iter().copied() {
-            let training = recipe.training(stage);
-            let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
-            let activations = recipe.method.activations(spec, stage, batch)?;
-            let found = Memory::of(&Trained {
-                target: spec,
-                footprint,
-                training,
-                activations,
-                work,
-                batch,
-                value: held.dtype.size() as u64,
-                live: mode == FeatureMode::Live,
-                gpu: device::is_gpu(device),
-                ranks: asked.ranks as u64,
-            });
+            let (found, per_token) = of_stage(asked, (spec, footprint), stage)?;
             peaks.push((stage, target_bytes.saturating_add(found.peak)));
             if found.peak > memory.peak {
+                let work = recipe.method.workload(stage);
                 (memory, unroll) = (found, (work.passes, work.held));
             }
-            let of_stage = trained_tokens(training, data_tokens);
+            let trained = trained_tokens(recipe.training(stage), data_tokens);
             // A stage counts by its tokens, where they are known.
-            let weight = of_stage.unwrap_or(1).max(1);
-            let computed = Computed {
-                target: spec,
-                footprint,
-                activations,
-                work,
-                batch,
-                live: mode == FeatureMode::Live,
-            };
-            flops += computed.per_token() * weight as f64;
+            let weight = trained.unwrap_or(1).max(1);
+            flops += per_token * weight as f64;
             weighed = weighed.saturating_add(weight);
-            tokens = together(tokens, of_stage);
+            tokens = together(tokens, trained);
         }
         let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
         Ok(Self {
@@ -99,6 +80,7 @@ impl Estimate {
             target_parameters,
             target_bytes,
             memory,
+            processes: asked.ranks,
             peaks,
             unroll,
             feature_bytes: data_tokens.filter(|_| mode.is_stored()).map(of_features),
@@ -169,6 +151,7 @@ impl Estimate {
                 "saving": memory.saving,
                 "peak_of_stage": peaks,
             },
+            "processes": self.processes,
             "disk_bytes": {"checkpoints": self.checkpoint_bytes, "features": self.feature_bytes},
             "data_tokens": self.data_tokens,
             "trained_tokens": self.train_tokens,
@@ -206,6 +189,10 @@ impl Estimate {
         let (memory, (passes, held)) = (&self.memory, self.unroll);
         let largest = self.peaks.iter().max_by_key(|(_, bytes)| *bytes);
         let (stage, peak) = largest.copied().unwrap_or_default();
+        let of_each = match self.processes {
+            1 => String::new(),
+            many => format!(", of each of {many} processes"),
+        };
         let unrolled = if passes > 1 {
             format!(" ({passes} draft steps unrolled, {held} held at a time)")
         } else {
@@ -232,7 +219,10 @@ impl Estimate {
             ),
             (
                 "memory, together",
-                format!("{} at the peak, in the stage `{stage}`", bytes(peak)),
+                format!(
+                    "{} at the peak, in the stage `{stage}`{of_each}",
+                    bytes(peak)
+                ),
             ),
         ]
     }
@@ -274,6 +264,41 @@ impl Estimate {
             ("training time", time.unwrap_or_else(later)),
         ]
     }
+}
+
+/// Memory that a training stage takes, and its FLOP for each token.
+fn of_stage(
+    asked: &Asked,
+    (target, footprint): (&TargetSpec, Footprint),
+    stage: &str,
+) -> Result<(Memory, f64)> {
+    let (recipe, device) = (asked.recipe, asked.device);
+    let training = recipe.training(stage);
+    let (batch, work) = (packed(recipe, training), recipe.method.workload(stage));
+    let activations = recipe.method.activations(target, stage, batch)?;
+    let held = device::target_type(recipe.target.dtype, device);
+    let live = recipe.features.mode == FeatureMode::Live;
+    let memory = Memory::of(&Trained {
+        target,
+        footprint,
+        training,
+        activations,
+        work,
+        batch,
+        value: held.dtype.size() as u64,
+        live,
+        gpu: device::is_gpu(device),
+        ranks: asked.ranks as u64,
+    });
+    let computed = Computed {
+        target,
+        footprint,
+        activations,
+        work,
+        batch,
+        live,
+    };
+    Ok((memory, computed.per_token()))
 }
 
 /// Tokens of two stages, where those of both are known.

@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use spectrain_checkpoints::columns::beside;
 
+use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
 
 mod capture;
@@ -13,6 +14,7 @@ mod data;
 mod estimate;
 mod flops;
 mod memory;
+mod offline;
 mod parts;
 pub mod preflight;
 mod samples;
@@ -42,33 +44,23 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         text += &beside(&format!("  {name}"), 12, state);
     }
     let refusals = asked.all_refusals();
-    if !refusals.is_empty() {
-        text.push_str("\nrefused:\n");
-    }
-    for refusal in &refusals {
-        _ = writeln!(text, "  {refusal:#}");
-    }
+    let refused: Vec<String> = refusals.iter().map(with_causes).collect();
+    text += &part("refused", &refused);
+    let warnings = asked.warnings();
+    text += &part("warnings", &warnings);
     let (lines, downloads) = data::downloads(recipe);
-    if !lines.is_empty() {
-        text.push_str("\nto download:\n");
-    }
-    for line in lines {
-        _ = writeln!(text, "  {line}");
-    }
+    text += &part("to download", &lines);
     let read = parts::read_of(recipe);
-    if let Some(read) = &read {
-        text.push_str("\nread of the target:\n");
-        for line in read.lines() {
-            _ = writeln!(text, "  {line}");
-        }
-    }
+    let lines = read.as_ref().map(parts::Read::lines);
+    text += &part("read of the target", &lines.unwrap_or_default());
     let [estimates, capture] = estimates(asked, &mut text);
     let stage = |(name, state): &(&str, String)| json!({"name": name, "state": state});
     let json = json!({
         "recipe": recipe.json,
         "run": run,
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
-        "refused": refusals.iter().map(|refusal| format!("{refusal:#}")).collect::<Vec<_>>(),
+        "refused": refused,
+        "warnings": warnings,
         "downloads": downloads,
         "target_read": read.map(|read| json!(read)),
         "estimates": estimates,
@@ -79,6 +71,18 @@ pub fn plan(asked: &Asked) -> Result<Plan> {
         json,
         refusal: refusals.into_iter().next(),
     })
+}
+
+/// A part of a plan under its name; nothing where it has no lines.
+fn part(name: &str, lines: &[String]) -> String {
+    let mut text = String::new();
+    if !lines.is_empty() {
+        text = format!("\n{name}:\n");
+    }
+    for line in lines {
+        _ = writeln!(text, "  {line}");
+    }
+    text
 }
 
 /// What the run takes and how fast its servers are, in words and in numbers.
@@ -102,7 +106,7 @@ fn estimates(asked: &Asked, text: &mut String) -> [Value; 2] {
             estimate.json(&found, asked.device)
         }
         Err(error) => {
-            _ = writeln!(text, "  none: {error:#}");
+            _ = writeln!(text, "  none: {}", with_causes(error));
             Value::Null
         }
     };
@@ -112,17 +116,14 @@ fn estimates(asked: &Asked, text: &mut String) -> [Value; 2] {
         Ok(None) => return [numbers, Value::Null],
         Ok(Some(measured)) => (measured.lines(), measured.json()),
         Err(error) => {
-            let error = format!("{error:#}");
+            let error = with_causes(&error);
             (
                 vec![format!("not measured: {error}")],
                 json!({"error": error}),
             )
         }
     };
-    text.push_str("\nservers of the target:\n");
-    for line in lines {
-        _ = writeln!(text, "  {line}");
-    }
+    *text += &part("servers of the target", &lines);
     [numbers, capture]
 }
 

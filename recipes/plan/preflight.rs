@@ -7,12 +7,11 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
 
-use crate::plan::{samples, target_sizes};
+use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
-use crate::runtime::device;
-use crate::runtime::{prompt_sets, target};
+use crate::runtime::{device, prompt_sets, start_at, target};
 
 /// Fails with the first of them.
 fn first(refusals: Vec<Error>) -> Result<()> {
@@ -47,13 +46,16 @@ impl<'a> Asked<'a> {
     /// Everything that would stop the run and needs no reading of weights or data, the first thing first.
     pub fn refusals(&self) -> Vec<Error> {
         let built = device::check_built(self.device).err();
-        built.into_iter().chain(self.refusals_anywhere()).collect()
+        let offline = offline::refusals(self.recipe);
+        let anywhere = self.refusals_anywhere();
+        built.into_iter().chain(anywhere).chain(offline).collect()
     }
 
-    /// The same but for what this program was built without: it may be trained elsewhere.
+    /// The same but for what is only so here, what this program was built without and what is not on this machine: it may be
+    /// trained elsewhere.
     fn refusals_anywhere(&self) -> Vec<Error> {
         let checks = [
-            self.recipe.check_start(),
+            self.check_start(),
             self.check_target_type(),
             run_folder::check(self.run(), self.existing),
             self.check_models(),
@@ -94,6 +96,33 @@ impl<'a> Asked<'a> {
     /// The same of a run on another machine, whose program may have been built with what this one was not.
     pub fn check_anywhere(&self) -> Result<()> {
         first(self.refusals_anywhere())
+    }
+
+    /// What does not stop the run and should be known before it.
+    pub fn warnings(&self) -> Vec<String> {
+        let Some(sizes) = target_sizes::of(self.recipe) else {
+            return Vec::new();
+        };
+        let (longest, positions) = (self.recipe.data.max_length, sizes.spec.max_positions);
+        let is_longer = longest > positions;
+        let told = || {
+            format!(
+                "`data.max_length` is {longest}, and the target's `max_position_embeddings` {positions}: longer texts are trained on \
+                 with positions for which it was not made, and prompts as long are not decoded"
+            )
+        };
+        is_longer.then(told).into_iter().collect()
+    }
+
+    /// Whether training can start from `start`, of which and of the target nothing is downloaded.
+    fn check_start(&self) -> Result<()> {
+        let recipe = self.recipe;
+        recipe.check_start()?;
+        let start = recipe.start.as_deref().and_then(start_at::here);
+        match (start, target_sizes::of(recipe)) {
+            (Some(start), Some(sizes)) => recipe.method.check_start(&start, &sizes.spec),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the names of targets can be those of models: which are downloaded, and whether they are there, shows later.

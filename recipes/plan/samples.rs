@@ -7,7 +7,9 @@ use anyhow::{Context as _, Error, Result, bail};
 use spectrain_data::dataset::Dataset;
 use spectrain_data::prepare::prepare;
 use spectrain_data::sources::Sources;
+use spectrain_data::unusable::Unusable;
 
+use crate::families::drafter_folder::Unheld;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
@@ -38,7 +40,7 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
     let train = here(recipe.data.train_sources());
     let train = train.map(|data| match recipe.regenerate {
         // What is trained on is still to be answered.
-        Some(_) => check_rows(&data).context("`data.train`"),
+        Some(_) => check_rows(&data, recipe.data.unusable).context("`data.train`"),
         None => check_train(&text, &data, recipe),
     });
     let eval = here(recipe.data.eval.clone());
@@ -48,9 +50,9 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
 }
 
 /// Fails unless there are rows that can be read.
-fn check_rows(data: &Dataset) -> Result<()> {
+fn check_rows(data: &Dataset, unusable: Unusable) -> Result<()> {
     let mut read = 0;
-    for row in data.rows()?.take(LEAST) {
+    for row in unusable.without(data.rows()?.take(MOST)).take(LEAST) {
         row?;
         read += 1;
     }
@@ -60,9 +62,11 @@ fn check_rows(data: &Dataset) -> Result<()> {
     Ok(())
 }
 
-/// Fails where nothing can be trained on, or held out of it where that is asked for.
+/// Fails where nothing can be trained on, or held out of it where that is asked for, and where a text holds what none may.
 fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<()> {
-    let is_all = check_samples(text, data, "train")?;
+    let mut unheld = Unheld::new(recipe.method.unheld());
+    let is_all = check_samples(text, (data, "train"), &mut |tokens| unheld.count(tokens))?;
+    unheld.check().context("the first texts of `data.train`")?;
     if is_all && recipe.data.eval.is_none() {
         held_out(text, data.rows()?, recipe.data.held_out())?;
     }
@@ -71,15 +75,20 @@ fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<(
 
 /// Fails where nothing can be evaluated with.
 fn check_eval(text: &Text, data: &Dataset) -> Result<()> {
-    if check_samples(text, data, "eval")? {
+    if check_samples(text, (data, "eval"), &mut |_| {})? {
         let prompts = text.prompts(Box::new(data.rows()?));
         prompts.context("`data.eval`")?;
     }
     Ok(())
 }
 
-/// Fails where one of the first rows cannot be made samples, or where none of them leaves one. Whether these were all rows.
-fn check_samples(text: &Text, data: &Dataset, key: &str) -> Result<bool> {
+/// Fails where one of the first rows cannot be made samples, or where none of them leaves one; `look` is called with the tokens of
+/// each. Whether these were all rows.
+fn check_samples(
+    text: &Text,
+    (data, key): (&Dataset, &str),
+    look: &mut dyn FnMut(&[u32]),
+) -> Result<bool> {
     let (read, kept) = (Cell::new(0), Cell::new(false));
     let rows = data.rows()?.take_while(|_| {
         let more = read.get() < LEAST || (!kept.get() && read.get() < MOST);
@@ -91,8 +100,9 @@ fn check_samples(text: &Text, data: &Dataset, key: &str) -> Result<bool> {
         text.template.as_ref(),
         &text.tokenizer,
         &text.settings,
-        &mut |_| {
+        &mut |sample| {
             kept.set(true);
+            look(&sample.tokens);
             Ok(())
         },
     );

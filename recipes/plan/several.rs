@@ -11,6 +11,7 @@ use super::preflight::Asked;
 use super::shown::Plan;
 use super::target_sizes;
 use super::words::{bytes, duration};
+use crate::errors::with_causes;
 
 /// What a run takes, as far as it is known.
 #[derive(Clone, Copy, Serialize)]
@@ -69,10 +70,7 @@ impl<'a> Row<'a> {
         Self {
             name: &asked.recipe.name,
             takes: Takes::of(estimate.as_ref()),
-            refusals: refusals
-                .iter()
-                .map(|refusal| format!("{refusal:#}"))
-                .collect(),
+            refusals: refusals.iter().map(with_causes).collect(),
         }
     }
 }

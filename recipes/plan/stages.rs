@@ -5,6 +5,7 @@ use burn::prelude::Device;
 
 use super::words::duration;
 use crate::cli::progress::Output;
+use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
 use crate::runs::run_folder::{Existing, RunFolder, StageState, manifest_in};
 use crate::runtime::device;
@@ -13,7 +14,7 @@ use crate::runtime::sizes::folder_of;
 use crate::runtime::start_at;
 use crate::runtime::target::hub_options;
 use crate::stages::context::StageContext;
-use crate::stages::in_order::listed;
+use crate::stages::in_order::{instead, listed};
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
@@ -64,7 +65,7 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
     }
     let state = match context.state(stage) {
         Ok(state) => state,
-        Err(error) => return Ok((format!("cannot run: {error:#}"), false)),
+        Err(error) => return Ok((format!("cannot run: {}", with_causes(&error)), false)),
     };
     let text = match state {
         StageState::Done(_) => {
@@ -80,7 +81,15 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
             format!("goes on from step {steps}: {}", what.join(", "))
         }
         StageState::Damaged(what) => format!("runs again: {}", listed(&what)),
-        StageState::Changed(what) => format!("starts over: {}", what.join(", ")),
+        StageState::Changed(what) => {
+            let instead = instead(context, stage)?;
+            let parts = [format!("starts over: {}", what.join(", "))];
+            parts
+                .into_iter()
+                .chain(instead)
+                .collect::<Vec<_>>()
+                .join("; ")
+        }
     };
     Ok((text, false))
 }

@@ -4,6 +4,7 @@ use spectrain_checkpoints::DType;
 use spectrain_models::{RopeConfig, RopeScaling, TargetSpec};
 
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::MADE_POSITIONS;
 use crate::runtime::sizes::{Sizes, sizes_of};
 
 /// Sizes of a recipe's target, where they need no download.
@@ -23,7 +24,7 @@ pub(crate) fn of(recipe: &ResolvedRecipe) -> Option<Sizes> {
                 theta: 10_000.0,
                 scaling: RopeScaling::Default,
             },
-            max_positions: made.max_length,
+            max_positions: MADE_POSITIONS,
             routing: None,
         };
         return Some(Sizes {

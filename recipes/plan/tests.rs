@@ -42,14 +42,18 @@ fn estimated_on(ranks: usize, recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Pat
 }
 
 fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
+    planned(1, recipe, runs, device).text
+}
+
+fn planned(ranks: usize, recipe: &ResolvedRecipe, runs: &Path, device: &str) -> Plan {
     let asked = Asked {
         recipe,
         runs,
         existing: Existing::Continue,
         device,
-        ranks: 1,
+        ranks,
     };
-    plan(&asked).unwrap().text
+    plan(&asked).unwrap()
 }
 
 #[test]
@@ -111,6 +115,18 @@ fn several_devices_share_the_optimisers_state_and_the_time() {
     assert_eq!(alone - of_four, 4 * 2 * (399_523_840 - 131_072_000));
     assert_eq!(of_many, of_four);
     assert_eq!(fast, 4.0 * slow);
+}
+
+#[test]
+fn the_memory_of_several_processes_is_said_to_be_that_of_each() {
+    let root = tempfile::tempdir().unwrap();
+    let words = |ranks: usize| {
+        let plan = planned(ranks, &qwen3(), root.path(), "cuda:0");
+        assert_eq!(plan.json["estimates"]["processes"], ranks);
+        plan.text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let of_each = "in the stage `train`, of each of 2 processes";
+    assert!(words(2).contains(of_each) && !words(1).contains("of each of"));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::recipe::file::{File, OPTIONAL_TABLES};
 use crate::recipe::problem::{Problem, setting};
 use crate::recipe::renamed::new_name;
 use crate::recipe::settings::Settings;
+use crate::recipe::twice;
 use crate::recipe::wording::{FROM_ONE, worded};
 
 /// The keys that say how long a training takes, of which there is one.
@@ -33,8 +34,8 @@ pub struct Document<'a> {
 
 impl<'a> Document<'a> {
     pub(super) fn parse(text: &'a str, changes: &'a [Change]) -> Result<Self> {
-        let mut table =
-            DeTable::parse(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
+        let parsed = DeTable::parse(text);
+        let mut table = parsed.map_err(|error| anyhow!("{}", twice::told(text, &error)))?;
         for change in changes {
             let parsed = change.parse();
             let applied =

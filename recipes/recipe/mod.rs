@@ -14,6 +14,7 @@ pub mod shipped;
 pub mod tables;
 #[cfg(test)]
 mod tests;
+mod twice;
 mod wording;
 
 pub use read::{is_set, read, read_file};

@@ -19,7 +19,7 @@ use crate::recipe::tables::{
     TargetTable, TrackTable,
 };
 use crate::runs::run_folder::identity::check_name;
-use crate::runtime::start_at;
+use crate::runtime::{start_at, target};
 
 /// Tensors with an entry for each token of a draft vocabulary.
 const VOCABULARY_MAPS: [&str; 2] = ["d2t", "token_map"];
@@ -85,8 +85,19 @@ impl ResolvedRecipe {
         self.target.model.as_deref()
     }
 
-    /// Fails unless `start` is there and of this recipe's kind, which of a drafter of the hub is known once it is on this machine;
-    /// whether it has the settings of `[drafter]` shows in training.
+    /// The folder of the target, given or downloaded now: whole where it is computed here. None where `[synthetic]` makes it.
+    pub fn target_folder(&self) -> anyhow::Result<Option<PathBuf>> {
+        let resolve = match self.features.mode.computes_target() {
+            true => target::resolve,
+            false => target::resolve_parts,
+        };
+        let revision = self.target.revision.as_deref();
+        self.model()
+            .map(|model| resolve(model, revision))
+            .transpose()
+    }
+
+    /// Fails unless `start` is there and of this recipe's kind, which of a drafter of the hub is known once it is on this machine.
     pub fn check_start(&self) -> anyhow::Result<()> {
         let Some(folder) = self.start.as_deref().and_then(start_at::here) else {
             return Ok(());

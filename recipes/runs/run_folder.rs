@@ -28,7 +28,7 @@ pub(crate) use identity::check;
 pub use identity::{Existing, RunName, check_name};
 use identity::{RUN, Run, check_lockable, check_ours};
 use lock::lock;
-pub(crate) use lock::lock as lock_folder;
+pub(crate) use lock::{is_held, lock as lock_folder};
 pub use manifest::{
     Damage, Earlier, Inputs, Manifest, StageState, Status, Wanted, manifest_in, stage_state,
 };

@@ -4,6 +4,11 @@ use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, Prompt, Prompt
 
 use crate::recipe::tables::EvaluateTable;
 
+/// Whether a target of so many positions has room for a token behind a prompt.
+pub fn has_room(prompt: &[u32], positions: usize) -> bool {
+    prompt.len() < positions
+}
+
 /// At most `count` prompts, spread evenly.
 pub fn spread<T>(prompts: Vec<T>, count: usize) -> Vec<T> {
     let total = prompts.len();

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,6 +11,10 @@ use spectrain_train::{Error, Invitation, Ranks, TcpRanks};
 
 use crate::errors::Misuse;
 use crate::runtime::interruption::check_interrupted;
+
+mod process;
+
+use process::{Process, Started};
 
 /// How long rank 0 may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -105,30 +109,15 @@ pub struct Group {
 enum State {
     /// Rank 0 has not needed the others yet.
     Inviting(Invitation, Started),
-    Together(TcpRanks, Started),
+    Together(Joined),
     /// There is no more to train.
     Over,
 }
 
-/// Whether rank 0 starts the other processes, and those that it has started.
-enum Started {
-    Elsewhere,
-    Here(Vec<Process>),
-    NotYet,
-}
-
-/// A process that rank 0 has started, which ends with it.
-struct Process {
-    rank: usize,
-    child: Child,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Ranks that have met.
+struct Joined {
+    ranks: TcpRanks,
+    started: Started,
 }
 
 /// The ranks, for one thread alone.
@@ -141,7 +130,7 @@ impl Held<'_> {
     /// They have not.
     pub fn ranks(&mut self) -> Result<&mut dyn Ranks> {
         match &mut *self.0 {
-            State::Together(ranks, _) => Ok(ranks),
+            State::Together(joined) => Ok(joined),
             _ => bail!("no stage has begun on the other ranks"),
         }
     }
@@ -191,7 +180,10 @@ impl Group {
         Ok(Self {
             count: place.count,
             rank: place.rank,
-            state: Mutex::new(State::Together(ranks, Started::Elsewhere)),
+            state: Mutex::new(State::Together(Joined {
+                ranks,
+                started: Started::Elsewhere,
+            })),
         })
     }
 
@@ -227,7 +219,7 @@ impl Group {
                 waiting()?;
                 started.check()
             })?;
-            *state = State::Together(ranks, started);
+            *state = State::Together(Joined { ranks, started });
         }
         tell(&mut state, stage)
     }
@@ -237,7 +229,9 @@ impl Group {
         let mut state = self.state();
         // Whoever is not there any more need not be told.
         let _ = tell(&mut state, OVER);
-        if let State::Together(_, Started::Here(processes)) = &mut *state {
+        if let State::Together(joined) = &mut *state
+            && let Started::Here(processes) = &mut joined.started
+        {
             for process in processes {
                 let _ = process.child.wait();
             }
@@ -251,8 +245,8 @@ impl Group {
     /// Rank 0 has ended.
     pub fn next(&self) -> Result<Option<String>> {
         match &mut *self.state() {
-            State::Together(ranks, _) => {
-                let stage = String::from_utf8(ranks.receive(0)?)?;
+            State::Together(joined) => {
+                let stage = String::from_utf8(joined.receive(0)?)?;
                 Ok(Some(stage).filter(|stage| stage != OVER))
             }
             _ => Ok(None),
@@ -294,28 +288,35 @@ impl Group {
     }
 }
 
-impl Started {
-    /// Fails if a process has ended that was started here.
-    fn check(&mut self) -> spectrain_train::Result<()> {
-        let Self::Here(processes) = self else {
-            return Ok(());
-        };
-        for Process { rank, child } in processes {
-            if let Ok(Some(status)) = child.try_wait() {
-                return Err(Error::Rank {
-                    rank: *rank,
-                    what: format!("has ended: {status}"),
-                });
-            }
-        }
-        Ok(())
+impl Ranks for Joined {
+    fn rank(&self) -> usize {
+        self.ranks.rank()
+    }
+
+    fn count(&self) -> usize {
+        self.ranks.count()
+    }
+
+    fn send(&mut self, to: usize, message: &[u8]) -> spectrain_train::Result<()> {
+        let sent = self.ranks.send(to, message);
+        sent.map_err(|error| self.started.explained(error))
+    }
+
+    fn receive(&mut self, from: usize) -> spectrain_train::Result<Vec<u8>> {
+        let received = self.ranks.receive(from);
+        received.map_err(|error| self.started.explained(error))
+    }
+
+    fn exchange(&mut self, messages: &[&[u8]]) -> spectrain_train::Result<Vec<Vec<u8>>> {
+        let received = self.ranks.exchange(messages);
+        received.map_err(|error| self.started.explained(error))
     }
 }
 
 /// Tells the others the name of a stage, or that it is over.
 fn tell(state: &mut State, stage: &str) -> Result<()> {
-    if let State::Together(ranks, _) = state {
-        ranks.send_all(stage.as_bytes())?;
+    if let State::Together(joined) = state {
+        joined.send_all(stage.as_bytes())?;
     }
     Ok(())
 }

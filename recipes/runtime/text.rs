@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, json};
+use spectrain_data::Error;
 use spectrain_data::conversation::Content;
 use spectrain_data::mask;
 use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
@@ -14,6 +15,8 @@ use spectrain_data::rows::{LocatedRow, read_rows};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_data::tokens::TokenWriter;
+use spectrain_data::unusable::Unusable;
+
 use spectrain_eval::{Later, Prompt};
 
 use crate::recipe::tables::DataTable;
@@ -58,6 +61,7 @@ impl Text {
             masking: data.mask,
             turns: data.turns,
             min_trained_tokens: data.min_trained_tokens,
+            unusable: data.unusable,
             vocab: target::spec(folder)?.vocab,
         };
         Ok(Self {
@@ -112,9 +116,10 @@ impl Text {
         Ok(report)
     }
 
-    /// The prompts of rows: each conversation up to its last answer.
+    /// The prompts of rows that were made samples: each conversation up to its last answer. What cannot be used was counted then.
     pub(crate) fn prompts(&self, rows: RowsOf<'_>) -> Result<Prompts> {
-        self.asked(rows.map(|row| row.map(Asked::from)))
+        let rows = rows.map(|row| row.map(Asked::from));
+        self.asked_with(rows, self.settings.unusable)
     }
 
     /// The same of rows of which it is known what is asked. Prompts count by their first turn for being too long.
@@ -122,35 +127,28 @@ impl Text {
         &self,
         rows: impl Iterator<Item = spectrain_data::Result<Asked>>,
     ) -> Result<Prompts> {
+        self.asked_with(rows, Unusable::Refuse)
+    }
+
+    fn asked_with(
+        &self,
+        rows: impl Iterator<Item = spectrain_data::Result<Asked>>,
+        unusable: Unusable,
+    ) -> Result<Prompts> {
         let mut prompts = Prompts {
             prompts: Vec::new(),
             too_long: 0,
             roles: Roles::default(),
         };
         let mut renderer = None;
-        for row in rows {
+        for row in unusable.without(rows) {
             check_interrupted()?;
             let asked = row?;
             prompts.roles.add(&asked.content);
-            let location = &asked.location;
-            let tokens = match (&asked.content, &self.template) {
-                (Content::Tokens(sample), _) => sample.prompt().to_vec(),
-                (Content::Conversation(conversation), Some(template)) => {
-                    mask::prompt(conversation, template, &self.tokenizer)
-                        .with_context(|| location.to_string())?
-                }
-                (Content::Conversation(_), None) => {
-                    let location = location.to_string();
-                    return Err(spectrain_data::Error::NoTemplate { location }.into());
-                }
+            let tokens = match self.prompt(&asked) {
+                Err(error) if unusable.drops(&error) => continue,
+                tokens => tokens?,
             };
-            if let Some(token) = tokens
-                .iter()
-                .find(|&&token| token as usize >= self.settings.vocab)
-            {
-                let vocab = self.settings.vocab;
-                bail!("{location}: token {token} is outside the target's vocabulary of {vocab}");
-            }
             match tokens.len() {
                 0 => {}
                 length if length > self.settings.max_length => prompts.too_long += 1,
@@ -169,6 +167,35 @@ impl Text {
             )
         } else {
             Ok(prompts)
+        }
+    }
+
+    /// The tokens of a prompt.
+    fn prompt(&self, asked: &Asked) -> spectrain_data::Result<Vec<u32>> {
+        let location = || asked.location.to_string();
+        let tokens = match (&asked.content, &self.template) {
+            (Content::Tokens(sample), _) => sample.prompt().to_vec(),
+            (Content::Conversation(conversation), Some(template)) => {
+                mask::prompt(conversation, template, &self.tokenizer).map_err(|source| {
+                    Error::At {
+                        location: location(),
+                        source: Box::new(source),
+                    }
+                })?
+            }
+            (Content::Conversation(_), None) => {
+                let location = location();
+                return Err(Error::NoTemplate { location });
+            }
+        };
+        let vocab = self.settings.vocab;
+        match tokens.iter().find(|&&token| token as usize >= vocab) {
+            Some(&token) => Err(Error::TokenOutsideVocabulary {
+                location: location(),
+                token,
+                vocab,
+            }),
+            None => Ok(tokens),
         }
     }
 

@@ -320,6 +320,9 @@ impl Card<'_> {
              of drafted tokens that it accepts. Brackets hold 95 % intervals over prompts.\n\n",
         );
         text.push_str(&table);
+        if let Some(known) = self.report.and_then(|report| report.known_prompts) {
+            _ = writeln!(text, "\n{known}.");
+        }
         if let Some(report) = self
             .report
             .filter(|report| report.lossless.greedy_tokens > 0)

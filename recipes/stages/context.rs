@@ -81,13 +81,8 @@ impl StageContext<'_> {
 
     /// The target's folder: made by `synthetic`, given, or downloaded now.
     pub fn target_folder(&self) -> Result<PathBuf> {
-        match self.recipe.model() {
-            None => Ok(self.folder("synthetic").join("target")),
-            Some(model) if !self.recipe.features.mode.computes_target() => {
-                target::resolve_parts(model, self.recipe.target.revision.as_deref())
-            }
-            Some(model) => target::resolve(model, self.recipe.target.revision.as_deref()),
-        }
+        let given = self.recipe.target_folder()?;
+        Ok(given.unwrap_or_else(|| self.folder("synthetic").join("target")))
     }
 
     /// What reports call the target.

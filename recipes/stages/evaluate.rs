@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::{Dataset, Located};
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{KnownPrompts, PromptSet, Report, TargetReport, TextSettings, TextsReport};
+use spectrain_eval::{
+    KnownPrompts, Prompt, PromptSet, Report, TargetReport, TextSettings, TextsReport,
+};
 use spectrain_models::{Target as _, load_target};
 
 use crate::recipe::tables::{EvaluateTable, Prompts};
@@ -17,7 +19,7 @@ use crate::runs::places::EXPORTED;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::model_files::read_json;
 use crate::runtime::prompt_sets::{self, ReadSets};
-use crate::runtime::prompts::{calibration, split};
+use crate::runtime::prompts::{calibration, has_room, split};
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::runtime::text::Text;
@@ -169,10 +171,15 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
 /// What is decoded, and the prompts of `data.eval` and of the sets that are not.
 fn prompts(context: &StageContext) -> Result<ReadSets> {
     let table = &context.recipe.evaluate;
-    let held_out = prepare::labelled_prompts(context.run)?;
+    let folder = context.target_folder()?;
+    let places = target::spec(&folder)?.max_positions;
+    let held_out = fitting(context, places)?;
     if table.sets().is_empty() {
         let name = name_of(context.eval_data()?.as_ref());
         let there = held_out.len();
+        if there == 0 {
+            bail!("no held-out prompt leaves room in the target's context of {places} tokens");
+        }
         let (prompts, others) = split(held_out, table.of_eval());
         if table.prompts != EvaluateTable::default().prompts {
             tell_fewer(context, &name, table.of_eval(), there);
@@ -183,10 +190,8 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
             ..ReadSets::default()
         });
     }
-    let folder = context.target_folder()?;
     let mut text = Text::of(&folder, &context.recipe.data)?;
     // Of training rows their prompts need not know.
-    let places = target::spec(&folder)?.max_positions;
     text.settings.max_length = places.saturating_sub(table.max_new_tokens).max(1);
     let read = prompt_sets::read(table.sets(), &text, table.of_each_set());
     let mut read = read.context("`evaluate.prompts`")?;
@@ -203,6 +208,20 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
     read.others
         .extend(held_out.into_iter().map(|prompt| prompt.tokens));
     Ok(read)
+}
+
+/// The held-out prompts behind which the target has room for a token, of so many `places`.
+fn fitting(context: &StageContext, places: usize) -> Result<Vec<Prompt>> {
+    let mut prompts = prepare::labelled_prompts(context.run)?;
+    let all = prompts.len();
+    prompts.retain(|prompt| has_room(&prompt.tokens, places));
+    let too_long = all - prompts.len();
+    if too_long > 0 {
+        context.output.warn(format!(
+            "evaluate: held-out prompts with no room behind them in the target's context of {places} tokens, which are left out: {too_long}"
+        ));
+    }
+    Ok(prompts)
 }
 
 /// Says where fewer prompts are `there` than were asked for.

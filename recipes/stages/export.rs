@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_eval::Report;
-use spectrain_models::load_parts;
+use spectrain_models::{Target as _, load_parts};
 
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
@@ -18,7 +18,7 @@ use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
-use crate::runtime::prompts::spread;
+use crate::runtime::prompts::{has_room, spread};
 use crate::runtime::texts::StoredTexts;
 use crate::stages::card::{self, Facts};
 use crate::stages::context::StageContext;
@@ -101,7 +101,10 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
     if context.recipe.features.mode.computes_target() {
         let (pair, trained) =
             Pair::open_with_drafter(&target, trained, device, context.target_type)?;
-        let prompts = spread(prepare::prompts(context.run)?, COMPARED_PROMPTS);
+        let places = pair.target.spec().max_positions;
+        let mut prompts = prepare::prompts(context.run)?;
+        prompts.retain(|prompt| has_room(prompt, places));
+        let prompts = spread(prompts, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));
     }
     let target = load_parts(&target, device, context.target_type.dtype)?;

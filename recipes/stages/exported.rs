@@ -1,5 +1,7 @@
 //! What `export` has recorded of the folders that it left.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::Value;
 use spectrain_checkpoints::printable;
@@ -42,7 +44,7 @@ pub fn commands_again(run: &RunFolder) -> Result<String> {
     let mut text = String::new();
     for part in parts(run)? {
         let folder = run.path().join(part["folder"].as_str().unwrap_or_default());
-        text.push_str(&format!("# {}\n", folder.display()));
+        text.push_str(&format!("# {}{}\n", folder.display(), seen_from(&folder)));
         let lines = part["launch"].as_array().into_iter().flatten();
         for line in lines.filter_map(Value::as_str) {
             text.push_str(&format!("{}\n", printable(line)));
@@ -50,6 +52,14 @@ pub fn commands_again(run: &RunFolder) -> Result<String> {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// The folder in which commands hold that name this one, where they hold in one alone.
+pub(crate) fn seen_from(folder: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(here) if folder.is_relative() => format!(", in {}", here.display()),
+        _ => String::new(),
+    }
 }
 
 /// What the stage recorded, for each folder that it wrote.

@@ -14,6 +14,7 @@ use spectrain_train::{Batch, Rows};
 use self::header::header;
 use self::known::Known;
 use crate::cli::progress::counted;
+use crate::families::drafter_folder::check_unheld;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::bf16::bits_of;
 use crate::runtime::device::is_gpu;
@@ -46,6 +47,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 fn computed(context: &StageContext) -> Result<Value> {
     let recipe = context.recipe;
     let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
+    check_unheld(recipe.method.unheld(), &tokens)?;
     let folder = context.target_folder()?;
     let capture = recipe.method.capture(&target::spec(&folder)?)?;
     let target = load_target(

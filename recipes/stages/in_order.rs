@@ -1,18 +1,20 @@
 //! The stages of a recipe one after the other: what is done is skipped, what was interrupted goes on, and what is out of date
 //! or damaged makes room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 use spectrain_checkpoints::state;
 
-use crate::runs::places::trained;
+use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
+use crate::runtime::target;
 use crate::stages::context::StageContext;
-use crate::stages::inputs::settings;
+use crate::stages::inputs::{HOW, settings};
 use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
 use crate::stages::stage::Stage;
@@ -158,15 +160,52 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
     Ok(())
 }
 
+/// How a training that starts over could go on instead from what it has left: where nothing has changed but how it trains.
+pub(crate) fn instead(context: &StageContext, stage: &Stage) -> Result<Option<String>> {
+    let Some(manifest) = context.run.manifest(stage.name)? else {
+        return Ok(None);
+    };
+    let trains = context.recipe.method.stages().contains(&stage.name);
+    let wanted = settings(context.recipe, stage)?;
+    let is_other = what_it_is(&manifest.settings) != what_it_is(&wanted);
+    if !trains || is_other || manifest.inputs != context.inputs(stage)? {
+        return Ok(None);
+    }
+    let spec = target::spec(&context.target_folder()?)?;
+    let run = context.run.path();
+    let can_start = context
+        .recipe
+        .method
+        .check_start(&run.join(EXPORTED), &spec);
+    let how = || {
+        format!(
+            "a run of another name with `start = \"{}\"` goes on from the drafter trained before",
+            run.display()
+        )
+    };
+    Ok(can_start.is_ok().then(how))
+}
+
+/// The settings of a training without those that say how it trains.
+fn what_it_is(settings: &Value) -> BTreeMap<&String, &Value> {
+    let tables = settings.as_object().into_iter().flatten();
+    let others = tables.filter(|(table, _)| !HOW.contains(&table.as_str()));
+    others.collect()
+}
+
 /// Makes room for a stage that was made from other settings or inputs. Trained weights are kept aside.
 fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
     let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
+    let instead = instead(context, stage)?;
     let trains = context.recipe.method.stages().contains(&stage.name);
     if trains && holds_weights(context, stage.name)? {
         let aside = context.run.set_aside(stage.name)?;
         message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
     } else {
         context.run.clear(stage.name)?;
+    }
+    if let Some(instead) = instead {
+        message.push_str(&format!("; {instead}"));
     }
     context.output.say(message);
     Ok(())

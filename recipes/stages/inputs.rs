@@ -23,6 +23,9 @@ pub const TRAIN: &str = "train";
 /// The key of the settings of an objective, of which a training stage may read some.
 const OBJECTIVE: &str = "objective";
 
+/// The tables that say how a drafter is trained, and nothing of what it is.
+pub(super) const HOW: [&str; 2] = [TRAIN, OBJECTIVE];
+
 impl StageContext<'_> {
     /// SHA-256 of everything that a stage reads beside the recipe.
     pub(super) fn inputs(&self, stage: &Stage) -> Result<Inputs> {

@@ -33,6 +33,7 @@ pub const STAGES: &[Stage] = &[
             "regenerate.max_tokens",
             "regenerate.seed",
             "regenerate.truncated",
+            "data.unusable",
             "data.template_variables",
             "target.dtype",
         ],
@@ -56,6 +57,7 @@ pub const STAGES: &[Stage] = &[
             "data.template_variables",
             "data.held_out",
             "data.min_trained_tokens",
+            "data.unusable",
         ],
         inputs: &[
             Input::Tokenizer,

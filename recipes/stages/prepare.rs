@@ -181,7 +181,8 @@ pub(crate) fn held_out(
     rows: impl IntoIterator<Item = spectrain_data::Result<LocatedRow>>,
     share: f64,
 ) -> Result<HeldOut> {
-    HeldOut::of(rows, share, text.template.as_ref()).map_err(|error| {
+    let with = (text.template.as_ref(), text.settings.unusable);
+    HeldOut::of(rows, share, with).map_err(|error| {
         let is_too_little = matches!(error, spectrain_data::Error::NothingToHoldOut { .. });
         anyhow::Error::from(error).context(if is_too_little {
             "`data.eval` is left out"
@@ -198,8 +199,15 @@ pub(crate) fn not_prepared(error: anyhow::Error, set: &str, sources: &str) -> an
         error.downcast_ref(),
         Some(spectrain_data::Error::NothingKept { .. })
     );
+    let found: Option<&spectrain_data::Error> = error.downcast_ref();
+    let advice = match found {
+        Some(found) if found.is_of_row() => {
+            "; `data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` finds them all"
+        }
+        _ => "",
+    };
     error.context(match (is_of_all, sources) {
-        (false, _) | (true, "") => format!("cannot prepare `data.{set}`"),
+        (false, _) | (true, "") => format!("cannot prepare `data.{set}`{advice}"),
         (true, sources) => format!("cannot prepare `data.{set}`, {sources}"),
     })
 }
@@ -296,6 +304,7 @@ fn check_data(
         stop_tokens: &text.stop_tokens(&context.target_folder()?),
         draft_vocabularies: &DRAFT_VOCABULARIES,
         shown: 2,
+        lists_rows: false,
     };
     let train = sets
         .train()?

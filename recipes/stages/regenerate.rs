@@ -29,6 +29,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         out: &out,
         settings: answerer.settings()?,
         truncated: table.truncated,
+        unusable: context.recipe.data.unusable,
     };
     let answered = match Answered::open(&wanted, ExistingAnswers::Continue, context.output) {
         // Whether a server or this program answers, a run goes on; begun answers do not.

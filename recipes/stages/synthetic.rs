@@ -21,7 +21,7 @@ use spectrain_train::{
     Validation, fit,
 };
 
-use crate::recipe::tables::SyntheticTable;
+use crate::recipe::tables::{MADE_POSITIONS, SyntheticTable};
 use crate::runtime::device::{graph_device, memory_of};
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::stages::context::StageContext;
@@ -42,8 +42,6 @@ const TEMPLATE: &str = "\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 ";
-/// Longest context of the target, in tokens.
-const MAX_POSITIONS: usize = 2048;
 const TOKENS_PER_SHARD: usize = 4_000_000;
 /// Held-out conversations of a validation.
 const VALIDATED: usize = 64;
@@ -259,7 +257,7 @@ fn target_config(table: &SyntheticTable, vocab: usize) -> TransformerConfig {
                 theta: 10_000.0,
                 scaling: RopeScaling::Default,
             },
-            max_positions: MAX_POSITIONS,
+            max_positions: MADE_POSITIONS,
             routing: None,
         },
         qkv_bias: Bias::Without,

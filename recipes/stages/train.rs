@@ -11,6 +11,7 @@ use spectrain_eval::TrainedReport;
 use spectrain_models::weights::import;
 use spectrain_train::{FitSummary, Objective, Trainee, Validation};
 
+use crate::families::drafter_folder::{check_tokenizer, check_unheld};
 use crate::families::shipped::Shipped;
 use crate::families::trained::write_usual;
 use crate::runs::places::trained;
@@ -88,13 +89,17 @@ fn first<D: Shipped>(
     setup: &Setup,
 ) -> Result<D> {
     let (recipe, parts) = (context.recipe, setup.parts.clone());
-    D::begin(config, &parts, &setup.tokens)?;
+    if let Some(model) = D::model(config) {
+        check_tokenizer(&target::resolve(model, None)?, &parts)?;
+    }
+    check_unheld(D::unheld(config), &setup.tokens)?;
     let device = graph_device(&context.device, &setup.config);
     let first = match &recipe.start {
         Some(start) => {
             let folder = start_at::folder(start)?;
             seal::check(&ModelFolder::open(&folder)?)?;
-            D::warm_start(config, &folder, &parts, &device)?
+            D::check_start(config, &folder, &parts.spec)?;
+            D::open(&folder, None, &parts, &device)?
         }
         None => {
             let size = D::footprint(config, &parts.spec)?.draft_vocab as usize;

@@ -22,6 +22,7 @@ use spectrain_data::prompts::{Fields, read_prompts};
 use spectrain_data::rows::{Columns, read_columns, read_rows};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
+use spectrain_data::unusable::Unusable;
 
 use super::bytes;
 use super::fuzz::{Expected, Files, Fuzz, any, file};
@@ -133,6 +134,7 @@ fn prepared(
         masking: Masking::LastTurn,
         turns: Turns::Auto,
         min_trained_tokens: 1,
+        unusable: Unusable::Refuse,
         vocab: tokenizer.vocab_size(),
     };
     let linter = Linter {
@@ -140,6 +142,7 @@ fn prepared(
         tokenizer,
         settings: &settings,
         stop_tokens: &[2],
+        lists_rows: true,
         draft_vocabularies: &[16],
         shown: 1,
     };

@@ -17,6 +17,7 @@ use spectrain_data::regenerate::{
     Work,
 };
 use spectrain_data::tokens::{TokenShards, TokenWriter};
+use spectrain_data::unusable::Unusable;
 use spectrain_data::{Message, Sample};
 
 use super::bytes;
@@ -296,6 +297,7 @@ fn regenerate(folder: &Path) -> Result<String, String> {
         out: &out,
         settings: Map::from_iter([("model".to_owned(), json!("m"))]),
         truncated: Truncated::Keep,
+        unusable: Unusable::Refuse,
     };
     let work = Work {
         concurrency: 1,

@@ -1,14 +1,16 @@
 //! `spectrain check`: whether a drafter's folder is as it was written, and for this target.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
+use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, seal};
-use spectrain_eval::DraftReport;
+use spectrain_eval::{DraftReport, NOTHING_ACCEPTED};
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
@@ -18,9 +20,6 @@ use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
-
-/// Prompts to decode.
-const PROMPTS: usize = 8;
 
 /// Arguments of `spectrain check`.
 #[derive(Debug, clap::Args)]
@@ -37,6 +36,9 @@ pub struct CheckArguments {
     /// Prompts to measure τ with, as of `spectrain evaluate`; without them the target makes up texts
     #[arg(long, value_name = "PROMPTS", value_parser = prompts)]
     prompts: Option<PromptEntry>,
+    /// How many of them to decode at most, spread evenly over all; without `--prompts` how many texts to make up
+    #[arg(long, value_name = "N", default_value = "8")]
+    count: NonZeroUsize,
     /// Print what is found as JSON
     #[arg(long)]
     json: bool,
@@ -96,6 +98,11 @@ struct Measured {
     tau: f64,
     accepted: usize,
     passes: usize,
+    /// How many prompts or texts.
+    prompts: usize,
+    /// Whether there may be more of them.
+    #[serde(skip)]
+    limited: bool,
     /// Whether the target made the texts up.
     made_up: bool,
 }
@@ -188,34 +195,46 @@ fn measured(
     pair: &Pair,
     (folder, target): (&Path, &Path),
 ) -> Result<Measured> {
+    let count = arguments.count.get();
     let prompts = match &arguments.prompts {
-        Some(entry) => prompts_of(entry, (folder, target), &arguments.template, PROMPTS)?,
-        None => pair.generated_prompts(PROMPTS)?,
+        Some(entry) => prompts_of(entry, (folder, target), &arguments.template, count)?,
+        None => pair.generated_prompts(count)?,
     };
     let decoded = accepted(pair, &prompts)?;
     Ok(Measured {
         tau: decoded.tau(),
         accepted: decoded.total(),
         passes: decoded.accepted.len(),
+        prompts: prompts.len(),
+        limited: prompts.len() == count,
         made_up: arguments.prompts.is_none(),
     })
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let (what, hint) = if self.made_up {
-            (
-                "texts that the target made up",
-                "\nit drafts; `--prompts` or `spectrain evaluate` says how well",
-            )
-        } else {
-            ("the prompts", "")
+        let what = match (self.made_up, self.prompts) {
+            (true, 1) => "text that the target made up",
+            (true, _) => "texts that the target made up",
+            (false, 1) => "prompt",
+            (false, _) => "prompts",
         };
         write!(
             f,
-            "τ {:.2} on {what}: {} tokens accepted in {} passes{hint}",
-            self.tau, self.accepted, self.passes
-        )
+            "τ {:.2} on {} {what}: {} tokens accepted in {} passes",
+            self.tau, self.prompts, self.accepted, self.passes
+        )?;
+        if self.limited {
+            write!(f, "; `--count N` takes more")?;
+        }
+        match (self.accepted, self.made_up) {
+            (0, _) => write!(f, "\n{}", wrapped(NOTHING_ACCEPTED, "").trim_end()),
+            (_, true) => write!(
+                f,
+                "\nit drafts; `--prompts` or `spectrain evaluate` says how well"
+            ),
+            (_, false) => Ok(()),
+        }
     }
 }
 
@@ -241,5 +260,47 @@ impl fmt::Display for Reported {
             "its report: τ {:.2} at temperature {}, {}",
             self.tau, self.temperature, self.draft
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(accepted: usize, made_up: bool) -> String {
+        let tau = 1.0 + accepted as f64 / 100.0;
+        let measured = Measured {
+            tau,
+            accepted,
+            passes: 100,
+            prompts: 8,
+            limited: made_up,
+            made_up,
+        };
+        measured.to_string()
+    }
+
+    #[test]
+    fn what_was_measured_on_is_told_and_how_to_take_more() {
+        assert_eq!(
+            told(50, true),
+            "τ 1.50 on 8 texts that the target made up: 50 tokens accepted in 100 passes; `--count N` takes more\n\
+             it drafts; `--prompts` or `spectrain evaluate` says how well"
+        );
+        assert_eq!(
+            told(50, false),
+            "τ 1.50 on 8 prompts: 50 tokens accepted in 100 passes"
+        );
+    }
+
+    #[test]
+    fn a_drafter_of_which_nothing_is_accepted_is_not_said_to_draft() {
+        for made_up in [true, false] {
+            let told = told(0, made_up);
+            assert!(told.starts_with("τ 1.00 on 8 "), "{told}");
+            let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words.ends_with(NOTHING_ACCEPTED), "{told}");
+            assert!(!told.contains("it drafts"), "{told}");
+        }
     }
 }

@@ -1,18 +1,22 @@
 //! `spectrain data`: a dataset by itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde_json::json;
+use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::listed;
-use spectrain_data::lint::{DRAFT_VOCABULARIES, Linter, lint};
+use spectrain_data::lint::{DRAFT_VOCABULARIES, LintReport, Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::{PRESETS, Preset};
 use spectrain_data::prompts::sets::{HubFile, KNOWN};
+use spectrain_data::unusable::Unusable;
 
-use crate::cli::arguments::{DataArgument, TemplateArgument, dataset, origin, word};
+use crate::cli::arguments::{
+    DataArgument, TemplateArgument, UnusableArgument, dataset, origin, word,
+};
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
 use crate::cli::progress::{Output, print, print_json, tell};
@@ -31,6 +35,9 @@ pub enum DataCommand {
         /// The folder to write
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// What happens to rows that cannot be used
+        #[command(flatten)]
+        unusable: UnusableArgument,
         /// How conversations become tokens
         #[command(flatten)]
         text: TextArguments,
@@ -64,6 +71,9 @@ pub struct LintArguments {
     /// far as the target's vocabulary is larger
     #[arg(long = "draft-vocab", value_name = "TOKENS")]
     draft_vocabularies: Vec<usize>,
+    /// A `.jsonl` file for every row with a problem: its set, the problem, its file and row, and why it cannot be used
+    #[arg(long, value_name = "FILE")]
+    rows: Option<PathBuf>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -109,7 +119,7 @@ fn masking(name: &str) -> Result<Masking, String> {
 }
 
 impl TextArguments {
-    fn open(&self) -> Result<Text> {
+    fn open(&self, unusable: Unusable) -> Result<Text> {
         let data = DataTable {
             max_length: self.max_length,
             overlong: self.overlong,
@@ -118,6 +128,7 @@ impl TextArguments {
             template_variables: self.variables.given(),
             turns: self.turns,
             min_trained_tokens: self.min_trained_tokens,
+            unusable,
             ..DataTable::default()
         };
         data.check()?;
@@ -159,8 +170,13 @@ fn presets() -> String {
 /// Runs the command.
 pub fn run(command: &DataCommand) -> Result<()> {
     match command {
-        DataCommand::Prepare { data, out, text } => {
-            let text = text.open()?;
+        DataCommand::Prepare {
+            data,
+            out,
+            unusable,
+            text,
+        } => {
+            let text = text.open(unusable.unusable)?;
             let dataset = dataset(data.origin()?, Output::detect())?;
             let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
             let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
@@ -178,11 +194,21 @@ pub fn run(command: &DataCommand) -> Result<()> {
     Ok(())
 }
 
+/// Writes the rows that something is wrong with, one a line.
+fn write_rows(path: &Path, report: &LintReport) -> Result<()> {
+    let mut text = String::new();
+    for row in report.rows() {
+        text += &serde_json::to_string(&row)?;
+        text.push('\n');
+    }
+    Ok(write_file(path, text.as_bytes())?)
+}
+
 impl LintArguments {
     fn run(&self) -> Result<()> {
         let train = origin(self.train.as_deref(), self.preset.as_deref())?;
         let eval = self.eval.as_deref().map(|eval| origin(Some(eval), None));
-        let text = self.text.open()?;
+        let text = self.text.open(Unusable::Refuse)?;
         let linter = Linter {
             template: text.template.as_ref(),
             tokenizer: &text.tokenizer,
@@ -190,6 +216,7 @@ impl LintArguments {
             stop_tokens: &text.stop_tokens(&self.text.target_folder()?),
             draft_vocabularies: self.sizes(text.settings.vocab)?,
             shown: self.show,
+            lists_rows: self.rows.is_some(),
         };
         let eval = eval
             .transpose()?
@@ -201,6 +228,9 @@ impl LintArguments {
         let unusable = train.unusable();
         if !unusable.is_none() {
             tell(unusable.left_out());
+        }
+        if let Some(path) = &self.rows {
+            write_rows(path, &report)?;
         }
         let problems = report.problems();
         if self.json {

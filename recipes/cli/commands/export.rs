@@ -19,6 +19,7 @@ use crate::runs::places::{EXPORTED, IMPORTED, trained};
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::target;
 use crate::stages::export::{Conversion, provenance_of};
+use crate::stages::exported::seen_from;
 use crate::stages::report;
 
 /// Arguments of `spectrain export`.
@@ -84,7 +85,10 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
         provenance: &source.provenance,
         report: source.report.as_ref(),
     };
-    for line in conversion.run()? {
+    let lines = conversion.run()?;
+    let out = &arguments.out;
+    print(format!("# {}{}\n", out.display(), seen_from(out)))?;
+    for line in lines {
         print(format!("{line}\n"))?;
     }
     Ok(())

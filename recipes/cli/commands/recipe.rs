@@ -11,7 +11,7 @@ use spectrain_train::Share;
 
 use crate::cli::arguments::{DeviceArgument, key_value};
 use crate::cli::progress::{Output, print, print_json, tell};
-use crate::errors::Misuse;
+use crate::errors::{Misuse, with_causes};
 use crate::plan::preflight::Asked;
 use crate::plan::{self, Plan};
 use crate::recipe::read::{is_set, read_file};
@@ -212,7 +212,7 @@ impl RecipeArguments {
                 Err(error) if error.is::<Interrupted>() => return Err(error),
                 // What is wrong with one is no fault of the others.
                 Err(error) => {
-                    tell(format!("{of_all}: {error:#}"));
+                    tell(format!("{of_all}: {}", with_causes(&error)));
                     failures.push(error.context(combination.to_string()));
                 }
             }
@@ -269,6 +269,9 @@ impl RecipeArguments {
         } else {
             Output::detect()
         };
+        for warning in asked.warnings() {
+            output.warn(warning);
+        }
         let run = match self.part {
             None => RunFolder::open(asked.run(), &recipe.toml, self.existing())?,
             // Other parts may be captured in the same run.

@@ -36,6 +36,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         out: &arguments.out,
         settings,
         truncated: arguments.truncated,
+        unusable: arguments.unusable.unusable,
     };
     let existing = if arguments.fresh {
         ExistingAnswers::SetAside

@@ -3,20 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
-use spectrain_eval::{Curves, Report, compare, csv, page_with_curves, paired, picture, summary};
+use spectrain_eval::{
+    Curves, Error as EvalError, Report, compare, csv, page_with_curves, paired, picture, summary,
+};
 
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
 use crate::runs::curves::curves_of;
 use crate::runs::run_folder::{RunFolder, stale};
 use crate::runtime::target;
+
+mod same_prompts;
 
 /// Where a report is, in the folder of a run or of `spectrain evaluate --out`.
 const INSIDE: [&str; 2] = ["evaluate/report.json", "report.json"];
@@ -166,7 +170,13 @@ fn paired_with(
 ) -> Result<()> {
     let (mut text, mut fallen) = (String::new(), Vec::new());
     for (name, report) in reports {
-        let found = paired(baseline, report).with_context(|| format!("the report `{name}`"))?;
+        let found = paired(baseline, report, 1).map_err(|error| match error {
+            EvalError::OtherPrompts { .. } => {
+                anyhow!("{error}; {}", same_prompts::commands(baseline, report))
+            }
+            error => error.into(),
+        });
+        let found = found.with_context(|| format!("the report `{name}`"))?;
         text.push_str(&format!("{name}:\n"));
         for setting in &found {
             text.push_str(&format!("- {setting}\n"));

@@ -16,6 +16,7 @@ use crate::runtime::interruption::interrupted;
 
 mod dashboard;
 mod figures;
+mod last_written;
 mod paint;
 mod screen;
 mod snapshot;

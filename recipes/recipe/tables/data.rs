@@ -11,6 +11,7 @@ use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::Preset;
 use spectrain_data::sources::{Origin, Sources};
 use spectrain_data::template::OWN_VARIABLES;
+use spectrain_data::unusable::Unusable;
 use spectrain_models::bounds::{self, Bounded};
 
 use crate::recipe::problem::{Problem, some_of, within};
@@ -56,6 +57,8 @@ pub struct DataTable {
     pub turns: Turns,
     /// Samples with fewer tokens to train on are left out.
     pub min_trained_tokens: usize,
+    /// What happens to rows of `train` and `eval` that cannot be read, or that the chat template refuses.
+    pub unusable: Unusable,
 }
 
 impl Default for DataTable {
@@ -72,6 +75,7 @@ impl Default for DataTable {
             template_variables: Map::new(),
             turns: Turns::Auto,
             min_trained_tokens: 1,
+            unusable: Unusable::Refuse,
         }
     }
 }

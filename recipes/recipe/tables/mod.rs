@@ -18,6 +18,6 @@ pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
 pub use regenerate::{
     CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, RegenerateTable, TIMEOUT, check_asked,
 };
-pub use synthetic::SyntheticTable;
+pub use synthetic::{MADE_POSITIONS, SyntheticTable};
 pub use target::{TargetTable, TargetType};
 pub use track::{EXPERIMENT, TrackTable, Tracker};

@@ -6,6 +6,9 @@ use spectrain_models::bounds::{self, Bounded};
 
 use crate::recipe::problem::{Problem, within};
 
+/// Tokens of the longest context of the target that is made.
+pub const MADE_POSITIONS: usize = 2048;
+
 /// Makes conversations and a small target that has learnt them. `target.model`, `data.train` and `data.eval` are then
 /// outputs of this stage and must be absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -30,6 +30,18 @@ pub(crate) fn lock(folder: &Path) -> Result<File> {
     )
 }
 
+/// Whether a process holds the folder; also where nobody can tell. Nothing is written, and whoever begins to hold it meanwhile tries
+/// again.
+pub(crate) fn is_held(folder: &Path) -> bool {
+    match File::open(folder.join(LOCK)) {
+        Ok(file) => match file.try_lock_shared() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
+        },
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
+}
+
 /// None while another process holds it, or has just moved the folder away.
 pub(super) fn try_lock(folder: &Path) -> Result<Option<File>> {
     let path = folder.join(LOCK);
@@ -74,6 +86,18 @@ fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_held_until_its_holder_ends_and_looking_holds_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a");
+        let held = lock(&folder).unwrap();
+        assert!(is_held(&folder));
+        drop(held);
+        assert!(!is_held(&folder));
+        drop(lock(&folder).unwrap());
+        assert!(!is_held(&root.path().join("moved here without it")));
+    }
 
     #[test]
     fn a_lock_of_a_folder_that_was_moved_away_is_not_taken() {

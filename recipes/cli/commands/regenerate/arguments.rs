@@ -9,7 +9,7 @@ use spectrain_data::regenerate::Truncated;
 use spectrain_data::rows::would_read;
 use spectrain_data::sources::Origin;
 
-use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, word};
+use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, UnusableArgument, word};
 use crate::errors::Misuse;
 use crate::recipe::tables::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TIMEOUT, check_asked};
 use crate::runtime::answerer::server::{ServerSettings, body};
@@ -21,6 +21,8 @@ use crate::runtime::server::key::ApiKey;
 pub struct RegenerateArguments {
     #[command(flatten)]
     pub(super) data: DataArgument,
+    #[command(flatten)]
+    pub(super) unusable: UnusableArgument,
     /// The `.jsonl` file to write; its journal and its report stand beside it
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,

@@ -13,8 +13,10 @@ use spectrain_data::conversation::Content;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Written};
+use spectrain_data::rows::LocatedRow;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_data::unusable::Unusable;
 use spectrain_models::{Sampling, load_parts};
 
 use super::arguments::RegenerateArguments;
@@ -88,7 +90,11 @@ impl CapturedAnswers {
             d_model: servers.target.spec.d_model,
             tokens_fingerprint: hash::sha256_bytes(settings.to_string().as_bytes()),
         };
-        servers.prove(&first_texts(data, &tokenizer, &template)?, output)?;
+        let texts = first_texts(data, arguments.unusable.unusable, (&tokenizer, &template))?;
+        if texts.is_empty() {
+            bail!("{data} holds no conversation");
+        }
+        servers.prove(&texts, output)?;
         let features =
             FeatureWriter::open(folder, header, recipe.features.samples_per_shard as u64)?;
         Ok(Self {
@@ -217,24 +223,26 @@ fn target_of(recipe: &ResolvedRecipe) -> Result<std::path::PathBuf> {
 /// Conversations by which servers are proven.
 fn first_texts(
     data: &Dataset,
-    tokenizer: &Tokenizer,
-    template: &ChatTemplate,
+    unusable: Unusable,
+    (tokenizer, template): (&Tokenizer, &ChatTemplate),
 ) -> Result<Vec<Vec<u32>>> {
     let mut texts = Vec::new();
-    for row in data.rows()? {
-        let Content::Conversation(conversation) = row?.row.content else {
+    for row in unusable.without(data.rows()?) {
+        let LocatedRow { location, row, .. } = row?;
+        let Content::Conversation(conversation) = row.content else {
             continue;
         };
-        let text = template.render(&conversation.messages[..], GenerationPrompt::Without)?;
+        let text = template.render(&conversation.messages[..], GenerationPrompt::Without);
+        let text = match text {
+            Err(_) if unusable == Unusable::Drop => continue,
+            text => text.with_context(|| location.to_string())?,
+        };
         let mut tokens = tokenizer.encode(&text)?.ids;
         tokens.truncate(MOST_PROVEN);
         texts.push(tokens);
         if texts.len() == PROVEN {
             break;
         }
-    }
-    if texts.is_empty() {
-        bail!("{data} holds no conversation");
     }
     Ok(texts)
 }

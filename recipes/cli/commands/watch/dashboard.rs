@@ -9,7 +9,7 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Widget, Wrap}
 
 use super::figures::{Figures, Tau};
 use super::paint::TIED;
-use super::snapshot::{Seen, Snapshot, Training};
+use super::snapshot::{Seen, Snapshot, Stopped, Training};
 
 /// Columns of what stands beside the chart.
 const BESIDE: u16 = 30;
@@ -19,7 +19,7 @@ const NARROW: u16 = 60;
 pub(super) const ROWS: u16 = 22;
 /// Points of a curve; of more, some are left out.
 const POINTS: usize = 400;
-/// Seconds after which a training that has logged nothing may have been stopped.
+/// Seconds after which it is told that a training has logged nothing.
 const SILENT: f64 = 60.0;
 /// Columns of the bar of a share.
 const BAR: usize = 16;
@@ -29,27 +29,33 @@ pub(super) fn draw(snapshot: &Snapshot, now: f64, buffer: &mut Buffer) {
     let results = snapshot.results.len().min(4) as u16;
     let stages = stages(snapshot);
     let width = usize::from(buffer.area.width).max(1);
-    let lines = stages.width().div_ceil(width).max(1) as u16;
+    let lines = |line: &Line| line.width().div_ceil(width).max(1) as u16 + 1;
+    let ended = snapshot.stopped.map(|stopped| ended(stopped, now));
     let rows = [
         Constraint::Length(1),
-        Constraint::Length(lines + 1),
+        Constraint::Length(lines(&stages)),
+        Constraint::Length(ended.as_ref().map_or(0, lines)),
         Constraint::Length(3),
         Constraint::Min(0),
         Constraint::Length(results),
     ];
-    let [title, at_stages, at_step, middle, at_results] = Layout::vertical(rows).areas(buffer.area);
+    let [title, at_stages, at_end, at_step, middle, at_results] =
+        Layout::vertical(rows).areas(buffer.area);
     let name = Span::styled(
         snapshot.name.clone(),
         Style::new().add_modifier(Modifier::BOLD),
     );
     Line::from(vec![name, format!("  {}", snapshot.recipe).into()]).render(title, buffer);
-    let wrapped = Paragraph::new(stages).wrap(Wrap { trim: true });
-    wrapped.render(at_stages, buffer);
+    let wrapped = |line| Paragraph::new(line).wrap(Wrap { trim: true });
+    wrapped(stages).render(at_stages, buffer);
+    if let Some(ended) = ended {
+        wrapped(ended).render(at_end, buffer);
+    }
     let Some(training) = &snapshot.training else {
         Line::from("nothing is trained yet").render(at_step, buffer);
         return;
     };
-    let told = step(training, now, width);
+    let told = step(training, snapshot.stopped, now, width);
     Paragraph::new(told).render(at_step, buffer);
     figures(&training.figures, middle, buffer);
     let results: Vec<Line> = snapshot.results.iter().cloned().map(Line::from).collect();
@@ -75,8 +81,23 @@ fn stages(snapshot: &Snapshot) -> Line<'static> {
     Line::from(spans)
 }
 
+/// That nobody works on a run, and what to do.
+fn ended(stopped: Stopped, now: f64) -> Line<'static> {
+    let last = stopped.last.map_or(String::new(), |last| {
+        format!(", last written {} ago", time(now - last))
+    });
+    let told =
+        format!("no process holds this run any more{last}; the same command goes on from here");
+    Line::styled(told, Style::new().fg(Color::Yellow))
+}
+
 /// How far a training is, and its last figures.
-fn step(training: &Training, now: f64, width: usize) -> Vec<Line<'static>> {
+fn step(
+    training: &Training,
+    stopped: Option<Stopped>,
+    now: f64,
+    width: usize,
+) -> Vec<Line<'static>> {
     let figures = &training.figures;
     let of = training
         .steps
@@ -86,11 +107,12 @@ fn step(training: &Training, now: f64, width: usize) -> Vec<Line<'static>> {
         let left = training
             .steps
             .and_then(|steps| figures.seconds_left(steps, now));
-        // A run that was stopped says nothing any more, as one whose validation takes long.
+        // One whose validation takes long says nothing meanwhile.
         let silent = figures.age(now).filter(|&age| age >= SILENT);
-        words.extend(match silent {
-            Some(age) => Some(format!("last line {} ago", time(age))),
-            None => left.map(|left| format!("{} left", time(left))),
+        words.extend(match (silent, stopped) {
+            (_, Some(_)) => None,
+            (Some(age), None) => Some(format!("last line {} ago", time(age))),
+            (None, None) => left.map(|left| format!("{} left", time(left))),
         });
     }
     let share = training

@@ -7,9 +7,10 @@ use spectrain_eval::Report;
 use spectrain_train::OF_EPOCHS;
 
 use super::figures::{Figures, Followed};
+use super::last_written::last_written;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runs::run_folder::{Manifest, Status, manifest_in};
+use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in};
 use crate::stages::order;
 
 /// A run that is looked at again and again.
@@ -27,10 +28,19 @@ pub(super) struct Snapshot {
     pub(super) recipe: String,
     /// Every stage in order.
     pub(super) stages: Vec<(String, Seen)>,
+    /// Where no process holds the run any more though a stage has begun.
+    pub(super) stopped: Option<Stopped>,
     /// What is trained, or was trained last.
     pub(super) training: Option<Training>,
     /// τ of each way of decoding, once the run is judged.
     pub(super) results: Vec<String>,
+}
+
+/// A run that nobody works on.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Stopped {
+    /// When something was last written, in seconds since 1970.
+    pub(super) last: Option<f64>,
 }
 
 /// How far a stage is.
@@ -85,8 +95,22 @@ impl Watched {
             snapshot.stages.push((stage.name.to_owned(), seen));
             self.look_at_training(&recipe, stage.name, seen, &mut snapshot)?;
         }
+        snapshot.stopped = self.stopped(&snapshot.stages);
         snapshot.results = results(&self.folder);
         Ok(snapshot)
+    }
+
+    /// What is known of the end of a run some of whose stages have begun and are not done.
+    fn stopped(&self, stages: &[(String, Seen)]) -> Option<Stopped> {
+        let begun = stages.iter().filter(|(_, seen)| *seen == Seen::Begun);
+        let folders: Vec<PathBuf> = begun.map(|(name, _)| self.folder.join(name)).collect();
+        if folders.is_empty() || is_held(&self.folder) {
+            return None;
+        }
+        let last = folders.iter().filter_map(|folder| last_written(folder));
+        Some(Stopped {
+            last: last.reduce(f64::max),
+        })
     }
 
     /// The figures of a stage, where it trains and has begun.

@@ -42,6 +42,7 @@ fn snapshot(done: bool) -> Snapshot {
             done,
             figures: recorded(),
         }),
+        stopped: None,
         results: vec!["T=0, greedy, chain 5: τ 3.95 [3.74, 4.16]".into()],
     }
 }
@@ -91,6 +92,38 @@ fn a_training_under_way_is_shown_with_all_that_is_known_of_it() {
 }
 
 #[test]
+fn a_run_that_no_process_holds_is_told_from_one_that_goes_on() {
+    let last = last();
+    let stopped = Snapshot {
+        stopped: Some(Stopped { last: Some(last) }),
+        ..snapshot(false)
+    };
+    let text = drawn(&stopped, (80, ROWS), last + 7260.0);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for expected in [
+        "no process holds this run any more, last written 2 h 1 min ago; the same command goes on from here",
+        "train: step",
+        "held out",
+    ] {
+        assert!(words.contains(expected), "no `{expected}`:\n{text}");
+    }
+    assert!(
+        !text.contains("left") && !text.contains("last line"),
+        "{text}"
+    );
+    let narrow = drawn(&stopped, (40, ROWS), last + 7260.0);
+    assert!(narrow.contains("from here"), "{narrow}");
+    assert!(!drawn(&snapshot(false), (80, ROWS), last).contains("holds"));
+    let unknown = Snapshot {
+        stopped: Some(Stopped { last: None }),
+        training: None,
+        ..snapshot(false)
+    };
+    let text = drawn(&unknown, (80, ROWS), last);
+    assert!(text.contains("any more; the same command"), "{text}");
+}
+
+#[test]
 fn no_size_of_a_terminal_is_too_small() {
     for columns in [1, 2, 5, 20, 31, 59, 60, 61, 80, 200] {
         for rows in [1, 2, 4, 7, 12, 22, 60] {
@@ -98,6 +131,12 @@ fn no_size_of_a_terminal_is_too_small() {
                 drawn(&snapshot(done), (columns, rows), last());
             }
             drawn(&Snapshot::default(), (columns, rows), 0.0);
+            let stopped = Some(Stopped::default());
+            let ended = Snapshot {
+                stopped,
+                ..snapshot(false)
+            };
+            drawn(&ended, (columns, rows), 0.0);
         }
     }
     let narrow = drawn(&snapshot(false), (40, ROWS), last());

@@ -1,0 +1,140 @@
+//! Which of several reports has the largest τ, and whether that is sure, in words.
+use crate::counts::Counts;
+use crate::error::Error;
+use crate::paired::{PairedReport, PairedVerdict, paired, pairs};
+use crate::report::{Report, SettingReport};
+
+/// A sentence for each way of decoding that all of several reports have, or why there is none.
+pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
+    let [(first_name, first), others @ ..] = reports else {
+        return Vec::new();
+    };
+    let is_decoded = |(_, report): &(String, Report)| !report.settings.is_empty();
+    if others.is_empty() || !reports.iter().all(is_decoded) {
+        return Vec::new();
+    }
+    for (name, other) in others {
+        let why = match paired(first, other, 1) {
+            Ok(_) => continue,
+            Err(Error::OtherPrompts { .. }) => format!(
+                "{name} and {first_name} are of different prompts. `spectrain evaluate` with the same `--target` and `--prompts` for \
+                 each drafter makes reports that can be compared"
+            ),
+            Err(Error::Setting { mismatch, .. }) => format!("of {name}, {mismatch}"),
+            Err(error) => format!("of {name}, {error}"),
+        };
+        return vec![format!("No verdict which is best: {why}.")];
+    }
+    let settings = first.settings.iter();
+    let sentences = settings.filter_map(|setting| of_setting(reports, setting));
+    sentences.collect()
+}
+
+/// A report in one way of decoding.
+struct Place<'a> {
+    name: &'a str,
+    report: &'a Report,
+    setting: &'a SettingReport,
+    tau: f64,
+}
+
+/// Who is best in one way of decoding; none where not all have it.
+fn of_setting(reports: &[(String, Report)], setting: &SettingReport) -> Option<String> {
+    let mut places = Vec::new();
+    for (name, report) in reports {
+        let own = report.like(setting)?;
+        let counts = own.datasets.iter().flat_map(|of| &of.counts).copied();
+        places.push(Place {
+            name,
+            report,
+            setting: own,
+            tau: counts.sum::<Counts>().tau()?,
+        });
+    }
+    places.sort_by(|one, other| other.tau.total_cmp(&one.tau));
+    let [best, second, ..] = &places[..] else {
+        return None;
+    };
+    let pairs = pairs(second.report, (second.setting, best.setting)).ok()?;
+    let found = PairedReport::of(setting.heading(), &pairs, reports.len() - 1)?;
+    Some(sentence(&found, best, second))
+}
+
+fn sentence(found: &PairedReport, best: &Place, second: &Place) -> String {
+    let way = match &best.setting.target {
+        Some(target) => format!("{target}, {}", found.setting),
+        None => found.setting.clone(),
+    };
+    let has = format!("{way}: {} has the largest τ, {:.2}", best.name, best.tau);
+    let second = format!("the second, {} ({:.2})", second.name, second.tau);
+    let [low, high] = found.joint;
+    let by = format!(
+        "{:+.2} [{low:+.2}, {high:+.2}] by pairs of prompts",
+        found.difference
+    );
+    let allows = match found.among {
+        0 | 1 => String::new(),
+        among => format!(", which allows for {among} comparisons"),
+    };
+    match found.choice() {
+        PairedVerdict::Better => format!("{has}, and is ahead of {second}: {by}{allows}."),
+        PairedVerdict::TooFew => format!(
+            "{has}, but {} prompts are too few to tell it from {second}.",
+            found.conversations
+        ),
+        PairedVerdict::Worse | PairedVerdict::NotToldApart => {
+            format!("{has}, but is not told apart from {second}: {by}{allows}.")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paired::tests::{of, report};
+
+    fn named(name: &str, passes: [u64; 3]) -> (String, Report) {
+        (
+            name.into(),
+            report(passes.map(of).repeat(14), "prompts", "target"),
+        )
+    }
+
+    #[test]
+    fn the_best_of_several_is_named_with_how_sure_that_is() {
+        let (slow, fast) = (named("slow", [60; 3]), named("fast", [40; 3]));
+        assert_eq!(
+            best(&[slow.clone(), fast.clone()]),
+            [
+                "T=0, greedy, chain 5: fast has the largest τ, 3.00, and is ahead of the second, slow (2.00): +1.00 \
+                 [+1.00, +1.00] by pairs of prompts."
+            ]
+        );
+        let near = named("near", [20, 40, 70]);
+        let all = [slow, fast.clone(), near];
+        let told = best(&all).remove(0);
+        assert!(
+            told.contains(
+                "fast has the largest τ, 3.00, but is not told apart from the second, near (2.77)"
+            ),
+            "{told}"
+        );
+        assert!(told.ends_with("which allows for 2 comparisons."), "{told}");
+        assert!(best(&all[..1]).is_empty());
+    }
+
+    #[test]
+    fn few_prompts_and_other_ones_allow_no_verdict() {
+        let few = |passes| report(vec![of(passes); 3], "prompts", "target");
+        let told = best(&[("a".into(), few(40)), ("b".into(), few(60))]).remove(0);
+        assert!(told.contains("but 3 prompts are too few"), "{told}");
+        let other = ("other".to_owned(), report(vec![of(40)], "q", "target"));
+        let told = best(&[named("a", [40; 3]), other]).remove(0);
+        assert!(
+            told.starts_with("No verdict which is best: other and a are of different prompts."),
+            "{told}"
+        );
+        let other = ("other".to_owned(), report(vec![of(40)], "q", "another"));
+        assert_eq!(best(&[named("a", [40; 3]), other]).len(), 1);
+    }
+}
