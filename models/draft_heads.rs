@@ -1,4 +1,5 @@
-//! What drafters with one head for each draft depth have in common: Medusa and Hydra.
+//! What drafters have in common whose hidden states of all draft steps follow from the target's and from known tokens, and need no
+//! cache of their own steps: Medusa and Hydra, with one head for each draft depth.
 //!
 //! The bonus token `x_{t+1}` is the target's own, so head `k` predicts `x_{t+2+k}` from the target's last hidden state
 //! of `x_t`.
@@ -33,7 +34,7 @@ pub enum OutputHead {
     Shared,
 }
 
-/// A drafter with one head for each draft depth.
+/// A drafter with one head for each draft depth, or anything else that gives what each step's output layer reads.
 pub trait DraftHeads: Drafter {
     /// The paper's weight of the loss of head `k`, from 0, is this to the power of `k`.
     const LOSS_DECAY: f64;

@@ -58,7 +58,7 @@ pub trait Drafter: Module + Sized {
     /// They do not fit it.
     fn capture(config: &Self::Config, target: &TargetSpec) -> Result<Capture>;
 
-    /// What the inputs of its matrices are measured in, of those that read things of different sizes: see [`units`](crate::units).
+    /// What the inputs of its matrices are measured in, of those that read embeddings beside hidden states: see [`units`](crate::units).
     /// Names are those of files; a matrix has one unit for each of its inputs.
     fn units(_config: &Self::Config, _target: &TargetParts) -> Vec<Units> {
         Vec::new()

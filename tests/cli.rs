@@ -1,6 +1,8 @@
 //! What the program says of itself, and how it tells misuse from failure.
 use std::fs::File;
 
+use spectrain::families::registry::RECIPES;
+
 use crate::workspace::{Outcome, RECIPE, Workspace};
 
 const HELP: &str = "\
@@ -83,41 +85,17 @@ Options:
   -h, --help               Print help
 ";
 
-const RECIPES: &str = "\
-eagle3       one decoder layer over fused hidden states, unrolled in training
-             (EAGLE-3, EAGLE-3.1)
-peagle       EAGLE-3's inputs with more layers, which draft all tokens in one
-             pass (P-EAGLE)
-eagle1       one decoder layer that continues the target's last hidden states
-             (EAGLE-1; HASS with passes)
-eagle1-ttt   EAGLE-1's layer, trained as EAGLE-3 is: unrolled, by the target's
-             distributions alone
-mtp          the target's own layer of multi-token prediction, or a new one,
-             unrolled in training (MTP, FastMTP)
-mtp-qwen     Qwen3.5's layer of multi-token prediction, the target's own or a
-             new one (MTP, FastMTP)
-medusa       a head for each draft depth over the target's last hidden state
-             (Medusa-1)
-hydra        heads that also read the tokens drafted before (Hydra, Hydra++)
-dflash       a block of masks filled in one pass, with the target's hidden
-             states in every layer (DFlash)
-dflash-deer  the same drafter, aligned in the two stages of DEER
-pard         a language model that drafts all tokens in one pass (PARD; PARD-2
-             with target features)
-deer         a masked-diffusion language model that fills a block of masks,
-             trained in three stages (DEER)
-distillspec  a smaller language model, distilled from the target (DistillSpec,
-             GKD)
-";
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
 
 #[test]
 fn help_and_lists_go_to_standard_output() {
     let workspace = Workspace::of(RECIPE);
     let version = format!("spectrain {}\n", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 3] = [
         (&["--help"], HELP),
         (&["recipe", "--help"], RECIPE_HELP),
-        (&["recipes"], RECIPES),
         (&["--version"], &version),
     ];
     for (words, expected) in cases {
@@ -125,6 +103,17 @@ fn help_and_lists_go_to_standard_output() {
         assert_eq!(outcome.stdout, expected, "{words:?}");
         assert_eq!(outcome.stderr, "", "{words:?}");
     }
+    let list = workspace.run(&["recipes"]).succeeded().stdout;
+    assert!(
+        list.lines().all(|line| line.chars().count() <= 80),
+        "{list}"
+    );
+    let said: Vec<String> = words(&list);
+    let known = RECIPES.iter();
+    let expected: Vec<String> = known
+        .flat_map(|kind| words(&format!("{} {}", kind.name, kind.about)))
+        .collect();
+    assert_eq!(said, expected);
     // No command is a question, but not one that can be answered with success.
     let outcome = workspace.run(&[]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(2), HELP));

@@ -1,5 +1,5 @@
 //! The bytes of an export of every recipe's samples in every layout, against digests that were taken once.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -91,8 +91,25 @@ fn an_export_has_the_bytes_that_it_always_had() {
         std::fs::write(GOLDEN, &found).unwrap();
     }
     let expected = std::fs::read_to_string(GOLDEN).unwrap();
-    for (found, expected) in found.lines().zip(expected.lines()) {
-        assert_eq!(found, expected);
-    }
-    assert_eq!(found.lines().count(), expected.lines().count());
+    let by_name = |text: &str| -> BTreeMap<String, String> {
+        let pairs = text.lines().filter_map(|line| line.split_once(": "));
+        let pairs = pairs.map(|(name, digest)| (name.to_owned(), digest.to_owned()));
+        pairs.collect()
+    };
+    let (found, expected) = (by_name(&found), by_name(&expected));
+    let names: BTreeSet<&String> = found.keys().chain(expected.keys()).collect();
+    let differs = |name: &&&String| found.get(**name) != expected.get(**name);
+    let told = names.iter().filter(differs).map(|name| {
+        let what = match (found.get(*name), expected.get(*name)) {
+            (None, _) => "is no longer exported",
+            (_, None) => "is new",
+            _ => "has other bytes",
+        };
+        format!("{name} {what}")
+    });
+    let told: Vec<String> = told.collect();
+    assert!(
+        told.is_empty(),
+        "{told:#?}\n`UPDATE=1` writes `{GOLDEN}` anew"
+    );
 }

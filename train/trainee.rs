@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_checkpoints::NamedTensor;
+use spectrain_models::units::Units;
 use spectrain_models::weights::{export, held_in, host_f32, import};
 use spectrain_models::{Drafter, Proposer, Session};
 
@@ -11,6 +14,7 @@ use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, LossReport, Objective};
 use crate::optimizer::{Gradients, Optimizer, OptimizerConfig, parameter_of};
+use crate::parameters::walk;
 use crate::ranks::Ranks;
 use crate::shard::{Shard, with_values};
 
@@ -139,13 +143,35 @@ where
     D::State: 'static,
 {
     /// Puts a drafter in training.
+    ///
+    /// # Panics
+    /// [Units](Drafter::units) are of a matrix that the drafter does not train, or that has another number of inputs.
     pub fn drafter(model: D, objective: O, optimizer: OptimizerConfig) -> Self {
         let units = D::units(model.config(), model.target());
+        check_units(&model, &units);
         let mut trainee = Self::new(model, objective, optimizer);
         let device = trainee.device().without_autodiff();
         trainee.optimizer = trainee.optimizer.with_units(units, &device);
         trainee.propose = |drafter, dtype| Some(Box::new(Session::new(held_in(drafter, dtype))));
         trainee
+    }
+}
+
+/// Units of what is no matrix of the drafter would be of no effect.
+fn check_units<D: Drafter>(model: &D, units: &[Units]) {
+    let mut elements = BTreeMap::new();
+    if !units.is_empty() {
+        walk(model, |name, values| {
+            elements.insert(name, values.shape().num_elements());
+        });
+    }
+    for (name, units) in units {
+        let found = elements.get(name).copied().unwrap_or_default();
+        assert!(
+            found > 0 && found % units.len() == 0,
+            "units of `{name}`: expected a trained matrix of {} inputs, found {found} elements",
+            units.len()
+        );
     }
 }
 
