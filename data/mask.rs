@@ -15,10 +15,10 @@ use crate::turns::Conversed;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Masking {
-    /// What the assistant says, with the token that ends each turn.
+    /// What the assistant says, including the token that ends each turn.
     #[default]
     Assistant,
-    /// The last of the assistant's turns.
+    /// Only the assistant's last turn.
     LastTurn,
     /// Every token.
     All,

@@ -99,13 +99,13 @@ enum Entry {
 #[serde(try_from = "BTreeMap<String, Part>")]
 #[schemars(!try_from, deny_unknown_fields)]
 struct Weighted {
-    /// A file, a folder, a pattern, or a dataset of the hub.
+    /// A file, a folder, a pattern, or a dataset on the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
     /// A dataset by its name, in place of `path`.
     #[serde(skip_serializing_if = "Option::is_none")]
     preset: Option<String>,
-    /// How often its samples are taken: 2 is twice, 0.5 is half of them, always the same ones.
+    /// How often its samples are used: 2 means twice, 0.5 means half of them, always the same half.
     #[schemars(default = "once")]
     weight: f64,
 }

@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unusable {
-    /// The program ends, and names its file, its row and what is wrong.
+    /// The program stops and names the file, the row and what is wrong.
     #[default]
     Refuse,
-    /// It is left out, counted and reported.
+    /// The row is left out, counted and reported.
     Drop,
 }
 

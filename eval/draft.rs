@@ -25,14 +25,14 @@ pub enum DraftChoice {
     Chain {
         /// Required. Tokens in a draft.
         length: usize,
-        /// How they are chosen above temperature 0.
+        /// How the tokens are chosen above temperature 0.
         #[serde(default)]
         tokens: ChainTokens,
     },
     /// The same tree at every pass.
     Static {
-        /// Required. `"medusa-63"`, `"eagle-25"`, or the nodes as paths of ranks: `[[0], [1], [0, 0]]` is the drafter's first and
-        /// second guess and, after the first, its first.
+        /// Required. `"medusa-63"`, `"eagle-25"`, or the nodes as paths of ranks: `[[0], [1], [0, 0]]` is the drafter's first
+        /// and second guesses and, after the first guess, its first guess for the next token.
         tree: StaticTree,
         /// How tokens are chosen above temperature 0.
         #[serde(default)]
@@ -49,8 +49,8 @@ pub enum DraftChoice {
         /// Required. Tokens in a draft.
         nodes: usize,
     },
-    /// The likeliest paths of all, found best first (DDTree, <https://arxiv.org/abs/2604.12989>); only for drafters that make
-    /// all steps in one pass, as each node asks for what follows it.
+    /// The likeliest of all paths, found best first (DDTree, <https://arxiv.org/abs/2604.12989>); only for drafters that make
+    /// all steps in one pass, because each node asks for its successors.
     BestFirst {
         /// The longest path.
         #[serde(default = "six")]
@@ -58,20 +58,20 @@ pub enum DraftChoice {
         /// Required. Tokens in a draft.
         nodes: usize,
     },
-    /// A chain that ends before a step that the drafter itself has little hope for.
+    /// A chain that ends before a step that the drafter itself considers unlikely to be accepted.
     Confident {
         /// The most tokens in a draft.
         #[serde(default = "ten")]
         length: usize,
-        /// Whence the hope.
+        /// How the drafter estimates whether a step is accepted.
         #[serde(default)]
         by: StopBy,
-        /// The least of it that is drafted, from 0 to 1, or `"tuned"`: the threshold with the greatest predicted speed on 8
-        /// prompts, other than the evaluated ones as far as there are others.
+        /// The lowest estimate at which a step is drafted, from 0 to 1, or `"tuned"`: the threshold with the greatest predicted
+        /// speed on 8 prompts, which are not among the evaluated ones as far as others are available.
         #[serde(default = "half")]
         threshold: Threshold,
     },
-    /// A static tree made for this drafter: the best by how often each of its guesses was right on some prompts.
+    /// A static tree made for this drafter: the best tree, given how often each of its guesses was right on some prompts.
     Calibrated(Calibration),
 }
 
@@ -79,12 +79,12 @@ pub enum DraftChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainTokens {
-    /// Once in each way.
+    /// Once in each of the other two ways.
     #[default]
     Both,
     /// From the drafter's distribution.
     Drawn,
-    /// Its most likely ones.
+    /// The drafter's most likely tokens.
     Likeliest,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for ChainTokens {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// Required. Tokens in a draft; the report has their paths.
+    /// Required. Tokens in a draft; the report lists their paths.
     pub nodes: usize,
     /// The most children of a node.
     #[serde(default = "ten")]
@@ -110,7 +110,7 @@ pub struct Calibration {
     /// The longest path.
     #[serde(default = "six")]
     pub depth: usize,
-    /// Prompts to measure on, other than the evaluated ones as far as there are others.
+    /// Prompts to measure on, not among the evaluated ones as far as others are available.
     #[serde(default = "eight")]
     pub prompts: usize,
 }

@@ -27,14 +27,15 @@ use crate::weights::{Init, RandomWeights, Scope};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputHead {
-    /// Each head has its own, which starts as the target's and is trained.
+    /// Each head has its own, which starts as a copy of the target's and is trained.
     #[default]
     Own,
     /// All heads use the target's, frozen, which saves heads × width × vocabulary parameters.
     Shared,
 }
 
-/// A drafter with one head for each draft depth, or anything else that gives what each step's output layer reads.
+/// A drafter with one head for each draft depth, or anything else that gives what each step's output layer reads. It has a
+/// [largest depth](Drafter::max_depth), which says how many steps are trained.
 pub trait DraftHeads: Drafter {
     /// The paper's weight of the loss of head `k`, from 0, is this to the power of `k`.
     const LOSS_DECAY: f64;

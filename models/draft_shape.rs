@@ -72,7 +72,7 @@ pub enum Children {
     /// The most likely tokens, whatever top-k and top-p keep.
     #[default]
     Top,
-    /// Drawn one after the other, each from what its earlier siblings have left.
+    /// Drawn one after the other, each from what remains after its earlier siblings.
     WithoutReplacement,
     /// Drawn independently; siblings may be equal.
     WithReplacement,

@@ -25,7 +25,7 @@ use crate::weights::{RandomWeights, Scope, Weights};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Eagle1Config {
-    /// Whether `fc` adds a bias. vLLM cannot serve it.
+    /// Whether `fc` adds a bias. vLLM cannot serve such a drafter.
     pub bias: bool,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,

@@ -31,8 +31,8 @@ pub struct Eagle3Config {
     /// The layers whose output the drafter reads, 0-based and ascending. Empty takes the paper's three: `[1, layers / 2
     /// - 1, layers - 4]`.
     pub captured_layers: Vec<usize>,
-    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
-    /// all of the target's.
+    /// Number of tokens that the drafter can propose: the most frequent ones in the training data, and the stop tokens; 0 takes
+    /// all of the target's tokens.
     pub draft_vocab: usize,
     /// Where the head comes from.
     pub head: Head,
@@ -42,18 +42,18 @@ pub struct Eagle3Config {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the residual branch takes the normed fused state (speculators) and not the plain one (the paper). SGLang
-    /// cannot serve it.
+    /// Whether the residual branch takes the normalised fused state (speculators) instead of the plain one (the paper). SGLang
+    /// cannot serve such a drafter.
     pub norm_before_residual: bool,
-    /// Whether each captured layer is normed before the layers are fused (EAGLE-3.1).
+    /// Whether each captured layer is normalised before the layers are fused (EAGLE-3.1).
     pub fc_norm: bool,
-    /// Whether the captured layers are normed all together before they are fused, as drafters of the speculators library
-    /// are unless it is told otherwise. Of the engines only vLLM knows it.
+    /// Whether the captured layers are normalised together before they are fused, as the speculators library does by default.
+    /// Of the engines, only vLLM supports it.
     pub norm_before_fc: bool,
-    /// Whether the next draft step reads the output after the final norm (EAGLE-3.1) and not before it (the paper).
+    /// Whether the next draft step reads the output after the final norm (EAGLE-3.1) instead of before it (the paper).
     pub norm_output: bool,
-    /// How many positions back the layer sees, its own counted, as in drafters of the speculators library; 0 sees all.
-    /// Of the engines only vLLM knows it.
+    /// How many positions back the layer sees, including its own, as in drafters of the speculators library; 0 sees all. Of the
+    /// engines, only vLLM supports it.
     pub window: usize,
 }
 

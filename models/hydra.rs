@@ -30,17 +30,17 @@ use crate::weights::{Scope, Weights};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HydraConfig {
-    /// Hydra heads: the longest draft.
+    /// Number of Hydra heads, and so the length of the longest draft.
     pub hydra_heads: usize,
-    /// Blocks of each head; the first reads hidden state and tokens side by side. Hydra++ takes 4.
+    /// Blocks of each head; the first reads the hidden state and the tokens side by side. Hydra++ uses 4.
     pub head_layers: usize,
-    /// Whether a decoder layer of the target's sizes stands before the heads, over the target's hidden states of the
-    /// whole text (Hydra++).
+    /// Whether a decoder layer of the target's sizes comes before the heads and reads the target's hidden states of the whole
+    /// text (Hydra++).
     pub prefix_layer: bool,
     /// Where the output layers come from; own ones have a bias.
     pub head: OutputHead,
-    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
-    /// all of the target's.
+    /// Number of tokens that the drafter can propose: the most frequent ones in the training data, and the stop tokens; 0 takes
+    /// all of the target's tokens.
     pub draft_vocab: usize,
 }
 

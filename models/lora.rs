@@ -17,9 +17,9 @@ use crate::weights::{Init, RandomWeights, Weights, lift, tensor_from};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoraConfig {
-    /// Width between the two matrices.
+    /// Rank: the width between the two matrices.
     pub rank: usize,
-    /// Their product counts `alpha / rank`.
+    /// The product of the two matrices is scaled by `alpha / rank`.
     pub alpha: f64,
 }
 

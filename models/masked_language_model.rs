@@ -42,11 +42,11 @@ table_with_start! {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields, default)]
     pub struct MaskedLanguageModelConfig {
-        /// Required. The id of a token that no text holds; it stands for tokens still to come.
+        /// Required. The id of a token that occurs in no text; it stands for tokens still to come.
         pub mask_token: Option<u32>,
-        /// Required. The id of another such token; it stands between the text and what is to come.
+        /// Required. The id of another such token; it stands between the text and the tokens still to come.
         pub separator_token: Option<u32>,
-        /// The most tokens of a draft.
+        /// The most tokens in a draft.
         pub block_size: usize,
         /// What the text before a block sees.
         pub context: Context,

@@ -24,14 +24,14 @@ use crate::weights::{Scope, Weights};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MedusaConfig {
-    /// Medusa heads: the longest draft.
+    /// Number of Medusa heads, and so the length of the longest draft.
     pub medusa_heads: usize,
     /// Residual blocks of each head.
     pub head_layers: usize,
     /// Where the output layers come from.
     pub head: OutputHead,
-    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes
-    /// all of the target's.
+    /// Number of tokens that the drafter can propose: the most frequent ones in the training data, and the stop tokens; 0 takes
+    /// all of the target's tokens.
     pub draft_vocab: usize,
 }
 

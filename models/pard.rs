@@ -36,11 +36,11 @@ table_with_start! {
     #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields, default)]
     pub struct PardConfig {
-        /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 128020 for
+        /// Required. The id of a token that occurs in no text; it stands for tokens still to come. The authors use 128020 for
         /// Llama 3, 151665 for Qwen2.5 and 151670 for Qwen3.
         pub mask_token: Option<u32>,
-        /// Whether the target's hidden states, projected, are added to the embeddings (PARD-2). For a target of another
-        /// width the drafter drafts without them.
+        /// Whether the target's projected hidden states are added to the embeddings (PARD-2). For a target of another width the
+        /// drafter drafts without them.
         pub target_features: bool,
     }
 }

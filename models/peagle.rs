@@ -39,16 +39,16 @@ pub struct PEagleConfig {
     /// The layers whose output the drafter reads, 0-based and ascending. Empty takes EAGLE-3's three:
     /// `[1, layers / 2 - 1, layers - 4]`.
     pub captured_layers: Vec<usize>,
-    /// Tokens that the drafter can propose, the most frequent ones of what is trained on and the stop tokens; 0 takes all of
-    /// the target's.
+    /// Number of tokens that the drafter can propose: the most frequent ones in the training data, and the stop tokens; 0 takes
+    /// all of the target's tokens.
     pub draft_vocab: usize,
     /// Where the head comes from.
     pub head: Head,
-    /// Whether the embeddings are the target's, frozen, and not a copy of them that is trained.
+    /// Whether the drafter uses the target's frozen embeddings instead of training a copy of them.
     pub shared_embeddings: bool,
-    /// Required. The id of a token that no text holds; it stands for tokens still to come.
+    /// Required. The id of a token that occurs in no text; it stands for tokens still to come.
     pub mask_token: Option<u32>,
-    /// Decoder layers, the first of which reads embeddings beside hidden states; 0 takes the paper's 4.
+    /// Decoder layers, the first of which reads embeddings as well as hidden states; 0 takes the paper's 4.
     pub layers: usize,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
@@ -56,11 +56,11 @@ pub struct PEagleConfig {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the residual branch takes the normed fused state and not the plain one.
+    /// Whether the residual branch takes the normalised fused state instead of the plain one.
     pub norm_before_residual: bool,
-    /// Whether each captured layer is normed before the layers are fused.
+    /// Whether each captured layer is normalised before the layers are fused.
     pub fc_norm: bool,
-    /// Whether the captured layers are normed all together before they are fused.
+    /// Whether the captured layers are normalised together before they are fused.
     pub norm_before_fc: bool,
 }
 

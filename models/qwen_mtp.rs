@@ -28,7 +28,8 @@ use crate::weights::{RandomWeights, Scope, Weights};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QwenMtpConfig {
-    /// Share of a head's dimensions that turn with its position, the first ones: `partial_rotary_factor` of the target.
+    /// Share of a head's dimensions, counted from the first, that are rotated by position: `partial_rotary_factor` of the
+    /// target.
     pub rotary_share: f64,
 }
 

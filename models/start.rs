@@ -30,7 +30,7 @@ pub struct FreshConfig {
     pub kv_heads: usize,
     /// Width of a head; 0 takes the target's.
     pub d_head: usize,
-    /// Whether the head is the embedding.
+    /// Whether the head shares the weights of the embedding.
     pub tied_head: bool,
 }
 
@@ -113,15 +113,15 @@ macro_rules! table_with_start {
     ) => {
         $(#[$of_table])*
         pub struct $name {
-            /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or
-            /// from nothing with `fresh`.
+            /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
+            /// random weights with `fresh`.
             pub model: String,
             /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of
             /// `model`.
             pub keep_layers: Vec<usize>,
-            /// Sizes of a model that starts at random.
+            /// Sizes of a model that starts from random weights.
             pub fresh: Option<$crate::start::FreshConfig>,
-            /// Trains low-rank matrices beside every linear layer in place of the weights, which get them added when the
+            /// Trains low-rank matrices beside every linear layer instead of its weights, to which they are added when the
             /// drafter is written.
             pub lora: Option<$crate::lora::LoraConfig>,
             $($(#[$of_key])* pub $key: $type,)*

@@ -19,12 +19,13 @@ pub struct Stop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopBy {
-    /// The guess of its head that the target keeps the step and all before it (DSpark, <https://arxiv.org/abs/2607.05147>); only
-    /// for drafters with such a head.
+    /// The probability, guessed by the drafter's confidence head, that the target keeps the step and all before it (DSpark,
+    /// <https://arxiv.org/abs/2607.05147>); only for drafters with such a head.
     #[default]
     Head,
-    /// The bound `1 - √(0.2 H)` on how likely the step is kept, by the entropy `H`, in nats, of the distribution that it is
-    /// drawn from (SVIP, <https://arxiv.org/abs/2411.18462>). It takes the drafter's pass for the step.
+    /// The bound `1 - √(0.2 H)` on the probability that the step is kept, where `H` is the entropy, in nats, of the
+    /// distribution that the step's token is drawn from (SVIP, <https://arxiv.org/abs/2411.18462>). It needs the drafter's pass
+    /// for the step.
     Entropy,
 }
 

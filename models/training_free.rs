@@ -38,9 +38,9 @@ pub enum TrainingFree {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Named {
-    /// What followed the last tokens where they stood before.
+    /// Drafts what followed the last tokens where they occurred before.
     PromptLookup,
-    /// The target's likeliest successors of each token, as it gave them last.
+    /// Drafts the most likely successors of each token, as the target last predicted them.
     TokenRecycling,
 }
 

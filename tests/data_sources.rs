@@ -223,6 +223,9 @@ fn a_run_leaves_unusable_rows_out_of_training_and_evaluation_where_it_is_told_to
         .collect();
     assert!(own.len() < text.lines().count());
     workspace.write("recipe.toml", own.join("\n"));
+    workspace
+        .run_recipe(&[&train])
+        .failed(&["`dirty.jsonl` row 1 is not JSON", advice]);
     workspace.run(&prepare).succeeded();
     let manifest = workspace.manifest("prepare");
     assert_eq!(manifest["summary"]["train"]["unusable"]["count"], 3);

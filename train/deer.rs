@@ -54,16 +54,16 @@ pub struct DeerLossConfig {
     pub teacher_weight: f64,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Blocks of a text in the stage `refine`, each behind a cut of its own; the paper has one. With a bidirectional
-    /// context each costs a copy of the text.
+    /// Blocks of a text in the stage `refine`, each after its own cut; the paper has one. With a bidirectional context each
+    /// block costs a copy of the text.
     pub cuts: usize,
-    /// The least share of tokens that the stages `adapt` and `align` mask; the smaller, the larger the weight of a rare
-    /// mask.
+    /// The smallest share of tokens that the stages `adapt` and `align` mask; the smaller it is, the larger the weight of a
+    /// rare mask.
     pub least_masked: f64,
-    /// The most masks of the stage `refine`.
+    /// The most masks after a cut in the stage `refine`.
     pub span: usize,
-    /// How much more a mask of the stage `refine` counts than the one behind it; at least 1. The authors find 1.02
-    /// noisy and see 1.05 diverge.
+    /// Ratio of a mask's weight to that of the mask after it, in the stage `refine`; at least 1. The authors found 1.02 noisy
+    /// and saw 1.05 diverge.
     pub alpha: f64,
 }
 

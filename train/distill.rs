@@ -26,7 +26,7 @@ use crate::workload::Workload;
 pub struct DistillConfig {
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Factor on it; 0 trains on the text alone.
+    /// Factor on this divergence; 0 trains on the text alone.
     pub teacher_weight: f64,
     /// Factor on the cross-entropy with the text.
     pub label_weight: f64,
@@ -44,7 +44,7 @@ pub struct DistillConfig {
 pub enum Average {
     /// All positions that count.
     Tokens,
-    /// The positions of each conversation, then the conversations, as in the paper.
+    /// First the positions of each conversation, then the conversations, as in the paper.
     Samples,
 }
 

@@ -23,12 +23,13 @@ pub enum Divergence {
     Jsd(f64),
     /// `-log q` of the target's most likely token.
     Ce,
-    /// `KL(p' ‖ q)` from the target's distribution at this temperature, `p' ∝ p^(1/T)`: 1 is `"kl"`, and towards 0 it becomes `"ce"`.
+    /// `KL(p' ‖ q)`, where `p' ∝ p^(1/T)` is the target's distribution at this temperature: at 1 it is `"kl"`, and towards 0 it
+    /// becomes `"ce"`.
     TemperedKl(f64),
     /// `1 - Σ min(p, q)`, one minus the acceptance rate.
     Tv,
-    /// `"tv"` whose gradient is over the standard deviation of `1[q < p]` under `q`, so that rows count alike (TVD++,
-    /// <https://arxiv.org/abs/2403.00858>).
+    /// `"tv"` with its gradient divided by the standard deviation of `1[q < p]` under `q`, so that all rows count the same
+    /// (TVD++, <https://arxiv.org/abs/2403.00858>).
     TvPlusPlus,
     /// `-log α` with `α = Σ min(p, q)` (<https://arxiv.org/abs/2602.23881>).
     Nla,

@@ -27,7 +27,8 @@ use crate::workload::Workload;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HeadsLossConfig {
-    /// The loss of head *k*, from 0, counts `decay`^*k*; above 0, at most 1. Left out: 0.8 for Medusa, 1 for Hydra.
+    /// The loss of head *k*, counted from 0, is weighted by `decay`^*k*; above 0, at most 1. Left out: 0.8 for Medusa, 1 for
+    /// Hydra.
     pub decay: Option<f64>,
     /// Factor on the cross-entropy with the text; 0 in Hydra++.
     pub label_weight: f64,

@@ -35,17 +35,17 @@ use crate::workload::{Judges, WorkRows, Workload};
 pub struct FeatureRegressionConfig {
     /// Draft steps unrolled in training; EAGLE-1 takes 1, HASS 3.
     pub passes: usize,
-    /// Whether a pass passes no gradient to the predictions that it reads, as in HASS.
+    /// Whether each pass sends no gradient back into the predictions that it reads, as in HASS.
     pub detach: bool,
     /// Factor on the distance between predicted and true hidden states.
     pub regression_weight: f64,
-    /// Factor on the divergence between the distributions that the target's head reads from them.
+    /// Factor on the divergence between the distributions that the target's head computes from these hidden states.
     pub class_weight: f64,
-    /// This divergence; `"soft_ce"` has the value of the papers.
+    /// The divergence that `class_weight` multiplies; `"soft_ce"` has the value that the papers use.
     pub divergence: Divergence,
     /// Factor on `-Σ p log q` over the target's most likely tokens; HASS takes 1.
     pub top_k_weight: f64,
-    /// How many these are.
+    /// How many of the target's most likely tokens `top_k_weight` refers to.
     pub top_k: usize,
     /// Which tokens have to be in the loss mask for a position to count.
     pub mask_align: MaskAlign,

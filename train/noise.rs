@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Noise {
-    /// Its distribution.
+    /// The distribution of the noise.
     pub kind: NoiseKind,
-    /// Width of the interval around 0 that it is drawn from, for a sample of `length_ref` tokens; 0 adds none.
+    /// Width of the interval around 0 from which the noise is drawn, for a sample of `length_ref` tokens; 0 adds no noise.
     pub std: f64,
-    /// Tokens of a sample whose noise has this width. In proportion longer samples get less and shorter ones more, as
-    /// in EAGLE's code; 0 gives all the same.
+    /// Tokens of a sample whose noise has this width. Longer samples get proportionally less and shorter ones more, as in
+    /// EAGLE's code; 0 gives all samples the same.
     pub length_ref: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct Noise {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NoiseKind {
-    /// Even on ± `std` / 2.
+    /// Uniform on ± `std` / 2.
     Uniform,
 }
 

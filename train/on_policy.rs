@@ -17,11 +17,11 @@ const CHOICE: u64 = 0x0b;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnPolicyConfig {
-    /// Share of the batches that the drafter writes.
+    /// Share of the batches whose replies the drafter writes.
     pub fraction: f64,
-    /// Temperature at which it writes.
+    /// Temperature at which the drafter writes.
     pub temperature: f64,
-    /// The most tokens of a reply, which is never longer than the one that it replaces.
+    /// The most tokens in a reply; it is never longer than the reply that it replaces.
     pub max_new_tokens: usize,
 }
 

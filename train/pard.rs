@@ -31,9 +31,9 @@ use crate::workload::{WorkRows, Workload};
 pub struct PardLossConfig {
     /// Tokens drafted in one pass during training; a decoder may ask for more.
     pub draft_tokens: usize,
-    /// Share of a block of rows that the next one keeps.
+    /// Share of one block's rows that the next block keeps.
     pub keep: f64,
-    /// Share of the text that every block keeps at least.
+    /// The smallest share of the text that each block keeps.
     pub keep_least: f64,
     /// Factor on the cross-entropy with the text; 0.1 in PARD-2.
     pub label_weight: f64,
@@ -41,10 +41,10 @@ pub struct PardLossConfig {
     pub teacher_weight: f64,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// Whether a row counts as much as the target is sure of the tokens under its masks (PARD-2).
+    /// Whether each row is weighted by the target's probability of the tokens under its masks (PARD-2).
     pub confidence_weights: bool,
-    /// Share of the conversations of a step whose features are left out, so that the same weights draft without them;
-    /// 0.1 to 0.2 in PARD-2.
+    /// Share of the conversations in a step whose features are left out, so that the same weights can also draft without
+    /// features; 0.1 to 0.2 in PARD-2.
     pub feature_dropout: f64,
 }
 

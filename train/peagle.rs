@@ -30,9 +30,9 @@ use crate::workload::Workload;
 pub struct PEagleLossConfig {
     /// Tokens drafted in one pass during training; a decoder may ask for more.
     pub draft_tokens: usize,
-    /// Share of a block's rows that the next one keeps.
+    /// Share of one block's rows that the next block keeps.
     pub keep: f64,
-    /// Share of the text that every block keeps at least.
+    /// The smallest share of the text that each block keeps.
     pub keep_least: f64,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// It stays.
+    /// It stays constant.
     Constant,
-    /// Falls along a line.
+    /// It falls linearly.
     Linear,
-    /// Falls along half a cosine.
+    /// It falls along half a cosine.
     #[default]
     Cosine,
-    /// Stays, then falls along a line over the last fifth.
+    /// It stays constant, then falls linearly over the last fifth.
     Wsd,
 }
 

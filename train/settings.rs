@@ -30,37 +30,37 @@ pub struct TrainConfig {
     /// Optimiser steps.
     #[serde(skip_serializing_if = "is_of_epochs")]
     pub steps: usize,
-    /// Passes over the training data, or a part of one, in place of `steps`.
+    /// In place of `steps`: passes over the training data, which may be a fraction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Tokens of one batch, padding included; a multiple of `data.max_length`. Left out: the whole rows that fit into
-    /// 4096 tokens, at least one.
+    /// Tokens in one batch, padding included; a multiple of `data.max_length`. Left out: as many whole rows as fit into 4096
+    /// tokens, at least one.
     pub batch_tokens: usize,
-    /// Batches whose gradients are averaged in one step, each counting by its positions that count.
+    /// Batches whose gradients are averaged in one step, each weighted by how many of its positions count.
     pub gradient_accumulation: usize,
-    /// What moves matrices. Tables of tokens (embeddings, heads, codebooks), norms and biases are moved by AdamW in any
-    /// case.
+    /// The optimiser of matrices. AdamW always updates token tables (embeddings, heads, codebooks), norms and biases.
     pub optimizer: OptimizerName,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// That of matrices, where they have one of their own. Left out: `learning_rate`, with Muon ten times that.
+    /// Peak learning rate of matrices. Left out: `learning_rate`, or ten times that with Muon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matrix_learning_rate: Option<f64>,
-    /// That of tables of tokens, where they have one of their own. Left out: `learning_rate`.
+    /// Peak learning rate of token tables. Left out: `learning_rate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_learning_rate: Option<f64>,
-    /// Muon's decay of the momentum.
+    /// Decay of Muon's momentum.
     pub muon_momentum: f64,
-    /// The learning rate after the warm-up.
+    /// How the learning rate changes after the warm-up.
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end.
     pub min_lr_ratio: f64,
-    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of fewer than 500 steps.
+    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of `steps` if there are fewer than
+    /// 500.
     pub warmup_steps: usize,
     /// Largest global gradient norm; 0 clips nothing.
     pub max_grad_norm: f64,
-    /// Size to which every element of the gradient is cut after that; 0 cuts nothing. EAGLE-1 takes 0.5, and then clips
-    /// by no norm.
+    /// Size to which every element of the gradient is clipped after that; 0 clips nothing. EAGLE-1 uses 0.5 and does not clip
+    /// the norm.
     pub clip_value: f64,
     /// Weight decay of matrices and tables; norms and biases do not decay.
     pub weight_decay: f64,
@@ -70,8 +70,8 @@ pub struct TrainConfig {
     pub beta2: f64,
     /// AdamW's epsilon.
     pub epsilon: f64,
-    /// Decay of an exponential mean of the weights over the steps, which is validated, saved and exported in place of the weights; 0
-    /// takes the weights themselves.
+    /// Decay of an exponential moving average of the weights over the steps, which is validated, saved and exported in place of
+    /// the weights; 0 takes the weights themselves.
     pub ema_decay: f64,
     /// Whether the backward pass computes cheap activations again instead of keeping them: less memory, more time.
     pub gradient_checkpointing: bool,
@@ -79,21 +79,22 @@ pub struct TrainConfig {
     pub log_every: usize,
     /// Steps between validations.
     pub validate_every: usize,
-    /// Held-out samples of a validation's loss and simulated τ.
+    /// Held-out samples on which a validation computes the loss and the simulated τ.
     pub validate_samples: usize,
-    /// Held-out prompts for the true τ of a validation. The target answers them once; what a decoder would accept of the
-    /// drafts for its answers is computed each time.
+    /// Held-out prompts on which a validation computes the true τ. The target answers them once; each validation computes how
+    /// much of its drafts for these answers a decoder would accept.
     pub decode_prompts: usize,
-    /// Tokens of these answers, at most.
+    /// The most tokens in each of these answers.
     pub decode_tokens: usize,
-    /// Draft tokens of the chains that a validation counts; 0 is the drafter's own, as of
+    /// Length in tokens of the chains that a validation drafts; 0 takes the drafter's own length, as in
     /// `evaluate.draft_lengths`.
     pub decode_draft_length: usize,
     /// Steps between saved states.
     pub save_every: usize,
-    /// Saved states to keep, beside the best by true τ.
+    /// Saved states to keep, besides the best one by true τ.
     pub keep: usize,
-    /// A loss above this multiple of its running mean, in the first 20 steps of the first one, stops the run.
+    /// A loss above this multiple of its running mean, or in the first 20 steps of the first loss (of 1, if that is less), stops the
+    /// run.
     pub explosion: f64,
 }
 
@@ -104,7 +105,7 @@ pub enum OptimizerName {
     /// AdamW.
     #[default]
     AdamW,
-    /// Muon: each moves along its momentum, made orthogonal.
+    /// Muon: each matrix moves along its orthogonalised momentum.
     Muon,
 }
 

@@ -32,17 +32,17 @@ pub struct TrainingTimeTestConfig {
     pub draft_steps: usize,
     /// How much each draft step counts.
     pub step_weights: StepWeights,
-    /// The loss of draft step *j*, from 0, counts `decay`^*j*; above 0, at most 1.
+    /// The loss of draft step *j*, counted from 0, is weighted by `decay`^*j*; above 0, at most 1.
     pub decay: f64,
-    /// Share of 1 in the acceptance rates by which steps are weighed by reach or by passes.
+    /// With `"reach"` and `"passes"`: each acceptance rate `α` is replaced by `(1 - certainty) α + certainty`.
     pub certainty: f64,
     /// The divergence minimised at each position.
     pub divergence: Divergence,
     /// Which tokens have to be in the loss mask for a position to count.
     pub mask_align: MaskAlign,
-    /// What the sum of a step is divided by.
+    /// What the sum of a step's losses is divided by.
     pub reduction: Reduction,
-    /// Positions whose most likely token the drafter cannot propose.
+    /// What happens to positions where the drafter cannot propose the target's most likely token.
     pub out_of_vocab: OutOfVocab,
     /// Whether the backward pass computes the unrolled steps again, one at a time: far less memory for about a tenth
     /// more time.
@@ -53,15 +53,16 @@ pub struct TrainingTimeTestConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepWeights {
-    /// By `decay`, everywhere alike (the paper).
+    /// By `decay`, the same at all positions (the paper).
     Decay,
-    /// At each position as likely as a decoder gets to the step and beyond, by the drafter's own acceptance rates there:
-    /// `Σ_{m >= j} Π_{i <= m} α_i`. With `divergence = "nla"` and no certainty the gradient is that of the expected number of
-    /// accepted tokens.
+    /// By how many tokens from this step on a decoder is expected to accept, given the drafter's own acceptance rates at the
+    /// position: `Σ_{m >= j} Π_{i <= m} α_i`. With `divergence = "nla"` and `certainty = 0` the gradient is that of the
+    /// expected number of accepted tokens.
     Reach,
-    /// By the passes that they save over the whole text: `-∂W / ∂ log α`, where `W` is the number of passes that a decoder is expected
-    /// to take by the drafter's own acceptance rates. A step counts by how likely decoders stand before it and by what is saved
-    /// where they get beyond it. With `divergence = "nla"` and no certainty the gradient goes the way of τ's own.
+    /// By the passes that the step saves over the whole text: `-∂W / ∂ log α`, where `W` is the number of passes that a decoder
+    /// is expected to take, given the drafter's own acceptance rates. The weight of a step depends on how likely a decoder is
+    /// to reach it and on what it saves by getting past it. With `divergence = "nla"` and `certainty = 0` the gradient has the
+    /// direction of the gradient of τ.
     Passes,
 }
 
@@ -69,7 +70,7 @@ pub enum StepWeights {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskAlign {
-    /// The token to predict and all drafted before it, without a gap: where a decoder would be drafting.
+    /// The token to predict and all tokens drafted before it, without a gap: the positions where a decoder would draft.
     Label,
     /// The token of the hidden state, as in the code of EAGLE and SpecForge.
     Feature,
@@ -91,7 +92,7 @@ pub enum Reduction {
 pub enum OutOfVocab {
     /// They do not count.
     Drop,
-    /// They count, with the target's distribution renormalised on the drafter's tokens.
+    /// They count, with the target's distribution renormalised over the drafter's tokens.
     Keep,
 }
 

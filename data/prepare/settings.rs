@@ -8,7 +8,7 @@ use crate::unusable::Unusable;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Turns {
-    /// One for each answer where the template rewrites earlier answers (drops their reasoning, say), else one.
+    /// One for each answer if the template rewrites earlier answers (for example, drops their reasoning), else one.
     #[default]
     Auto,
     /// One.

@@ -88,11 +88,11 @@ pub trait Answers: Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Truncated {
-    /// It goes on with the answer as it is.
+    /// It continues with the answer as it is.
     #[default]
     Keep,
     /// It is left out.
     Drop,
-    /// It counts as failed, and is asked for again by the next run.
+    /// It counts as failed, and the next run asks for it again.
     Fail,
 }

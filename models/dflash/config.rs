@@ -15,7 +15,7 @@ pub enum Context {
     /// The target's hidden states.
     #[default]
     Features,
-    /// Only the embeddings of the tokens, to see what the hidden states are worth. No engine loads such a drafter.
+    /// Only the embeddings of the tokens, to measure what the hidden states contribute. No engine loads such a drafter.
     Tokens,
 }
 
@@ -25,19 +25,19 @@ pub enum Context {
 pub struct DFlashConfig {
     /// What the layers read of the text before a block.
     pub context: Context,
-    /// The layers whose output the drafter reads, 0-based and ascending. Empty takes the authors' five, evenly from
+    /// The layers whose output the drafter reads, 0-based and ascending. Empty takes the authors' five, evenly spaced from
     /// layer 1 to layers − 3.
     pub captured_layers: Vec<usize>,
     /// Decoder layers of the drafter.
     pub layers: usize,
-    /// Tokens of a block, the last committed one counted. A decoder may use shorter blocks, not longer ones.
+    /// Tokens in a block, including the last committed one. A decoder may use shorter blocks, but not longer ones.
     pub block_size: usize,
-    /// Required. The id of a token that no text holds; it stands for tokens still to come. The authors take 151669 for
+    /// Required. The id of a token that occurs in no text; it stands for tokens still to come. The authors use 151669 for
     /// Qwen3.
     pub mask_token: Option<u32>,
-    /// How many positions back a layer sees, its own counted; 0 sees all.
+    /// How many positions back a layer sees, including its own; 0 sees all.
     pub window: usize,
-    /// Whether a place of a block sees only those before it in the block (JetSpec).
+    /// Whether a position of a block sees only the positions before it in the block (JetSpec).
     pub causal: bool,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
@@ -45,23 +45,23 @@ pub struct DFlashConfig {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the anchor's own place predicts too, so that a draft has as many tokens as a block (DSpark).
+    /// Whether the anchor's own position also predicts a token, so that a draft has as many tokens as a block (DSpark).
     pub sample_from_anchor: bool,
-    /// Places that the convolutions around attention and feed-forward part read; DFlash 2 takes 2, 0 has no
-    /// convolutions.
+    /// Positions that the convolutions around the attention and feed-forward parts read; DFlash 2 uses 2, 0 leaves the
+    /// convolutions out.
     pub conv_taps: usize,
-    /// Channels that share what a place changes about a convolution.
+    /// Channels in a group; a position changes the kernel of a convolution in the same way for all channels of a group.
     pub conv_group: usize,
-    /// Width of the codes of the selector; DFlash 2 takes 256, 0 has none.
+    /// Width of the selector's codes; DFlash 2 uses 256, 0 leaves the selector out.
     pub selector_rank: usize,
-    /// Candidates of a slot that the selector chooses from.
+    /// Candidates from which the selector chooses in each slot.
     pub selector_top_k: usize,
-    /// Width of the codes of the bias by the token before; DSpark takes 256, 0 has none.
+    /// Width of the codes of the bias that depends on the token before; DSpark uses 256, 0 leaves the bias out.
     pub markov_rank: usize,
     /// What that bias reads. vLLM and llama.cpp load only `"vanilla"`, SGLang all.
     pub markov: MarkovKind,
-    /// Whether a head guesses how likely the target keeps what a slot drafts (DSpark). Drafts of the shape
-    /// `"confident"` end by it.
+    /// Whether a head guesses how likely the target is to keep a slot's token (DSpark). Drafts of the shape `"confident"` use
+    /// this guess to stop early.
     pub confidence: bool,
 }
 

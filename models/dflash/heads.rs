@@ -15,12 +15,12 @@ use crate::weights::{Init, Scope, lift};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MarkovKind {
-    /// The token before.
+    /// The token before the slot.
     #[default]
     Vanilla,
-    /// Also the slot's hidden state.
+    /// The token before the slot, and the slot's hidden state.
     Gated,
-    /// All tokens of the block before.
+    /// All tokens of the block before the slot.
     Rnn,
 }
 

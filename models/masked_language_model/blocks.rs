@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Context {
-    /// Everything, the block included, as in the paper: each draft computes the whole text again.
+    /// Everything, including the block, as in the paper: each draft recomputes the whole text.
     #[default]
     Bidirectional,
-    /// What comes before it, so that its keys and values are kept from draft to draft.
+    /// Only what comes before each token, so that keys and values are kept from draft to draft.
     Causal,
 }
 

@@ -34,7 +34,7 @@ pub struct DeviceArgument {
 pub struct TargetDevice {
     #[command(flatten)]
     device: DeviceArgument,
-    /// Type in which the target computes, as `target.dtype` in a recipe
+    /// Number type in which the target computes, as `target.dtype` in a recipe
     #[arg(long = "target-dtype", value_enum, default_value_t = TargetType::Auto, hide_possible_values = true, value_name = "auto|f32|bf16|int8")]
     dtype: TargetType,
 }
@@ -67,10 +67,10 @@ impl TargetDevice {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct DataArgument {
-    /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset of the hub (`hf://org/name`)
+    /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset on the hub (`hf://org/name`)
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// In place of `--data`: a dataset that `spectrain data presets` lists, by its name
+    /// In place of `--data`: the name of a dataset that `spectrain data presets` lists
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
 }
@@ -122,7 +122,7 @@ pub fn key_value(given: &str) -> Result<String, String> {
 /// Variables of the chat template.
 #[derive(Debug, Default, Args)]
 pub struct TemplateArgument {
-    /// Set a variable that the chat template reads, such as `enable_thinking=false`; may be repeated. A drafter brings the
+    /// Set a variable that the chat template reads, such as `enable_thinking=false`; may be repeated. A drafter comes with the
     /// variables that it was trained or imported with
     #[arg(long = "template-variable", value_name = "KEY=VALUE", value_parser = template_variable)]
     pub template_variables: Vec<(String, Value)>,

@@ -27,36 +27,37 @@ pub struct File<D: Settings, O: Settings> {
     /// Seed of the drafter's first weights, of the data order and of the synthetic data.
     #[serde(default)]
     pub seed: u64,
-    /// Folder of a drafter, ours or a published one, or of a run, or a hub id, `owner/name` or `owner/name@revision`, whose weights
-    /// training starts from; `[drafter]` must describe it. They are validated first, and taken where no later ones are better.
+    /// The drafter whose weights training starts from: its folder, ours or a published one, the folder of a run, or a hub id,
+    /// `owner/name` or `owner/name@revision`; `[drafter]` must describe it. These weights are validated before the first step, and
+    /// exported if training finds no better ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<PathBuf>,
     /// The frozen model that a drafter is trained for.
     pub target: TargetTable,
-    /// Makes conversations and a small target that has learnt them.
+    /// Generates conversations and trains a small target on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticTable>,
     /// Has the target answer the conversations anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regenerate: Option<RegenerateTable>,
-    /// Which conversations there are, and how they become tokens.
+    /// The conversations to train and evaluate with, and how they become tokens.
     pub data: DataTable,
-    /// When the target's hidden states are computed.
+    /// When and by what the target's hidden states are computed.
     pub features: FeaturesTable,
-    /// What only this drafter has.
+    /// The settings of the drafter, which depend on `recipe`.
     pub drafter: D,
-    /// What only this objective has.
+    /// The settings of the objective, which depend on `recipe`.
     pub objective: O,
     /// How the drafter is trained.
     pub train: TrainConfig,
-    /// The keys of `[train]` that are other in one stage of a training in several stages.
+    /// Where training has several stages: the keys of `[train]` that differ in one of them, by the name of the stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stages: BTreeMap<String, TrainConfig>,
     /// The drafter as serving engines load it.
     pub export: ExportTable,
-    /// How the drafter is judged.
+    /// How the drafter is evaluated.
     pub evaluate: EvaluateTable,
-    /// A tracking server that gets the run's figures beside the run's own files.
+    /// A tracking server that receives the run's metrics, besides the run's own files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub track: Option<TrackTable>,
 }

@@ -184,32 +184,29 @@ pub(crate) fn held_out(
     let with = (text.template.as_ref(), text.settings.unusable);
     HeldOut::of(rows, share, with).map_err(|error| {
         let is_too_little = matches!(error, spectrain_data::Error::NothingToHoldOut { .. });
-        anyhow::Error::from(error).context(if is_too_little {
-            "`data.eval` is left out"
+        let error = anyhow::Error::from(error);
+        if is_too_little {
+            error.context("`data.eval` is left out")
         } else {
-            "cannot prepare `data.train`"
-        })
+            not_prepared(error, "train", "")
+        }
     })
 }
 
 /// Says of which set an error is, which comes from `sources`, where these are known.
 pub(crate) fn not_prepared(error: anyhow::Error, set: &str, sources: &str) -> anyhow::Error {
-    // Of one row or file the error says where it is, but not of all.
-    let is_of_all = matches!(
-        error.downcast_ref(),
-        Some(spectrain_data::Error::NothingKept { .. })
-    );
-    let found: Option<&spectrain_data::Error> = error.downcast_ref();
-    let advice = match found {
-        Some(found) if found.is_of_row() => {
-            "; `data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` finds them all"
+    let message = match error.downcast_ref::<spectrain_data::Error>() {
+        // Of one row or file the error says where it is, but not of all.
+        Some(spectrain_data::Error::NothingKept { .. }) if !sources.is_empty() => {
+            format!("cannot prepare `data.{set}`, {sources}")
         }
-        _ => "",
+        Some(found) if found.is_of_row() => format!(
+            "cannot prepare `data.{set}`: {found}; `data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` \
+             finds them all"
+        ),
+        _ => format!("cannot prepare `data.{set}`"),
     };
-    error.context(match (is_of_all, sources) {
-        (false, _) | (true, "") => format!("cannot prepare `data.{set}`{advice}"),
-        (true, sources) => format!("cannot prepare `data.{set}`, {sources}"),
-    })
+    error.context(message)
 }
 
 /// How often each token of the target occurs in what is trained on.

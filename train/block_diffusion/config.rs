@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BlockLossConfig {
-    /// The most blocks of a row of `data.max_length` tokens.
+    /// The most blocks in a row of `data.max_length` tokens.
     pub anchors: usize,
-    /// Where blocks stand.
+    /// Where the blocks are placed.
     pub placement: Anchors,
     /// Which tokens of a block are masked. `recipe = "dflash-deer"` sets this key itself, stage by stage.
     pub masking: BlockMasking,
@@ -23,23 +23,25 @@ pub struct BlockLossConfig {
     pub teacher_weight: f64,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// How much each slot *k*, from 0, counts. `recipe = "dflash-deer"` sets this key itself, stage by stage.
+    /// How much each slot *k*, counted from 0, counts in the loss. `recipe = "dflash-deer"` sets this key itself, stage by
+    /// stage.
     pub slot_weights: SlotWeights,
-    /// Slots over which exponential weights fall to 1/e; 0 takes the authors': 4 for up to 8 slots, 5 up to 12, 7
+    /// Slots over which exponential weights fall to 1/e; 0 takes the authors' values: 4 for up to 8 slots, 5 for up to 12, 7
     /// beyond.
     pub decay_slots: f64,
-    /// How much more a slot counts than the one behind it, with rising weights; 1.05 diverged for the authors of DEER.
+    /// With `"rising"` weights: ratio of a slot's weight to that of the slot after it; 1.05 diverged for the authors of DEER.
     pub growth: f64,
-    /// Share of 1 in the probabilities of D-PACE.
+    /// With `"d_pace"` weights: each probability `q` is replaced by `(1 - certainty) q + certainty`.
     pub certainty: f64,
-    /// Whether the sum is divided by the slots that count, as speculators does, and not by their weights.
+    /// Whether the sum of the losses is divided by the number of slots that count, as in speculators, and not by the sum of
+    /// their weights.
     pub divide_by_count: bool,
-    /// Factor on the cross-entropy of the selector of paths, where the drafter has one.
+    /// Factor on the cross-entropy of the path selector, if the drafter has one.
     pub selector_weight: f64,
-    /// Whether the text's token replaces the least likely candidate where it is none of them (SpecForge, speculators);
-    /// otherwise such slots teach the selector nothing (NeMo).
+    /// Whether the text's token replaces the least likely candidate in slots where it is not a candidate (SpecForge,
+    /// speculators); otherwise the selector learns nothing from such slots (NeMo).
     pub inject: bool,
-    /// Factor on the cross-entropy of the guess, where the drafter has a head for it.
+    /// Factor on the cross-entropy of the confidence head, if the drafter has one.
     pub confidence_weight: f64,
 }
 
@@ -47,9 +49,9 @@ pub struct BlockLossConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Anchors {
-    /// Anywhere in replies, drawn anew for each step.
+    /// At random positions in replies, drawn anew for each step.
     Random,
-    /// One behind the other, from the start of each reply on.
+    /// One after the other, from the start of each reply.
     Chunks,
 }
 
@@ -59,14 +61,15 @@ pub enum Anchors {
 pub enum SlotWeights {
     /// `exp(-k / decay_slots)` (DFlash).
     Exponential,
-    /// All alike.
+    /// All slots count the same.
     Uniform,
-    /// `growth` to the power of the slots behind it (DEER).
+    /// `growth` to the power of the number of slots after it (DEER).
     Rising,
-    /// As likely as a decoder gets to the slot and beyond, by the drafter's own probabilities (D-PACE,
+    /// By how many tokens from this slot on a decoder is expected to accept, given the drafter's own probabilities (D-PACE,
     /// <https://arxiv.org/abs/2605.18810>).
     DPace,
-    /// All alike up to the first slot where the drafter errs, none behind it (AUF, <https://arxiv.org/abs/2607.01893>).
+    /// All slots count the same up to and including the first one where the drafter is wrong, and none after it (AUF,
+    /// <https://arxiv.org/abs/2607.01893>).
     Auf,
 }
 

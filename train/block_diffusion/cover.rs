@@ -7,12 +7,12 @@ use spectrain_data::seed::{mix, uniform};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockMasking {
-    /// All behind the anchor, as in decoding (DFlash).
+    /// All after the anchor, as in decoding (DFlash).
     All,
-    /// Each with a probability `t`, drawn for each block, whose loss counts `1 / t`: the likelihood of masked diffusion,
-    /// and the first stage of DEER (<https://arxiv.org/abs/2512.15176>).
+    /// Each with probability `t`, which is drawn for each block; the block's loss is weighted by `1 / t`. This is the
+    /// likelihood of masked diffusion, and the first stage of DEER (<https://arxiv.org/abs/2512.15176>).
     Some,
-    /// All of a block of so many tokens as is drawn for each: the second stage of DEER.
+    /// All after the anchor, in blocks whose lengths are drawn: the second stage of DEER.
     Last,
 }
 

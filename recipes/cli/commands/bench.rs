@@ -20,7 +20,7 @@ pub struct BenchArguments {
     /// Only this size.
     #[arg(long)]
     size: Option<Size>,
-    /// Only this task. Training steps of other families than EAGLE-3 run where they are asked for.
+    /// Only this task. Training steps of families other than EAGLE-3 run only when asked for.
     #[arg(long)]
     task: Option<Task>,
     /// Timed repetitions, after one that is not timed.
@@ -38,7 +38,7 @@ pub struct BenchArguments {
     /// `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Print the line of one case and no more.
+    /// Print only the line of one case.
     #[arg(long, hide = true, requires_all = ["size", "task"])]
     case: bool,
 }

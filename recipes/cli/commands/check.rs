@@ -33,10 +33,10 @@ pub struct CheckArguments {
     /// The target: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// Prompts to measure τ with, as of `spectrain evaluate`; without them the target makes up texts
+    /// Prompts to measure τ with, as for `spectrain evaluate`; without them the target makes up texts
     #[arg(long, value_name = "PROMPTS", value_parser = prompts)]
     prompts: Option<PromptEntry>,
-    /// How many of them to decode at most, spread evenly over all; without `--prompts` how many texts to make up
+    /// The most prompts to decode, spread evenly over all; without `--prompts`, how many texts to make up
     #[arg(long, value_name = "N", default_value = "8")]
     count: NonZeroUsize,
     /// Print what is found as JSON

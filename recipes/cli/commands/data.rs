@@ -42,36 +42,36 @@ pub enum DataCommand {
         #[command(flatten)]
         text: TextArguments,
     },
-    /// List the sets of prompts that `evaluate` knows by name
+    /// List the prompt sets that `evaluate` knows by name
     Prompts,
     /// List the datasets that `data.preset` knows by name
     Presets,
     /// Have a target answer the turns of conversations anew
     Regenerate(RegenerateArguments),
-    /// Report what is in a dataset and what is wrong with it; end with 1 where something is
+    /// Report what is in a dataset and what is wrong with it; exit with status 1 if something is
     Lint(LintArguments),
 }
 
 /// What is linted, and how.
 #[derive(Debug, clap::Args)]
 pub struct LintArguments {
-    /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub (`hf://org/name`)
+    /// Conversations to train on: a file, a folder, a pattern or a dataset on the hub (`hf://org/name`)
     #[arg(long, value_name = "PATH", required_unless_present = "preset")]
     train: Option<PathBuf>,
-    /// In place of `--train`: a dataset that `spectrain data presets` lists, by its name
+    /// In place of `--train`: the name of a dataset that `spectrain data presets` lists
     #[arg(long, value_name = "NAME", conflicts_with = "train")]
     preset: Option<String>,
     /// Conversations to evaluate with
     #[arg(long, value_name = "PATH")]
     eval: Option<PathBuf>,
-    /// Samples to show; what is trained on stands between ⟦ and ⟧
+    /// Samples to show; the tokens that are trained on are between ⟦ and ⟧
     #[arg(long, value_name = "N", default_value_t = 2)]
     show: usize,
-    /// Sizes of draft vocabulary to give the coverage of; may be repeated. Without it 1024, 8192, 16384, 32000 and 64000, as
-    /// far as the target's vocabulary is larger
+    /// A size of draft vocabulary whose coverage to report; may be repeated. Without it, those of 1024, 8192, 16384, 32000 and
+    /// 64000 that are smaller than the target's vocabulary
     #[arg(long = "draft-vocab", value_name = "TOKENS")]
     draft_vocabularies: Vec<usize>,
-    /// A `.jsonl` file for every row with a problem: its set, the problem, its file and row, and why it cannot be used
+    /// A `.jsonl` file that lists every row with a problem: its set, the problem, its file and row, and why it cannot be used
     #[arg(long, value_name = "FILE")]
     rows: Option<PathBuf>,
     /// Print the report as JSON
@@ -94,7 +94,7 @@ pub struct TextArguments {
     /// Longest sample, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_length: usize,
-    /// What happens to longer ones: `drop` or `truncate`
+    /// What happens to longer samples: `drop` or `truncate`
     #[arg(long, default_value = "drop", value_parser = overlong)]
     overlong: Overlong,
     /// The tokens trained on: `assistant`, `last_turn` or `all`
@@ -103,7 +103,7 @@ pub struct TextArguments {
     /// Whether a conversation is one sample or one for each answer: `auto`, `joined` or `expand`
     #[arg(long, default_value = "auto", value_parser = word::<Turns>)]
     turns: Turns,
-    /// Samples with fewer tokens to train on are left out
+    /// Samples with fewer tokens to train on than this are left out
     #[arg(long, value_name = "TOKENS", default_value_t = 1)]
     min_trained_tokens: usize,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::runtime::doctor::{Finding, State, look};
 /// Arguments of `spectrain doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
-    /// Ask the hub whether it answers
+    /// Check that the hub answers
     #[arg(long)]
     online: bool,
     /// Print what was found as JSON

@@ -46,14 +46,14 @@ const MAX_NEW_TOKENS: usize = 128;
 /// Arguments of `spectrain evaluate`.
 #[derive(Debug, clap::Args)]
 pub struct EvaluateArguments {
-    /// The target: a hub id or a folder; may be repeated, for targets that share their tokens
+    /// The target: a hub id or a folder; may be repeated, for targets with the same tokens
     #[arg(long = "target", value_name = "TARGET", required = true)]
     targets: Vec<String>,
     /// The drafter: its folder, a run or its folder, or a hub id, `owner/name` or `owner/name@revision`. It can be left out
-    /// with `--training-free`, and with `--server`, where nothing is then decoded here
+    /// with `--training-free`, and with `--server`, in which case spectrain itself decodes nothing
     #[arg(long, value_name = "DRAFTER", required_unless_present_any = ["server", "training_free"])]
     drafter: Option<String>,
-    /// A drafter without training: `prompt-lookup`, `token-recycling`, `early-layers:N` for the target's first N layers; may be
+    /// A training-free drafter: `prompt-lookup`, `token-recycling`, or `early-layers:N` for the target's first N layers; may be
     /// repeated
     #[arg(long = "training-free", value_name = "NAME", value_parser = training_free)]
     training_free: Vec<TrainingFree>,
@@ -61,21 +61,21 @@ pub struct EvaluateArguments {
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
     /// Prompts: a set that `spectrain data prompts` lists, `NAME=PATH` for such a set in a file, a file, folder or pattern of
-    /// conversations, a dataset of the hub (`hf://org/name`), or as in a recipe, `{ path = "q.jsonl", turns = "asked" }` or
+    /// conversations, a dataset on the hub (`hf://org/name`), or as in a recipe, `{ path = "q.jsonl", turns = "asked" }` or
     /// `{ preset = "gsm8k" }`; may be repeated
     #[arg(long, value_name = "PROMPTS", required_unless_present = "features", value_parser = prompts)]
     prompts: Vec<PromptEntry>,
-    /// Stored features of texts that the target wrote, as the stage `features` of a run has them: acceptance is computed from
-    /// them and nothing is decoded. Of the target only its embedding, norm and head are read
+    /// Stored features of texts that the target wrote, as the stage `features` of a run writes them: acceptance is computed
+    /// from them and nothing is decoded. Only the target's embedding, norm and head are read
     #[arg(long, value_name = "DIR", requires = "drafter", conflicts_with_all = ["prompts", "server", "outputs", "max_length", "ignore_stop", "no_baseline", "training_free"])]
     features: Option<PathBuf>,
-    /// Prompts of each of them [default: 64; of features all]
+    /// Prompts to take from each set [default: 64; all for features]
     #[arg(long, value_name = "N")]
     count: Option<usize>,
     /// Longest prompt, in tokens; longer ones are left out
     #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_length: usize,
-    /// Temperature; may be repeated [default: 0 and 1; of features the one that their texts were written at, 0 or 1]
+    /// Temperature; may be repeated [default: 0 and 1; for features, the one at which their texts were written, 0 or 1]
     #[arg(long = "temperature", value_name = "T", allow_negative_numbers = true)]
     temperatures: Vec<f64>,
     /// Above temperature 0, keep this many of the most likely tokens; 0 keeps all
@@ -84,7 +84,7 @@ pub struct EvaluateArguments {
     /// Above temperature 0, keep the fewest tokens that hold this much probability; 1 keeps all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0, without `--draft`]
+    /// Length in tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0, without `--draft`]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
@@ -93,19 +93,19 @@ pub struct EvaluateArguments {
     /// Sequences to decode at a time, with the drafter and without; outputs do not depend on it, speeds do
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch_size: usize,
-    /// Tokens after each prompt, at most [default: 128; of features whole answers]
+    /// The most tokens to decode after each prompt [default: 128; for features, whole answers]
     #[arg(long, value_name = "TOKENS")]
     max_new_tokens: Option<usize>,
-    /// The test that decides over drafted tokens
+    /// The test that accepts or rejects drafted tokens
     #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
     verifier: VerifierName,
-    /// Judge a drafter with a target other than the one that its folder names
+    /// Evaluate a drafter with a target other than the one that its folder names
     #[arg(long)]
     other_target: bool,
     /// Decode past the target's end tokens, so that every output has the same length
     #[arg(long)]
     ignore_stop: bool,
-    /// Do not decode without the drafter: no speed-up, no check that nothing is lost
+    /// Do not decode without the drafter: the report has no speed-up and no check that decoding is lossless
     #[arg(long)]
     no_baseline: bool,
     /// Seed of sampling and of the confidence intervals
@@ -114,7 +114,7 @@ pub struct EvaluateArguments {
     /// Folder for `report.json`, `report.md` and `report.html`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// File for every output and what each pass accepted, one JSON object a line
+    /// File for every output and what each pass accepted, with one JSON object per line
     #[arg(long, value_name = "FILE")]
     outputs: Option<PathBuf>,
     #[command(flatten)]

@@ -28,13 +28,13 @@ pub struct ExportArguments {
     /// The drafter: a run or its folder, a drafter's folder, or a hub id, `owner/name` or `owner/name@revision`
     #[arg(value_name = "DRAFTER")]
     drafter: String,
-    /// The engine
+    /// The serving engine
     #[arg(long, value_enum)]
     to: Engine,
     /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The target, for a drafter's folder that does not say which it is for
+    /// The target, for a drafter's folder that does not name the target that it is for
     #[arg(long)]
     target: Option<String>,
     /// Type of the weights

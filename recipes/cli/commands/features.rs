@@ -19,11 +19,12 @@ use crate::runtime::{device, target};
 /// Commands of `spectrain features`.
 #[derive(Debug, Subcommand)]
 pub enum FeaturesCommand {
-    /// Write features of vLLM's connector, speculators or DeepSpec as stored features, once they are proven
+    /// Verify features from vLLM's connector, speculators or DeepSpec, and write them as stored features
     Import(Box<FeaturesImport>),
-    /// Write stored features as speculators reads them
+    /// Write stored features in the format that speculators reads
     Export(FeaturesExport),
-    /// Print a Python program that writes the pickles of SpecForge and ModelOpt as what `import` reads: `python convert.py FROM TO`
+    /// Print a Python program that converts the pickles of SpecForge and ModelOpt into what `import` reads:
+    /// `python convert.py FROM TO`
     Converter,
 }
 
@@ -33,7 +34,7 @@ pub struct FeaturesImport {
     /// The folder: `hs_*.safetensors`, alone or beside a dataset's rows, or DeepSpec's `manifest.json` and `samples.idx`
     #[arg(value_name = "DIR")]
     from: PathBuf,
-    /// The target, a hub id or a folder, of which only embedding, norm and head are read
+    /// The target, a hub id or a folder; only its embedding, norm and head are read
     #[arg(long)]
     target: String,
     /// The folder to write
@@ -42,16 +43,16 @@ pub struct FeaturesImport {
     /// The dataset with `input_ids` and `loss_mask`, where it is in another folder
     #[arg(long, value_name = "DIR")]
     rows: Option<PathBuf>,
-    /// The ids of layers that the server was started with, such as `2,18,33,36`
+    /// The layer ids that the server was started with, such as `2,18,33,36`
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     layer_ids: Option<Vec<u32>>,
-    /// What texts without a loss mask are trained on
+    /// Which tokens are trained on in texts without a loss mask
     #[arg(long, value_name = "PART")]
     mask: Option<Mask>,
-    /// Compare the captured layers with what the target computes, which loads all of it
+    /// Compare the captured layers with what the target computes; this loads the whole target
     #[arg(long)]
     check_layers: bool,
-    /// Samples of one file
+    /// Samples in each file
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     samples_per_shard: u64,
     #[command(flatten)]
@@ -75,7 +76,7 @@ pub struct FeaturesExport {
     /// A run with stored features, or their folder
     #[arg(value_name = "RUN|DIR")]
     from: String,
-    /// The target, a hub id or a folder, of which only embedding, norm and head are read
+    /// The target, a hub id or a folder; only its embedding, norm and head are read
     #[arg(long)]
     target: String,
     /// The folder to write

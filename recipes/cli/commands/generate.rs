@@ -34,10 +34,10 @@ pub struct GenerateArguments {
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
-    /// What the user says
+    /// The user's message
     #[arg(long, value_name = "TEXT")]
     prompt: String,
-    /// Tokens of the answer, at most
+    /// The most tokens in the answer
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     max_new_tokens: usize,
     /// Temperature; 0 takes the most likely token
@@ -48,13 +48,13 @@ pub struct GenerateArguments {
         allow_negative_numbers = true
     )]
     temperature: f64,
-    /// Tokens of the draft; 0 takes the drafter's own length
+    /// Length of the draft in tokens; 0 takes the drafter's own length
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     draft_length: usize,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`
     #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
     draft: Option<DraftChoice>,
-    /// Take a drafter that was trained for another target than this one
+    /// Accept a drafter that was trained for a target other than this one
     #[arg(long)]
     other_target: bool,
     /// Seed of sampling

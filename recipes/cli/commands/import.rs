@@ -33,7 +33,8 @@ const USELESS: f64 = 1.05;
 /// Arguments of `spectrain import`.
 #[derive(Debug, clap::Args)]
 pub struct ImportArguments {
-    /// The published drafter: its folder, or a hub id, `owner/name` or `owner/name@revision`; a run stands for what it has exported
+    /// The published drafter: its folder, or a hub id, `owner/name` or `owner/name@revision`; a run stands for the drafter that
+    /// it has exported
     #[arg(value_name = "DRAFTER")]
     drafter: String,
     /// The target it was trained for: a hub id or a folder
@@ -42,13 +43,13 @@ pub struct ImportArguments {
     /// The run's name [default: the folder's, or the one in the hub id]
     #[arg(long, value_name = "RUN")]
     name: Option<String>,
-    /// Captured layers as 0-based indices of the layers whose output is read, whatever the folder says
+    /// Captured layers, whatever the folder says: 0-based indices of the layers whose output is read
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     layers: Option<Vec<usize>>,
-    /// Prompts to measure with, as of `spectrain evaluate`; without them the target makes up texts
+    /// Prompts to measure with, as for `spectrain evaluate`; without them the target makes up texts
     #[arg(long, value_name = "PROMPTS", value_parser = prompts)]
     prompts: Option<PromptEntry>,
-    /// Prompts to measure with
+    /// How many prompts to measure with
     #[arg(long, default_value_t = 32)]
     count: usize,
     /// The folder of runs

@@ -36,32 +36,32 @@ pub struct InitArguments {
     /// The target: a folder in the Hugging Face layout, or a hub id
     #[arg(long, value_name = "FOLDER|ID")]
     target: Option<String>,
-    /// Conversations to train on: a file, a folder, a pattern or a dataset of the hub, `hf://org/name`
+    /// Conversations to train on: a file, a folder, a pattern or a dataset on the hub, `hf://org/name`
     #[arg(long, value_name = "PATH")]
     data: Option<String>,
-    /// In place of `--data`: a dataset that `spectrain data presets` lists, by its name
+    /// In place of `--data`: the name of a dataset that `spectrain data presets` lists
     #[arg(long, value_name = "NAME", conflicts_with = "data")]
     preset: Option<String>,
-    /// Whose answers are trained on: `keep`, those of the conversations; `target`, which this program then decodes; or the
-    /// address of the target's server, `http://HOST:PORT`
+    /// Whose answers to train on: `keep` for those in the conversations; `target` for the target's, which spectrain then
+    /// decodes itself; or the address of the target's server, `http://HOST:PORT`
     #[arg(long, value_name = "keep|target|URL")]
     answers: Option<String>,
     /// The kind of drafter, by its name in `spectrain recipes`
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
-    /// Where it is to be trained: `cpu` or `cuda:N`
+    /// Where the drafter will be trained: `cpu` or `cuda:N`
     #[arg(long, value_name = "DEVICE", value_parser = device::check_name)]
     device: Option<String>,
-    /// The run's name; without it that of the drafter and the target
+    /// The run's name; without it, the names of the drafter and the target
     #[arg(long)]
     name: Option<String>,
     /// Set a key of the recipe, such as `train.steps=1000`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<String>,
-    /// The file to write; without it `NAME.toml`
+    /// The file to write; without it, `NAME.toml`
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Ask nothing: take the defaults of what is not given
+    /// Ask nothing: take the defaults for everything that is not given
     #[arg(long)]
     yes: bool,
 }

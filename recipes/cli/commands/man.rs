@@ -8,7 +8,7 @@ use clap::{Args, Command};
 /// Arguments of `spectrain man`.
 #[derive(Debug, Args)]
 pub struct ManArguments {
-    /// The folder to write them into, such as `~/.local/share/man/man1`; made where it is not there
+    /// The folder to write them into, such as `~/.local/share/man/man1`; created if it does not exist
     folder: PathBuf,
 }
 

@@ -19,19 +19,19 @@ pub struct PushArguments {
     /// The drafter: a run or its folder, or an exported folder
     #[arg(value_name = "RUN_OR_FOLDER")]
     drafter: String,
-    /// The repository of the hub, `owner/name`; it is made where it is not there
+    /// The repository on the hub, `owner/name`; it is created if it does not exist
     #[arg(value_name = "OWNER/NAME")]
     repository: String,
-    /// Let everybody see it; without this it is private
+    /// Make the repository public; without this it is private
     #[arg(long)]
     public: bool,
-    /// The branch, which is made where it is not there
+    /// The branch, which is created if it does not exist
     #[arg(long, value_name = "BRANCH", default_value = "main")]
     revision: String,
     /// The first line of the commit's message
     #[arg(long, value_name = "TEXT", default_value = "Upload the drafter")]
     message: String,
-    /// Say what would be uploaded and ask nothing of the hub
+    /// Print what would be uploaded, without contacting the hub
     #[arg(long)]
     dry_run: bool,
     /// The folder of runs

@@ -52,8 +52,8 @@ pub struct ReportArguments {
     /// its interval and a sign test
     #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "html", "csv", "json"])]
     baseline: Option<PathBuf>,
-    /// End with status 1 where τ has surely fallen by more than this, such as `-0.05`: where the 95 % interval of the difference
-    /// lies below 0 and the difference below this
+    /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`: if the 95 % interval of the
+    /// difference lies below 0 and the difference is below this
     #[arg(
         long,
         value_name = "DIFFERENCE",

@@ -15,7 +15,7 @@ use crate::tracking::sync::{Place, sync};
 /// Commands of `spectrain track`.
 #[derive(Debug, Subcommand)]
 pub enum TrackCommand {
-    /// Send what a tracking server does not have yet of a run, or write it for one
+    /// Send to a tracking server what it does not have yet of a run, or write a file for one
     Sync {
         /// The run: its name or its folder
         #[arg(value_name = "RUN")]

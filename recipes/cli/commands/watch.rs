@@ -32,7 +32,7 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct WatchArguments {
     /// The run: its name, or its folder
     run: String,
-    /// Print what there is to see now, and end; without a terminal that is what is done anyway
+    /// Print the current state once and exit, as always happens without a terminal
     #[arg(long)]
     once: bool,
     /// The folder of runs

@@ -26,36 +26,35 @@ const HELD_OUT: f64 = 0.02;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataTable {
-    /// A file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, a dataset of the hub
+    /// A file (`.jsonl`, `.json`, `.parquet`), a folder, a pattern such as `data/*.jsonl`, a dataset on the hub
     /// (`hf://org/name[@revision][:config/split]`), `{ path = "…", weight = 2 }`, `{ preset = "…", weight = 2 }`, or a list of
-    /// these. Required without `[synthetic]` and `preset`.
+    /// these. Required unless `[synthetic]` or `preset` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Sources>,
-    /// In place of `train`: a dataset of the hub that is known by name, such as `"ultrachat"`; `spectrain data presets` lists
-    /// them.
+    /// In place of `train`: the name of a dataset on the hub that `spectrain data presets` lists, such as `"ultrachat"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// As `train`, without weights: other conversations, to evaluate with. Left out: some of `train`.
+    /// Other conversations to evaluate with, given as in `train` but without weights. Left out: some of `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<Sources>,
-    /// Without `eval`: share of the prompts of `train` kept for the evaluation, at most 0.2. Left out: 0.02.
+    /// Without `eval`: share of the prompts of `train` that is kept for evaluation, at most 0.2. Left out: 0.02.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<f64>,
-    /// Tokens of the longest sample, and of a row that samples are packed into; at least 4.
+    /// Length in tokens of the longest sample, and of the rows that samples are packed into; at least 4.
     pub max_length: usize,
-    /// What happens to longer samples.
+    /// What happens to samples longer than `max_length`.
     pub overlong: Overlong,
     /// Which tokens are trained on.
     pub mask: Masking,
     /// A file with a chat template (Jinja) in place of the target's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<PathBuf>,
-    /// What the chat template reads beside the conversation, such as `{ enable_thinking = false }`.
+    /// Variables that the chat template reads besides the conversation, such as `{ enable_thinking = false }`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub template_variables: Map<String, Value>,
-    /// Samples of a conversation with several answers. `"expand"` needs `mask = "assistant"`.
+    /// How many samples a conversation with several answers becomes. `"expand"` needs `mask = "assistant"`.
     pub turns: Turns,
-    /// Samples with fewer tokens to train on are left out.
+    /// Samples with fewer tokens to train on than this are left out.
     pub min_trained_tokens: usize,
     /// What happens to rows of `train` and `eval` that cannot be read, or that the chat template refuses.
     pub unusable: Unusable,

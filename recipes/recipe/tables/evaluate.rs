@@ -16,36 +16,36 @@ const COUNT: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluateTable {
-    /// Further targets that judge the drafter, folders or hub ids with the same tokens.
+    /// Further targets to evaluate the drafter with, as folders or hub ids; they must have the same tokens.
     pub targets: Vec<String>,
-    /// Prompts to decode: so many of `data.eval`, spread evenly over it, or a list of sets by name and by path, such as
+    /// Prompts to decode: a number of prompts of `data.eval`, spread evenly over it, or a list of sets by name or path, such as
     /// `["gsm8k", "mt-bench=question.jsonl", "own.jsonl"]`.
     pub prompts: Prompts,
-    /// Where `prompts` is a list: at most so many of each set, spread evenly over it. Left out: 64.
+    /// Where `prompts` is a list: the most prompts to take from each set, spread evenly over it. Left out: 64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// Each is a setting of the report; 0 takes the most likely token.
+    /// Sampling temperatures, each of which is a setting of the report; 0 takes the most likely token.
     pub temperatures: Vec<f64>,
     /// Above temperature 0, keeps this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
     /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all.
     pub top_p: f64,
-    /// Tokens of the chains to draft; each length is a setting of the report. 0 is the drafter's own: one token of each
-    /// head, all slots of a block, 8 of PARD, 16 of PARD-2, 5 of all others.
+    /// Lengths in tokens of the chains to draft; each length is a setting of the report. 0 takes the drafter's own length: one
+    /// token for each head, all slots of a block, 8 for PARD, 16 for PARD-2, 5 for all others.
     pub draft_lengths: Vec<usize>,
     /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
-    /// Drafters without training to judge beside the drafter, with chains of the same lengths: `"prompt-lookup"`,
-    /// `"token-recycling"`, or the target's first layers, `{ name = "early-layers", layers = 4 }`.
+    /// Training-free drafters to evaluate as well, with chains of the same lengths: `"prompt-lookup"`, `"token-recycling"`, or
+    /// the target's first layers, `{ name = "early-layers", layers = 4 }`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub training_free: Vec<TrainingFree>,
     /// Sequences to decode at a time, with the drafter and without. Outputs do not depend on it, speeds do.
     pub batch_size: usize,
     /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,
-    /// The test that decides over drafted tokens.
+    /// The test that accepts or rejects drafted tokens.
     pub verifier: VerifierName,
-    /// Whether prompts are also decoded without a drafter, for the speed-up and the check that nothing is lost.
+    /// Whether prompts are also decoded without a drafter, to measure the speed-up and check that decoding is lossless.
     pub baseline: bool,
     /// Seed of sampling and of the confidence intervals.
     pub seed: u64,
@@ -276,10 +276,10 @@ pub enum VerifierName {
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
-    /// `"greedy"` at temperature 0; above it a chain is judged as a whole: as exact, and on average it never accepts
-    /// less.
+    /// `"greedy"` at temperature 0; above it a chain is verified as a whole: this is as exact as `"rejection"` and on average
+    /// never accepts fewer tokens.
     Block,
-    /// `"greedy"` at temperature 0; above it Medusa's typical acceptance, which changes what the target says and is
+    /// `"greedy"` at temperature 0; above it Medusa's typical acceptance, which changes the distribution of the output and is
     /// marked as lossy.
     TypicalLossy,
 }

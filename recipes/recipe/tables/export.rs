@@ -10,13 +10,13 @@ use crate::recipe::problem::{Problem, some_of};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportTable {
-    /// Engines that the drafter is for: their launch commands are printed, and those that load a folder of their own
-    /// get one.
+    /// Engines to export for: their launch commands are printed, and engines that need a folder in a format of their own get
+    /// one.
     pub to: Vec<Engine>,
     /// Type of the exported weights.
     pub dtype: ExportType,
-    /// The licence that the drafter's card names, by its name on the hub, such as `"apache-2.0"`. Left out: the card says
-    /// that none was given.
+    /// The licence that the drafter's model card states, by its name on the hub, such as `"apache-2.0"`. Left out: the card
+    /// says that none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
 }
@@ -61,12 +61,12 @@ pub enum Engine {
     Vllm,
     /// Hugging Face Transformers, for language models and DFlash.
     Hf,
-    /// vLLM by a folder of the speculators library, which names its target, for EAGLE-3 and DFlash.
+    /// vLLM, with a folder in the format of the speculators library, which names the target; for EAGLE-3 and DFlash.
     Speculators,
     /// llama.cpp, after its own conversion.
     #[serde(rename = "llama-cpp")]
     LlamaCpp,
-    /// TensorRT-LLM, by a line of its settings.
+    /// TensorRT-LLM, through a line of its settings.
     #[serde(rename = "tensorrt-llm")]
     TensorrtLlm,
 }

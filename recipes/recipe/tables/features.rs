@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeaturesTable {
-    /// Where the hidden states come from. The target stays in memory, but for `"served"`, `"streamed"` and `"imported"`.
+    /// Where the hidden states come from. The target stays in memory, except with `"served"`, `"streamed"` and `"imported"`.
     pub mode: FeatureMode,
-    /// The folder that `spectrain features import` wrote; with `mode = "imported"`.
+    /// With `mode = "imported"`: the folder that `spectrain features import` wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported: Option<PathBuf>,
-    /// Samples of one file of stored features.
+    /// Samples in each file of stored features.
     pub samples_per_shard: usize,
-    /// Folders of features that are there already, as `data regenerate --capture` and `features import` write them: samples with
-    /// the same tokens are taken from them, and only the others are computed.
+    /// Folders of existing features, as `data regenerate --capture` and `features import` write them: samples with the same
+    /// tokens are taken from them, and only the others are computed.
     pub from: Vec<PathBuf>,
-    /// Requests that are under way at each server at a time.
+    /// Concurrent requests to each server.
     pub under_way: usize,
     /// Seconds that a request to a server may take.
     pub timeout: u64,
@@ -42,17 +42,19 @@ impl Default for FeaturesTable {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureMode {
-    /// In the training process, again in every epoch.
+    /// Computed in the training process, again in every epoch.
     #[default]
     Live,
-    /// Once, in a stage of its own that writes them to the disk.
+    /// Computed once, in a separate stage that writes them to disk.
     Stored,
-    /// Once, by servers of the target, in a stage of its own that writes them to the disk. Of the target only its embedding, norm and
-    /// head are in memory.
+    /// Computed once by servers of the target, in a separate stage that writes them to disk. Only the target's embedding, norm
+    /// and head are in memory.
     Served,
-    /// By servers of the target while the drafter trains, again in every epoch. Only those of held-out texts are written to the disk.
+    /// Computed by servers of the target while the drafter trains, again in every epoch. Only the hidden states of held-out
+    /// texts are written to disk.
     Streamed,
-    /// By others, from a folder that `spectrain features import` wrote. Of the target only its embedding, norm and head are in memory.
+    /// Computed by other programs, and read from a folder that `spectrain features import` wrote. Only the target's embedding,
+    /// norm and head are in memory.
     Imported,
 }
 

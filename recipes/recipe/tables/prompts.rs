@@ -18,9 +18,9 @@ use spectrain_data::sources::Origin;
     expecting = "expected a number of prompts, or a list of prompt sets and paths"
 )]
 pub enum Prompts {
-    /// So many of `data.eval`.
+    /// This many prompts of `data.eval`.
     Count(usize),
-    /// Those of these sets.
+    /// The prompts of these sets.
     Sets(Vec<PromptEntry>),
 }
 
@@ -32,10 +32,10 @@ pub enum Prompts {
                  keys but `name`, `template`, `turns`, `category` and `language`"
 )]
 pub enum PromptEntry {
-    /// The name of a known set, a path, a dataset of the hub (`hf://org/name[@revision][:config/split]`), or `NAME=PATH` for a
-    /// known set in a file or dataset of one's own.
+    /// The name of a known set, a path, a dataset on the hub (`hf://org/name[@revision][:config/split]`), or `NAME=PATH` for a
+    /// known set in a file or dataset of your own.
     Short(String),
-    /// The same by keys.
+    /// The same, given by keys.
     Table(PromptTable),
 }
 
@@ -43,29 +43,29 @@ pub enum PromptEntry {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PromptTable {
-    /// A set by its name, as `spectrain data prompts` lists them.
+    /// The name of a set that `spectrain data prompts` lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
-    /// A file, a folder, a pattern or a dataset of the hub, in place of the set's own file where `set` is given.
+    /// A file, a folder, a pattern or a dataset on the hub; where `set` is given, it replaces the set's own file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// In place of both: a dataset to train on that is known by name, as `spectrain data presets` lists them; its conversations
-    /// are asked up to their last answers.
+    /// In place of both: the name of a training dataset that `spectrain data presets` lists; the prompts are its conversations
+    /// up to their last answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// What reports call it. Left out: the name of the set, the file or the dataset.
+    /// The name of the set in reports. Left out: the name of the set, the file or the dataset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What is asked: a text in which `{question}` stands for the column of this name.
+    /// The text of a prompt, in which `{question}` stands for the column of that name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// The column with the user's turns, a list of texts. Left out: `turns` or `prompt`, where rows have no `messages`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<String>,
-    /// The column with the category. Left out: the set's, or `category` where rows have it.
+    /// The column with the category. Left out: the set's column, or `category` where rows have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// The column with the language. Left out: the set's, or `language` where rows have it.
+    /// The column with the language. Left out: the set's column, or `language` where rows have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
 }

@@ -33,16 +33,16 @@ pub const OWN_KEYS: [&str; 9] = [
     "seed",
 ];
 
-/// Has the target answer the conversations of `data.train` anew: a drafter learns to guess what it is shown. Nothing of it is on
-/// without the table; an empty one has the target decoded here.
+/// The target answers the conversations of `data.train` anew, because a drafter learns to guess the text that it is trained on.
+/// Without this table nothing is regenerated; with an empty one this program decodes the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RegenerateTable {
-    /// A server of the target that speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as `"http://localhost:8000"`. Without it
-    /// this program decodes the target.
+    /// The address of a server that runs the target and speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as
+    /// `"http://localhost:8000"`. Left out: spectrain itself decodes with the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// The model's name on the server. Without it: the only one that the server has.
+    /// The model's name on the server. Left out: the only model that the server has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The environment variable that holds the server's API key.
@@ -51,21 +51,21 @@ pub struct RegenerateTable {
     /// Further keys of a request's body, such as `{ top_k = 20, chat_template_kwargs = { enable_thinking = false } }`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
-    /// Temperature. Without it: the server's or the target's own setting.
+    /// Sampling temperature. Left out: the server's or the target's own setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Share of probability to sample from. Without it: the server's or the target's own setting.
+    /// Samples from the fewest tokens that hold this much probability. Left out: the server's or the target's own setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// Tokens of an answer, at most.
+    /// The most tokens in an answer.
     pub max_tokens: u32,
-    /// Seed of sampling, from which every turn gets its own.
+    /// Seed of sampling, from which each turn's own seed is derived.
     pub seed: u64,
-    /// What happens to a conversation with an answer cut off at the longest one: `"keep"`, `"drop"` or `"fail"`.
+    /// What happens to a conversation with an answer that is cut off at the length limit: `"keep"`, `"drop"` or `"fail"`.
     pub truncated: Truncated,
-    /// Conversations in progress at a time; what they are answered does not depend on it.
+    /// Conversations in progress at a time; the answers do not depend on it.
     pub concurrency: u16,
-    /// Seconds until an answer of a server that is not complete counts as failed.
+    /// Seconds after which a server's incomplete answer counts as failed.
     pub timeout: f64,
 }
 

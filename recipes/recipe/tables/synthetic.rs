@@ -18,7 +18,7 @@ pub struct SyntheticTable {
     pub conversations: usize,
     /// Conversations kept for the evaluation.
     pub held_out: usize,
-    /// Tokens of the tokenizer and the target; at least 320.
+    /// Vocabulary size of the tokenizer and the target; at least 320.
     pub vocab: usize,
     /// Decoder layers of the target.
     pub layers: usize,
@@ -32,15 +32,15 @@ pub struct SyntheticTable {
     pub kv_heads: usize,
     /// Width of a head; even.
     pub d_head: usize,
-    /// Optimiser steps of the target.
+    /// Optimiser steps in the training of the target.
     pub steps: usize,
-    /// Tokens of one step; at least `max_length`.
+    /// Tokens in one step; at least `max_length`.
     pub batch_tokens: usize,
-    /// Tokens of the longest conversation kept. Left out: at most `batch_tokens`.
+    /// Tokens of the longest conversation that is kept. Left out: 512, but at most `batch_tokens`.
     pub max_length: usize,
     /// Peak learning rate of the target.
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises. Left out: at most a tenth of `steps`.
+    /// Steps over which the learning rate rises. Left out: 40, but at most a tenth of `steps`.
     pub warmup_steps: usize,
 }
 

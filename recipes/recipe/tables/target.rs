@@ -10,24 +10,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetTable {
-    /// A folder in the Hugging Face layout, or a hub id. Required without `[synthetic]`, which makes the target.
+    /// A folder in the Hugging Face layout, or a hub id. Required unless `[synthetic]` makes the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Branch, tag or commit of a hub id. Without it: the hub's main branch.
+    /// Branch, tag or commit of a hub id. Left out: the hub's main branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Type in which the target computes; on the CPU, matrices that its files hold in bf16 stay so in memory, with the same result.
+    /// Number type in which the target computes. On the CPU, matrices stored in bf16 in its files stay in bf16 in memory, and
+    /// the result is the same.
     pub dtype: TargetType,
-    /// Addresses of servers that hand out the target's hidden states, such as `["http://localhost:8000"]`; with `features.mode = "served"`.
+    /// With `features.mode = "served"` or `"streamed"`: addresses of servers that return the target's hidden states, such as
+    /// `["http://localhost:8000"]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub server: Vec<String>,
-    /// The target's name on the servers; without it, the only one that each has.
+    /// The target's name on the servers. Left out: the only model that each server has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_model: Option<String>,
-    /// The folder into which servers write hidden states, as they call it.
+    /// The folder into which the servers write hidden states, by its path on the servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_folder: Option<PathBuf>,
-    /// The same folder as this machine calls it. Without it: as the servers do.
+    /// The path of the same folder on this machine. Left out: the same path as on the servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_folder: Option<PathBuf>,
     /// The environment variable that holds the servers' API key.
@@ -48,8 +50,8 @@ pub enum TargetType {
     F32,
     /// 16-bit brain floats.
     Bf16,
-    /// On the CPU: matrices of the layers in eight bits, each 32 elements of a row of the file with a scale, and products in 32-bit
-    /// floats; rows of other lengths than multiples of 32, experts, embedding and head stay as they are. What is rounded is
-    /// another target: its drafter learns from what it says, and is judged by it.
+    /// On the CPU: the layers' matrices in eight bits, with one scale for each 32 elements of a row of the file, and products
+    /// in 32-bit floats; matrices whose rows are not a multiple of 32 long, experts, embedding and head stay as they are. The
+    /// rounded model is a different target: the drafter is trained on its outputs and evaluated with it.
     Int8,
 }

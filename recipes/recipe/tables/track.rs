@@ -13,19 +13,20 @@ pub const EXPERIMENT: &str = "spectrain";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrackTable {
-    /// Address of an MLflow tracking server, such as `http://localhost:5000`. User and password, or a token, are those of
-    /// MLflow's own variables (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`, `MLFLOW_TRACKING_TOKEN`).
+    /// Address of an MLflow tracking server, such as `http://localhost:5000`. User and password, or a token, are read from
+    /// MLflow's own environment variables (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`, `MLFLOW_TRACKING_TOKEN`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mlflow: Option<String>,
-    /// Address of a trackio server, such as `http://localhost:7860`, or of a Space that runs one. Its token is that of
-    /// `TRACKIO_WRITE_TOKEN`, for a Space that of `HF_TOKEN`.
+    /// Address of a trackio server, such as `http://localhost:7860`, or of a Space that runs one. The token is read from the
+    /// environment variable `TRACKIO_WRITE_TOKEN`, or from `HF_TOKEN` for a Space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trackio: Option<String>,
-    /// Write a file of Weights & Biases at the end of the run, which `wandb sync RUN/wandb/offline-run-*` sends. Nothing is sent by
-    /// this program.
+    /// Whether to write a Weights & Biases file at the end of the run, which `wandb sync RUN/wandb/offline-run-*` sends.
+    /// spectrain itself sends nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wandb: bool,
-    /// The experiment of an MLflow server, or the project of a trackio server or of Weights & Biases. It is made where it is not there.
+    /// The experiment on an MLflow server, or the project on a trackio server or in Weights & Biases. It is created if it does
+    /// not exist.
     #[serde(default = "experiment")]
     pub experiment: String,
 }

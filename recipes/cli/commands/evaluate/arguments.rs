@@ -14,26 +14,26 @@ use crate::runtime::server::key::ApiKey;
 /// Which servers are measured, and with how many requests under way.
 #[derive(Debug, clap::Args)]
 pub struct ServedArguments {
-    /// A server of vLLM or SGLang with a drafter, such as `http://localhost:8000`: what it accepts and how fast it is, on the
-    /// same prompts
+    /// A vLLM or SGLang server with a drafter, such as `http://localhost:8000`: measures what it accepts and how fast it is, on
+    /// the same prompts
     #[arg(long, value_name = "URL")]
     pub(super) server: Option<String>,
-    /// The same engine without a drafter, for the speed-up and the check that nothing is lost
+    /// A server of the same engine without a drafter, to measure the speed-up and check that decoding is lossless
     #[arg(long, value_name = "URL", requires = "server")]
     pub(super) baseline_server: Option<String>,
-    /// Requests that are under way at a time; may be repeated
+    /// Number of concurrent requests; may be repeated
     #[arg(long, value_name = "N", default_values_t = [1, 4, 16, 64], requires = "server", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) concurrency: Vec<u16>,
-    /// The model's name on the server; without it, the only one that the server has
+    /// The model's name on the server; without it, the only model that the server has
     #[arg(long, value_name = "NAME", requires = "server")]
     pub(super) model: Option<String>,
-    /// The model's name on the baseline server; without it, the only one that this has
+    /// The model's name on the baseline server; without it, the only model that this server has
     #[arg(long, value_name = "NAME", requires = "baseline_server")]
     pub(super) baseline_model: Option<String>,
     /// The environment variable that holds the servers' API key
     #[arg(long, value_name = "VAR", requires = "server")]
     pub(super) api_key_env: Option<String>,
-    /// Seconds until an answer that is not complete counts as failed
+    /// Seconds after which an incomplete answer counts as failed
     #[arg(
         long,
         value_name = "SECONDS",

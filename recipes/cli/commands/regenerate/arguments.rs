@@ -23,23 +23,23 @@ pub struct RegenerateArguments {
     pub(super) data: DataArgument,
     #[command(flatten)]
     pub(super) unusable: UnusableArgument,
-    /// The `.jsonl` file to write; its journal and its report stand beside it
+    /// The `.jsonl` file to write; its journal and its report are written beside it
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
     /// A server that speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as `http://localhost:8000`
     #[arg(long, value_name = "URL")]
     pub(super) server: Option<String>,
-    /// The target, a hub id or a folder, which this program decodes in place of a server
+    /// The target, a hub id or a folder, with which spectrain decodes itself in place of a server
     #[arg(long)]
     pub(super) target: Option<String>,
-    /// A folder for the hidden states of what is written, which the servers of `--recipe` answer and hand out at once; the file of
-    /// `--out` then holds tokens, a row for each answer
+    /// A folder for the hidden states of what is written: the servers of `--recipe` answer and return these states at the same
+    /// time; the file of `--out` then holds tokens, one row for each answer
     #[arg(long, value_name = "DIR", requires = "recipe")]
     pub(super) capture: Option<PathBuf>,
     /// The recipe that names the target, its servers and the family whose drafters read the hidden states
     #[arg(long, value_name = "FILE", requires = "capture")]
     pub(super) recipe: Option<PathBuf>,
-    /// The model's name on the server; without it, the only one that the server has
+    /// The model's name on the server; without it, the only model that the server has
     #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "capture"])]
     pub(super) model: Option<String>,
     /// The environment variable that holds the server's API key
@@ -51,25 +51,25 @@ pub struct RegenerateArguments {
     /// Temperature; without it, the server's or the target's own setting
     #[arg(long)]
     pub(super) temperature: Option<f64>,
-    /// Share of probability to sample from; without it, the server's or the target's own setting
+    /// Sample from the fewest tokens that hold this much probability; without it, the server's or the target's own setting
     #[arg(long)]
     pub(super) top_p: Option<f64>,
-    /// Tokens of an answer, at most; without it, the server's limit, or 2048 with `--target`
+    /// The most tokens in an answer; without it, the server's limit, or 2048 with `--target`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_tokens: Option<u32>,
-    /// Seed of sampling, from which every turn gets its own
+    /// Seed of sampling, from which each turn's own seed is derived
     #[arg(long)]
     pub(super) seed: Option<u64>,
-    /// What happens to a conversation with an answer cut off at the longest one: `keep`, `drop` or `fail`
+    /// What happens to a conversation with an answer that is cut off at the length limit: `keep`, `drop` or `fail`
     #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
     pub(super) truncated: Truncated,
     /// Conversations in progress at a time; with `--target`, how many it decodes side by side
     #[arg(long, default_value_t = CONCURRENCY, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) concurrency: u16,
-    /// Times to repeat a request that failed for a reason that may pass
+    /// How often to repeat a request that failed for a temporary reason
     #[arg(long, default_value_t = RETRIES, conflicts_with = "target")]
     pub(super) retries: u32,
-    /// Seconds until an answer that is not complete counts as failed
+    /// Seconds after which an incomplete answer counts as failed
     #[arg(
         long,
         value_name = "SECONDS",
@@ -77,7 +77,7 @@ pub struct RegenerateArguments {
         conflicts_with = "target"
     )]
     pub(super) timeout: f64,
-    /// Requests in a second, at most
+    /// The most requests per second
     #[arg(long, value_name = "N", conflicts_with = "target")]
     pub(super) requests_per_second: Option<f64>,
     #[command(flatten)]
