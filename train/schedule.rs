@@ -12,7 +12,7 @@ pub enum Decay {
     /// It falls along half a cosine.
     #[default]
     Cosine,
-    /// It stays constant, then falls linearly over the last fifth.
+    /// It stays constant, then falls linearly over the last fifth of the steps after the warm-up.
     Wsd,
 }
 

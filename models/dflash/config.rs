@@ -56,7 +56,7 @@ pub struct DFlashConfig {
     pub selector_rank: usize,
     /// Candidates from which the selector chooses in each slot.
     pub selector_top_k: usize,
-    /// Width of the codes of the bias that depends on the token before; DSpark uses 256, 0 leaves the bias out.
+    /// Width of the codes of the bias that depends on the tokens before (see `markov`); DSpark uses 256, 0 leaves the bias out.
     pub markov_rank: usize,
     /// What that bias reads. vLLM and llama.cpp load only `"vanilla"`, SGLang all.
     pub markov: MarkovKind,

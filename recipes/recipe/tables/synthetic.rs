@@ -26,15 +26,15 @@ pub struct SyntheticTable {
     pub d_model: usize,
     /// Width inside the feed-forward part.
     pub d_ff: usize,
-    /// Query heads.
+    /// Query heads. Left out: 4, or as many as `kv_heads` if that does not divide 4.
     pub heads: usize,
-    /// Key and value heads, a divisor of `heads`.
+    /// Key and value heads, a divisor of `heads`. Left out: 2, or 1 if 2 does not divide `heads`.
     pub kv_heads: usize,
     /// Width of a head; even.
     pub d_head: usize,
     /// Optimiser steps in the training of the target.
     pub steps: usize,
-    /// Tokens in one step; at least `max_length`.
+    /// Tokens in one step; at least `max_length`. Left out: 4096, or `max_length` if that is more.
     pub batch_tokens: usize,
     /// Tokens of the longest conversation that is kept. Left out: 512, but at most `batch_tokens`.
     pub max_length: usize,
