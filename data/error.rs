@@ -356,6 +356,14 @@ impl Error {
         }
     }
 
+    /// Wraps what failed in a row with where that stands.
+    pub fn at(location: impl Display) -> impl FnOnce(Self) -> Self {
+        move |source| Self::At {
+            location: location.to_string(),
+            source: Box::new(source),
+        }
+    }
+
     /// Wraps an operating-system error with the path it happened at.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         move |source| Self::Io {

@@ -40,11 +40,7 @@ impl HeldOut {
     ) -> Result<Self> {
         let hashes = unusable.without(rows.into_iter()).map(|row| {
             let LocatedRow { location, row, .. } = row?;
-            let hash = hash(&row, template).map_err(|source| Error::At {
-                location: location.to_string(),
-                source: Box::new(source),
-            });
-            match hash {
+            match hash(&row, template).map_err(Error::at(&location)) {
                 Err(error) if unusable.drops(&error) => Ok(None),
                 hash => hash.map(Some),
             }

@@ -70,11 +70,7 @@ pub fn lint(
         }
         Ok(())
     })?;
-    let mut overlap = if linter.lists_rows {
-        Category::listing()
-    } else {
-        Category::default()
-    };
+    let mut overlap = Category::new(linter.lists_rows);
     let eval = survey(eval, linter, |location, row, sample| {
         if prompt_digest(row, sample).is_some_and(|prompt| prompts.contains(&prompt)) {
             overlap.add(location);
@@ -101,11 +97,7 @@ fn survey(
         tokenizer: linter.tokenizer,
         settings: linter.settings,
     };
-    let mut report = if linter.lists_rows {
-        SetReport::listing()
-    } else {
-        SetReport::default()
-    };
+    let mut report = SetReport::new(linter.lists_rows);
     let (mut lengths, mut shares) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for row in rows {

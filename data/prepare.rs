@@ -124,12 +124,8 @@ impl Preparation<'_> {
         let made = match (&row.content, self.template) {
             (Content::Tokens(sample), _) => Samples::one(remasked(sample, self.settings.masking)),
             (Content::Conversation(conversation), Some(template)) => {
-                samples(conversation, (template, self.tokenizer), self.settings).map_err(
-                    |source| Error::At {
-                        location: location.to_string(),
-                        source: Box::new(source),
-                    },
-                )?
+                let made = samples(conversation, (template, self.tokenizer), self.settings);
+                made.map_err(Error::at(location))?
             }
             (Content::Conversation(_), None) => {
                 return Err(Error::NoTemplate {
@@ -137,16 +133,22 @@ impl Preparation<'_> {
                 });
             }
         };
-        let vocab = self.settings.vocab;
-        let mut tokens = made.made.iter().flat_map(|sample| &sample.tokens);
-        match tokens.find(|&&token| token as usize >= vocab) {
-            Some(&token) => Err(Error::TokenOutsideVocabulary {
-                location: location.to_string(),
-                token,
-                vocab,
-            }),
-            None => Ok(made),
+        for sample in &made.made {
+            check_tokens(location, &sample.tokens, self.settings.vocab)?;
         }
+        Ok(made)
+    }
+}
+
+/// Fails where a token is none of a target with so many.
+pub fn check_tokens(location: &Location, tokens: &[u32], vocab: usize) -> Result<()> {
+    match tokens.iter().find(|&&token| token as usize >= vocab) {
+        Some(&token) => Err(Error::TokenOutsideVocabulary {
+            location: location.to_string(),
+            token,
+            vocab,
+        }),
+        None => Ok(()),
     }
 }
 

@@ -225,22 +225,22 @@ impl LintReport {
 }
 
 impl SetReport {
-    /// One that will know all places of what is wrong.
-    pub(super) fn listing() -> Self {
-        let all = Category::listing;
+    /// An empty one, which will know all places of what is wrong where it `lists` them.
+    pub(super) fn new(lists: bool) -> Self {
+        let none = || Category::new(lists);
         Self {
-            refused: all(),
-            all_zero: all(),
-            all_one: all(),
-            overlong: all(),
-            duplicates: all(),
-            inner_ends: all(),
-            unending: all(),
-            empty_answers: all(),
-            unasked: all(),
-            hidden_tools: all(),
-            hidden_reasoning: all(),
-            hidden_calls: all(),
+            refused: none(),
+            all_zero: none(),
+            all_one: none(),
+            overlong: none(),
+            duplicates: none(),
+            inner_ends: none(),
+            unending: none(),
+            empty_answers: none(),
+            unasked: none(),
+            hidden_tools: none(),
+            hidden_reasoning: none(),
+            hidden_calls: none(),
             ..Self::default()
         }
     }

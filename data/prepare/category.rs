@@ -14,16 +14,16 @@ pub struct Category {
     pub count: u64,
     /// Places of the first few.
     pub examples: Vec<String>,
-    /// Places of all others, where they are [wanted](Self::listing).
+    /// Places of all others, where they are [wanted](Self::new).
     #[serde(skip)]
     others: Option<Vec<String>>,
 }
 
 impl Category {
-    /// One that knows the places of all.
-    pub(crate) fn listing() -> Self {
+    /// One of nothing yet, which will know all places where it `lists` them.
+    pub(crate) fn new(lists: bool) -> Self {
         Self {
-            others: Some(Vec::new()),
+            others: lists.then(Vec::new),
             ..Self::default()
         }
     }

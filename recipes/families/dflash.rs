@@ -9,6 +9,7 @@ use spectrain_models::TargetSpec;
 use spectrain_models::dflash::{DFlash, DFlashConfig};
 use spectrain_train::{WorkRows, Workload};
 
+use crate::families::drafter_folder::tokens_of;
 use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, decoder};
 use crate::families::shipped::Shipped;
@@ -81,7 +82,6 @@ impl Family for DFlash {
 
 impl Shipped for DFlash {
     fn unheld(config: &DFlashConfig) -> Vec<(&'static str, u32)> {
-        let mask = config.mask_token.map(|token| ("mask_token", token));
-        mask.into_iter().collect()
+        tokens_of([("mask_token", config.mask_token)])
     }
 }

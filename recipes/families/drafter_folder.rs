@@ -50,8 +50,19 @@ impl Unheld {
     }
 }
 
-/// Fails where texts, prompts included, hold one of these tokens.
+/// Those of some keys of `[drafter]` that have a token.
+pub(crate) fn tokens_of<const N: usize>(
+    keys: [(&'static str, Option<u32>); N],
+) -> Vec<(&'static str, u32)> {
+    let named = keys.map(|(key, token)| Some((key, token?)));
+    named.into_iter().flatten().collect()
+}
+
+/// Fails where texts, prompts included, hold one of these tokens. Without any, nothing is read.
 pub(crate) fn check_unheld(tokens: Vec<(&'static str, u32)>, texts: &TokenShards) -> Result<()> {
+    if tokens.is_empty() {
+        return Ok(());
+    }
     let mut unheld = Unheld::new(tokens);
     for text in texts.iter() {
         unheld.count(text.tokens);

@@ -19,7 +19,7 @@ use spectrain_models::{
 };
 use spectrain_train::Workload;
 
-use crate::families::drafter_folder::{check_tokenizer, not_for_this};
+use crate::families::drafter_folder::{check_tokenizer, not_for_this, tokens_of};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::shipped::Shipped;
@@ -120,8 +120,7 @@ impl Shipped for Pard {
     }
 
     fn unheld(config: &Self::Config) -> Vec<(&'static str, u32)> {
-        let mask = config.mask_token.map(|token| ("mask_token", token));
-        mask.into_iter().collect()
+        tokens_of([("mask_token", config.mask_token)])
     }
 
     fn open(

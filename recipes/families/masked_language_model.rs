@@ -17,7 +17,7 @@ use spectrain_models::{
 };
 use spectrain_train::Workload;
 
-use crate::families::drafter_folder::{check_tokenizer, not_for_this};
+use crate::families::drafter_folder::{check_tokenizer, not_for_this, tokens_of};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::language_model::{model_at_start, to_write};
@@ -54,12 +54,10 @@ impl Shipped for MaskedLanguageModel {
     }
 
     fn unheld(config: &Self::Config) -> Vec<(&'static str, u32)> {
-        let tokens = [
+        tokens_of([
             ("mask_token", config.mask_token),
             ("separator_token", config.separator_token),
-        ];
-        let named = tokens.map(|(key, token)| Some((key, token?)));
-        named.into_iter().flatten().collect()
+        ])
     }
 
     fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {

@@ -7,6 +7,7 @@ use spectrain_models::peagle::{PEagle, PEagleConfig};
 use spectrain_models::{Drafter as _, TargetSpec};
 use spectrain_train::Workload;
 
+use crate::families::drafter_folder::tokens_of;
 use crate::families::family::Family;
 use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, Sees, decoder};
 use crate::families::shipped::Shipped;
@@ -48,7 +49,6 @@ impl Family for PEagle {
 
 impl Shipped for PEagle {
     fn unheld(config: &PEagleConfig) -> Vec<(&'static str, u32)> {
-        let mask = config.mask_token.map(|token| ("mask_token", token));
-        mask.into_iter().collect()
+        tokens_of([("mask_token", config.mask_token)])
     }
 }

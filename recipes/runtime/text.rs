@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 use spectrain_data::Error;
 use spectrain_data::conversation::Content;
 use spectrain_data::mask;
-use spectrain_data::prepare::{PrepareReport, PrepareSettings, prepare};
+use spectrain_data::prepare::{PrepareReport, PrepareSettings, check_tokens, prepare};
 use spectrain_data::prompts::Asked;
 use spectrain_data::roles::Roles;
 use spectrain_data::rows::{LocatedRow, read_rows};
@@ -172,31 +172,20 @@ impl Text {
 
     /// The tokens of a prompt.
     fn prompt(&self, asked: &Asked) -> spectrain_data::Result<Vec<u32>> {
-        let location = || asked.location.to_string();
+        let location = &asked.location;
         let tokens = match (&asked.content, &self.template) {
             (Content::Tokens(sample), _) => sample.prompt().to_vec(),
             (Content::Conversation(conversation), Some(template)) => {
-                mask::prompt(conversation, template, &self.tokenizer).map_err(|source| {
-                    Error::At {
-                        location: location(),
-                        source: Box::new(source),
-                    }
-                })?
+                mask::prompt(conversation, template, &self.tokenizer)
+                    .map_err(Error::at(location))?
             }
             (Content::Conversation(_), None) => {
-                let location = location();
+                let location = location.to_string();
                 return Err(Error::NoTemplate { location });
             }
         };
-        let vocab = self.settings.vocab;
-        match tokens.iter().find(|&&token| token as usize >= vocab) {
-            Some(&token) => Err(Error::TokenOutsideVocabulary {
-                location: location(),
-                token,
-                vocab,
-            }),
-            None => Ok(tokens),
-        }
+        check_tokens(location, &tokens, self.settings.vocab)?;
+        Ok(tokens)
     }
 
     /// What follows the first answer of a conversation. All share one `renderer`.

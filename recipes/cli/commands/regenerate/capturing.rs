@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::{ModelFolder, hash};
-use spectrain_data::Message;
 use spectrain_data::conversation::Content;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::features::{FeatureHeader, FeatureWriter};
@@ -17,6 +16,7 @@ use spectrain_data::rows::LocatedRow;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
 use spectrain_data::unusable::Unusable;
+use spectrain_data::{Error, Message};
 use spectrain_models::{Sampling, load_parts};
 
 use super::arguments::RegenerateArguments;
@@ -233,9 +233,9 @@ fn first_texts(
             continue;
         };
         let text = template.render(&conversation.messages[..], GenerationPrompt::Without);
-        let text = match text {
-            Err(_) if unusable == Unusable::Drop => continue,
-            text => text.with_context(|| location.to_string())?,
+        let text = match text.map_err(Error::at(&location)) {
+            Err(error) if unusable.drops(&error) => continue,
+            text => text?,
         };
         let mut tokens = tokenizer.encode(&text)?.ids;
         tokens.truncate(MOST_PROVEN);
