@@ -169,7 +169,10 @@ impl<'a> Config<'a> {
     pub(crate) fn check_unquantised(&self) -> Result<()> {
         match self.get("quantization_config") {
             None => Ok(()),
-            Some(_) => Err(self.wrong("quantization_config", "nothing: weights of floats")),
+            Some(_) => Err(self.wrong(
+                "quantization_config",
+                "no such key, as quantised weights are not read",
+            )),
         }
     }
 
@@ -197,7 +200,9 @@ impl<'a> Config<'a> {
     pub(crate) fn head_dim(&self, hidden_size: usize, heads: usize) -> Result<usize> {
         let key = "head_dim";
         if self.get(key).is_none() && !hidden_size.is_multiple_of(heads) {
-            let expected = format!("a number, as `{heads}` heads do not share out `{hidden_size}`");
+            let expected = format!(
+                "a number, as a `hidden_size` of `{hidden_size}` is no multiple of `{heads}` heads"
+            );
             return Err(self.wrong(key, expected));
         }
         let width = self.size(key, Some((hidden_size / heads).max(1)))?;
@@ -206,7 +211,9 @@ impl<'a> Config<'a> {
         }
         let mut expected = "an even number".to_owned();
         if self.get(key).is_none() {
-            expected += &format!(": `{hidden_size}` for `{heads}` heads give `{width}` each");
+            expected += &format!(
+                ", as a `hidden_size` of `{hidden_size}` over `{heads}` heads gives `{width}` each"
+            );
         }
         Err(self.wrong(key, expected))
     }
@@ -290,7 +297,10 @@ impl<'a> Config<'a> {
     pub(crate) fn rope_or(&self, default: f64) -> Result<Rope> {
         for key in PARTIAL {
             if self.number(key, 1.0)? != 1.0 {
-                return Err(self.wrong(key, "`1.0`: positions turn the whole of a head"));
+                return Err(self.wrong(
+                    key,
+                    "`1.0`, as rotary positions must cover whole heads here",
+                ));
             }
         }
         self.rope_of_share(default)

@@ -160,7 +160,7 @@ pub enum Error {
     /// The hub cannot be reached.
     #[error(
         "no folder `{model}` here, and `{endpoint}` cannot be reached to download it: {reason}; without a network, name a \
-         folder that holds config.json and the safetensors weights, and of a target tokenizer.json and tokenizer_config.json{}",
+         folder that holds config.json and the safetensors weights, and for a target tokenizer.json and tokenizer_config.json{}",
         near_file(Path::new(.model))
     )]
     Unreachable {

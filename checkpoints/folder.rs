@@ -249,13 +249,13 @@ fn no_weights(dir: &Path) -> String {
     let pickled = |name: &&String| name.ends_with(".bin") || name.ends_with(".pt");
     if let Some(name) = names.iter().find(pickled) {
         return format!(
-            "{reason}; `{name}` is a pickle, which can run any program and is not read: convert it where you trust it, \
+            "{reason}; `{name}` is a pickle, which can run any program and is not read; if you trust it, convert it with \
              `python -c \"import torch; from safetensors.torch import save_file; save_file({{k: v.contiguous().clone() for k, v in \
              torch.load('{name}', weights_only=True).items()}}, '{WEIGHTS}')\"`"
         );
     }
     match names.iter().find(|name| name.ends_with(".safetensors")) {
-        Some(name) => format!("{reason} but `{name}`: rename it"),
+        Some(name) => format!("{reason}, but `{name}`: rename it to `{WEIGHTS}`"),
         None => format!("{reason}; other formats of weights are not read"),
     }
 }

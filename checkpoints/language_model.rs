@@ -190,7 +190,7 @@ pub fn pard_launch_lines(dir: &Path, target: &str, draft_tokens: usize) -> Vec<L
     vec![
         launch::vllm_parallel(dir, "draft_model", target, draft_tokens),
         launch::tensorrt(dir, "PARD", draft_tokens, ""),
-        Launch::remark("token by token, as these know no parallel drafting:"),
+        Launch::remark("these engines draft token by token, as they do not draft in parallel:"),
         launch::sglang(dir, "STANDALONE", target, draft_tokens),
         launch::transformers(dir, target),
         launch::llama_cpp(dir, "draft-simple", target, draft_tokens, false),

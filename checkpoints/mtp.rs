@@ -102,7 +102,7 @@ fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usi
         }
         Some(ARCHITECTURE) | None => vec![launch::vllm(dir, "mtp", target, draft_tokens)],
         Some(_) => vec![Launch::remark(
-            "vLLM loads this layer beside MiMo and Qwen2 targets alone",
+            "vLLM loads this layer only with MiMo and Qwen2 targets",
         )],
     }
 }

@@ -171,7 +171,7 @@ fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usi
         return vec![launch::vllm(dir, "mtp", target, draft_tokens)];
     }
     vec![Launch::remark(
-        "vLLM loads this layer beside Qwen3.5 targets alone",
+        "vLLM loads this layer only with Qwen3.5 targets",
     )]
 }
 

@@ -216,11 +216,11 @@ fn check_config(path: &Path, config: &Value, stated: &Value) -> Result<()> {
         path: path.to_owned(),
         key: format!("{SEAL}.{DIGESTS}.config"),
         mismatch: Mismatch::new(
+            format!("`{found}`"),
             format!(
-                "`{found}`: the configuration was changed after it was written; if that was meant, as where another program has \
-             trained it on, delete the key `{SEAL}` from it, and it is read as that of a published folder"
+                "`{stated}`: the configuration was changed after it was written; if that was meant, for example because another \
+                 program trained the drafter further, delete the key `{SEAL}`, and the folder is read like a published one"
             ),
-            format!("`{stated}`"),
         ),
     })
 }

@@ -87,7 +87,7 @@ impl NamedTensor {
             return Ok(());
         }
         Err(self.wrong(format!(
-            "{:?} of {} does not fit {} bytes",
+            "shape {:?} of {} does not match its {} bytes",
             self.shape,
             self.dtype,
             self.bytes.len()
@@ -129,7 +129,7 @@ impl NamedTensor {
                 }
             };
             if rounded.is_infinite() && value.is_finite() {
-                return Err(self.wrong(format!("{value:e} does not fit {dtype}")));
+                return Err(self.wrong(format!("the value {value:e} does not fit {dtype}")));
             }
         }
         Ok(NamedTensor {

@@ -148,7 +148,7 @@ pub enum Error {
     },
 
     /// Preparation left nothing to train on.
-    #[error("no sample is left of {read} read: {reasons}")]
+    #[error("no sample is left of the {read} rows read: {reasons}")]
     NothingKept {
         /// Rows read.
         read: u64,
@@ -158,7 +158,7 @@ pub enum Error {
 
     /// A dataset of which nothing can be kept for the evaluation.
     #[error(
-        "no prompt can be held out for the evaluation: expected at least 2 different ones, found {prompts}"
+        "no prompt can be held out for the evaluation: expected at least 2 different ones, found {prompts}; name prompts with `data.eval`"
     )]
     NothingToHoldOut {
         /// Different prompts.
@@ -206,7 +206,7 @@ pub enum Error {
     },
 
     /// Stored features whose computation has not come to its end.
-    #[error("`{}`: the features are unfinished: {samples} samples are there", folder.display())]
+    #[error("`{}`: the features are unfinished: {samples} samples are there; the command that writes them goes on from there", folder.display())]
     FeaturesUnfinished {
         /// Their folder.
         folder: PathBuf,

@@ -30,8 +30,8 @@ pub fn open(folder: &Path, rows: Option<&Path>) -> Result<Box<dyn ForeignFeature
             return Err(Error::File {
                 path: rows.to_owned(),
                 mismatch: Mismatch::new(
-                    "no rows beside DeepSpec's features, which have their loss masks",
-                    "some",
+                    "no rows beside DeepSpec's features, which have their own loss masks",
+                    "a folder of them",
                 ),
             });
         }

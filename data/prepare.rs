@@ -73,13 +73,14 @@ impl PrepareReport {
         if self.expanded > 0 {
             let (expanded, added) = (self.expanded, self.added);
             totals += &format!(
-                "\n{expanded} conversations expanded to a sample for each answer, {added} samples more"
+                "\n{expanded} conversations expanded to a sample for each answer, which adds {added} samples"
             );
         }
         if self.passed_over + self.copies > 0 {
             let (passed_over, copies) = (self.passed_over, self.copies);
-            totals +=
-                &format!("\n{passed_over} rows passed over and {copies} copies made by weight");
+            totals += &format!(
+                "\nby weight {passed_over} rows were passed over and {copies} copies made"
+            );
         }
         totals
     }
@@ -479,7 +480,7 @@ mod tests {
             .to_string();
         assert_eq!(
             error,
-            "no sample is left of 1 read: 0 too long, 1 with too few trained tokens"
+            "no sample is left of the 1 rows read: 0 too long, 1 with too few trained tokens"
         );
     }
 
@@ -549,7 +550,7 @@ mod tests {
         };
         assert_eq!(
             refused(&long),
-            "no sample is left of 2 read: 0 too long, 2 with too few trained tokens; no message has the role `assistant`; \
+            "no sample is left of the 2 rows read: 0 too long, 2 with too few trained tokens; no message has the role `assistant`; \
              roles found: `User` 2, `bot` 2; did you mean `assistant`?"
         );
         let all = PrepareSettings {

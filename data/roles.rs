@@ -84,7 +84,7 @@ impl Roles {
         lacks.then(|| {
             let (count, found) = (self.conversations, self.found());
             format!(
-                "no message of {count} of {count} prompts has the role `assistant`, so that each is asked whole, with any \
+                "none of {count} prompts has a message with the role `assistant`, so each is asked whole, including any \
                  answer in it; {found}"
             )
         })
@@ -172,7 +172,7 @@ mod tests {
         let warning = roles(&[&["user", "bot"], &["user", "bot"]]).lack_in_prompts();
         let warning = warning.unwrap();
         assert!(
-            warning.starts_with("no message of 2 of 2 prompts has the role `assistant`")
+            warning.starts_with("none of 2 prompts has a message with the role `assistant`")
                 && warning.ends_with("roles found: `user` 2, `bot` 2; did you mean `assistant`?"),
             "{warning}"
         );

@@ -20,7 +20,7 @@ pub use self::location::{LONGEST_ROW, LocatedRow, Location};
 pub use crate::table::Columns;
 
 const FILES: &str =
-    "rows in `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`";
+    "rows in `.jsonl` or `.json` files, also compressed as `.gz` or `.zst`, or in `.parquet` files";
 
 /// The rows of a file, folder or pattern in order; see [`read_rows`].
 pub struct RowReader(TextReader);

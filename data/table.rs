@@ -174,7 +174,7 @@ impl Refusal {
             Self::Kind(kind) => Error::File {
                 path: location.file.to_path_buf(),
                 mismatch: Mismatch::new(
-                    format!("column `{column}` of texts, numbers, lists and structs"),
+                    format!("texts, numbers, lists or structs in column `{column}`"),
                     kind,
                 ),
             },

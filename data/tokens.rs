@@ -198,9 +198,9 @@ impl Columns {
             if tokens.offsets().lengths().ne(loss_mask.offsets().lengths()) {
                 return Err(Error::altered(
                     path,
-                    "rows",
-                    "a mask as long as its tokens",
-                    "one that is not",
+                    "loss_mask",
+                    "as many values as tokens in every row",
+                    "another number",
                 ));
             }
             let span = |list: &ListArray| {

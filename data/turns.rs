@@ -59,8 +59,8 @@ fn check_time(patience: Patience) -> Result<()> {
     }
     Err(Error::TemplateRender {
         message: format!(
-            "stopped: finding the assistant's turns takes longer than {} seconds; `{{% generation %}}` blocks say \
-             where they are",
+            "stopped: finding the assistant's turns takes longer than {} seconds; a template with \
+             `{{% generation %}}` blocks says where they are",
             LONGEST_SEARCH.as_secs()
         ),
     })

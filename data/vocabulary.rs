@@ -44,7 +44,7 @@ impl DraftVocabulary {
         if included > size {
             return Err(Error::vocabulary(
                 "size",
-                format!("at least {included}, to include as many"),
+                format!("at least {included}, as so many tokens are always included"),
                 size,
             ));
         }

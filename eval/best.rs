@@ -17,13 +17,13 @@ pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
         let why = match paired(first, other, 1) {
             Ok(_) => continue,
             Err(Error::OtherPrompts { .. }) => format!(
-                "{name} and {first_name} are of different prompts. `spectrain evaluate` with the same `--target` and `--prompts` for \
+                "{name} and {first_name} were judged on different prompts. `spectrain evaluate` with the same `--target` and `--prompts` for \
                  each drafter makes reports that can be compared"
             ),
             Err(Error::Setting { mismatch, .. }) => format!("of {name}, {mismatch}"),
             Err(error) => format!("of {name}, {error}"),
         };
-        return vec![format!("No verdict which is best: {why}.")];
+        return vec![format!("No verdict on which is best: {why}.")];
     }
     let settings = first.settings.iter();
     let sentences = settings.filter_map(|setting| of_setting(reports, setting));
@@ -131,7 +131,9 @@ mod tests {
         let other = ("other".to_owned(), report(vec![of(40)], "q", "target"));
         let told = best(&[named("a", [40; 3]), other]).remove(0);
         assert!(
-            told.starts_with("No verdict which is best: other and a are of different prompts."),
+            told.starts_with(
+                "No verdict on which is best: other and a were judged on different prompts."
+            ),
             "{told}"
         );
         let other = ("other".to_owned(), report(vec![of(40)], "q", "another"));

@@ -3,9 +3,9 @@ use std::fmt::Write;
 
 use crate::best::best;
 use crate::interval::with_interval;
-use crate::report::{
-    FIGURES, LosslessReport, Report, SettingReport, TargetReport, figures, legend,
-};
+use crate::report::table::{FIGURES, figures};
+use crate::report::words::legend;
+use crate::report::{LosslessReport, Report, SettingReport, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
 const SHARED: [&str; 11] = [
@@ -165,7 +165,7 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> Vec<String> {
         }
         if report.batch_size != first.batch_size {
             found.push(format!(
-                "Not comparable: speeds of {name} are of {} sequences at a time, those of {first_name} of {}.",
+                "Not comparable in speed: {name} decoded {} sequences at a time, {first_name} {}.",
                 report.batch_size, first.batch_size
             ));
         }

@@ -398,7 +398,7 @@ impl DraftReport {
         };
         Some(format!(
             "threshold {threshold}, tuned on {} prompts {which}, where a pass of the drafter took {:.3} of one of the target; \
-             by the formula {:.2} tokens for the time of a pass of the target, {:.2} without an early end",
+             by the formula it gives {:.2} tokens in the time of a pass of the target, {:.2} without an early end",
             tuned.prompts, tuned.cost, tuned.speed, tuned.speed_to_the_end
         ))
     }

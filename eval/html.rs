@@ -9,7 +9,8 @@ use crate::curves::Curves;
 use crate::draw::escape;
 use crate::html::markup::{prose, section};
 use crate::html::panel::{Panel, panels};
-use crate::report::{Report, legend};
+use crate::report::Report;
+use crate::report::words::legend;
 
 mod bars;
 mod by_class;
@@ -122,7 +123,7 @@ fn sections(
         section("served", "In a serving engine", &served::served(reports)),
         section(
             "provenance",
-            "What this is of",
+            "What was measured on what",
             &provenance::provenance(reports),
         ),
     ]

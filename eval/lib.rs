@@ -70,9 +70,10 @@ pub use paired::{PairedReport, PairedVerdict, paired};
 pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet, said};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
+pub use report::words::NOTHING_ACCEPTED;
 pub use report::{
-    DatasetReport, DrafterReport, KnownPrompts, LosslessReport, NOTHING_ACCEPTED, Report,
-    SecondsReport, SettingReport, Speedup, TargetReport,
+    DatasetReport, DrafterReport, KnownPrompts, LosslessReport, Report, SecondsReport,
+    SettingReport, Speedup, TargetReport,
 };
 pub use sample::report::{SamplePass, SampleReport};
 pub use sample::{Sample, samples};

@@ -172,7 +172,10 @@ pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<Pa
     if target(baseline) != target(report) {
         let named = |report: &Report| format!("`{}`", report.target.model);
         let expected = format!("the weights of the target {}", named(baseline));
-        return Err(unpaired(expected, named(report)));
+        return Err(unpaired(
+            expected,
+            format!("other weights, of {}", named(report)),
+        ));
     }
     Ok(found)
 }
@@ -220,7 +223,7 @@ pub(crate) fn pairs(
                 baseline.spectrain
             );
             return Err(Error::OtherPrompts {
-                mismatch: Mismatch::new(expected, format!("`{name}` with other ones")),
+                mismatch: Mismatch::new(expected, format!("`{name}` with other prompts")),
             });
         };
         let counts = same.counts.iter().zip(&dataset.counts);

@@ -10,58 +10,29 @@ use spectrain_models::Sampling;
 
 use crate::chosen::chosen;
 use crate::counts::Counts;
-use crate::deploy::report::{Recommendation, to_markdown as deploy_to_markdown};
+use crate::deploy::report::Recommendation;
 use crate::draft::DraftReport;
 use crate::error::{Error, Result};
 use crate::estimate::report::EstimateReport;
 use crate::greedy_test::{Comparison, Difference};
-use crate::groups::{self, Groups};
-use crate::interval::with_interval;
-use crate::opinions::{self, Counted, TrainedReport};
-use crate::reliability::{self, CalibrationReport};
+use crate::groups::Groups;
+use crate::opinions::{Counted, TrainedReport};
+use crate::reliability::CalibrationReport;
 use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
-use crate::served::report::{Role, ServedReport, to_markdown as served_to_markdown};
-use crate::spread::{self, SpreadReport};
+use crate::served::report::{Role, ServedReport};
+use crate::spread::SpreadReport;
 use crate::texts::report::TextsReport;
-use crate::token_class::{self, ClassReport};
+use crate::token_class::ClassReport;
+
+pub(crate) mod table;
+pub(crate) mod words;
 
 /// Version of the shape of `report.json` that is written here.
 const SCHEMA: u32 = 1;
 
 /// Differences of greedy outputs that a table names.
 const SHOWN_DIFFERENCES: usize = 5;
-
-/// What stands below a table with settings that are not exact.
-const LOSSY: &str = "Lossy settings change what the target says: do not compare their τ and speed-up with those of exact ones.";
-
-/// What stands below a table in which the tokens of a chain are chosen in one of two ways.
-const CHOSEN: &str = "Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
-                      the launch commands of the drafter say which engine does what.";
-
-/// What it means that a drafter drafts and nothing of it is accepted.
-pub const NOTHING_ACCEPTED: &str = "nothing that was drafted was accepted, so drafting only costs time. Usually the drafter is of \
-                                    another target or of other weights of it, reads other layers than in training, was trained on \
-                                    another chat template, or has hardly been trained";
-
-/// What settings need to have said of them, below their table.
-pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clone) -> String {
-    let is_chosen = |setting: &SettingReport| matches!(&setting.draft, DraftReport::Chain { tokens, .. } if tokens.is_some());
-    let lossy = settings
-        .clone()
-        .any(|setting| setting.lossy)
-        .then_some(LOSSY);
-    let chosen = settings.clone().any(is_chosen).then_some(CHOSEN);
-    let tuned = settings.filter_map(|setting| {
-        let how = setting.draft.how_tuned()?;
-        Some(format!("{}: {how}.", setting.heading()))
-    });
-    let parts = chosen.into_iter().chain(lossy).map(str::to_owned);
-    parts
-        .chain(tuned)
-        .map(|part| format!("\n{part}\n"))
-        .collect()
-}
 
 /// `report.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -365,7 +336,7 @@ impl LosslessReport {
         let ties = match self.greedy_ties {
             0 => String::new(),
             ties => format!(
-                ", {ties} of them first where the target's own arithmetic cannot tell two tokens apart"
+                ", {ties} of them beginning at a token that the target's own arithmetic cannot tell from another"
             ),
         };
         let mut text = format!(
@@ -471,39 +442,6 @@ impl Report {
         setting.target.as_ref().unwrap_or(&self.target.model)
     }
 
-    /// What the speeds are of, where several sequences were decoded at a time.
-    pub(crate) fn batch_note(&self) -> Option<String> {
-        (self.batch_size > 1).then(|| {
-            format!(
-                "Speeds are of {} sequences at a time, with the drafter and without.",
-                self.batch_size
-            )
-        })
-    }
-
-    /// How to have speeds, where nobody wanted to measure any.
-    pub(crate) fn baseline_note(&self) -> Option<String> {
-        let unwanted = self.recipe.pointer("/evaluate/baseline") == Some(&Value::Bool(false));
-        let is_decoded = self.texts.is_empty() && !self.settings.is_empty();
-        (unwanted && is_decoded).then(|| {
-            "Not timed: without `--no-baseline` (in a recipe with `evaluate.baseline = true`) prompts are also decoded without a \
-             drafter, for the speed-up and the check that nothing is lost."
-                .to_owned()
-        })
-    }
-
-    /// In which ways of decoding nothing of the report's own drafter was accepted, and what that usually means.
-    pub(crate) fn nothing_accepted_note(&self) -> Option<String> {
-        let accepts_nothing = |setting: &&SettingReport| {
-            let overall = &setting.overall;
-            let drafted = overall.draft_tokens_per_pass.unwrap_or_default();
-            setting.drafter.is_none() && drafted > 0.0 && overall.tau.is_some_and(|tau| tau <= 1.0)
-        };
-        let settings = self.settings.iter().filter(accepts_nothing);
-        let headings: Vec<String> = settings.map(SettingReport::heading).collect();
-        (!headings.is_empty()).then(|| format!("{}: {NOTHING_ACCEPTED}.", headings.join("; ")))
-    }
-
     /// The text of `report.json`.
     ///
     /// # Errors
@@ -528,92 +466,6 @@ impl Report {
             });
         }
         Ok(serde_json::from_str(text)?)
-    }
-
-    /// One row for each setting and dataset, what is known of losslessness, and what servers did.
-    pub fn to_markdown(&self) -> String {
-        let several = self.targets.len() > 1;
-        let targets = self.all_targets().iter();
-        let targets: Vec<String> = targets
-            .map(|target| format!("`{}`", target.model))
-            .collect();
-        if self.settings.is_empty() && !self.served.is_empty() {
-            let targets = targets.join(", ");
-            let served = served_to_markdown(&self.served);
-            let deploy = deploy_to_markdown(&self.settings_recommended);
-            return format!(
-                "drafter at `{}` for {targets}\n{served}{deploy}",
-                self.drafter.path
-            );
-        }
-        let drafter = if self.has_no_drafter() {
-            "drafters without training".to_owned()
-        } else {
-            let DrafterReport {
-                kind,
-                path,
-                parameters,
-                ..
-            } = &self.drafter;
-            format!("{kind} drafter `{path}` ({parameters} parameters)")
-        };
-        let mut text = format!("{drafter} for {}\n\n", targets.join(", "));
-        if several {
-            text.push_str("| target ");
-        }
-        _ = writeln!(text, "| setting | dataset | prompts | tokens | {FIGURES} |");
-        if several {
-            text.push_str("|---");
-        }
-        text.push_str("|---|---|--:|--:|---|---|---|---|--:|--:|\n");
-        for setting in &self.settings {
-            for dataset in setting.shown() {
-                if several {
-                    _ = write!(text, "| {} ", self.target_of(setting));
-                }
-                text.push_str(&row(setting, dataset));
-            }
-        }
-        text.push_str(&legend(self.settings.iter()));
-        text.push_str(&self.notes());
-        text.push_str(&self.estimates());
-        text.push_str(&self.calibration());
-        text.push_str(&self.breakdown());
-        text.push_str(&deploy_to_markdown(&self.settings_recommended));
-        text.push_str(&self.predictions());
-        text.push_str(&self.lossless.greedy_lines());
-        if let Some(sampling) = &self.lossless.sampling {
-            _ = write!(text, "\n{sampling}\n");
-        }
-        text.push_str(&served_to_markdown(&self.served));
-        text
-    }
-}
-
-impl Report {
-    /// What is to be known of the table above.
-    fn notes(&self) -> String {
-        let texts = self.texts.iter();
-        let texts = texts.map(|texts| format!("Acceptance was {texts}."));
-        let known = self.known_prompts.iter().map(|known| format!("{known}."));
-        let all = texts.chain(known).chain(self.batch_note());
-        let all = all.chain(self.baseline_note());
-        let all = all.chain(self.nothing_accepted_note());
-        all.map(|note| format!("\n{note}\n")).collect()
-    }
-
-    /// What the estimator says of each setting, and τ by all who counted it.
-    fn estimates(&self) -> String {
-        let line = |setting: &SettingReport| {
-            let estimate = setting.estimate.as_ref()?;
-            Some(format!("- {}: {estimate}\n", setting.heading()))
-        };
-        let lines: String = self.settings.iter().filter_map(line).collect();
-        let by_all = opinions::to_markdown(&self.counted());
-        if lines.is_empty() {
-            return by_all;
-        }
-        format!("\nWithout decoding, from the same outputs:\n\n{lines}{by_all}")
     }
 
     /// τ of each setting by who counted it.
@@ -646,112 +498,6 @@ impl Report {
         };
         self.settings.iter().map(of).collect()
     }
-
-    /// The predicted speed-up of each setting beside the measured one.
-    fn predictions(&self) -> String {
-        let line = |setting: &SettingReport| {
-            let found = setting.overall.speedup?;
-            let predicted = with_interval(Some(found.predicted?), found.predicted_ci95);
-            let measured = with_interval(Some(found.wall), found.wall_ci95);
-            let heading = setting.heading();
-            let full = found.full_batches.map_or(String::new(), |full| {
-                format!(
-                    ", in full batches {}",
-                    with_interval(Some(full), found.full_batches_ci95)
-                )
-            });
-            Some(format!(
-                "- {heading}: {predicted}, measured {measured}{full}\n"
-            ))
-        };
-        let lines: String = self.settings.iter().filter_map(line).collect();
-        if lines.is_empty() {
-            return lines;
-        }
-        format!("\nPredicted speed-up of what was decoded:\n\n{lines}")
-    }
-
-    /// Each setting under its heading, with its target where there are several.
-    fn headed(&self) -> impl Iterator<Item = (String, &SettingReport)> {
-        let heading = |setting: &SettingReport| match &setting.target {
-            Some(target) => format!("{target}, {}", setting.heading()),
-            None => setting.heading(),
-        };
-        self.settings
-            .iter()
-            .map(move |setting| (heading(setting), setting))
-    }
-
-    /// How well the drafter knows itself.
-    fn calibration(&self) -> String {
-        let known = self
-            .headed()
-            .filter_map(|(heading, setting)| Some((heading, setting.calibration.as_ref()?)));
-        reliability::table(&known.collect::<Vec<_>>())
-    }
-
-    /// How acceptance is spread over prompts, and by what it differs.
-    fn breakdown(&self) -> String {
-        let headings: Vec<(String, &SettingReport)> = self.headed().collect();
-        let rows = headings.iter().flat_map(|(heading, setting)| {
-            let row = |dataset: &'_ DatasetReport| {
-                (
-                    heading.clone(),
-                    dataset.name.clone(),
-                    dataset.spread.clone(),
-                )
-            };
-            setting.shown().map(row).collect::<Vec<_>>()
-        });
-        let groups = headings.iter();
-        let groups: Vec<(String, &Groups)> = groups
-            .map(|(heading, setting)| (heading.clone(), &setting.groups))
-            .collect();
-        let classes = headings.iter();
-        let classes: Vec<(String, &[ClassReport])> = classes
-            .map(|(heading, setting)| (heading.clone(), &setting.token_classes[..]))
-            .collect();
-        spread::table(&rows.collect::<Vec<_>>())
-            + &groups::tables(&groups)
-            + &token_class::table(&classes)
-    }
-}
-
-fn row(setting: &SettingReport, dataset: &DatasetReport) -> String {
-    format!(
-        "| {} | {} | {} | {} | {} |\n",
-        setting.heading(),
-        dataset.name,
-        dataset.prompts,
-        dataset.tokens,
-        figures(dataset),
-    )
-}
-
-/// Heads of the columns of [`figures`].
-pub(crate) const FIGURES: &str =
-    "τ [95 % CI] | α [95 % CI] | α₁, α₂, … | speed-up [95 % CI] | by the formula | memory-bound";
-
-/// What a table says of the drafts of a dataset.
-pub(crate) fn figures(dataset: &DatasetReport) -> String {
-    let steps: Vec<String> = dataset
-        .conditional
-        .iter()
-        .map(|rate| format!("{rate:.2}"))
-        .collect();
-    let speedup = dataset.speedup.unwrap_or_default();
-    let cells = [
-        with_interval(dataset.tau, dataset.tau_ci95),
-        with_interval(dataset.alpha, dataset.alpha_ci95),
-        steps.join(" "),
-        with_interval(
-            dataset.speedup.map(|speedup| speedup.wall),
-            speedup.wall_ci95,
-        ),
-        with_interval(speedup.model, None),
-        with_interval(speedup.memory_bound, None),
-    ];
-    cells.join(" | ")
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use crate::best::best;
 use crate::compare::differences;
 use crate::deploy::report::{Recommendation, not_timed};
 use crate::interval::with_interval;
-use crate::report::{DatasetReport, LosslessReport, Report, SettingReport, legend};
+use crate::report::words::legend;
+use crate::report::{DatasetReport, LosslessReport, Report, SettingReport};
 use crate::served::report::ServedReport;
 
 /// Columns of the names of settings that stand before their figures.
@@ -194,7 +195,7 @@ fn notes_of_setting(report: &Report, setting: &SettingReport) -> Option<String> 
     let category = setting.groups.get("category").into_iter().flatten();
     let known = category.filter_map(|group| Some((&group.name, group.tau?)));
     if let Some((name, tau)) = known.min_by(|one, other| one.1.total_cmp(&other.1)) {
-        parts.push(format!("least in category {name}, τ {tau:.2}"));
+        parts.push(format!("lowest in category {name}, τ {tau:.2}"));
     }
     if let Some(calibration) = &setting.calibration {
         parts.push(format!("ECE {:.3}", calibration.likeliest.ece));
@@ -206,13 +207,13 @@ fn notes_of_setting(report: &Report, setting: &SettingReport) -> Option<String> 
         .as_ref()
         .filter(|estimate| estimate.is_surprising())
     {
-        parts.push(format!("the estimator disagrees, {estimate}"));
+        parts.push(format!("the estimator disagrees: {estimate}"));
     }
     if let Some((speedup, interval)) = setting.overall.speedup.and_then(|found| found.in_turns()) {
         let speedup = with_interval(Some(speedup), Some(interval));
         parts.push(format!(
-            "the machine's pace changed between plain and drafted outputs, so do not trust the speed-up above: by passes that took turns it \
-             is {speedup}"
+            "the machine's pace changed between plain and drafted outputs, so do not trust the speed-up above: measured \
+             with passes that took turns it is {speedup}"
         ));
     }
     let target = setting.target.as_ref().map_or(String::new(), |_| {

@@ -234,7 +234,10 @@ fn check_whole_heads_turn(keys: &Keys) -> Result<()> {
     let of_table = |table: &Value| table.get(partial).cloned();
     let mut factors = tables.into_iter().flatten().filter_map(of_table);
     if factors.any(|factor| !factor.is_null() && factor.as_f64() != Some(1.0)) {
-        return Err(keys.problem(partial, "1.0: positions turn the whole of a head"));
+        return Err(keys.problem(
+            partial,
+            "1.0, as rotary positions must cover whole heads here",
+        ));
     }
     Ok(())
 }
@@ -316,7 +319,7 @@ fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>>
         let of = |layer| if layer >= from { window } else { None };
         return Ok((0..layers).map(of).collect());
     };
-    let expected = format!("{layers} of `full_attention` or `sliding_attention`");
+    let expected = format!("a list of {layers}, each `full_attention` or `sliding_attention`");
     let types = types.as_array().filter(|types| types.len() == layers);
     let types = types.ok_or_else(|| keys.problem("layer_types", &expected))?;
     let of = |kind: &Value| match kind.as_str() {

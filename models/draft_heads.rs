@@ -154,7 +154,7 @@ pub(crate) fn check_vocabulary(draft_vocab: usize, target: &TargetSpec) -> Resul
     Err(Error::Drafter {
         key: "draft_vocab",
         mismatch: Mismatch::new(
-            format!("at most the target's {}", target.vocab),
+            format!("at most the target's {} tokens", target.vocab),
             draft_vocab,
         ),
     })

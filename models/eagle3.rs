@@ -328,7 +328,7 @@ impl Eagle3Config {
             return Err(Error::Drafter {
                 key: "draft_vocab",
                 mismatch: Mismatch::new(
-                    format!("at most the target's {}", target.vocab),
+                    format!("at most the target's {} tokens", target.vocab),
                     resolved.draft_vocab,
                 ),
             });

@@ -31,6 +31,9 @@ pub enum Error {
         /// The ones that are.
         supported: String,
     },
+    /// A drafter without training does not fit its target.
+    #[error("`[evaluate] training_free`: {0}")]
+    TrainingFree(Mismatch),
     /// A drafter's settings do not fit its target.
     #[error("`[drafter] {key}`: {mismatch}")]
     Drafter {

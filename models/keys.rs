@@ -79,12 +79,20 @@ impl Keys<'_> {
     pub(crate) fn head_dim(&self, d_model: usize, heads: usize) -> Result<usize> {
         let key = "head_dim";
         if self.present(key).is_none() && !d_model.is_multiple_of(heads) {
-            let expected = format!("a number, as {heads} heads do not share out {d_model}");
+            let expected = format!(
+                "a number, as a `hidden_size` of {d_model} is no multiple of {heads} heads"
+            );
             return Err(self.problem(key, &expected));
         }
         match self.size_or(key, d_model / heads)? {
             width if width.is_multiple_of(2) => Ok(width),
-            width => Err(self.problem(key, &format!("an even number, not {width}"))),
+            _ if self.present(key).is_some() => Err(self.problem(key, "an even number")),
+            width => {
+                let expected = format!(
+                    "an even number, as a `hidden_size` of {d_model} over {heads} heads gives {width} each"
+                );
+                Err(self.problem(key, &expected))
+            }
         }
     }
 

@@ -89,7 +89,7 @@ impl MaskedLanguageModelConfig {
         if blocks.mask_token == blocks.separator_token {
             return Err(Error::Drafter {
                 key: "separator_token",
-                mismatch: Mismatch::new("another token than `mask_token`", blocks.separator_token),
+                mismatch: Mismatch::new("a token other than `mask_token`", blocks.separator_token),
             });
         }
         bounds::check([bounds::up_to("block_size", blocks.size, bounds::DRAFT)])?;
@@ -122,7 +122,7 @@ impl MaskedLanguageModel {
                 return Err(Error::Drafter {
                     key,
                     mismatch: Mismatch::new(
-                        format!("an id below the {vocab} tokens of the drafter"),
+                        format!("an id below {vocab}, the number of the drafter's tokens"),
                         token,
                     ),
                 });

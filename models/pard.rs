@@ -86,7 +86,7 @@ impl Pard {
             return Err(Error::Drafter {
                 key: "mask_token",
                 mismatch: Mismatch::new(
-                    format!("an id below the {vocab} tokens of the drafter"),
+                    format!("an id below {vocab}, the number of the drafter's tokens"),
                     mask_token,
                 ),
             });

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Map, Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, printable};
+use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, printable};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
@@ -112,11 +112,13 @@ impl PartsConfig {
             .filter(complete)
             .max_by_key(|[_, _, head]| has(head));
         let Some([embedding, norm, head]) = with_head else {
-            return Err(Error::Architecture {
-                file: file.to_owned(),
-                found: "no embedding, norm and head under a known name".into(),
-                supported: places.concat().join(", "),
-            });
+            let known = places.concat().join(", ");
+            return Err(Error::Checkpoint(spectrain_checkpoints::Error::Folder {
+                path: file.to_owned(),
+                reason: format!(
+                    "the weights hold no embedding, norm and head under a known name; known are {known}"
+                ),
+            }));
         };
         let is_tied = self.tied_head.unwrap_or(!has(head));
         let head = if is_tied { embedding } else { head };
@@ -289,11 +291,16 @@ impl Weights for PartsWeights<'_> {
         };
         let found = self.model.info(at)?;
         if ![DType::F32, DType::BF16, DType::F16].contains(&found.dtype) {
-            return Err(Error::Architecture {
-                file: found.file.clone(),
-                found: format!("{} of type {:?}", printable(at), found.dtype),
-                supported: "embedding, norm and head that are not quantised: F32, BF16, F16".into(),
-            });
+            return Err(Error::Checkpoint(
+                spectrain_checkpoints::Error::ElementType {
+                    name: at.clone(),
+                    path: found.file.clone(),
+                    mismatch: Mismatch::new(
+                        "F32, BF16 or F16, as quantised weights are not read",
+                        found.dtype,
+                    ),
+                },
+            ));
         }
         let mut tensor = self.model.read(at)?;
         // Engines pad vocabularies at their end.

@@ -48,7 +48,8 @@ impl QwenMtpConfig {
         if turned >= 2 && turned.is_multiple_of(2) {
             return Ok(turned);
         }
-        let expected = format!("a share of {d_head} dimensions that is an even number of them");
+        let expected =
+            format!("a share that is an even number of the {d_head} dimensions of a head");
         Err(self.refused(expected))
     }
 

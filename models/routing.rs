@@ -106,8 +106,8 @@ impl Routing {
         Error::Drafter {
             key,
             mismatch: Mismatch::new(
-                "layers without experts, as experts take no gradients here",
-                format!("a decoder of the type `{KIND}`"),
+                "a model without experts, as experts are not trained here",
+                format!("one of the type `{KIND}`"),
             ),
         }
     }

@@ -219,7 +219,10 @@ impl Start<'_> {
         Err(Error::Drafter {
             key,
             mismatch: Mismatch::new(
-                format!("an id below the {} tokens of the target", target.vocab),
+                format!(
+                    "an id below {}, the number of the target's tokens",
+                    target.vocab
+                ),
                 token,
             ),
         })
@@ -255,8 +258,8 @@ impl Start<'_> {
         ) {
             (None, true, true) => problem(
                 "model",
-                "a hub id or a folder, or `keep_layers` of the target, or the sizes `fresh`",
-                "none of them".into(),
+                "a hub id or a folder, unless `keep_layers` or `fresh` is there",
+                "none of these".into(),
             ),
             (Some(_), false, _) => problem("fresh", "no such table beside `model`", "one".into()),
             (Some(_), true, false) => {

@@ -94,13 +94,8 @@ impl TrainingFree {
             Self::EarlyLayers(EarlyLayers { layers, .. }) => {
                 let all = target.spec().layers;
                 if !(1..all).contains(layers) {
-                    return Err(Error::Drafter {
-                        key: "training_free",
-                        mismatch: Mismatch::new(
-                            format!("1 to {} of the target's {all} layers", all - 1),
-                            layers,
-                        ),
-                    });
+                    let expected = format!("1 to {} of the target's {all} layers", all - 1);
+                    return Err(Error::TrainingFree(Mismatch::new(expected, layers)));
                 }
                 let model = target.clone().first_layers(*layers);
                 Box::new(Session::new(LanguageModel::of(model, &target.parts())?))

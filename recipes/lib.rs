@@ -11,3 +11,4 @@ pub mod runs;
 pub mod runtime;
 pub mod stages;
 pub mod tracking;
+pub mod trainers;

@@ -54,7 +54,7 @@ fn all_parts_together_are_the_stage() {
     part(&workspace, "3/3", "").succeeded();
     part(&workspace, "1/3", "").succeeded();
     whole(&workspace, "").failed(&[
-        "of 3 parts are missing: 2",
+        "of 3 parts these are missing: 2",
         "`--stage features --part 2/3` captures one",
     ]);
     let told = part(&workspace, "2/3", "").succeeded();
@@ -89,7 +89,7 @@ fn a_part_that_was_stopped_goes_on() {
     let (shard, before) = (last(&folder), contents_of(&folder));
     fs::remove_file(&shard).unwrap();
     fs::remove_file(folder.join("part.json")).unwrap();
-    whole(&workspace, few).failed(&["of 2 parts are missing: 1"]);
+    whole(&workspace, few).failed(&["of 2 parts these are missing: 1"]);
     part(&workspace, "1/2", few).succeeded();
     whole(&workspace, few).failed(&["part 2/2", "is unfinished"]);
     part(&workspace, "2/2", few).succeeded();
@@ -123,7 +123,7 @@ fn parts_that_do_not_go_together_are_named() {
     // Of another recipe, and of another target.
     part(&workspace, "2/2", " --set seed=5").succeeded();
     whole(&workspace, "").failed(&["part 2/2", "`seed`: expected 0, found 5"]);
-    part(&workspace, "2/2", "").failed(&["made from something else", "`seed`"]);
+    part(&workspace, "2/2", "").failed(&["made from other inputs or settings", "`seed`"]);
     fs::remove_dir_all(at("part-00002-of-00002")).unwrap();
     part(&workspace, "2/2", " --set drafter.draft_vocab=128").succeeded();
     whole(&workspace, "").failed(&["part 2/2", "draft_vocab`: expected 256, found 128"]);
@@ -173,7 +173,7 @@ fn what_makes_no_part_is_misuse() {
     for stages in ["", " --stage train", " --stage features --stage train"] {
         workspace
             .run_line(format!("{run}{stages} --part 1/3"))
-            .misused(&["`--part` is of one stage", "`--stage features`"]);
+            .misused(&["`--part` works with one stage", "`--stage features`"]);
     }
     workspace
         .run_line("recipe recipe.toml --stage features --part 1/3")

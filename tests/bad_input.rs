@@ -43,10 +43,7 @@ const WRONG_EDITS: [(&str, &str, &[&str]); 5] = [
     (
         "[evaluate]",
         "[train]",
-        &[
-            "line 33, column 2",
-            "duplicate key, which stands in line 21 already",
-        ],
+        &["line 33, column 2", "duplicate key: line 21 has it already"],
     ),
     (
         "warmup_steps",
@@ -78,7 +75,7 @@ const WRONG_EDITS: [(&str, &str, &[&str]); 5] = [
         &[
             "line 23, column 16",
             "`train.batch_tokens`",
-            "a multiple of `[data] max_length`, 64",
+            "a multiple of `[data] max_length` (64)",
             "100",
         ],
     ),
@@ -220,7 +217,7 @@ fn a_dataset_of_which_nothing_is_left_is_refused() {
         &["data.max_length=4", "train.batch_tokens=4"],
         &[
             "`train.jsonl`",
-            "no sample is left of 40 read",
+            "no sample is left of the 40 rows read",
             "40 too long",
         ],
     );
@@ -322,7 +319,7 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
         ("--draft=medusa-63", "invalid value 'medusa-63'"),
         (
             calibrated,
-            "a calibrated tree is measured by `spectrain evaluate`, and a threshold tuned",
+            "`spectrain evaluate` calibrates trees and tunes thresholds",
         ),
     ] {
         let outcome = workspace.run(&[&generate[..], &[wrong]].concat());

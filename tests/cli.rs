@@ -194,7 +194,7 @@ fn an_error_says_each_thing_once() {
     assert_eq!(
         outcome.stderr,
         "error: stage `prepare`: cannot prepare `data.train`: `train.jsonl`: the dataset is empty: expected rows in \
-         `.jsonl`, `.json` or `.parquet` files; the former may end in `.gz` or `.zst`\n"
+         `.jsonl` or `.json` files, also compressed as `.gz` or `.zst`, or in `.parquet` files\n"
     );
     let outcome = workspace
         .run_with_file_limit(0, &["recipe", "recipe.toml"])

@@ -312,7 +312,7 @@ fn heads_of_another_target_are_refused() {
         let values = head.to_f32().unwrap().into_iter().map(|value| 1.5 * value);
         *head = NamedTensor::from_f32("lm_head.weight", head.shape.clone(), values.collect());
     });
-    changed.is_refused("`lm_head.weight`, which the heads share with their target");
+    changed.is_refused("`lm_head.weight`: expected the target's, which the drafter's heads share");
 }
 
 #[test]

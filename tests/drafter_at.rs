@@ -41,7 +41,10 @@ fn a_run_stands_for_its_drafter_in_every_command() {
     for drafter in [FOLDER, "run", "runs/run", "runs/run/", "./runs/run"] {
         let words = ["check", drafter, "--target", "target"];
         let outcome = workspace.run(&words).succeeded();
-        assert!(outcome.stdout.contains("as it was written"), "{outcome:#?}");
+        assert!(
+            outcome.stdout.contains("unchanged since it was written"),
+            "{outcome:#?}"
+        );
 
         let words = ["generate", "--target", "target", "--prompt", "count"];
         let settings = ["--max-new-tokens", "4", "--drafter", drafter];
@@ -145,7 +148,7 @@ fn a_name_that_means_a_folder_and_a_run_is_refused() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, workspace.path("run").join(path.file_name().unwrap())).unwrap();
     }
-    check(&workspace, "run").failed(&["`run` means two things", "`./run`", "`runs/run`"]);
+    check(&workspace, "run").failed(&["`run` can mean the folder", "`./run`", "`runs/run`"]);
     check(&workspace, "./run").succeeded();
     check(&workspace, "runs/run").succeeded();
 }
@@ -176,7 +179,7 @@ fn a_run_without_a_drafter_says_what_there_is() {
         .failed(&["the run `run` has no report yet"]);
     workspace.run(&["recipe", "recipe.toml"]).succeeded();
     std::fs::remove_dir_all(workspace.path(FOLDER)).unwrap();
-    let told = [&format!("`{FOLDER}`")[..], "`export` left, is missing"];
+    let told = [&format!("`{FOLDER}`")[..], "`export` wrote, is missing"];
     check(&workspace, "run").failed(&told);
 }
 

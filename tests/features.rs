@@ -148,7 +148,7 @@ fn an_altered_shard_is_told_by_its_name_and_computed_again_with_those_behind_it(
     for damaged in [&altered, &whole[..whole.len() - 100]] {
         workspace.write(shard, damaged);
         let outcome = workspace.run(&stored).succeeded();
-        let told = "features: runs again: `features-00001.arrow` is not as it was written";
+        let told = "features: runs again: `features-00001.arrow` was changed after it was written";
         for part in [told, "train: done before"] {
             assert!(outcome.stderr.contains(part), "no `{part}`: {outcome:#?}");
         }

@@ -96,7 +96,7 @@ fn exported_features_come_back_to_the_last_bit() {
     let told = import(&workspace, "theirs", " --check-layers").succeeded();
     assert!(told.stdout.contains("before the final norm"), "{told:#?}");
     assert!(
-        told.stdout.contains("which the target computes"),
+        told.stdout.contains("equal to what the target computes"),
         "{told:#?}"
     );
     assert_eq!(
@@ -115,7 +115,7 @@ fn exported_features_come_back_to_the_last_bit() {
         .succeeded();
     assert_eq!(workspace.bytes("ours/features-00000.arrow"), before);
     let refused = workspace.run_line("features export run --target target --out theirs");
-    refused.failed(&["`theirs` is there already"]);
+    refused.failed(&["`theirs` exists already"]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn wrong_states() -> [(Wrong, &'static str); 6] {
                     .iter_mut()
                     .for_each(|value| *value *= 1.0 + 1e7 * f32::from(at == 3))
             },
-            "norms of one size",
+            "norms of similar size",
         ),
         (|_, _, row| row[2].reverse(), "is not the target's"),
     ]
@@ -252,7 +252,8 @@ fn states_of_other_places_layers_and_models_are_refused() {
     let layers = workspace.path("theirs/layers.json");
     std::fs::write(&layers, r#"{"layer_ids": [2, 4, 6]}"#).unwrap();
     import(&workspace, "theirs", "").succeeded();
-    import(&workspace, "theirs", " --check-layers").failed(&["what fits best is layer 2 (id 3)"]);
+    import(&workspace, "theirs", " --check-layers")
+        .failed(&["the output of layer 2 (id 3) is closest"]);
     workspace.write_target_of("other", 99, |_| {});
     std::fs::write(&layers, r#"{"layer_ids": [2, 3, 6]}"#).unwrap();
     change(&workspace, forget);
@@ -270,7 +271,7 @@ fn a_normed_state_beside_the_others_must_be_the_same() {
     import(&workspace, "theirs", "").failed(&[
         "sample 0",
         "last_hidden_state_normed",
-        "as the norm makes",
+        "which the norm makes",
     ]);
 }
 
@@ -279,7 +280,11 @@ fn what_is_not_said_is_asked_for() {
     let workspace = workspace();
     let own = samples(&workspace, "runs/run/features");
     std::fs::remove_file(workspace.path("theirs/layers.json")).unwrap();
-    import(&workspace, "theirs", "").failed(&["--layer-ids", "of 3 slots, the last of which is 6"]);
+    import(&workspace, "theirs", "").failed(&[
+        "--layer-ids",
+        "its 3 slots",
+        "the last of which is 6",
+    ]);
     import(&workspace, "theirs", " --layer-ids 2,3,5").failed(&["id 6, found id 5"]);
     import(&workspace, "theirs", " --layer-ids 2,3,6").succeeded();
     assert_eq!(samples(&workspace, "ours"), own);
@@ -301,11 +306,11 @@ fn what_is_not_said_is_asked_for() {
         ids.bytes[..8].copy_from_slice(&900i64.to_le_bytes());
     });
     import(&workspace, states, " --mask all").failed(&["sample 0", "tokens below 300, found 900"]);
-    import(&workspace, "theirs --layer-ids 2,3,6", "").failed(&["`input_ids` of row 0"]);
+    import(&workspace, "theirs --layer-ids 2,3,6", "").failed(&["`input_ids` in row 0"]);
     import(&workspace, "runs", "").failed(&["none of these"]);
     let there =
         workspace.run_line("features import theirs --target target --out runs --layer-ids 2,3,6");
-    there.failed(&["`runs` is there already"]);
+    there.failed(&["`runs` exists already"]);
     workspace
         .run_line("features export train.jsonl --target target --out x")
         .failed(&["no `features.json`"]);

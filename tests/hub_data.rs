@@ -223,7 +223,7 @@ fn what_a_hub_does_not_have_is_named_with_what_it_has() {
         ),
         (
             "hf://org/script@v1",
-            &["revision `v1`", "converts its main branch alone"],
+            &["revision `v1`", "converts only the main branch"],
         ),
     ] {
         let set = format!("data.train={address}");

@@ -19,7 +19,7 @@ pub fn has_text(file: &str, text: &str) {
     }
     assert!(
         std::env::var_os(UPDATE).is_some(),
-        "`{file}` is not what the code says; run `{UPDATE}=1 cargo test --test spectrain key_tables`"
+        "`{file}` is not what the code says; run this test with `{UPDATE}=1`"
     );
     std::fs::write(&path, text).unwrap();
 }

@@ -53,6 +53,7 @@ mod narrow_targets;
 mod numbers;
 mod object_server;
 mod object_stores;
+mod other_trainers;
 mod outputs;
 mod own_texts;
 mod pages;

@@ -13,6 +13,7 @@ use spectrain_checkpoints::{DType, ModelFolder, state};
 use spectrain_models::TransformerConfig;
 
 use crate::allocation::{alone, peak_during};
+use crate::samples::chosen;
 use crate::workspace::{Workspace, conversation};
 use spectrain_models::device::test_device;
 
@@ -329,7 +330,7 @@ fn the_plan_of_every_trial_is_shown_beside_what_training_takes() {
         println!("| family | trial | stage | optimiser | planned, MiB | measured, MiB | ratio |");
         println!("|---|--:|---|---|--:|--:|--:|");
         let mut far = Vec::new();
-        for kind in RECIPES {
+        for kind in RECIPES.iter().filter(|kind| chosen(kind.name)) {
             for (number, tables) in kind.trials.iter().enumerate() {
                 for optimizer in ["adamw", "muon"] {
                     let change = format!("train.optimizer={optimizer}");

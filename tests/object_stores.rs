@@ -40,11 +40,11 @@ fn capture_together(store: &Store) {
     );
     store
         .run(third, "")
-        .failed(&["of 2 parts are missing: 2", "--part 2/2`"]);
+        .failed(&["of 2 parts these are missing: 2", "--part 2/2`"]);
     store.run(second, " --part 2/2").succeeded();
     store
         .run(third, " --set seed=3")
-        .failed(&["was made from something else", "`seed`"]);
+        .failed(&["was made from other inputs or settings", "`seed`"]);
     store.run(third, "").succeeded();
     let alone = prepared();
     whole(&alone, "").succeeded();

@@ -122,7 +122,7 @@ fn a_plan_finds_what_a_run_would_come_to_at_once() {
         (
             &["data.max_length=4", "train.batch_tokens=4"],
             &[],
-            &[rows, "no sample is left of 40 read"],
+            &[rows, "no sample is left of the 40 rows read"],
         ),
         (
             &[],
@@ -198,13 +198,13 @@ fn texts_longer_than_the_context_of_the_target_are_warned_of() {
     let eval = format!("{}\n{long}\n", workspace.text("eval.jsonl"));
     workspace.write("eval.jsonl", eval);
     let words = set(&["target.model=short"]);
-    let told = "`data.max_length` is 64, and the target's `max_position_embeddings` 40";
+    let told = "`data.max_length` is 64, but the target's `max_position_embeddings` is 40";
     let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat()).succeeded();
     let warned = plan.stdout.split("\nwarnings:\n").nth(1).unwrap();
     assert!(warned.trim_start().starts_with(told), "{plan:#?}");
     let run = recipe(&workspace, &words).succeeded();
     assert_eq!(run.stderr.matches(told).count(), 1, "{run:#?}");
-    let left_out = "context of 40 tokens, which are left out: 1";
+    let left_out = "context of 40 tokens and are left out: 1";
     assert!(run.stderr.contains(left_out), "{run:#?}");
     let fits = recipe(&workspace, &["--plan"]).succeeded();
     assert!(!fits.stdout.contains("\nwarnings:"), "{fits:#?}");
@@ -238,7 +238,7 @@ fn a_plan_compares_inputs_and_outputs_as_the_run_does() {
         "runs again: `report.json` is missing"
     );
     std::fs::write(&report, "{}").unwrap();
-    let changed = "runs again: `report.json` is not as it was written";
+    let changed = "runs again: `report.json` was changed after it was written";
     assert_eq!(stage(&workspace, "evaluate"), changed);
     assert!(stage(&workspace, "export").starts_with("done in "));
     std::fs::write(&report, kept).unwrap();
@@ -248,7 +248,7 @@ fn a_plan_compares_inputs_and_outputs_as_the_run_does() {
     assert_eq!(stage(&workspace, "prepare"), stale);
     assert_eq!(
         stage(&workspace, "train"),
-        "runs again if `prepare` gives something else"
+        "runs again if the output of `prepare` changes"
     );
     assert!(workspace.files("runs") == before, "a plan leaves nothing");
     let run = recipe(&workspace, &["--stage", "prepare"]).succeeded();

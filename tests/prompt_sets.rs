@@ -115,7 +115,7 @@ fn a_report_breaks_down_by_category_and_turn_and_its_groups_add_up() {
         assert!(table.contains(part), "no `{part}`: {table}");
     }
     assert!(
-        outcome.stdout.contains("least in category "),
+        outcome.stdout.contains("lowest in category "),
         "{outcome:#?}"
     );
     let report = workspace.json("judged/report.json");
@@ -227,7 +227,7 @@ fn prompts_whose_answers_have_another_role_are_warned_of() {
     workspace.write("bot.jsonl", [row("bot"), row("bot")].join("\n"));
     workspace.write("mixed.jsonl", [row("bot"), row("assistant")].join("\n"));
     let warned = evaluate(&workspace, &["bot.jsonl"], &[]).succeeded();
-    let lack = "no message of 2 of 2 prompts has the role `assistant`";
+    let lack = "none of 2 prompts has a message with the role `assistant`";
     let found = "roles found: `user` 2, `bot` 2; did you mean `assistant`?";
     assert!(
         warned.stderr.contains(lack) && warned.stderr.contains(found),
@@ -266,7 +266,7 @@ fn what_cannot_be_asked_is_refused_with_what_there_is() {
         &["`spec-bench` is not on the hub", "`spec-bench=PATH`"],
     );
     workspace.write("mbpp", "");
-    refused("mbpp", &["`mbpp` is a set of prompts and a file here"]);
+    refused("mbpp", &["`mbpp` is a set of prompts and also a file here"]);
     let table = "{ path = \"lines.jsonl\", template = \"{frage}\" }";
     evaluate(&workspace, &[table], &["--temperature", "0"]).succeeded();
     let unknown = evaluate(

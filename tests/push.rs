@@ -164,12 +164,12 @@ fn only_what_the_seal_knows_is_pushed_and_only_where_it_is_wanted() {
         main.insert("pytorch_model.bin".into(), Vec::new());
         main.remove("README.md");
     }
-    push(&hub, &workspace, &[]).failed(&["it is public", "`--public`"]);
+    push(&hub, &workspace, &[]).failed(&["the repository is public", "`--public`"]);
     let pushed = push(&hub, &workspace, &["--public"]).succeeded();
     assert!(
         pushed
             .stderr
-            .contains("`pytorch_model.bin`, which is not of this drafter"),
+            .contains("`pytorch_model.bin`, which is not part of this drafter"),
         "{pushed:#?}"
     );
 

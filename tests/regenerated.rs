@@ -150,5 +150,6 @@ fn keys_that_make_no_sense_are_refused() {
     let workspace = Workspace::new();
     workspace.write("recipe.toml", served);
     let refused = workspace.run_line("recipe recipe.toml");
-    refused.failed(&["`[regenerate]`: expected `server` with `features.mode = \"served\"`"]);
+    refused
+        .failed(&["`[regenerate]`: expected the key `server`: with `features.mode = \"served\"`"]);
 }

@@ -37,7 +37,7 @@ fn results_of_another_drafter_than_the_one_that_is_there_are_stale() {
     let before = workspace.bytes("judged/report.json");
     let again = workspace.run(&[&judge[..], &settings].concat()).succeeded();
     assert!(
-        again.stderr.contains("is in `judged/old-1` now"),
+        again.stderr.contains("was moved to `judged/old-1`"),
         "{again:#?}"
     );
     assert!(before == workspace.bytes("judged/old-1/report.json"));
@@ -97,7 +97,7 @@ fn reports_of_different_prompts_say_how_to_make_some_that_can_be_compared() {
     let both = told("report old new");
     assert!(
         both.contains(
-            "No verdict which is best: new and old are of different prompts. `spectrain evaluate`"
+            "No verdict on which is best: new and old were judged on different prompts. `spectrain evaluate`"
         ),
         "{both}"
     );

@@ -128,8 +128,7 @@ fn more_steps_keep_a_warm_up_that_nobody_set() {
 }
 
 /// What is said where a training starts over that could go on.
-const GOES_ON: &str =
-    "; a run of another name with `start = \"runs/run\"` goes on from the drafter trained before";
+const GOES_ON: &str = "; to train on from the drafter trained before, give the run another `name` and set `start = \"runs/run\"`";
 
 #[test]
 fn that_a_training_could_go_on_is_said_where_only_how_it_trains_has_changed() {
@@ -237,7 +236,7 @@ fn a_byte_that_changed_in_what_a_stage_left_is_told_and_only_that_is_made_again(
             .run(&[&RUN[..], &["--quiet"]].concat())
             .succeeded();
         let said = format!(
-            "warning: {stage}: runs again: `{file}` is not as it was written; what is there is kept as `runs/run/{aside}`\n"
+            "warning: {stage}: runs again: `{file}` was changed after it was written; what was there is kept as `runs/run/{aside}`\n"
         );
         assert_eq!(outcome.stderr, said, "{outcome:#?}");
         assert!(workspace.path(format!("runs/run/{aside}")).exists());
@@ -291,7 +290,7 @@ fn a_damaged_synthetic_target_is_written_again_from_its_saved_state() {
     ] {
         flip(&workspace, &format!("runs/run/synthetic/{file}"));
         let outcome = workspace.run(&words).succeeded();
-        let said = format!("synthetic: runs again: `{file}` is not as it was written");
+        let said = format!("synthetic: runs again: `{file}` was changed after it was written");
         says(
             &outcome,
             &[&said, aside, "resumed at step 20", "train: done before"],
@@ -342,7 +341,7 @@ fn what_training_starts_from_is_validated_and_kept_where_it_gets_no_better() {
     for words in [
         "step 0 validation",
         "those of `start`, of step 0, taken",
-        "nothing that was trained is better",
+        "none of the trained weights are better",
     ] {
         assert!(told.stderr.contains(words), "no `{words}`: {told:#?}");
     }

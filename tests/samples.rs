@@ -52,6 +52,15 @@ pub fn trials() -> Vec<Trial> {
     RECIPES.iter().flat_map(of).collect()
 }
 
+/// Whether a recipe is one of those that `SPECTRAIN_TEST_RECIPES` names, separated by commas; without it, every recipe is. For tests that take
+/// hours on a slow device.
+pub fn chosen(recipe: &str) -> bool {
+    let Ok(names) = std::env::var("SPECTRAIN_TEST_RECIPES") else {
+        return true;
+    };
+    names.split(',').any(|name| name == recipe)
+}
+
 impl Trial {
     pub fn method(&self) -> &dyn Method {
         self.resolved.method.as_ref()

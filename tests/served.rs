@@ -261,7 +261,7 @@ fn sglang_is_asked_for_the_drafts_of_each_answer() {
     );
     assert_eq!(report["figures"]["drafts"]["drafts"], drafts);
     assert_eq!(report["figures"]["drafts"]["reaching"], json!(reaching));
-    let note = "the server has no counters that would show traffic of others";
+    let note = "the server has no counters that would show requests of other clients";
     assert_eq!(report["notes"], json!([note]));
 
     // With counters only, accepted tokens follow from the passes, up to where answers are cut.
@@ -284,10 +284,13 @@ fn sglang_is_asked_for_the_drafts_of_each_answer() {
 #[test]
 fn traffic_of_others_is_noticed() {
     for (tells, words) in [
-        (true, "the speed is not that of a server alone"),
+        (
+            true,
+            "the speed is not that of a server that has only these prompts to answer",
+        ),
         (
             false,
-            "neither speed nor τ are those of these prompts alone",
+            "neither the speed nor τ is that of these prompts alone",
         ),
     ] {
         let workspace = workspace();
@@ -300,7 +303,7 @@ fn traffic_of_others_is_noticed() {
         evaluate(&workspace, &["--server", &url, "--concurrency", "3"]).succeeded();
         let report = &served(&workspace)[0];
         let expected = format!(
-            "others had the server generate {0} tokens meanwhile, beside {0} of ours: {words}",
+            "beside the {0} tokens of this run the server generated {0} for other clients: {words}",
             5 * NEW
         );
         assert_eq!(report["notes"], json!([expected]));
@@ -390,7 +393,10 @@ fn a_server_that_fails_leaves_the_runs_before_it_and_says_so() {
         ),
         (Fault::Status(503), "status 503: as planned"),
         (Fault::Complains, "the server says: out of memory"),
-        (Fault::Silence, "not whole within the time of `--timeout`"),
+        (
+            Fault::Silence,
+            "not complete within the time of `--timeout`",
+        ),
         (Fault::Restarts, "the counter of tokens: expected at least"),
     ];
     for (fault, words) in cases {
@@ -410,7 +416,7 @@ fn a_server_that_fails_leaves_the_runs_before_it_and_says_so() {
         ];
         let outcome = evaluate(&workspace, &[&servers[..], &numbers].concat());
         let told = format!("the server `{}` failed with 3 requests at once", urls[0]);
-        let outcome = outcome.failed(&[&told, "the report has the runs before that", words]);
+        let outcome = outcome.failed(&[&told, "the report covers the runs before that", words]);
         let served = served(&workspace);
         let runs: Vec<_> = served.iter().map(run_of).collect();
         let expected = [
@@ -462,12 +468,12 @@ fn unmeasurable() -> [(Played, &'static [&'static str], &'static str); 8] {
         (
             Played::baseline(),
             &[],
-            "its counters have no drafts, so it was started without `--speculative-config`",
+            "its counters show no drafts, so it was started without `--speculative-config`",
         ),
         (
             silent(),
             &[],
-            "`/metrics` has none of vLLM's counters, which `--disable-log-stats` turns off",
+            "`/metrics` has none of vLLM's counters; start it without `--disable-log-stats`, which turns them off",
         ),
         (
             sglang,
@@ -588,15 +594,16 @@ fn figures_of_this_program_stand_beside_those_of_drafts_as_long() {
         (&long["tau"], &long["tau_ci95"])
     );
     assert_eq!(in_tree["survival"], long["survival"]);
-    let note = "the intervals of τ here and in-tree do not overlap, though prompts and drafter are the same";
+    let note = "the intervals of the server's τ and of the in-tree τ (spectrain's own) do not overlap, though \
+                prompts and drafter are the same";
     assert_eq!(report["served"][0]["notes"], json!([note]));
     assert_ne!(long["survival"], short["survival"]);
     assert!(workspace.text("out/report.md").contains("\nAs served:\n"));
 
     let report = evaluate(&["--draft-length", "2"]);
     assert!(report["served"][0].get("in_tree").is_none());
-    let note =
-        "the server drafts chains of 3, which were not decoded in-tree: `--draft-length 3` does";
+    let note = "the server drafts chains of 3, and spectrain itself decoded none of that length (in-tree): \
+                `--draft-length 3` adds them";
     assert_eq!(report["served"][0]["notes"], json!([note]));
 }
 
@@ -631,7 +638,7 @@ fn above_temperature_0_outputs_are_not_compared() {
     assert!(served[2]["figures"]["speedup"].as_f64().is_some());
     assert_eq!(
         served[2]["notes"],
-        json!(["there are 5 prompts, so no more requests were under way"])
+        json!(["there are only 5 prompts, so no more requests than that ran at once"])
     );
     assert!(
         outcome

@@ -175,7 +175,7 @@ fn turns_that_cannot_be_asked_are_told() {
         baseline.url()
     );
     evaluate(&workspace, &format!("{urls} --concurrency 3")).succeeded();
-    let note = "1 later turns of conversations were not asked: a server has no room for them";
+    let note = "1 later turns of conversations were left out: they are too long for a server";
     for report in served(&workspace) {
         assert_eq!(
             (&report["prompts"], &report["notes"]),

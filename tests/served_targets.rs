@@ -110,7 +110,7 @@ fn states_that_are_not_what_they_should_be_are_refused_before_training() {
         (Wrong::NormedTwice, "not the target's"),
         (Wrong::OneLayerEarly, "not the target's"),
         (Wrong::Permuted, "not the target's"),
-        (Wrong::OtherLayer, "layer 2 (id 3) fits best"),
+        (Wrong::OtherLayer, "layer 2 (id 3) is closest"),
         (Wrong::OtherTokens, "token_ids"),
         (Wrong::OneSlotLess, "expected the shape"),
         (Wrong::Elsewhere, "expected a file in"),

@@ -146,7 +146,7 @@ fn targets_that_do_not_go_together_are_refused_by_name() {
     for repeated in [["target", "wide", "target"], ["wide", "target", "target"]] {
         let twice = judged(&repeated);
         assert_eq!(twice.code, Some(2), "{twice:#?}");
-        let told = "`--target target` twice";
+        let told = "`--target target` is given twice";
         assert!(twice.stderr.contains(told), "{twice:#?}");
     }
 }

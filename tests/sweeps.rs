@@ -95,7 +95,7 @@ fn what_is_wrong_with_a_combination_is_told_before_any_is_trained() {
         ("train.learning_rates=1,2", "learning_rates"),
         (
             "train.learning_rate=1e-2,1e-2",
-            "two combinations have the run",
+            "two combinations would share the run",
         ),
         ("train.learning_rate=", "no value empty"),
     ] {

@@ -209,7 +209,7 @@ fn a_watched_run_whose_process_was_killed_is_told_from_one_that_goes_on() {
     let logged = workspace.path("runs/run/train/events/metrics.jsonl");
     wait_for(&mut running, || logged.exists());
     let watched = || workspace.run(&["watch", "run"]).succeeded().stdout;
-    let told = "no process holds this run any more, last written ";
+    let told = "no process works on this run any more, last written ";
     let alive = watched();
     assert!(
         alive.contains("train begun") && !alive.contains(told),
@@ -221,7 +221,7 @@ fn a_watched_run_whose_process_was_killed_is_told_from_one_that_goes_on() {
     let words = dead.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains(told), "{dead}");
     assert!(
-        words.contains("the same command goes on from here"),
+        words.contains("the command that started it resumes it"),
         "{dead}"
     );
     assert!(words.contains("train begun"), "{dead}");

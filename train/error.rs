@@ -33,9 +33,12 @@ pub enum Error {
         /// Samples of the batch.
         samples: Vec<usize>,
     },
+    /// No sample is left.
+    #[error("there is no sample to train on")]
+    NoSamples,
     /// No position of several steps counted.
     #[error(
-        "steps up to {step}: no position of the last {steps} steps is trained on: {samples} samples; look at their loss masks with `spectrain data lint`, and at the coverage of the draft vocabulary"
+        "step {step}: no position in the {samples} samples of the last {steps} steps is trained on; look at their loss masks with `spectrain data lint`, and at the coverage of the draft vocabulary"
     )]
     NothingCounted {
         /// Optimizer step, counted from 1.
@@ -57,7 +60,7 @@ pub enum Error {
     #[error("interrupted")]
     Interrupted,
     /// The newest run state on disk cannot be read.
-    #[error("{source}; without `{path}` training goes on from {before}", path = path.display())]
+    #[error("{source}; if you remove `{path}`, training goes on from {before}", path = path.display())]
     Damaged {
         /// Its folder.
         path: std::path::PathBuf,

@@ -95,7 +95,11 @@ impl Objective<Eagle1> for FeatureRegression {
             }
         }
         if weights.iter().all(|(_, weight)| *weight == 0.0) {
-            return setting("regression_weight", "one weight above 0", "0".into());
+            return setting(
+                "regression_weight",
+                "above 0, unless another of the weights is",
+                "0".into(),
+            );
         }
         if let Some((expected, got)) = config.divergence.problem() {
             return setting("divergence", expected, got);

@@ -231,7 +231,7 @@ fn resume_together(
         return Err(Error::rank(
             0,
             &format!(
-                "goes on from step {}, and here the state of step {} is the last one: all ranks need the same folder",
+                "goes on from step {}, but the last state here is that of step {}: all ranks must have the same run folder",
                 step.unwrap_or_default(),
                 progress.step
             ),
@@ -426,10 +426,12 @@ impl Run<'_> {
                 // With that rank went its part of the optimiser's state.
                 match state::list(&self.folder)?.last() {
                     Some(saved) => tracing::warn!(
-                        "the state of step {} is kept, the last that was saved; the same command goes on from there",
+                        "the last saved state, that of step {}, is kept; the same command goes on from there",
                         saved.step
                     ),
-                    None => tracing::warn!("no state was saved yet (`train.save_every`)"),
+                    None => tracing::warn!(
+                        "no state was saved yet (`train.save_every`), so the same command starts this training anew"
+                    ),
                 }
                 Err(error)
             }

@@ -76,7 +76,7 @@ impl Share {
                 key: "gradient_accumulation",
                 mismatch: Mismatch::new(
                     format!(
-                        "a multiple of the {ranks} ranks, so that each has as many batches of a step"
+                        "a multiple of the {ranks} ranks, so that all get equally many batches of a step"
                     ),
                     batches,
                 ),
@@ -205,7 +205,7 @@ pub(crate) fn packed(value: &impl Serialize) -> Vec<u8> {
 
 pub(crate) fn unpacked<T: DeserializeOwned>(from: usize, message: &[u8]) -> Result<T> {
     rmp_serde::from_slice(message)
-        .map_err(|error| Error::rank(from, &format!("sent what is not expected: {error}")))
+        .map_err(|error| Error::rank(from, &format!("sent something unexpected: {error}")))
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ pub struct TrainConfig {
     pub optimizer: OptimizerName,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Peak learning rate of matrices. Left out: `learning_rate`, or ten times that with Muon.
+    /// Peak learning rate of matrices. Left out: `learning_rate`, or ten times that with Muon. Muon's rate is in the units of its
+    /// author: a rate for PyTorch's `match_rms_adamw`, which speculators uses, has to be multiplied by 0.2 √width.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matrix_learning_rate: Option<f64>,
     /// Peak learning rate of token tables. Left out: `learning_rate`.
@@ -191,19 +192,19 @@ impl TrainConfig {
             Some(_) => {}
         }
         if !self.batch_tokens.is_multiple_of(row_length) {
-            let expected = format!("a multiple of `[data] max_length`, {row_length}");
+            let expected = format!("a multiple of `[data] max_length` ({row_length})");
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
         }
         self.check_optimizer()?;
         if self.validate_samples == 0 && self.decode_prompts == 0 {
-            let expected = "at least 1, or `decode_prompts` of at least 1: one of them chooses the best weights";
+            let expected = "at least 1, unless `decode_prompts` is, as one of the two chooses the best weights";
             return wrong("validate_samples", expected, "0".into());
         }
         if self.explosion.is_nan() || self.explosion <= 1.0 {
             return wrong("explosion", "above 1", self.explosion.to_string());
         }
         if self.warmup_steps > self.steps {
-            let expected = format!("at most `steps`, {}", self.steps);
+            let expected = format!("at most `steps` ({})", self.steps);
             return wrong("warmup_steps", expected, self.warmup_steps.to_string());
         }
         Ok(())
@@ -268,7 +269,7 @@ impl TrainConfig {
             batches += part * samples.epoch(whole)?.len() as f64;
         }
         if batches == 0.0 {
-            return Err(Error::Features("there is no sample to train on".into()));
+            return Err(Error::NoSamples);
         }
         let steps = (batches / self.gradient_accumulation as f64).ceil() as usize;
         Ok(Self {

@@ -110,7 +110,7 @@ impl Order {
         loop {
             let mut batches = samples.epoch(epoch)?;
             if batches.is_empty() {
-                return Err(Error::Features("there is no sample to train on".into()));
+                return Err(Error::NoSamples);
             }
             if left < batches.len() {
                 batches.drain(..left);

@@ -134,11 +134,12 @@ impl Invitation {
                 found.rank
             )),
             found if peers[found.rank].is_some() => {
-                Some(format!("rank {} is there twice", found.rank))
+                Some(format!("another process is rank {} already", found.rank))
             }
-            found if found.identity != self.identity => Some(
-                "its recipe, options or version of spectrain are not those of rank 0".to_owned(),
-            ),
+            found if found.identity != self.identity => Some(format!(
+                "its recipe, options or version of spectrain are not those of rank {}",
+                self.rank
+            )),
             _ => None,
         };
         send(&mut stream, &packed(&refusal)).map_err(|error| error.to_string())?;
@@ -273,7 +274,10 @@ impl TcpRanks {
         invitation.receive(&mut self.peers, &mut || {
             waiting()?;
             if Instant::now() > late {
-                let what = format!("waits in vain for one of the ranks up to {}", count - 1);
+                let what = format!(
+                    "has waited too long for one of the ranks up to {}",
+                    count - 1
+                );
                 return Err(Error::rank(greeting.rank, &what));
             }
             Ok(())

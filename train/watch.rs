@@ -50,11 +50,12 @@ impl Watch {
         if self.first == 0.0 {
             self.first = loss;
         }
-        let first = self.first.max(1.0);
-        if self.seen < SETTLED && loss > explosion * first {
-            return Some(format!(
-                "the loss is {loss:.4}, more than {explosion} times the first one, {first:.4}"
-            ));
+        if self.seen < SETTLED && loss > explosion * self.first.max(1.0) {
+            let than = match self.first {
+                first if first < 1.0 => format!("{explosion}, where the first one was {first:.4}"),
+                first => format!("{explosion} times the first one, {first:.4}"),
+            };
+            return Some(format!("the loss is {loss:.4}, more than {than}"));
         }
         self.mean = match self.seen {
             0 => loss,

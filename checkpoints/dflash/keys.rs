@@ -71,7 +71,7 @@ const VOCAB: Key = Key::code(
         let vocab = config.size(key, config.reading().target_vocab)?;
         let key = "draft_vocab_size";
         if config.size(key, Some(vocab))? != vocab {
-            let expected = format!("`{vocab}`: a block drafter here drafts every token");
+            let expected = format!("`{vocab}`, as block drafters draft every token of the target");
             return Err(config.wrong(key, expected));
         }
         Ok(json!(vocab))
@@ -265,6 +265,6 @@ pub(super) fn sliding(config: &Config, by_default: bool) -> Result<Sliding> {
     } else if all("full_attention") && !use_swa {
         Ok(Sliding::No)
     } else {
-        wrong("`sliding_attention` for all layers, or `full_attention` and no `dflash_config.use_swa`".into())
+        wrong("`sliding_attention` for all layers, or `full_attention` for all without `dflash_config.use_swa`".into())
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
         && config.flag(SHIFTED, false)? != config.flag(anchor, names_dspark(config))?
     {
         let expected =
-            format!("`true` for DSpark, else `false`, as `{anchor}` where that is there");
+            format!("the value of `{anchor}`, or without it `true` for DSpark and else `false`");
         return Err(config.wrong(SHIFTED, expected));
     }
     let mut neutral: Vec<(String, Value)> = Vec::new();
@@ -88,7 +88,7 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
     if regular::is_there(&folder.path().join(MASK_EMBEDDING)) {
         Err(Error::Folder {
             path: folder.path().join(MASK_EMBEDDING),
-            reason: "an embedding of the mask token besides the target's is not supported".into(),
+            reason: "a drafter with its own embedding of the mask token is not supported".into(),
         })
     } else {
         Ok(())

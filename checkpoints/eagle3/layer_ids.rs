@@ -54,8 +54,7 @@ fn named(config: &Config) -> Result<Vec<usize>> {
             target_layers
                 .and_then(default_captured_layers)
                 .ok_or_else(|| {
-                    let expected =
-                        "layer ids, or a target whose number of layers gives the default ones";
+                    let expected = "layer ids, as no default ones are known for this target";
                     config.wrong(LAYER_IDS, expected)
                 })
         }

@@ -19,12 +19,13 @@ impl fmt::Display for Endpoint {
 
 impl Endpoint {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let expected =
-            |found: &str| format!("expected the hub's address as `https://HOST`, {found}");
+        let expected = |found: &str| {
+            format!("the hub's address (`HF_ENDPOINT`): expected `https://HOST`, found {found}")
+        };
         let url =
-            Url::parse(text.trim()).map_err(|error| expected(&format!("got none: {error}")))?;
+            Url::parse(text.trim()).map_err(|error| expected(&format!("no address: {error}")))?;
         if !is_web(&url) || url.query().is_some() || url.fragment().is_some() {
-            return Err(expected(&format!("got `{}`", shown(&url))));
+            return Err(expected(&format!("`{}`", shown(&url))));
         }
         Ok(Endpoint(url))
     }
@@ -80,12 +81,18 @@ impl Endpoint {
 pub(super) fn redirected(from: &Url, location: &str) -> Result<Url, String> {
     let mut to = from
         .join(location)
-        .map_err(|error| format!("redirects to no address: {error}"))?;
+        .map_err(|error| format!("redirects to something that is no address: {error}"))?;
     if !is_web(&to) {
-        return Err(format!("redirects to an address of `{}`", to.scheme()));
+        return Err(format!(
+            "redirects to `{}:`, expected `http:` or `https:`",
+            to.scheme()
+        ));
     }
     if from.scheme() == "https" && to.scheme() != "https" {
-        return Err(format!("redirects from https to `{}`", shown(&to)));
+        return Err(format!(
+            "redirects from https to `{}`, which is not followed",
+            shown(&to)
+        ));
     }
     if from.origin() != to.origin() {
         // An address of the web takes both.

@@ -70,7 +70,9 @@ impl Transfer<'_> {
         let here = self.here()?;
         match self.announced.size {
             Some(size) if here > size => {
-                return Err(self.throw_away("what is here of it is longer than the file"));
+                return Err(
+                    self.throw_away("the part that is here already is longer than the file")
+                );
             }
             Some(size) if here == size && here > 0 => return self.finish(here, Origin::Resumed),
             _ => {}
@@ -80,14 +82,18 @@ impl Transfer<'_> {
             && encoding != "identity"
         {
             let encoding = shown(encoding);
-            let reason = format!("expected it as it is, and the hub sends it as `{encoding}`");
+            let reason = format!("expected the file without an encoding, found `{encoding}`");
             return Err(Failure::Lasting(reason));
         }
         let (first, total) = match response.status().as_u16() {
             206 => (here, self.rest(&response, here)?),
             // The whole file, also where a part of it was asked for.
             200 => (0, self.whole(&response)?),
-            _ => return Err(self.throw_away("the hub has no byte of it behind what is here")),
+            _ => {
+                return Err(
+                    self.throw_away("the hub has no bytes after those that are here already")
+                );
+            }
         };
         self.check_length(total)?;
         patience.expect(total);
@@ -111,12 +117,14 @@ impl Transfer<'_> {
         if part.first != here || part.last.checked_add(1) != Some(part.total) {
             let Part { first, last, total } = part;
             return Err(self.throw_away(&format!(
-                "asked for what is behind byte {here}, the hub sends bytes {first} to {last} of {total}"
+                "asked for the bytes from {here} on, the hub sends bytes {first} to {last} of {total}"
             )));
         }
         let sent = length(response.headers(), "content-length")?;
         if sent.is_some_and(|sent| sent != part.total - here) {
-            return Err(self.throw_away("the hub sends a part of another length than it says"));
+            return Err(
+                self.throw_away("`Content-Range` and `Content-Length` state different lengths")
+            );
         }
         Ok(part.total)
     }
@@ -134,12 +142,12 @@ impl Transfer<'_> {
         if let Some(size) = self.announced.size
             && size != total
         {
-            let reason = format!("expected {size} bytes, as announced, and {total} are sent");
+            let reason = format!("expected {size} bytes, as announced, found {total}");
             return Err(Failure::Lasting(reason));
         }
         let most = self.client.limits().largest_of(self.file);
         if total > most {
-            let reason = format!("expected at most {most} bytes, and {total} are announced");
+            let reason = format!("expected a file of at most {most} bytes, found {total}");
             return Err(Failure::Lasting(reason));
         }
         Ok(())
@@ -234,7 +242,7 @@ impl Copy<'_> {
         if matches!(body.read(&mut [0]), Ok(1..)) {
             self.transfer.discard()?;
             let total = self.total;
-            let reason = format!("expected {total} bytes, as announced, and more are sent");
+            let reason = format!("expected {total} bytes, as announced, found more");
             return Err(Failure::Lasting(reason));
         }
         Ok(())
@@ -255,10 +263,12 @@ impl Copy<'_> {
             let room = usize::try_from(total - here).map_or(CHUNK, |left| left.min(CHUNK));
             let read = body.read(&mut chunk[..room]);
             let count = read.map_err(|error| {
-                Failure::passing(format!("it broke off at byte {here} of {total}: {error}"))
+                Failure::passing(format!(
+                    "the connection broke at byte {here} of {total}: {error}"
+                ))
             })?;
             if count == 0 {
-                let reason = format!("it ended at byte {here} of {total}");
+                let reason = format!("the answer ended at byte {here} of {total}");
                 return Err(Failure::passing(reason));
             }
             let written = file.write_all(&chunk[..count]);

@@ -29,8 +29,10 @@ impl Authorization {
     pub(super) fn bearer(token: &str) -> Result<Self, String> {
         let header = HeaderValue::from_str(&format!("Bearer {token}"));
         // The reason is not passed on: it might one day repeat the token.
-        let mut header =
-            header.map_err(|_| "the access token has characters that no token has".to_string())?;
+        let mut header = header.map_err(|_| {
+            "the access token has characters that no token has: check `HF_TOKEN`, or log in again"
+                .to_string()
+        })?;
         header.set_sensitive(true);
         Ok(Authorization {
             header,
@@ -139,7 +141,9 @@ impl Client {
                     return Err(Failure::Lasting(reason));
                 }
                 let text = String::from_utf8(text);
-                text.map_err(|_| Failure::Lasting("the answer is no text".to_string()))
+                text.map_err(|_| {
+                    Failure::Lasting("the hub's answer is not text in UTF-8".to_string())
+                })
             });
             match read {
                 Ok(text) => return Ok(text),
@@ -222,7 +226,9 @@ impl Client {
         match Failure::of_transport(error) {
             Failure::Unreachable(reason) if !self.endpoint.owns(url) => {
                 let host = address::shown(url);
-                Failure::Unreachable(format!("it redirects to `{host}`: {reason}"))
+                Failure::Unreachable(format!(
+                    "it redirects to `{host}`, which cannot be reached: {reason}"
+                ))
             }
             failure => failure,
         }

@@ -19,7 +19,8 @@ pub(super) fn cache(
     let cache = environment.cache(options);
     let cache = cache.ok_or_else(|| Error::HubRequest {
         model: repository.id().to_string(),
-        reason: "no home folder to keep it in: expected one, or `HF_HOME` to be set".to_string(),
+        reason: "there is no home folder to keep downloads in: set `HF_HOME` to a folder for them"
+            .to_string(),
     })?;
     Ok(RepositoryCache::new(&cache, repository))
 }

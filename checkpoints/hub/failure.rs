@@ -128,7 +128,7 @@ impl<'a> Patience<'a> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             let slowest = self.limits.slowest;
             return Err(Failure::Lasting(format!(
-                "it comes at less than {slowest} bytes per second; what is here is kept, and the next download goes on from there"
+                "the download is slower than {slowest} bytes per second; what is here is kept, and the next download goes on from there"
             )));
         }
         Ok(())
@@ -150,7 +150,7 @@ impl<'a> Patience<'a> {
                 if pause > longest {
                     let longest = longest.as_secs();
                     return Err(Failure::Lasting(format!(
-                        "{reason}; the hub asks for a pause of {seconds} s, and this program waits {longest} s at most"
+                        "{reason}; the hub asks for a pause of {seconds} s, and this program waits {longest} s at most: try again after the pause"
                     )));
                 }
                 tracing::warn!("{reason}; the hub asks for a pause of {seconds} s");

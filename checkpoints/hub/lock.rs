@@ -44,7 +44,7 @@ pub(super) fn acquire(wait: &Wait<'_>, patience: &Patience<'_>) -> Outcome<Lock>
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 let path = wait.lock.display();
                 tracing::warn!(
-                    "`{path}` cannot be locked: let no other process download `{}`",
+                    "`{path}` cannot be locked: do not let another process download `{}` meanwhile",
                     wait.file
                 );
                 return Ok(Lock(file));
@@ -62,7 +62,7 @@ pub(super) fn acquire(wait: &Wait<'_>, patience: &Patience<'_>) -> Outcome<Lock>
         if watch.stands_still(size, now) > wait.stall {
             let (path, seconds) = (wait.lock.display(), wait.stall.as_secs());
             return Err(Failure::Lasting(format!(
-                "another process holds `{path}` and has written nothing for {seconds} s; end it and try again"
+                "another process has locked `{path}` and written nothing for {seconds} s; end that process and try again"
             )));
         }
         patience.sleep(LOOK)?;

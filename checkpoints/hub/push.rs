@@ -81,8 +81,8 @@ pub(super) fn push_in(
         reason: client.hide(&reason),
     };
     if !client.has_token() {
-        let reason = "there is no token: set `HF_TOKEN` to one that may write".to_string();
-        return Err(failed("ask to write", reason));
+        let reason = "there is none: set `HF_TOKEN` to one that may write".to_string();
+        return Err(failed("read the token", reason));
     }
     let sender = Sender {
         client: &client,
@@ -108,10 +108,10 @@ fn words(failure: Failure) -> String {
             "http {status}: the token may not do that; set `HF_TOKEN` to one that may write to this repository"
         ),
         Failure::Interrupted => {
-            "interrupted; the same command goes on behind what was sent".to_string()
+            "interrupted; the same command goes on after what was sent".to_string()
         }
         Failure::Missing(reason) => reason.to_string(),
-        Failure::Unreachable(reason) => format!("it cannot be reached: {reason}"),
+        Failure::Unreachable(reason) => format!("the hub cannot be reached: {reason}"),
         Failure::Broken(reason) => format!("the connection broke: {reason}"),
         Failure::Passing { reason, .. }
         | Failure::Lasting(reason)
@@ -201,10 +201,10 @@ impl Run<'_> {
         match (self.push.visibility, &found["private"]) {
             (Visibility::Public, _) | (Visibility::Private, Value::Bool(true)) => Ok(()),
             (Visibility::Private, Value::Bool(false)) => Err(Failure::Lasting(
-                "it is public: say `--public` to push there, or make it private on its page".to_string(),
+                "the repository is public: give `--public` to push there, or make it private on its page".to_string(),
             )),
             (Visibility::Private, _) => Err(Failure::Lasting(
-                "the hub does not say whether it is private: say `--public` to push there all the same".to_string(),
+                "the hub does not say whether the repository is private: give `--public` to push there all the same".to_string(),
             )),
         }
     }
@@ -256,5 +256,5 @@ fn named(answer: &Answer) -> Outcome<String> {
     };
     text("commitUrl")
         .or_else(|| text("commitOid"))
-        .ok_or_else(|| Failure::Broken("the hub names no commit".to_string()))
+        .ok_or_else(|| Failure::Broken("the hub's answer names no commit".to_string()))
 }

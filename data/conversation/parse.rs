@@ -97,7 +97,7 @@ fn value(text: &str, budget: &mut usize) -> Result<Value, Mismatch> {
             *budget = left;
             serde_json::from_str(text).map_err(|error| {
                 Mismatch::new(
-                    "values inside of each other, not too deep",
+                    "values that are nested, but not too deep",
                     error.to_string(),
                 )
             })

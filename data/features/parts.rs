@@ -77,8 +77,8 @@ fn check_ranges(parts: &[PathBuf], indices: &[FeatureIndex]) -> Result<()> {
             return Err(Error::altered(
                 &part.join(INDEX),
                 "part",
-                "some samples",
-                "all",
+                "a range of samples",
+                "all samples",
             ));
         };
         if first != next {

@@ -83,14 +83,14 @@ impl DeepSpec {
             .filter(|width| *width > 0 && *width < 1 << 31);
         let Some(width) = width else {
             let found = format!(
-                "{} layers of {}",
+                "{} layers of width {}",
                 manifest.target_layer_ids.len(),
                 manifest.hidden_size
             );
             return Err(Error::altered(
                 &path,
                 "target_layer_ids",
-                "layers of a width",
+                "layers of a width, of which the product is 1 to 2147483647",
                 found,
             ));
         };
@@ -159,9 +159,9 @@ impl ForeignFeatures for DeepSpec {
         let (words, _) = tokens.as_chunks::<4>();
         let tokens = as_tokens(words.iter().map(|word| i32::from_le_bytes(*word).into()));
         let tokens =
-            tokens.ok_or_else(|| self.wrong(sample, "input_ids", "tokens", "another number"))?;
+            tokens.ok_or_else(|| self.wrong(sample, "input_ids", "token ids", "another number"))?;
         if self.piece(sample, 1)?.iter().any(|&bit| bit != 1) {
-            let expected = "1 for every token: samples without padding";
+            let expected = "1 for every token, as samples have no padding";
             return Err(self.wrong(sample, "attention_mask", expected, "another number"));
         }
         let loss_mask = as_mask(self.piece(sample, 2)?.into_iter().map(i64::from));
@@ -205,7 +205,7 @@ impl Shard {
                 &path,
                 "kind",
                 "a regular file",
-                "another one",
+                "something else",
             ));
         }
         let read = || {
@@ -275,7 +275,7 @@ fn records(path: &Path, manifest: &Manifest, width: usize) -> Result<Vec<Record>
         let piece = |at: usize| {
             let start = u64::from_le_bytes(offsets[at]);
             let end = sizes[at].and_then(|size| start.checked_add(size));
-            let outside = || Error::sample(number, "place", "within its shard", start);
+            let outside = || Error::sample(number, "first byte", "one of its shard", start);
             Ok(start..end.ok_or_else(outside)?)
         };
         Ok(Record {
@@ -292,7 +292,7 @@ fn check_places(path: &Path, records: &[Record], shards: &BTreeMap<u32, Shard>) 
     let mut places: BTreeMap<u32, Vec<(u64, u64, usize)>> = BTreeMap::new();
     for (sample, record) in records.iter().enumerate() {
         let Some(shard) = shards.get(&record.shard) else {
-            let found = format!("{} of sample {sample}", record.shard);
+            let found = format!("number {} for sample {sample}", record.shard);
             return Err(Error::altered(
                 path,
                 "shard",
@@ -303,8 +303,8 @@ fn check_places(path: &Path, records: &[Record], shards: &BTreeMap<u32, Shard>) 
         for piece in &record.pieces {
             if piece.end > shard.bytes {
                 let expected = format!("within the {} bytes of its shard", shard.bytes);
-                let found = format!("{} to {}", piece.start, piece.end);
-                return Err(Error::sample(sample as u64, "place", expected, found));
+                let found = format!("bytes {} to {}", piece.start, piece.end);
+                return Err(Error::sample(sample as u64, "data", expected, found));
             }
             let of_shard = places.entry(record.shard).or_default();
             of_shard.push((piece.start, piece.end, sample));
@@ -313,11 +313,11 @@ fn check_places(path: &Path, records: &[Record], shards: &BTreeMap<u32, Shard>) 
     for of_shard in places.values_mut() {
         of_shard.sort_unstable();
         if let Some([first, second]) = of_shard.array_windows().find(|[one, two]| one.1 > two.0) {
-            let found = format!("one that lies on a piece of sample {}", first.2);
+            let found = format!("bytes of another piece, of sample {}", first.2);
             return Err(Error::sample(
                 second.2 as u64,
-                "place",
-                "one of its own",
+                "data",
+                "bytes of its own",
                 found,
             ));
         }

@@ -37,8 +37,8 @@ fn refused(path: &Path, name: &str) -> Error {
         mismatch: Mismatch::new(
             "safetensors",
             format!(
-                "`{name}`, a pickle, which can run any program and is not read; where you trust it, `spectrain features converter \
-                 > convert.py` and `python convert.py FROM TO` write what can be imported"
+                "`{name}`, a pickle, which can run any program and is not read; if you trust it, convert it with \
+                 `spectrain features converter > convert.py` and `python convert.py FROM TO`"
             ),
         ),
     }

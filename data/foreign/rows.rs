@@ -84,7 +84,7 @@ impl Rows {
         let tokens = column("input_ids", batch.column_by_name("input_ids"))?;
         let tokens = tokens.ok_or_else(|| wrong("input_ids", "a column", &"none"))?;
         let tokens = as_tokens(tokens);
-        let tokens = tokens.ok_or_else(|| wrong("input_ids", "tokens", &"another number"))?;
+        let tokens = tokens.ok_or_else(|| wrong("input_ids", "token ids", &"another number"))?;
         let loss_mask = column("loss_mask", batch.column_by_name("loss_mask"))?;
         let loss_mask = loss_mask.map(|mask| {
             as_mask(mask).ok_or_else(|| wrong("loss_mask", "0 or 1", &"another number"))
@@ -93,7 +93,7 @@ impl Rows {
         if let Some(mask) = &loss_mask
             && mask.len() != tokens.len()
         {
-            let expected = format!("{} bits for as many tokens", tokens.len());
+            let expected = format!("{} values, one for each token", tokens.len());
             return Err(wrong("loss_mask", &expected, &mask.len()));
         }
         Ok(ForeignText { tokens, loss_mask })
@@ -108,7 +108,7 @@ fn files(folder: &Path) -> Result<Vec<String>> {
         .as_array()
         .is_some_and(|files| !files.is_empty())
     {
-        let expected = "none: `dataset.flatten_indices()` before it is saved";
+        let expected = "none (call `dataset.flatten_indices()` before the dataset is saved)";
         return Err(Error::altered(&path, "_indices_files", expected, "some"));
     }
     let listed = state["_data_files"].as_array();

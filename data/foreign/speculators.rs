@@ -116,16 +116,19 @@ impl ForeignFeatures for Speculators {
         let (file, [length, ..]) = open(&path)?;
         let numbers = integers(&file, &path, "token_ids", length)?;
         let tokens = as_tokens(numbers);
-        let tokens =
-            tokens.ok_or_else(|| Error::altered(&path, "token_ids", "tokens", "another number"))?;
+        let tokens = tokens
+            .ok_or_else(|| Error::altered(&path, "token_ids", "token ids", "another number"))?;
         if tokens.is_empty() {
             return Err(Error::altered(&path, "token_ids", "at least one", 0));
         }
         if let Some(rows) = &self.rows {
             let found = rows.get(*row)?;
             if found.tokens != tokens {
-                let expected = format!("`input_ids` of row {row}, {} tokens", found.tokens.len());
-                let other = format!("{} other ones", tokens.len());
+                let expected = format!(
+                    "the {} tokens of `input_ids` in row {row}",
+                    found.tokens.len()
+                );
+                let other = format!("{} other tokens", tokens.len());
                 return Err(Error::altered(&path, "token_ids", expected, other));
             }
             if found.loss_mask.is_some() {
@@ -149,7 +152,7 @@ impl ForeignFeatures for Speculators {
         if [slots, d_model] != self.shape {
             let [of, width] = self.shape;
             let expected = format!("{of} slots of width {width}, as in the first file");
-            let found = format!("{slots} of {d_model}");
+            let found = format!("{slots} of width {d_model}");
             return Err(Error::altered(&path, "hidden_states", expected, found));
         }
         let read = |name: &str| file.read(name).map_err(|source| Error::read(&path, source));
@@ -204,8 +207,13 @@ fn numbered(folder: &Path) -> Result<Vec<(Option<usize>, String)>> {
         .array_windows()
         .find(|[(first, _), (second, _)]| first.is_some() && first == second)
     {
-        let found = format!("another one, `{second}`");
-        return Err(Error::altered(folder, "files", "one of each number", found));
+        let found = format!("a second one, `{second}`");
+        return Err(Error::altered(
+            folder,
+            "files",
+            "one for each number",
+            found,
+        ));
     }
     Ok(files)
 }
@@ -214,7 +222,9 @@ fn numbered(folder: &Path) -> Result<Vec<(Option<usize>, String)>> {
 fn check_numbers(folder: &Path, files: &[(Option<usize>, String)], rows: usize) -> Result<()> {
     for (number, name) in files {
         if number.is_none_or(|number| number >= rows) {
-            let expected = format!("`hs_{{i}}.safetensors` of {rows} rows");
+            let expected = format!(
+                "`hs_{{i}}.safetensors` with numbers below {rows}, as there are so many rows"
+            );
             return Err(Error::altered(
                 folder,
                 "files",

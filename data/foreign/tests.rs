@@ -101,7 +101,10 @@ fn files_that_do_not_go_with_their_rows_are_refused() {
     let at = |name: &str| states.join(name);
     write(&at("hs_0.safetensors"), &tensors(2));
     let found = told(folder.path(), None);
-    assert!(found.contains("`input_ids` of row 0, 3 tokens"), "{found}");
+    assert!(
+        found.contains("the 3 tokens of `input_ids` in row 0"),
+        "{found}"
+    );
     write(&at("hs_0.safetensors"), &tensors(3));
     write(&at("hs_3.safetensors"), &tensors(3));
     assert!(told(folder.path(), None).contains("found `hs_3.safetensors`"));
@@ -110,7 +113,7 @@ fn files_that_do_not_go_with_their_rows_are_refused() {
     assert!(told(folder.path(), None).contains("`other.safetensors` among them"));
     fs::remove_file(at("other.safetensors")).unwrap();
     write(&at("hs_00.safetensors"), &tensors(3));
-    assert!(told(folder.path(), None).contains("one of each number"));
+    assert!(told(folder.path(), None).contains("one for each number"));
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn states_of_another_kind_are_refused() {
     found[1] = NamedTensor::from_i64("token_ids", [2], vec![1, 2]);
     assert!(refused(&found).contains("[3], as many as there are states"));
     found[1] = NamedTensor::from_i64("token_ids", [3], vec![1, -2, 3]);
-    assert!(refused(&found).contains("expected tokens"));
+    assert!(refused(&found).contains("expected token ids"));
     let mut found = tensors(3);
     found[0].dtype = DType::F8E4M3;
     found[0].bytes.truncate(18);
@@ -309,22 +312,25 @@ fn impossible() -> [(Change, &'static str); 17] {
             |_, records, _| records.swap(0, 1),
             "sample: expected 0, found 1",
         ),
-        (|_, records, _| records[1][1] = 4, "found 4 of sample 1"),
+        (
+            |_, records, _| records[1][1] = 4,
+            "found number 4 for sample 1",
+        ),
         (|_, records, _| records[1][2] = 0, "at least one"),
         (
             |_, records, _| records[1][2] = u64::from(u32::MAX),
-            "sample 1: place: expected within",
+            "sample 1: data: expected within",
         ),
         (
             |_, records, _| records[1][7] = u64::MAX - 3,
-            "sample 1: place",
+            "sample 1: first byte",
         ),
         (
             |_, records, _| records[1][6] = records[0][6],
-            "a piece of sample",
+            "another piece, of sample",
         ),
         (|_, _, shard| shard[0] = 200, "fine"),
-        (|_, _, shard| shard[3] = 200, "input_ids: expected tokens"),
+        (|_, _, shard| shard[3] = 200, "expected token ids"),
         (|_, _, shard| shard[12] = 0, "attention_mask"),
     ]
 }

@@ -53,7 +53,10 @@ impl HubAddress {
             Some(Err(split)) => (None, Some(split)),
         };
         if !config.into_iter().chain(split).all(is_word) {
-            return Err(": the configuration and the split are two names".to_string());
+            return Err(
+                ": write a split as `:split`, or with its configuration as `:config/split`"
+                    .to_string(),
+            );
         }
         let own = |word: &str| word.to_string();
         let address = Self {

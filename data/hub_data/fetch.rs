@@ -96,10 +96,11 @@ impl Found {
         let id = self.repository.id();
         if self.split.is_cut {
             return Some(format!(
-                "of `{id}` the hub has converted only the first rows, which are taken"
+                "the hub has converted only the first rows of `{id}`, so only these are read"
             ));
         }
-        let says = "the hub cannot be asked, so the files of it that are here are taken for all";
+        let says =
+            "the hub cannot be asked, so the files on this machine are taken for all of them";
         self.listing.is_partial.then(|| format!("`{id}`: {says}"))
     }
 }
@@ -239,7 +240,7 @@ fn find(address: &HubAddress, options: &HubOptions) -> Result<Found> {
     };
     if let Some(revision) = &address.revision {
         return Err(refused(format!(
-            "expected {readable} at the revision `{revision}`, found {there}; the hub converts its main branch alone"
+            "expected {readable} at the revision `{revision}`, found {there}; the hub converts only the main branch"
         )));
     }
     let branch = own.at(CONVERTED).map_err(failed)?;
@@ -252,7 +253,7 @@ fn find(address: &HubAddress, options: &HubOptions) -> Result<Found> {
     let found = converted(&converted_listing);
     if found.is_empty() {
         return Err(refused(format!(
-            "expected {readable}, found {there} and on the branch `{CONVERTED}` no `config/split/0000.parquet`"
+            "expected {readable}, found {there}, and no `config/split/0000.parquet` on the branch `{CONVERTED}`"
         )));
     }
     chosen(address, branch, converted_listing, &found)
@@ -289,7 +290,7 @@ fn unavailable(address: &HubAddress, error: HubError) -> Error {
             ..
         } => {
             let reason = reason.replace("model", "dataset");
-            format!("`{endpoint}` has no {file} of it at the revision `{revision}`: {reason}")
+            format!("`{endpoint}` has no {file} for it at the revision `{revision}`: {reason}")
         }
         error => error.to_string(),
     };

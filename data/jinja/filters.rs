@@ -164,13 +164,13 @@ fn check_option(option: &Value) -> Result<()> {
         .is_some_and(|text| text.len() > LONGEST_OPTION)
     {
         return refused(format!(
-            "stopped: an option of more than {LONGEST_OPTION} bytes"
+            "stopped: a filter has an option of more than {LONGEST_OPTION} bytes"
         ));
     }
     match option.as_usize() {
-        Some(parts) if parts > MOST_PARTS && option.kind() == ValueKind::Number => {
-            refused(format!("stopped: an option beyond {MOST_PARTS}"))
-        }
+        Some(parts) if parts > MOST_PARTS && option.kind() == ValueKind::Number => refused(
+            format!("stopped: a filter has an option above {MOST_PARTS}"),
+        ),
         _ => Ok(()),
     }
 }
@@ -200,7 +200,7 @@ fn tojson(state: &State, value: Value, options: Kwargs) -> Result<String> {
     ];
     if widest.iter().any(|&width| width > LONGEST_OPTION) {
         return refused(format!(
-            "stopped: `tojson` with an option beyond {LONGEST_OPTION}"
+            "stopped: `tojson` with `indent` or `separators` wider than {LONGEST_OPTION}"
         ));
     }
     to_python_json(&value, &style, &Account::of(state))
@@ -275,7 +275,7 @@ pub(super) fn check_format(account: &Account, arguments: &[Value]) -> Result<()>
     let digits = format.split(|c: char| !c.is_ascii_digit());
     let longest = digits.map(str::len).max().unwrap_or(0);
     if longest > 3 || format.contains('*') {
-        return refused("stopped: a format with a field wider than 999");
+        return refused("stopped: a format asks for a field wider than 999");
     }
     account.spend_text(format.len())?;
     values.iter().try_for_each(|value| account.keep(value, 0))

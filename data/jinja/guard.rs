@@ -167,7 +167,7 @@ impl<'s> Weaver<'_, 's> {
                 blocks.captures = blocks.captures.saturating_sub(1);
             }
             foreign if FOREIGN.contains(&foreign) => {
-                let message = format!("`{foreign}`: there is no other template here");
+                let message = format!("`{foreign}`: a chat template cannot use other templates");
                 return Err(syntax(self.source, keyword.start, message));
             }
             // Without an expression, or unknown to minijinja too.
@@ -223,7 +223,7 @@ impl<'s> Weaver<'_, 's> {
         if !(last.is_name("recursive") && is_operand) {
             return Ok(());
         }
-        let message = "`recursive` loops are not supported: a macro that calls itself is";
+        let message = "`recursive` loops are not supported; a macro may call itself instead";
         Err(syntax(self.source, last.start, message.to_owned()))
     }
 

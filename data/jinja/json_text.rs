@@ -74,7 +74,7 @@ impl Writer<'_> {
                 })
             }
             ValueKind::String => self.quote(value.as_str().unwrap_or_default()),
-            kind => refused(format!("`tojson` of a {kind}")),
+            kind => refused(format!("`tojson` cannot write a {kind}")),
         }
     }
 
@@ -115,7 +115,9 @@ impl Writer<'_> {
                 self.write(key, 1)?;
                 self.put("\"")
             }
-            kind => refused(format!("`tojson` of a mapping with a {kind} as a key")),
+            kind => refused(format!(
+                "`tojson` cannot write a mapping with a {kind} as a key"
+            )),
         }
     }
 

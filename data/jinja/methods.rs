@@ -49,7 +49,7 @@ pub(crate) fn call(
             let set = arguments.first().and_then(Value::as_str);
             if set.is_some_and(|set| set.len() > LONGEST_SET) {
                 return refused(format!(
-                    "stopped: `{method}` with more than {LONGEST_SET} bytes"
+                    "stopped: `{method}` of more than {LONGEST_SET} bytes of characters"
                 ));
             }
             account.spend_text(text.len())?;

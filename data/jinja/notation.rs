@@ -94,7 +94,7 @@ fn write(
             }
             output.push('}');
         }
-        kind => return refused(format!("it prints a {kind}")),
+        kind => return refused(format!("it cannot print a {kind}")),
     }
     // What lies inside is paid for twice at most, and checked before more is written.
     account.spend(output.len() - before)?;

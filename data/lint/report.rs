@@ -170,10 +170,10 @@ impl LintReport {
         }
         if self.train.ended == 0 {
             let never = [
-                "sample is trained on no token at which the target stops, so that no end of an answer is learned; the chat \
-                 template should write one behind each answer",
-                "samples are trained on no token at which the target stops, so that no end of an answer is learned; the chat \
-                 template should write one behind each answer",
+                "sample trains on no token at which the target stops, so the drafter does not learn where answers end; the chat \
+                 template should write one after each answer",
+                "samples train on no token at which the target stops, so the drafter does not learn where answers end; the chat \
+                 template should write one after each answer",
             ];
             flaws.push(Flaw::new(
                 "train",
@@ -268,8 +268,8 @@ impl SetReport {
                 "inner_ends",
                 &self.inner_ends,
                 [
-                    "sample has a token that ends answers inside of an answer",
-                    "samples have a token that ends answers inside of an answer",
+                    "sample has a token that ends answers in the middle of an answer",
+                    "samples have a token that ends answers in the middle of an answer",
                 ],
             ),
             (
@@ -330,8 +330,8 @@ impl SetReport {
                 "hidden_calls",
                 &self.hidden_calls,
                 [
-                    "row has calls of tools (`tool_calls`) that the chat template does not show",
-                    "rows have calls of tools (`tool_calls`) that the chat template does not show",
+                    "row has tool calls (`tool_calls`) that the chat template does not show",
+                    "rows have tool calls (`tool_calls`) that the chat template does not show",
                 ],
             ),
         ]
@@ -427,7 +427,7 @@ impl fmt::Display for LintReport {
         for coverage in &self.coverage {
             writeln!(
                 f,
-                "draft vocabulary of {}: {:.2} % of the trained tokens",
+                "a draft vocabulary of {} tokens covers {:.2} % of those trained on",
                 coverage.size,
                 100.0 * coverage.share
             )?;

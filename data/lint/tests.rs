@@ -177,7 +177,7 @@ fn answers_that_teach_nothing_or_too_much_are_reported() {
     for masking in [Masking::Assistant, Masking::All] {
         let problems = report(train.clone(), vec![], masking).problems();
         for expected in [
-            "1 training sample has a token that ends answers inside of an answer: `train` row 1",
+            "1 training sample has a token that ends answers in the middle of an answer: `train` row 1",
             "1 training row has an empty answer, of which nothing but its end can be learned: `train` row 3",
             "1 training row has an answer of the assistant before any message of the user: `train` row 4",
             "1 training row has reasoning (`reasoning_content`) that the chat template does not show: `train` row 5",
@@ -199,8 +199,8 @@ fn a_template_under_which_no_stop_token_is_trained_on_is_reported() {
     assert_eq!(
         found.problems(),
         [
-            "2 training samples are trained on no token at which the target stops, so that no end of an answer is learned; \
-             the chat template should write one behind each answer: `train` rows 1, 2"
+            "2 training samples train on no token at which the target stops, so the drafter does not learn where answers end; \
+             the chat template should write one after each answer: `train` rows 1, 2"
         ]
     );
     let found = report(train(), vec![], Masking::Assistant);

@@ -12,7 +12,7 @@ pub(super) const DIALOGUE: [&str; 4] = ["messages", "conversations", "input_ids"
 
 /// What a row must have to be a prompt.
 pub(super) const SHAPES: &str = "`messages`, `conversations`, `input_ids` (or `tokens`) with a mask, `turns` (a list of \
-                                 texts) or `prompt`; other columns have to be named with `template` or `turns`";
+                                 texts) or `prompt` (name other columns with `template` or `turns`)";
 
 /// The columns in which rows have the user's turns when nothing is said.
 const USUAL_TURNS: [&str; 2] = ["turns", "prompt"];
@@ -106,10 +106,10 @@ impl Fields {
         };
         if turns.is_empty() || turns.iter().any(|turn| turn.trim().is_empty()) {
             let found = match turns.len() {
-                0 => "none".to_owned(),
+                0 => "no turn".to_owned(),
                 turns => format!("an empty text among {turns}"),
             };
-            return Err(Mismatch::new("something that is asked", found));
+            return Err(Mismatch::new("a question in every turn", found));
         }
         if let Some(Placeholder { text, remedy }) = self.placeholder
             && turns.iter().any(|turn| turn.contains(text))
@@ -131,7 +131,7 @@ fn listed(columns: &[String], values: &Values) -> Result<Vec<String>, Mismatch> 
         Some((column, one)) => Ok(vec![text(column, one)?]),
         None => {
             let names: Vec<String> = columns.iter().map(|name| format!("`{name}`")).collect();
-            let expected = format!("a column {}; `turns` names another", names.join(" or "));
+            let expected = format!("a column {} (`turns` can name another)", names.join(" or "));
             Err(Mismatch::new(expected, keys(values)))
         }
     }
@@ -146,7 +146,9 @@ fn filled(template: &str, values: &Values) -> Result<String, Mismatch> {
             Piece::Column(column) => {
                 // A column may be empty, as `input` of Alpaca often is, but it must be one of the file's.
                 let Some(value) = given(column, values) else {
-                    let expected = format!("a column `{column}`; `template` names another");
+                    let expected = format!(
+                        "a column `{column}` (for prompts of your own, `template` can name another)"
+                    );
                     return Err(Mismatch::new(expected, keys(values)));
                 };
                 text.push_str(&said(column, value)?);

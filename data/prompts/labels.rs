@@ -27,7 +27,8 @@ impl Labels {
                 Some(value) => Ok(Some(said(column, value)?).filter(|said| !said.is_empty())),
                 None if named[at].is_none() => Ok(None),
                 None => {
-                    let expected = format!("a column `{column}`; `{}` names another", LABELS[at]);
+                    let expected =
+                        format!("a column `{column}` (`{}` can name another)", LABELS[at]);
                     Err(Mismatch::new(expected, keys(values)))
                 }
             }

@@ -219,7 +219,7 @@ fn a_column_that_is_not_there_is_named_with_those_that_are() {
     assert!(error.ends_with(expected), "{error}");
     let lines = folder.lines(&[json!({"frage": "a"})]);
     let error = refused(&lines, gsm8k());
-    let expected = "question.jsonl` row 1: expected a column `question`; `template` names another, found the keys `frage`";
+    let expected = "question.jsonl` row 1: expected a column `question` (for prompts of your own, `template` can name another), found the keys `frage`";
     assert!(error.ends_with(expected), "{error}");
     let error = refused(&lines, find("mt-bench").unwrap().fields());
     assert!(error.contains("expected a column `category`"), "{error}");
@@ -247,7 +247,7 @@ fn what_asks_nothing_is_refused() {
     let set = || find("speed-bench").unwrap().fields();
     let error = refused(&row(json!([])), set());
     assert!(
-        error.ends_with("expected something that is asked, found none"),
+        error.ends_with("expected a question in every turn, found no turn"),
         "{error}"
     );
     let error = refused(&row(json!(["a", " "])), set());

@@ -250,8 +250,8 @@ fn check_header(path: &Path, expected: &Map<String, Value>, found: &[u8]) -> Res
     // The journal of another version has its digests elsewhere, or none.
     let ours = ["journal", "version"].map(|key| found.get(key) == expected.get(key));
     if ours == [true; 2] && unsealed(line).is_none() {
-        let what = ("a first line as it was written", "one that was changed");
-        return Err(Error::altered(path, "sha256", what.0, what.1));
+        let what = ("as it was written", "changed");
+        return Err(Error::altered(path, "first line", what.0, what.1));
     }
     for (key, value) in expected {
         if found.get(key) == Some(value) {

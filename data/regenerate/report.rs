@@ -109,7 +109,7 @@ impl fmt::Display for RegenerateReport {
         write!(
             f,
             "{} of {} conversations regenerated with {} answers, {} of them by an earlier run\n{} requests, {} of them \
-             further tries",
+             repeated ones",
             self.regenerated,
             self.rows,
             self.answers,
@@ -118,11 +118,11 @@ impl fmt::Display for RegenerateReport {
             self.retried
         )?;
         for (count, what) in [
-            (self.truncated, "answers cut off at the longest answer"),
-            (self.empty, "answers that say nothing"),
+            (self.truncated, "answers cut off at the maximum length"),
+            (self.empty, "empty answers"),
             (
                 self.with_reasoning,
-                "answers with reasoning apart, kept as `reasoning_content`",
+                "answers with reasoning, kept separately as `reasoning_content`",
             ),
             (
                 self.damaged_lines,
@@ -134,16 +134,19 @@ impl fmt::Display for RegenerateReport {
             }
         }
         for (rows, what) in [
-            (&self.dropped, "left out, an answer cut off"),
+            (&self.dropped, "left out, as an answer was cut off"),
             (
                 &self.unchanged.tools,
                 "copied unchanged, with tools or an unknown role",
             ),
             (
                 &self.unchanged.no_user,
-                "copied unchanged, without a turn of the user",
+                "copied unchanged, without a message of the user",
             ),
-            (&self.unchanged.tokens, "copied unchanged, of tokens"),
+            (
+                &self.unchanged.tokens,
+                "copied unchanged, as they are rows of tokens",
+            ),
         ] {
             if !rows.is_empty() {
                 write!(f, "\n{} {what}: rows {}", rows.len(), first(rows))?;

@@ -219,7 +219,7 @@ impl<'a> Shared<'a> {
                 Ok(answer) if answer.truncated && self.truncated == Truncated::Fail => {
                     return Err(Some((
                         tries,
-                        "the answer was cut off at the longest answer".into(),
+                        "the answer was cut off at the maximum length".into(),
                     )));
                 }
                 Ok(answer) => return Ok(answer),

@@ -179,7 +179,10 @@ fn a_row_that_is_no_text_or_too_long_is_named_and_the_next_one_read() {
     let place = |row| format!("`{}` row {row}: expected ", file.display());
     assert_eq!(
         message(1),
-        format!("{}text in UTF-8, found another byte at place 8", place(2))
+        format!(
+            "{}text in UTF-8, found a byte that is not UTF-8 at place 8",
+            place(2)
+        )
     );
     assert_eq!(
         message(2),

@@ -103,7 +103,7 @@ impl<R: BufRead> Texts<R> {
             Ok(text) => Some(Ok(text)),
             Err(error) => {
                 let found = format!(
-                    "another byte at place {}",
+                    "a byte that is not UTF-8 at place {}",
                     error.utf8_error().valid_up_to() + 1
                 );
                 Some(Err(refused(location, "text in UTF-8".into(), found)))

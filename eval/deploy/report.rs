@@ -233,7 +233,7 @@ pub(crate) fn about<'a>(all: impl Iterator<Item = &'a Recommendation>) -> String
             " Passes of this program were timed on this device; a serving engine has other costs.";
     }
     if sources.contains(&CostSource::Server) {
-        text += " Those of a server follow from its tokens per second, and what drafts cost is taken to grow with their passes.";
+        text += " The cost of a server's passes follows from its tokens per second, and that of drafts is taken to grow with their passes.";
     }
     text + " Where an interval of `over` has 1 in it, the two drafts have not been told apart."
 }
@@ -257,7 +257,7 @@ pub(crate) fn not_timed(all: &[Recommendation]) -> Option<String> {
     (!missing.is_empty()).then(|| {
         format!(
             "Not timed, as it would have taken too long: {}. `--batch-size N` (in a recipe `evaluate.batch_size`) decodes N \
-             at a time, and times that whatever it takes.",
+             at a time, and times that however long it takes.",
             missing.join("; ")
         )
     })

@@ -46,7 +46,7 @@ impl FromStr for DraftChoice {
             };
             let Some((key, given)) = pair.filter(|(_, given)| !given.is_empty()) else {
                 let form = format!(
-                    "`{shape}:{}`, and behind it `,KEY=VALUE`",
+                    "`{shape}:{}`, followed by any `,KEY=VALUE`",
                     key.to_uppercase()
                 );
                 return Err(refused(form));
@@ -85,7 +85,7 @@ impl fmt::Display for DraftChoice {
 fn forms() -> String {
     let form = |(shape, key): (&str, &str)| format!("`{shape}:{}`", key.to_uppercase());
     format!(
-        "one of {}, with further keys behind it as in `dynamic:60,depth=8`",
+        "one of {}, followed by further keys as in `dynamic:60,depth=8`",
         SHAPES.map(form).join(", ")
     )
 }

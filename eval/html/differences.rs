@@ -28,8 +28,8 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> String {
         html += &table(&title, "settings", &against_free(report));
     }
     if html.contains("<table") {
-        html += "<p class=\"quiet\">Both τ of a difference come from the same prompts, and so do those of its interval, which draws \
-                 conversations anew; so it tells drafters apart that two intervals side by side do not. A verdict needs \
+        html += "<p class=\"quiet\">Both τ of a difference come from the same prompts, and its interval draws the same conversations anew \
+                 for both, so it can tell drafters apart where two separate intervals cannot. A verdict needs \
                  20 conversations, and where several reports are compared with the first it allows for all of them.</p>\n";
     }
     html

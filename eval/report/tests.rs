@@ -116,8 +116,8 @@ fn differences_of_greedy_outputs_are_told_from_ties() {
     };
     let lines = LosslessReport::new(greedy, &[]).greedy_lines();
     let expected = "
-Greedy output: 2 of 40 outputs differ from plain decoding (2418 tokens compared), 1 of them first where the target's own \
-arithmetic cannot tell two tokens apart.
+Greedy output: 2 of 40 outputs differ from plain decoding (2418 tokens compared), 1 of them beginning at a token that the target's own \
+arithmetic cannot tell from another.
 - gsm8k, prompt 3, token 17: 512 in place of 88, whose logits are 1.312 apart
 ";
     assert_eq!(lines, expected);

@@ -110,7 +110,7 @@ impl Counters {
                 what: format!("the counter of {name}"),
                 mismatch: Mismatch::new(
                     format!("at least {before}, as before"),
-                    format!("{after}: the server was started anew"),
+                    format!("{after}: the server was restarted"),
                 ),
             })
         };
@@ -202,7 +202,7 @@ mod tests {
     fn a_server_that_was_started_anew_is_noticed() {
         let before = counters(&vllm(100, [80, 40], 300));
         let error = counters(&vllm(3, [2, 1], 9)).since(&before).unwrap_err();
-        let expected = "the counter of tokens: expected at least 300, as before, found 9: the server was started anew";
+        let expected = "the counter of tokens: expected at least 300, as before, found 9: the server was restarted";
         assert_eq!(error.to_string(), expected);
     }
 

@@ -158,7 +158,7 @@ pub(crate) fn to_markdown(served: &[ServedReport]) -> String {
     text.extend(served.iter().map(ServedReport::row));
     text += "\nTimes: the mean with its interval, the median, and what 99 of 100 do not exceed.";
     if served.iter().any(counts_runs_only) {
-        text += " Counters of a server are of a whole run, so a τ made from them has no interval, except with one request at a time.";
+        text += " A server's counters cover a whole run, so a τ made from them has no interval, except with one request at a time.";
     }
     if served.iter().any(|report| report.in_tree.is_some()) {
         text += " τ in-tree is of drafts that get shorter where an output ends; engines draft in full there, and cut off.";

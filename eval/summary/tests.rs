@@ -38,7 +38,7 @@ T=0.6 top-p=0.95, rejection, chain 2 drawn
   mt-bench                        –                  –      –
 
 T=0.6 top-p=0.95, rejection, chain 2 drawn: τ of the worst tenth 1.25; 12 %
-  slowed; least in category ha\\u{1b}[31mrd, τ 1.50.
+  slowed; lowest in category ha\\u{1b}[31mrd, τ 1.50.
 ";
     assert!(text.starts_with(expected), "{text}");
     assert!(
@@ -57,7 +57,7 @@ fn a_speedup_that_passes_in_turns_deny_is_called_so() {
         let text = summary(&[("a".into(), report)]);
         fits(&text);
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        text.contains("by passes that took turns it is 2.25 [2.00, 2.50].")
+        text.contains("with passes that took turns it is 2.25 [2.00, 2.50].")
     };
     assert!(told(Some([2.0, 2.5])), "1.25 to 1.75 were measured");
     assert!(!told(Some([1.75, 2.5])));

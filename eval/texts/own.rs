@@ -124,13 +124,13 @@ impl Own {
         };
         let temperature = self.sampling.temperature;
         let wrote = format!(
-            "texts that the target wrote at temperature {temperature} (`spectrain data regenerate` lets it)"
+            "texts that the target wrote at temperature {temperature} (`spectrain data regenerate` lets it write them)"
         );
         if self.sampling.is_greedy() {
             let share = self.share(self.likeliest);
             if self.is_too_few(self.likeliest) {
                 let found = format!(
-                    "{:.1} % of their tokens are its likeliest, of {} tokens",
+                    "texts in which {:.1} % of {} tokens are its likeliest",
                     100.0 * share,
                     self.tokens
                 );
@@ -141,7 +141,7 @@ impl Own {
         let impossible = self.share(self.impossible);
         if self.is_too_few(self.tokens - self.impossible) {
             let found = format!(
-                "{:.1} % of their tokens cannot be drawn",
+                "texts in which {:.1} % of the tokens cannot be drawn",
                 100.0 * impossible
             );
             return refused(wrote, found);
@@ -150,7 +150,7 @@ impl Own {
         if excess.abs() > MOST_EXCESS && errors.abs() > BY_CHANCE {
             let how = if excess > 0.0 { "more" } else { "less" };
             let found = format!(
-                "a token surprises it {:.2} nats {how} than what it draws, {:.0} standard errors",
+                "texts in which a token surprises it {:.2} nats {how} than what it draws ({:.0} standard errors)",
                 excess.abs(),
                 errors.abs()
             );

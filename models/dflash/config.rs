@@ -169,7 +169,7 @@ impl DFlashConfig {
         }
         let selects = self.selector_rank > 0;
         if selects && !(1..=target.vocab).contains(&self.selector_top_k) {
-            let expected = format!("from 1 to {} tokens", target.vocab);
+            let expected = format!("1 to {}, the number of the target's tokens", target.vocab);
             return problem("selector_top_k", expected, self.selector_top_k.to_string());
         }
         if self.selector_rank > 0 && self.markov_rank > 0 {
@@ -210,7 +210,7 @@ impl DFlashConfig {
             key: "mask_token",
             mismatch: Mismatch::new(
                 format!(
-                    "the id, below {}, of a token that no text holds",
+                    "the id of a token that no text holds, below {}",
                     target.vocab
                 ),
                 self.mask_token

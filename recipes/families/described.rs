@@ -182,7 +182,7 @@ fn likeliest(meanings: Vec<Meaning>, target: &TargetSpec) -> Reading {
 fn warn_of_others(model: &ModelFolder, meanings: &[Meaning]) {
     if let [taken, other, ..] = meanings {
         tracing::warn!(
-            "`{}` can be meant in {} ways; taken: {}; another: {}; `spectrain import` measures which is the one",
+            "`{}` can be read in {} ways; it is read so: {}; another way: {}; `spectrain import` measures which way is right",
             model.path().display(),
             meanings.len(),
             taken.text,
@@ -251,7 +251,8 @@ fn check_repeated(
     };
     if !is_copy(&model.read(&own.name)?, &of_target())? {
         tracing::warn!(
-            "`{name}` in `{}` is not the target's; the target's is used, as SGLang does, where vLLM would use the drafter's own and may accept more or less",
+            "`{name}` in `{}` differs from the target's; spectrain uses the target's, as SGLang does; vLLM uses the \
+             drafter's own, and may accept more or less of its drafts",
             model.path().display()
         );
     }
@@ -264,7 +265,7 @@ fn check_shared_head(model: &ModelFolder, of_target: &NamedTensor) -> Result<()>
     if is_copy(&model.read(&own.name)?, of_target)? {
         return Ok(());
     }
-    bail!("`{HEAD}`, which the heads share with their target, is another one")
+    bail!("`{HEAD}`: expected the target's, which the drafter's heads share, found another one")
 }
 
 /// Commands that serve a drafter where they depend on the class of its target.

@@ -155,7 +155,7 @@ impl Shipped for Pard {
             .with_context(|| not_for_this(folder))?;
         if drafter.target_proj().is_some() && !drafter.reads_features() {
             tracing::warn!(
-                "`{}` was trained with the features of a target of another width; it drafts without them",
+                "`{}` was trained with the hidden states of a target of another width; it drafts without hidden states",
                 folder.display()
             );
         }
@@ -192,8 +192,7 @@ impl Shipped for Pard {
         Ok(match self.target_proj() {
             None => lines,
             Some(_) => {
-                let note =
-                    "engines read no features of the target; there the drafter works without them";
+                let note = "engines do not give the drafter the target's hidden states; there it drafts without them";
                 [vec![Launch::remark(note)], lines].concat()
             }
         })
@@ -230,7 +229,7 @@ fn with_remark(lines: Vec<Launch>, own: &TransformerConfig, target: &TargetParts
         return lines;
     }
     let remark = format!(
-        "vLLM wants `\"use_heterogeneous_vocab\": true` too, as the drafter knows {} of the target's {} tokens",
+        "vLLM needs `\"use_heterogeneous_vocab\": true` too, because the drafter knows only {} of the target's {} tokens",
         own.spec.vocab, target.spec.vocab
     );
     // With that setting vLLM refuses to draw.

@@ -100,7 +100,10 @@ impl<D: Shipped> Trained for Loaded<D> {
         match dialect_for::<D>(engine) {
             Some(dialect) => self.0.write(dialect, writing),
             None if engine == Engine::Speculators => {
-                bail!("{} drafters have no layout of speculators", D::KIND)
+                bail!(
+                    "the speculators library has no layout for {} drafters",
+                    D::KIND
+                )
             }
             None => self.0.write(D::DIALECTS[0].0, writing),
         }

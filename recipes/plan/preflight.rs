@@ -107,8 +107,8 @@ impl<'a> Asked<'a> {
         let is_longer = longest > positions;
         let told = || {
             format!(
-                "`data.max_length` is {longest}, and the target's `max_position_embeddings` {positions}: longer texts are trained on \
-                 with positions for which it was not made, and prompts as long are not decoded"
+                "`data.max_length` is {longest}, but the target's `max_position_embeddings` is {positions}: in longer texts \
+                 the target computes with positions that it was not made for, and prompts of that length are not decoded"
             )
         };
         is_longer.then(told).into_iter().collect()
@@ -182,8 +182,9 @@ impl<'a> Asked<'a> {
             .is_none_or(|table| table.server.is_some());
         if !mode.computes_target() && !asks_server {
             bail!(
-                "`[regenerate]`: expected `server` with `features.mode = {}`, where nothing here decodes the target; `data \
-                 regenerate --capture` has the servers answer and hand out hidden states at once",
+                "`[regenerate]`: expected the key `server`: with `features.mode = {}` this program does not decode the \
+                 target itself; `spectrain data regenerate --capture` gets answers and hidden states from the servers at \
+                 once",
                 recipe.json["features"]["mode"]
             );
         }
@@ -226,7 +227,7 @@ impl<'a> Asked<'a> {
             ),
         ] {
             if needed.contains(&key) && !is_there {
-                bail!("`{key}` is missing, which `features.mode = {mode}` needs");
+                bail!("`{key}` is missing; `features.mode = {mode}` needs it");
             }
             let is_idle = is_there && !needed.contains(&key) && key != "target.server_folder";
             if is_idle {
@@ -244,8 +245,8 @@ impl<'a> Asked<'a> {
         ] {
             if is_there {
                 bail!(
-                    "`{key}`: expected none with `features.mode = {mode}`, where {judged_by} are what drafters are judged by; `evaluate \
-                     --server` measures more"
+                    "`{key}`: leave it out: with `features.mode = {mode}` drafters are judged by {judged_by}; `spectrain \
+                     evaluate --server` measures more"
                 );
             }
         }

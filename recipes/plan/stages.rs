@@ -43,7 +43,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
             (None, _) => ("runs".to_owned(), false),
             (Some(manifest), None) => state(&context, &stage, manifest.seconds)?,
             (Some(_), Some(name)) => (
-                format!("runs again if `{name}` gives something else"),
+                format!("runs again if the output of `{name}` changes"),
                 false,
             ),
         };

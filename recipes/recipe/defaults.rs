@@ -118,7 +118,7 @@ mod tests {
         let text = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nsteps = 10\nwarmup_steps = 11\n";
         let error = format!("{:#}", read(text, &[]).unwrap_err());
         assert!(
-            error.contains("line 6") && error.contains("`steps`, 10, found 11"),
+            error.contains("line 6") && error.contains("`steps` (10), found 11"),
             "{error}"
         );
     }

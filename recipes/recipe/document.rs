@@ -109,7 +109,7 @@ impl<'a> Document<'a> {
         for (path, training) in train.into_iter().chain(stages) {
             if LENGTHS.iter().all(|length| has(&training, length)) {
                 let message = format!(
-                    "must be absent beside `{path}.steps`: one of them says how long training takes"
+                    "must be absent beside `{path}.steps`: only one of them can say how long to train"
                 );
                 return Err(self.locate(&Problem::new(format!("{path}.epochs"), message)));
             }

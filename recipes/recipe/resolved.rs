@@ -194,7 +194,10 @@ impl ResolvedRecipe {
         ];
         for (key, given) in given {
             let message = match (&self.synthetic, given) {
-                (Some(_), true) => "must be absent beside `[synthetic]`, whose output it is".into(),
+                (Some(_), true) => {
+                    "must be absent beside `[synthetic]`, which makes the target and the data"
+                        .into()
+                }
                 // Without them some of the training data is the evaluation's.
                 (None, false) if ["data.eval", "data.held_out"].contains(&key) => continue,
                 (None, false) => {
@@ -217,7 +220,7 @@ impl ResolvedRecipe {
         if let Some(own) = self.model()
             && self.evaluate.targets.iter().any(|target| target == own)
         {
-            let message = format!("expected targets beside `target.model`, found it: `{own}`");
+            let message = format!("expected targets other than `target.model`, found `{own}`");
             return Err(Problem::new("evaluate.targets", message));
         }
         let samples = self.features.samples_per_shard;

@@ -149,12 +149,12 @@ const IMPOSSIBLE: [[&str; 3]; 11] = [
     [
         "[evaluate]\ntargets = [\"n\", \"n\"]\n",
         "line 9, column 11",
-        "`evaluate.targets`: expected other folders or hub ids, found `n` twice",
+        "`evaluate.targets`: expected different folders or hub ids, found `n` twice",
     ],
     [
         "[evaluate]\ntargets = [\"m\"]\n",
         "line 9, column 11",
-        "`evaluate.targets`: expected targets beside `target.model`, found it: `m`",
+        "`evaluate.targets`: expected targets other than `target.model`, found `m`",
     ],
     [
         "[evaluate]\ntemperatures = []\n",

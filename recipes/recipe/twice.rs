@@ -10,7 +10,7 @@ pub(super) fn told(text: &str, error: &Error) -> String {
     let message = error.to_string();
     let message = message.trim_end();
     match first_line(text, error) {
-        Some(line) => format!("{message}, which stands in line {line} already"),
+        Some(line) => format!("{message}: line {line} has it already"),
         None => message.to_owned(),
     }
 }
@@ -72,7 +72,7 @@ mod tests {
             ("[b]\nb = 1\nb = 2\n", 2),
         ] {
             let told = of(text);
-            let words = format!("duplicate key, which stands in line {first} already");
+            let words = format!("duplicate key: line {first} has it already");
             assert!(told.contains("TOML parse error"), "{told}");
             assert!(told.ends_with(&words), "{text}: {told}");
         }

@@ -48,7 +48,7 @@ impl DrafterAt {
         match (Self::at(path), named) {
             (Some(Self::Run(at)), Some(run)) if same(&at, &run) => Ok(Self::Run(at)),
             (Some(_), Some(run)) => bail!(
-                "`{given}` means two things: the folder `./{given}`, and the run `{}`; name one of them by this path",
+                "`{given}` can mean the folder `./{given}` or the run `{}`; give one of these two paths",
                 run.display()
             ),
             (Some(found), None) => Ok(found),
@@ -137,7 +137,7 @@ fn of_run(run: &Path) -> Result<PathBuf> {
         let folder = run.join(drafter);
         if !folder.join(CONFIG).is_file() {
             bail!(
-                "`{}`, which the stage `{stage}` left, is missing: run it again",
+                "`{}`, which the stage `{stage}` wrote, is missing: run the stage again",
                 folder.display()
             );
         }

@@ -69,7 +69,7 @@ pub fn target_type(wanted: TargetType, device: &str) -> FrozenType {
 pub fn check_target_type(wanted: TargetType, device: &str, asked: &str) -> Result<(), String> {
     if wanted == TargetType::Int8 && device != "cpu" {
         return Err(format!(
-            "{asked}: expected `f32` or `bf16` on `{device}`, found `int8`, which the CPU alone computes with"
+            "{asked}: expected `f32` or `bf16` on `{device}`, found `int8`, which only the CPU supports"
         ));
     }
     Ok(())

@@ -106,7 +106,8 @@ fn dataset(chosen: &ChosenSet) -> Result<Dataset> {
             let name = known.name;
             if PathBuf::from(name).exists() {
                 bail!(
-                    "`{name}` is a set of prompts and a file here; say `./{name}` or `{{ set = \"{name}\" }}`"
+                    "`{name}` is a set of prompts and also a file here; write `./{name}` for the file or \
+                     `{{ set = \"{name}\" }}` for the set"
                 );
             }
             Ok(download(known)?.into())
@@ -144,7 +145,7 @@ fn download(known: &KnownSet) -> Result<PathBuf> {
     let name = known.name;
     let Some(HubFile { repository, file }) = known.hub else {
         bail!(
-            "`{name}` is not on the hub ({}): name its file, `{name}=PATH`",
+            "`{name}` is not on the hub ({}): give a file with it as `{name}=PATH`",
             known.about
         );
     };
@@ -162,7 +163,7 @@ fn download(known: &KnownSet) -> Result<PathBuf> {
     });
     let folder = folder.with_context(|| {
         format!(
-            "cannot download the prompts `{name}`, `{file}` of the dataset `{repository}`; with a file of your own say \
+            "cannot download the prompts `{name}`, `{file}` of the dataset `{repository}`; to use a file of your own, write \
              `{name}=PATH`"
         )
     })?;

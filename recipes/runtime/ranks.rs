@@ -91,7 +91,7 @@ impl Place {
             (None, 0) if device == "cuda" => Ok(format!("cuda:{}", self.local)),
             (None, 0) => Ok(device.to_owned()),
             (None, given) => Err(Misuse(format!(
-                "`--devices`: expected one for each process of this machine, of which there are at least {}, found {given}",
+                "`--devices`: expected one device for each process on this machine, so at least {}, found {given}",
                 self.local + 1
             ))
             .into()),

@@ -144,7 +144,7 @@ pub fn check_computed(folder: &Path) -> Result<()> {
     let found = TransformerConfig::read(&read_json(&path)?, &path);
     found.map(drop).with_context(|| {
         format!(
-            "the target `{}`; a server of it can hand out its hidden states, `features.mode = \"served\"`",
+            "cannot compute the target `{}`; with `features.mode = \"served\"` a server of it hands out its hidden states",
             folder.display()
         )
     })

@@ -146,7 +146,7 @@ impl Trial<'_> {
         let largest = prompts.chain(&self.calibration.prompts).flatten().max();
         if let Some(&token) = largest.filter(|&&token| token as usize >= vocab) {
             bail!(
-                "it knows {vocab} tokens, and the prompts hold token {token} of `{}`",
+                "it knows {vocab} tokens, and the prompts contain token {token} of `{}`",
                 first.report.model
             );
         }

@@ -164,7 +164,9 @@ impl WrittenAnswers<'_> {
             return Ok(kept.answers);
         }
         if let Err(error) = write_file(&self.file, json!(kept).to_string().as_bytes()) {
-            tracing::warn!("the answers to validation prompts will be written anew: {error}");
+            tracing::warn!(
+                "cannot keep the answers to validation prompts, so a resumed run makes them anew: {error}"
+            );
         }
         Ok(kept.answers)
     }

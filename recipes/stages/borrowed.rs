@@ -35,7 +35,11 @@ pub fn borrow(context: &StageContext, other: &Path) -> Result<()> {
         link_all(&from, &partial)
             .and_then(|()| fs::rename(&partial, &to))
             .with_context(|| format!("cannot link `{}` as `{}`", from.display(), to.display()))?;
-        (context.output).say(format!("{}: that of `{}`", stage.name, other.display()));
+        (context.output).say(format!(
+            "{}: the same as in `{}`, so taken from there",
+            stage.name,
+            other.display()
+        ));
     }
     Ok(())
 }

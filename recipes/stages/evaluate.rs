@@ -218,7 +218,7 @@ fn fitting(context: &StageContext, places: usize) -> Result<Vec<Prompt>> {
     let too_long = all - prompts.len();
     if too_long > 0 {
         context.output.warn(format!(
-            "evaluate: held-out prompts with no room behind them in the target's context of {places} tokens, which are left out: {too_long}"
+            "evaluate: held-out prompts that fill the target's context of {places} tokens and are left out: {too_long}"
         ));
     }
     Ok(prompts)
@@ -233,7 +233,7 @@ fn tell_fewer(context: &StageContext, name: &str, asked: usize, there: usize) {
 
 /// What is said where fewer prompts are `there` than were asked for.
 fn fewer(name: &str, asked: usize, there: usize) -> Option<String> {
-    let text = || format!("`{name}`: {asked} prompts asked for, {there} there");
+    let text = || format!("`{name}`: asked for {asked} prompts, found {there}");
     (there < asked).then(text)
 }
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn prompts_that_are_not_there_are_told() {
         let told = fewer("eval", 500, 400).unwrap();
-        assert_eq!(told, "`eval`: 500 prompts asked for, 400 there");
+        assert_eq!(told, "`eval`: asked for 500 prompts, found 400");
         assert_eq!(fewer("eval", 400, 400), None);
     }
 }

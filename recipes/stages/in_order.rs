@@ -62,7 +62,7 @@ pub(crate) fn require_done(context: &StageContext, stage: &Stage) -> Result<()> 
             bail!("stage `{name}` has to come first and is not finished; {advice}")
         }
         StageState::Damaged(what) => bail!(
-            "stage `{name}` has to come first, and of what it left {}; {advice}",
+            "stage `{name}` has to come first, and its files are not as it left them: {}; {advice}",
             listed(&what)
         ),
         StageState::Longer { what, .. } => bail!(
@@ -151,7 +151,10 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
     };
     for path in &changed {
         let aside = context.run.set_aside(path)?;
-        message.push_str(&format!("; what is there is kept as `{}`", aside.display()));
+        message.push_str(&format!(
+            "; what was there is kept as `{}`",
+            aside.display()
+        ));
     }
     if !stage.resumes {
         context.run.clear(name)?;
@@ -179,7 +182,7 @@ pub(crate) fn instead(context: &StageContext, stage: &Stage) -> Result<Option<St
         .check_start(&run.join(EXPORTED), &spec);
     let how = || {
         format!(
-            "a run of another name with `start = \"{}\"` goes on from the drafter trained before",
+            "to train on from the drafter trained before, give the run another `name` and set `start = \"{}\"`",
             run.display()
         )
     };

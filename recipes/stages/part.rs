@@ -65,7 +65,8 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
 /// Fails for a part of other stages than the one that has some.
 pub fn check_stages(stages: &[String]) -> Result<()> {
     if stages != [STAGE] {
-        let message = format!("`--part` is of one stage: expected `--stage {STAGE}` beside it");
+        let message =
+            format!("`--part` works with one stage: expected `--stage {STAGE}` beside it");
         return Err(Misuse(message).into());
     }
     Ok(())

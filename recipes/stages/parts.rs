@@ -128,7 +128,7 @@ pub(super) fn is_done(store: &Store, made: &Made, part: Part) -> Result<bool> {
 fn check_made(store: &Store, made: &Made, part: Part, found: &Description) -> Result<()> {
     match made.difference(&found.made) {
         Some(difference) => bail!(
-            "part {part} in `{}` was made from something else: {difference}",
+            "part {part} in `{}` was made from other inputs or settings: {difference}",
             store.name()
         ),
         None => Ok(()),
@@ -263,7 +263,7 @@ fn complete(store: &Store) -> Result<Option<Vec<Part>>> {
     if !missing.is_empty() {
         let numbers: Vec<String> = missing.iter().map(|part| part.part.to_string()).collect();
         bail!(
-            "`{}`: of {} parts are missing: {}; {}",
+            "`{}`: of {} parts these are missing: {}; {}",
             store.name(),
             first.of,
             numbers.join(", "),

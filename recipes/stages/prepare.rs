@@ -186,7 +186,7 @@ pub(crate) fn held_out(
         let is_too_little = matches!(error, spectrain_data::Error::NothingToHoldOut { .. });
         let error = anyhow::Error::from(error);
         if is_too_little {
-            error.context("`data.eval` is left out")
+            error.context("`data.eval` is not set")
         } else {
             not_prepared(error, "train", "")
         }

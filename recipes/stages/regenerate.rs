@@ -34,7 +34,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let answered = match Answered::open(&wanted, ExistingAnswers::Continue, context.output) {
         // Whether a server or this program answers, a run goes on; begun answers do not.
         Err(Error::OtherJournal { .. }) => {
-            let aside = "answers of other settings are moved aside, as nobody had finished them";
+            let aside = "unfinished answers of other settings are moved aside";
             context.output.warn(format!("regenerate: {aside}"));
             Answered::open(&wanted, ExistingAnswers::SetAside, context.output)?
         }

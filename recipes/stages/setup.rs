@@ -94,7 +94,7 @@ impl<'a> Setup<'a> {
             if config.warmup_steps != given.warmup_steps {
                 let (asked, warmup) = (given.warmup_steps, config.warmup_steps);
                 context.output.warn(format!(
-                    "{stage}: the warm-up of {asked} steps is longer than that and is cut to {warmup}"
+                    "{stage}: the warm-up of {asked} steps is too long for them and is cut to {warmup}"
                 ));
             }
         }
@@ -174,7 +174,7 @@ impl<'a> Setup<'a> {
         )?)?;
         if shards.len() != tokens.len() {
             bail!(
-                "`{}`: samples: expected {}, as there are texts, found {}",
+                "`{}`: expected {} samples, one for each text, found {}",
                 folder.display(),
                 tokens.len(),
                 shards.len()
@@ -277,8 +277,8 @@ impl<'a> Setup<'a> {
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
         if judge.is_none() && trainee.on_policy_fraction() > 0.0 {
             bail!(
-                "`objective.on_policy.fraction`: expected 0 with `features.mode = {}`, as nothing here judges what the drafter writes, \
-                 found {}",
+                "`objective.on_policy.fraction`: expected 0 with `features.mode = {}`, where the target is not here to \
+                 judge what the drafter writes, found {}",
                 context.recipe.json["features"]["mode"],
                 trainee.on_policy_fraction()
             );

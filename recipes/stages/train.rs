@@ -179,7 +179,9 @@ pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedRep
 fn best_of<D: Shipped>(context: &StageContext, stage: &str, drafter: D) -> Result<D> {
     let manifest = context.run.manifest(stage)?;
     let step = manifest.and_then(|manifest| manifest.summary[EXPORTED_STEP].as_u64());
-    let step = step.with_context(|| format!("stage `{stage}` does not say what it has left"))?;
+    let step = step.with_context(|| {
+        format!("the manifest of the stage `{stage}` does not say which weights it has left")
+    })?;
     with_weights_of(drafter, &context.folder(stage), step)
 }
 
@@ -213,7 +215,7 @@ fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize
     ));
     if step == 0 {
         context.output.warn(
-            "nothing that was trained is better than what `start` names: try a smaller `train.learning_rate`, or more steps",
+            "none of the trained weights are better than those of `start`: try a smaller `train.learning_rate`, or more steps",
         );
     }
 }

@@ -95,7 +95,9 @@ impl Validator<'_> {
             let counts = match found.transpose() {
                 Ok(found) => found.unwrap_or_default().acceptance,
                 Err(error) => {
-                    tracing::warn!("acceptance on a validation prompt is not known: {error}");
+                    tracing::warn!(
+                        "cannot compute how much is accepted on a validation prompt: {error}"
+                    );
                     Acceptance::default()
                 }
             };

@@ -170,7 +170,7 @@ fn read(path: &Path, run: &Path, server: &str, experiment: &str) -> Result<Sent>
     let kept = match std::fs::read_to_string(path) {
         Ok(text) => serde_json::from_str(&text).with_context(|| {
             format!(
-                "`{}` does not say what was sent; remove it to send all anew",
+                "cannot read in `{}` what was sent; delete this file to send everything again",
                 path.display()
             )
         })?,

@@ -10,6 +10,7 @@ mod hubs;
 mod json;
 mod kills;
 mod models;
+mod other_trainers;
 mod pushes;
 mod recipes;
 mod rows;

@@ -40,7 +40,7 @@ impl Sender<'_> {
         let text = self.client.text(url, LONGEST, &mut patience)?;
         serde_json::from_str(&text)
             .map(|FewValues(value)| value)
-            .map_err(|error| Failure::Lasting(format!("expected JSON: {error}")))
+            .map_err(|error| Failure::Lasting(format!("the hub's answer is not JSON: {error}")))
     }
 
     /// Sends JSON that may be sent twice.

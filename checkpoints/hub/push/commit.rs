@@ -60,7 +60,7 @@ fn mode(file: &Pushed, listed: &[Value]) -> Outcome<Mode> {
     };
     if found.is_some_and(|found| found["shouldIgnore"] == true) {
         return Err(Failure::Lasting(format!(
-            "the repository's `.gitignore` leaves out `{name}`"
+            "the repository's `.gitignore` leaves out `{name}`: remove the line that matches it"
         )));
     }
     let there = found.and_then(|found| found["oid"].as_str());

@@ -55,9 +55,12 @@ pub(super) fn send(
     for file in files {
         let found = answer["objects"].as_array().into_iter().flatten();
         let mut found = found.filter(|object| object["oid"] == file.sha256.as_str());
-        let object = found
-            .next()
-            .ok_or_else(|| Failure::Lasting(format!("the hub says nothing of `{}`", file.name)))?;
+        let object = found.next().ok_or_else(|| {
+            Failure::Lasting(format!(
+                "the hub's answer says nothing about `{}`",
+                file.name
+            ))
+        })?;
         if let Some(message) = object["error"]["message"].as_str() {
             return Err(Failure::Lasting(format!("`{}`: {message}", file.name)));
         }
@@ -104,10 +107,7 @@ impl Transfer<'_> {
         let href = href.as_str().unwrap_or_default();
         let address = address::redirected(self.base, href);
         address.map_err(|reason| {
-            Failure::Lasting(format!(
-                "where `{}` is to go: the hub {reason}",
-                self.file.name
-            ))
+            Failure::Lasting(format!("uploading `{}`: the hub {reason}", self.file.name))
         })
     }
 
@@ -121,24 +121,27 @@ impl Transfer<'_> {
     fn parts(&self, href: &Url, header: &Value, size: &Value) -> Outcome<()> {
         let size = size.as_u64().or_else(|| size.as_str()?.parse().ok());
         let size = size.filter(|size| *size > 0);
-        let size = size.ok_or_else(|| self.refused("`chunk_size` is no number of bytes"))?;
+        let size =
+            size.ok_or_else(|| self.refused("the hub's `chunk_size` is no number of bytes"))?;
         let count = self.file.bytes.div_ceil(size);
         if count > MOST_PARTS {
-            return Err(self.refused("`chunk_size` asks for too many parts"));
+            return Err(self.refused("the hub's `chunk_size` makes too many parts"));
         }
         let mut stored = Vec::new();
         for part in 1..=count {
             // Some hubs fill the numbers with zeros.
             let named = header.as_object().into_iter().flatten();
             let mut named = named.filter(|(key, _)| key.parse() == Ok(part));
-            let (_, address) = named
-                .next()
-                .ok_or_else(|| self.refused("a part has no address"))?;
+            let (_, address) = named.next().ok_or_else(|| {
+                self.refused(&format!("the hub gives no address for part {part}"))
+            })?;
             let address = self.address(address)?;
             let first = (part - 1) * size;
             let length = size.min(self.file.bytes - first);
             let tag = self.sender.again(|| self.slice(&address, first, length))?;
-            let tag = tag.ok_or_else(|| self.refused("the store gives a part no `ETag`"))?;
+            let tag = tag.ok_or_else(|| {
+                self.refused(&format!("the store's answer to part {part} has no `ETag`"))
+            })?;
             stored.push(json!({"partNumber": part, "etag": tag}));
         }
         let all = json!({"oid": self.file.sha256, "parts": stored});

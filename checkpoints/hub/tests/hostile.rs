@@ -131,7 +131,7 @@ fn a_redirect_that_leads_nowhere_is_an_error() {
     for (line, expected) in [
         ("302 Found", "without a `Location`"),
         ("302 Found\r\nlocation: \u{ff}", "without a `Location`"),
-        ("301 Moved\r\nlocation: file:///etc/passwd", "`file`"),
+        ("301 Moved\r\nlocation: file:///etc/passwd", "`file:`"),
         ("307 Temporary Redirect\r\nlocation: http://", "no address"),
     ] {
         let cache = tempfile::tempdir().unwrap();

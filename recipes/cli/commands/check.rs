@@ -144,9 +144,9 @@ pub fn run(arguments: &CheckArguments) -> Result<()> {
 impl Checked {
     fn seal(&self) -> String {
         let sealed = if self.sealed {
-            ", as it was written: every tensor and the configuration"
+            ", unchanged since it was written: every tensor and the configuration"
         } else {
-            " of another program: nothing says how it was written"
+            " of another program: nothing in its folder shows whether it was changed"
         };
         format!("{} drafter{sealed}", self.family)
     }
@@ -183,7 +183,7 @@ impl fmt::Display for MadeFor {
             Relation::ImportedFor => write!(f, "imported for this target, `{model}`"),
             Relation::DraftsByText => write!(
                 f,
-                "trained for `{model}`; it drafts by text alone, for any target with its tokens"
+                "trained for `{model}`; it reads only text, so it drafts for any target with the same tokens"
             ),
         }
     }
@@ -231,7 +231,7 @@ impl fmt::Display for Measured {
             (0, _) => write!(f, "\n{}", wrapped(NOTHING_ACCEPTED, "").trim_end()),
             (_, true) => write!(
                 f,
-                "\nit drafts; `--prompts` or `spectrain evaluate` says how well"
+                "\nit drafts; to see how well, give `--prompts` or run `spectrain evaluate`"
             ),
             (_, false) => Ok(()),
         }
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(
             told(50, true),
             "τ 1.50 on 8 texts that the target made up: 50 tokens accepted in 100 passes; `--count N` takes more\n\
-             it drafts; `--prompts` or `spectrain evaluate` says how well"
+             it drafts; to see how well, give `--prompts` or run `spectrain evaluate`"
         );
         assert_eq!(
             told(50, false),

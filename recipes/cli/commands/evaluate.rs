@@ -202,7 +202,7 @@ impl EvaluateArguments {
                 if let Some(older) = keep_older(out)? {
                     let (out, older) = (out.display(), older.display());
                     Output::detect().say(format!(
-                        "the report that was in `{out}` is in `{older}` now"
+                        "the older report in `{out}` was moved to `{older}`"
                     ));
                 }
                 write(report, out, Vec::new())
@@ -280,7 +280,7 @@ impl EvaluateArguments {
     fn table(&self) -> Result<EvaluateTable> {
         for (at, target) in self.targets.iter().enumerate() {
             if self.targets[..at].contains(target) {
-                return Err(Misuse(format!("`--target {target}` twice")).into());
+                return Err(Misuse(format!("`--target {target}` is given twice")).into());
             }
         }
         let table = EvaluateTable {

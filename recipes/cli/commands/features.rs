@@ -152,7 +152,8 @@ fn imported(report: &ImportReport, out: &Path) -> String {
     );
     if let Some(best) = proof.readings.first() {
         text.push_str(&format!(
-            "last state: {last_state}; its next tokens cost {:.2} nats, others {:.2}; {:.0} % are the likeliest, of {} places\n",
+            "last state: {last_state}; it gives the texts' next tokens a loss of {:.2} nats, other tokens {:.2}; {:.0} % of \
+             the next tokens are the likeliest, at {} places\n",
             best.surprise,
             best.surprise_by_chance,
             100.0 * best.likeliest,
@@ -161,8 +162,8 @@ fn imported(report: &ImportReport, out: &Path) -> String {
     }
     text.push_str(&format!("captured layers: {:?}, ", report.captured_layers));
     text.push_str(match report.layers {
-        Some(_) => "which the target computes\n",
-        None => "as was said; `--check-layers` compares them with the target's own\n",
+        Some(_) => "equal to what the target computes\n",
+        None => "as given, not checked; `--check-layers` compares them with the target's own\n",
     });
     if report.without_mask > 0 {
         let count = report.without_mask;

@@ -161,7 +161,8 @@ fn shape(arguments: &GenerateArguments) -> Result<Option<DraftShape>> {
         (Some(choice), _) => match choice.shape() {
             Some(shape) => Ok(Some(shape)),
             None => {
-                let message = "`--draft`: a calibrated tree is measured by `spectrain evaluate`, and a threshold tuned, whose report has them";
+                let message = "`--draft`: expected a tree or threshold that is already known; `spectrain evaluate` \
+                               calibrates trees and tunes thresholds, and its report has them";
                 Err(Misuse(message.into()).into())
             }
         },

@@ -180,13 +180,15 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
         text.push_str(&format!("not taken: {}\n", other.summary()));
         if taken.may_be_chance(other) {
             tracing::warn!(
-                "the difference may be chance: measure with `--prompts` of the kind that the drafter is for, or decide with `--layers`"
+                "the difference may be chance: measure with `--prompts` of the kind that the drafter is for, or give the \
+                 layers with `--layers`"
             );
         }
     }
     if taken.decoded.tau() < USELESS {
         tracing::warn!(
-            "the target accepts almost nothing of what it drafts: is it for this target, and are these the layers?"
+            "the target accepts almost nothing of what the drafter drafts: check that the drafter is for this target and \
+             reads these layers"
         );
     }
     run.finish(manifest, started.elapsed().as_secs_f64(), provenance)?;
@@ -242,7 +244,7 @@ fn run_name(arguments: &ImportArguments, at: &DrafterAt) -> Result<String> {
             name.to_string_lossy().into_owned()
         }
     };
-    let give = "the folder's name is none for a run: give one with `--name`";
+    let give = "the folder's name cannot be the name of a run: give one with `--name`";
     check_name(&name).context(give)?;
     Ok(name)
 }
@@ -331,8 +333,8 @@ fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
         .collect();
     if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
         bail!(
-            "the folder can be read in two ways that do equally well: {}; {}; measure with `--prompts` of \
-             what the drafter is for, or decide on the layers with `--layers`",
+            "the folder can be read in two ways that do equally well: {}; {}; measure with `--prompts` of the kind that the \
+             drafter is for, or give the layers with `--layers`",
             best.summary(),
             other.summary()
         );

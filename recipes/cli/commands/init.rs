@@ -8,6 +8,7 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::{listed, wrapped};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
+use spectrain_checkpoints::near::near_file;
 use spectrain_data::hub_data::HubAddress;
 use spectrain_data::presets::Preset;
 use spectrain_data::rows::files;
@@ -19,6 +20,7 @@ use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
 use crate::runs::run_folder::Existing;
 use crate::runtime::device;
+use crate::trainers::{Translated, translate};
 
 mod ask;
 mod keys;
@@ -31,8 +33,12 @@ use keys::Keys;
 use written::{Answers, Conversations, Wanted};
 
 /// Arguments of `spectrain init`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct InitArguments {
+    /// Start from settings of another trainer: a file of SpecForge, speculators or ModelOpt in YAML, or a shell script that trains with
+    /// one of them. Options given beside it go before what the file says
+    #[arg(long, value_name = "FILE", conflicts_with = "family")]
+    from: Option<PathBuf>,
     /// The target: a folder in the Hugging Face layout, or a hub id
     #[arg(long, value_name = "FOLDER|ID")]
     target: Option<String>,
@@ -68,6 +74,8 @@ pub struct InitArguments {
 
 /// Runs the command: asks for what was not given, and writes the recipe where nothing would stop it.
 pub fn run(arguments: &InitArguments) -> Result<()> {
+    let translated = arguments.from.as_deref().map(translated).transpose()?;
+    let arguments = &arguments.beside(translated.as_ref());
     let asking = Asking {
         silent: arguments.yes,
     };
@@ -85,8 +93,40 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
             answers,
             device,
             settings: arguments.settings.clone(),
+            translated,
         },
     )
+}
+
+/// What the settings of another trainer in a file say.
+fn translated(file: &Path) -> Result<Translated> {
+    let text = std::fs::read_to_string(file).with_context(|| {
+        format!(
+            "`--from`: cannot read `{}`{}",
+            file.display(),
+            near_file(file)
+        )
+    })?;
+    translate(&text, file).context("`--from`")
+}
+
+impl InitArguments {
+    /// The same with what another trainer's settings say, where nothing else was given.
+    fn beside(&self, translated: Option<&Translated>) -> Self {
+        let mut all = self.clone();
+        let Some(found) = translated else {
+            return all;
+        };
+        all.family = Some(found.recipe.to_owned());
+        all.target = all.target.or_else(|| found.target.clone());
+        all.name = all.name.or_else(|| found.name.clone());
+        if all.data.is_none() && all.preset.is_none() {
+            all.data = found.train.clone();
+            all.preset = found.preset.clone();
+        }
+        all.settings = [&found.settings[..], &self.settings[..]].concat();
+        all
+    }
 }
 
 /// The target and the conversations to train on.
@@ -132,9 +172,9 @@ fn asked_of_answers(arguments: &InitArguments, asking: &Asking) -> Result<Answer
         flag: "--answers",
         given: arguments.answers.clone(),
         text: "Answers to train on. A drafter learns to guess what it is shown, so they should be the target's own.\n  \
-               keep     those of the conversations are its own already, or are taken as they are\n  \
-               target   the target answers the conversations anew, decoded by this program\n  \
-               http://HOST:PORT   a server of the target (SGLang, vLLM, llama.cpp) answers them",
+               keep     the answers in the conversations: they are the target's own already, or are used as they are\n  \
+               target   new answers of the target, which this program decodes\n  \
+               http://HOST:PORT   new answers of the target, from this server of it (SGLang, vLLM, llama.cpp)",
         default: Some("keep"),
     };
     let given = asking.answer(question, &|given| Answers::parse(given).map(drop))?;
@@ -186,6 +226,9 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         .and_then(|()| asked.check_samples())
         .context("the recipe would be refused, so it was not written")?;
     write_file(&out, text.as_bytes())?;
+    if let Some(translated) = &wanted.translated {
+        tell(translated.summary());
+    }
     if let Err(error) = device::check_built(&wanted.device) {
         Output::detect().warn(format!("{error:#}"));
     }

@@ -57,14 +57,14 @@ pub fn run(arguments: &PushArguments) -> Result<()> {
     let model = ModelFolder::open(&folder)?;
     let files = pushed_files(&model).with_context(|| {
         format!(
-            "only a folder as `export` left it is pushed: `{}`",
+            "cannot push `{}`: expected a folder as `export` left it",
             folder.display()
         )
     })?;
     warn_of_paths(&model);
     for name in left_out(&folder, &files)? {
         tell(format!(
-            "not uploaded, as it is not of the drafter: `{}`",
+            "not uploaded, because it is not part of the drafter: `{}`",
             printable(&name)
         ));
     }
@@ -113,7 +113,7 @@ fn listed(arguments: &PushArguments, files: &[Pushed]) -> String {
 fn said(report: &PushReport) -> String {
     for name in &report.strangers {
         tell(format!(
-            "warning: the repository also has `{name}`, which is not of this drafter: engines may load it"
+            "warning: the repository also has `{name}`, which is not part of this drafter: engines may load it"
         ));
     }
     let (sent, there) = (report.sent, report.already_there);
@@ -151,7 +151,8 @@ fn warn_of_paths(model: &ModelFolder) {
     if !found.is_empty() {
         let keys = found.join("`, `");
         tell(format!(
-            "warning: the recipe in `config.json` names files of this machine, which will be seen: `{keys}`"
+            "warning: the recipe in `config.json` names files on this machine, and whoever sees the repository sees these \
+             names: `{keys}`"
         ));
     }
 }

@@ -101,12 +101,12 @@ impl DataTable {
         let own = |name: &&String| OWN_VARIABLES.contains(&name.as_str());
         if let Some(name) = self.template_variables.keys().find(own) {
             let message = format!(
-                "expected variables of the template alone, found `{name}`, which the program sets"
+                "expected the template's own variables, found `{name}`, which the program sets"
             );
             return Err(Problem::new("template_variables", message));
         }
         if self.turns == Turns::Expand && self.mask != Masking::Assistant {
-            let message = "`expand` trains on each answer, for which `mask` has to be `assistant`";
+            let message = "`expand` trains on each answer, so `mask` has to be `assistant`";
             return Err(Problem::new("turns", message));
         }
         within([
@@ -123,8 +123,7 @@ impl DataTable {
         if let Some(name) = &self.preset {
             Preset::find(name).map_err(|message| Problem::new("preset", message))?;
             if self.train.is_some() {
-                let message =
-                    "must be absent beside `train`, in which a preset is `{ preset = \"…\" }`";
+                let message = "must be absent beside `train`; to train on both, list both in `train`, the preset as `{ preset = \"…\" }`";
                 return Err(Problem::new("preset", message));
             }
         }
@@ -152,7 +151,7 @@ impl DataTable {
         match self.held_out {
             Some(_) if self.eval.is_some() => Err(Problem::new(
                 "held_out",
-                "must be absent beside `eval`, which is the evaluation's data",
+                "must be absent beside `eval`, because then nothing of `train` is held out",
             )),
             Some(share) if !(share > 0.0 && share <= LARGEST_SHARE) => Err(Problem::new(
                 "held_out",

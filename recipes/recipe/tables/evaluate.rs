@@ -159,7 +159,7 @@ impl EvaluateTable {
                 _ if self.targets[..at].contains(target) => format!("`{target}` twice"),
                 _ => continue,
             };
-            let message = format!("expected other folders or hub ids, found {found}");
+            let message = format!("expected different folders or hub ids, found {found}");
             return Err(Problem::new("targets", message));
         }
         within([
@@ -243,7 +243,7 @@ impl EvaluateTable {
         match &self.prompts {
             Prompts::Count(_) if self.count.is_some() => Err(Problem::new(
                 "count",
-                "must be absent where `prompts` is a number: it is of each set of a list",
+                "must be absent where `prompts` is a number: it limits each set where `prompts` is a list",
             )),
             Prompts::Count(count) => within([bounds::up_to("prompts", *count, bounds::SAMPLES)]),
             Prompts::Sets(sets) => {

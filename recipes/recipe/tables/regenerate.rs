@@ -98,7 +98,7 @@ impl RegenerateTable {
         if let (None, Some((key, _))) = (&self.server, of_servers.iter().find(|(_, set)| *set)) {
             return Err(Problem::new(
                 *key,
-                "expected `server` beside it, which is asked with it",
+                "expected `server` beside it: this key is part of the requests to a server",
             ));
         }
         if let Some(key) = self

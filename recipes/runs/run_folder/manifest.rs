@@ -112,7 +112,7 @@ impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Missing(file) => write!(f, "`{file}` is missing"),
-            Self::Changed(file) => write!(f, "`{file}` is not as it was written"),
+            Self::Changed(file) => write!(f, "`{file}` was changed after it was written"),
         }
     }
 }
@@ -246,7 +246,7 @@ pub fn manifest_in(run: &Path, stage: &str) -> Result<Option<Manifest>> {
     };
     let manifest = read().with_context(|| {
         format!(
-            "cannot read `{}`: without it the stage runs again, and a training goes on from its saved states",
+            "cannot read `{}`; if you delete this file, the stage runs again, and a training resumes from its saved states",
             path.display()
         )
     })?;

@@ -64,7 +64,7 @@ impl Server {
             None => {
                 let asked = client.model(None).with_context(|| {
                     let root = client.root();
-                    format!("cannot ask `{root}/v1/models` for the model; `{by_model}` names it")
+                    format!("cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`")
                 })?;
                 asked.id
             }
@@ -110,7 +110,7 @@ impl Answers for Server {
 /// The answer in the body of a response. What is not one may be so at another try.
 fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
     let read: Completion = serde_json::from_slice(body)
-        .map_err(|error| passing(format!("the response is no answer: {error}")))?;
+        .map_err(|error| passing(format!("cannot read an answer from the response: {error}")))?;
     let choice = read.choices.0;
     let Some((reply, finish)) =
         choice.and_then(|choice| Some((choice.message?, choice.finish_reason)))
@@ -131,7 +131,9 @@ fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
         }
     };
     if reply.tool_calls.is_some_and(|calls| !calls.is_empty()) {
-        return Err(passing("the answer calls tools"));
+        return Err(passing(
+            "expected an answer in words, found one that calls tools",
+        ));
     }
     let reasoning = [reply.reasoning_content, reply.reasoning];
     let reasoning = reasoning

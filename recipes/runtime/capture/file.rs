@@ -125,7 +125,10 @@ pub fn take(
         if let Err(error) = fs::remove_file(file)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!("`{}` stays on the disk: {error}", file.display());
+            tracing::warn!(
+                "cannot delete `{}`, which is no longer needed: {error}",
+                file.display()
+            );
         }
     }
     found
@@ -157,7 +160,8 @@ fn wait_for(path: &Path, lock: &Path, patience: Duration) -> Result<()> {
         }
         if since.elapsed() > patience {
             bail!(
-                "`{}` was not there and whole within {:.0} s; `target.local_folder` says where the server's folder is on this machine",
+                "`{}` was not complete within {:.0} s; set `target.local_folder` to the path at which this machine has the \
+                 server's folder",
                 path.display(),
                 patience.as_secs_f64()
             );
@@ -312,6 +316,6 @@ mod tests {
         let told = take(&path, [8, 3, 2], Duration::from_millis(20))
             .unwrap_err()
             .to_string();
-        assert!(told.contains("was not there and whole"), "{told}");
+        assert!(told.contains("was not complete within"), "{told}");
     }
 }

@@ -261,7 +261,7 @@ impl Collector<'_> {
                     *tried += 1;
                     // Another server may have what one has not: only where all fail is it the end.
                     if *tried > self.pace.retry.retries && failing.len() == self.servers.len() {
-                        bail!("the server `{url}`, sample {sample}, {tried} times: {reason}");
+                        bail!("the server `{url}`, sample {sample}, tried {tried} times: {reason}");
                     }
                     self.queue.lock().again.insert(sample);
                     self.queue.changed.notify_all();

@@ -96,8 +96,8 @@ fn fit(place: usize, layer: usize, distances: Vec<f64>) -> Result<LayerFit> {
     let (best, least) = best.context("there is no layer")?;
     if best != layer || distance.is_nan() || distance > MOST_DISTANCE {
         bail!(
-            "hidden states of slot {place}: expected the output of layer {layer} (vLLM's id {}), found states that are {distance:.2} of their \
-             size away from it; layer {best} (id {}) fits best, {least:.2} away",
+            "hidden states of slot {place}: expected the output of layer {layer} (vLLM's id {}), found states that differ \
+             from it by {distance:.2} of their size; the output of layer {best} (id {}) is closest and differs by {least:.2}",
             layer + 1,
             best + 1
         );
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(fit(0, 1, vec![0.4, 0.01, 0.5]).unwrap().distance, 0.01);
         let told = fit(1, 1, vec![0.02, 0.4, 0.5]).unwrap_err().to_string();
         assert!(
-            told.contains("slot 1") && told.contains("layer 0 (id 1) fits best"),
+            told.contains("slot 1") && told.contains("layer 0 (id 1) is closest"),
             "{told}"
         );
         assert!(fit(0, 0, vec![0.3, 0.5]).is_err(), "no layer fits");

@@ -85,9 +85,7 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         (last_state, compared)
     });
     if compared[0].1.places == 0 {
-        bail!(
-            "the server gave no `prompt_logprobs`, so that nothing shows what its hidden states are"
-        );
+        bail!("the server returned no `prompt_logprobs`, so its hidden states cannot be checked");
     }
     let by_difference = |(_, found): &&(LastState, Compared)| (found.mean() * 1e9) as u64;
     let [best] = compared
@@ -101,9 +99,10 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
     let (last_state, found) = best;
     if found.agreement() < LEAST_AGREEMENT || found.mean() > MOST_DIFFERENCE {
         bail!(
-            "the last hidden state is not the target's: the target's norm and head make of it the served model's likeliest token at \
-             {:.0} % of {} places (expected at least {:.0} %), with log-probabilities {:.2} nats apart (expected at most {MOST_DIFFERENCE}). \
-             The server has another model, or the last layer that was asked for is not its last",
+            "the last hidden state is not the target's: by the target's norm and head its likeliest token is that of the \
+             served model at {:.0} % of {} places (expected at least {:.0} %), with log-probabilities {:.2} nats apart \
+             (expected at most {MOST_DIFFERENCE}). The server runs another model, or the last of the layer ids that it was \
+             started with is not that of its last layer",
             100.0 * found.agreement(),
             found.places,
             100.0 * LEAST_AGREEMENT,
@@ -145,7 +144,8 @@ pub(crate) fn check_norms(slot: usize, mut norms: Vec<f64>) -> Result<f64> {
     let largest = norms.last().copied().unwrap_or_default();
     if largest > MOST_SPREAD * median {
         bail!(
-            "hidden states of slot {slot}: expected norms of one size, found {largest:.3e} where the median is {median:.3e}"
+            "hidden states of slot {slot}: expected norms of similar size, found one of {largest:.3e} where the median is \
+             {median:.3e}"
         );
     }
     Ok(median)

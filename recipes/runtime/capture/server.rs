@@ -122,7 +122,7 @@ impl CaptureServer {
         let model = client.model(settings.model.as_deref()).with_context(|| {
             let root = client.root();
             format!(
-                "`target.server`: cannot take the target from `{root}/v1/models`; a server is started by\n  {}",
+                "`target.server`: cannot learn the name of the target from `{root}/v1/models`; start a server with\n  {}",
                 settings.command("TARGET")
             )
         })?;
@@ -192,8 +192,8 @@ impl CaptureServer {
             .and_then(|handed| handed.hidden_states_path);
         let Some(path) = path else {
             bail!(
-                "`kv_transfer_params.hidden_states_path`: expected a path, found none: the server hands out no hidden states; one that \
-                 does is started by\n  {}",
+                "`kv_transfer_params.hidden_states_path`: expected a path, found none: the server hands out no hidden \
+                 states; start one that does with\n  {}",
                 self.settings.command(&self.model)
             );
         };

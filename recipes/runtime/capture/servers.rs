@@ -135,14 +135,15 @@ impl Servers {
             bail!("{}", silent.join("; "));
         }
         for reason in silent {
-            output.warn(format!("{reason}; it is left out"));
+            output.warn(format!("{reason}; this server is not used"));
         }
         self.servers = answering;
         let first = self.last_state();
         let others = self.servers.iter().zip(&self.proofs);
         if let Some((other, proof)) = others.skip(1).find(|(_, proof)| proof.last_state != first) {
             bail!(
-                "`{}` hands out the last state {first}, `{}` {}: expected servers of one version, as their samples are mixed",
+                "`{}` hands out the last state {first}, `{}` {}: expected servers of one version, because their samples are \
+                 mixed",
                 self.servers[0].url(),
                 other.url(),
                 proof.last_state
@@ -244,7 +245,7 @@ fn tell(proof: &Proof, url: &str, layers: usize, output: Output) {
     ));
     match &proof.layers[..] {
         [] => output.say(
-            "features: which layers they are of is not checked, as the first ones are not computed here",
+            "features: which layers the states come from is not checked, because the first layers are not computed here",
         ),
         fits => output.say(format!(
             "features: {} of {layers} captured layers compared with those computed here, at most {:.4} of their size apart",

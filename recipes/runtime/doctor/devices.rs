@@ -36,12 +36,12 @@ pub(super) fn devices() -> Vec<Finding> {
 
 /// Whether a device computes a product as integers say that it is.
 fn computes(name: &str) -> Finding {
-    let finding = Finding::good(name, "a product on it is what it should be");
+    let finding = Finding::good(name, "a matrix product on it is right");
     // A driver that is missing or does not fit is a panic in the depths of the runtime.
     let product = catch_unwind(AssertUnwindSafe(|| anyhow::Ok(product(&device(name)?))));
     let found = match product {
         Ok(Ok(product)) if product == expected() => return finding,
-        Ok(Ok(_)) => "a product on it is wrong".to_owned(),
+        Ok(Ok(_)) => "a matrix product on it is wrong".to_owned(),
         Ok(Err(error)) => format!("it cannot be opened: {error:#}"),
         Err(_) => "it cannot be opened".to_owned(),
     };

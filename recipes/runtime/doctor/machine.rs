@@ -38,7 +38,8 @@ pub(super) fn features() -> Finding {
     let finding = Finding::good("features", built.join(", "));
     if cfg!(feature = "fusion") {
         return finding.note(
-            "`fusion` has given silently wrong results together with autotuning: build without it what you rely on",
+            "`fusion` together with autotuning has given wrong results without any error: for results to rely on, build \
+             without it",
         );
     }
     finding
@@ -88,7 +89,8 @@ pub(super) fn memory() -> Option<Finding> {
     let found = format!("{} free of {}", BinaryBytes(free), BinaryBytes(most));
     let finding = Finding::good("memory", found);
     Some(if free < LITTLE {
-        finding.note("little for a target of some size: `--plan` says what a recipe takes")
+        finding
+            .note("little for anything but a small target: `--plan` says how much a recipe takes")
     } else {
         finding
     })

@@ -19,7 +19,7 @@ pub(super) fn hub(surroundings: &Surroundings, ask: bool) -> Finding {
         (true, true) => {
             told("not asked").problem("`HF_HUB_OFFLINE` is set: unset it to download models")
         }
-        (true, false) => told("not to be asked, as `HF_HUB_OFFLINE` says"),
+        (true, false) => told("not asked, because `HF_HUB_OFFLINE` is set"),
         (false, false) => told("not asked; `--online` asks whether it answers"),
         (false, true) => match answers(&HubOptions::default()) {
             Ok(()) => told("it answers"),

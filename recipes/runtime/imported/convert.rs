@@ -169,7 +169,7 @@ fn check_out(out: &Path) -> Result<()> {
     let is_empty = || fs::read_dir(out).map_or(true, |mut entries| entries.next().is_none());
     if !is_ours && !is_empty() {
         bail!(
-            "`{}` is there already, and holds no features",
+            "`{}` exists already and holds something other than features; choose another `--out`",
             out.display()
         );
     }
@@ -196,8 +196,9 @@ fn slots(wanted: &Import, found: &dyn ForeignFeatures, target: &TargetParts) -> 
         (_, Some(said)) => said.clone(),
         (Some(given), None) => given,
         (None, None) => bail!(
-            "`{named}`: expected `--layer-ids` with the ids that the server was started with, of {slots} slots, the last of which is {layers}; \
-             found nothing that says them (speculators' own are `2,{},{},{layers}`)",
+            "`{named}`: expected `--layer-ids`, because the folder does not say of which layers its {slots} slots are: give \
+             the ids that the server was started with, the last of which is {layers} (speculators' own are \
+             `2,{},{},{layers}`)",
             layers / 2,
             layers.saturating_sub(3)
         ),
@@ -343,7 +344,7 @@ fn check_normed(number: usize, made: &Bits, normed: &[u16]) -> Result<()> {
     match pairs.find(is_apart) {
         None => Ok(()),
         Some((made, found)) => bail!(
-            "sample {number}: `{}`: expected {} as the norm makes of the last slot, found {}",
+            "sample {number}: `{}`: expected {}, which the norm makes of the last slot, found {}",
             spectrain_data::foreign::LAST_NORMED,
             value(*made),
             value(*found)

@@ -55,7 +55,10 @@ pub struct Exported {
 /// They cannot be read or written, or are of another target.
 pub fn export(wanted: &Export) -> Result<Exported> {
     if wanted.out.exists() {
-        bail!("`{}` is there already", wanted.out.display());
+        bail!(
+            "`{}` exists already; choose another `--out`",
+            wanted.out.display()
+        );
     }
     let shards = FeatureShards::open(wanted.from)?;
     let header = shards.header().clone();

@@ -118,8 +118,8 @@ pub fn check(sample: &Sample, slots: &Slots, target: &dyn Target) -> Result<Vec<
         let best = best.unwrap_or_default();
         if best != said || differences[said] > MOST_DIFFERENCE {
             bail!(
-                "slot {slot}: expected the output of layer {said} (id {}), which is {:.1} % apart from it; what fits best is layer {best} (id {}), \
-                 {:.1} % apart",
+                "slot {slot}: expected the output of layer {said} (id {}), found states that differ from it by {:.1} %; the \
+                 output of layer {best} (id {}) is closest and differs by {:.1} %",
                 said + 1,
                 100.0 * differences[said],
                 best + 1,

@@ -53,7 +53,7 @@ pub fn prove(samples: &[Sample], target: &TargetParts) -> Result<TextProof> {
     let places = Places::of(samples, &device);
     if places.len() < LEAST_PLACES {
         bail!(
-            "expected texts of at least {LEAST_PLACES} tokens to prove the states by, found {} places",
+            "expected texts with at least {LEAST_PLACES} tokens to check the hidden states by, found {}",
             places.len()
         );
     }
@@ -122,7 +122,7 @@ fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
     };
     if let Some(other) = fits.iter().find(|fit| is_beyond(fit) && better(fit)) {
         bail!(
-            "the last hidden state is not the target's: what fits better is {} ({}, where {} gives {})",
+            "the last hidden state is not the target's: {} fits better ({}) than {} ({})",
             other.reading.words(slots),
             numbers(other),
             said.reading.words(slots),
@@ -131,9 +131,9 @@ fn check(said: &Fit, fits: &[Fit], slots: usize) -> Result<()> {
     }
     if !is_beyond(said) {
         bail!(
-            "the last hidden state is not the target's, or the texts are noise to it: its norm and head find the texts' own tokens no likelier \
-             ({}) than tokens from elsewhere ({:.2} nats), and no other slot, place or norming does better. The states are of another model, \
-             or the last slot is not of the last layer",
+            "the last hidden state is not the target's, or the target cannot predict these texts: by its norm and head the \
+             texts' own tokens ({}) are no likelier than tokens from elsewhere ({:.2} nats), and no other slot, place or \
+             norming does better. The states are those of another model, or the last slot is not that of the last layer",
             numbers(said),
             said.surprise_by_chance()
         );

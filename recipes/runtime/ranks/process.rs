@@ -90,7 +90,9 @@ fn ended(status: ExitStatus) -> String {
         ),
         (Some(signal), _) => format!("has ended: killed by signal {signal}"),
         (None, Some(code)) => {
-            format!("has ended with status {code}; what it said stands above, behind its rank")
+            format!(
+                "has ended with status {code}; its messages are above, in the lines that begin with its rank"
+            )
         }
         (None, None) => format!("has ended: {status}"),
     }

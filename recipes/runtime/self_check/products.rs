@@ -39,7 +39,7 @@ pub(super) fn check(
         let agrees = apart <= tolerance.product;
         if !agrees {
             let what = format!(
-                "the product with `{name}` over {rows} rows is {:.2} % of its largest element off what the CPU gives",
+                "the product with `{name}` over {rows} rows differs from the CPU's by {:.2} % of its largest element",
                 100.0 * apart
             );
             return Err(Wrong(what).into());

@@ -55,7 +55,9 @@ impl Both<'_> {
         let [same, all] = seen.same;
         let share = same as f64 / all as f64;
         if share < self.tolerance.likeliest {
-            let what = format!("the likeliest tokens are the CPU's at {same} of {all} positions");
+            let what = format!(
+                "the likeliest tokens are the same as on the CPU at only {same} of {all} positions"
+            );
             return Err(Wrong(what).into());
         }
         Ok(format!(
@@ -77,7 +79,7 @@ impl Both<'_> {
         let layers = self.capture.layers.iter().enumerate();
         let captured = layers.map(|(place, layer)| {
             let of = |x: &Tensor<3>| x.clone().narrow(2, place * d_model, d_model);
-            let what = format!("the hidden states behind layer {layer}");
+            let what = format!("the hidden states after layer {layer}");
             (what, of(&found.captured), of(&expected.captured))
         });
         let last = (
@@ -129,7 +131,7 @@ impl Both<'_> {
             return Ok(());
         }
         let what = format!(
-            "{what} are {:.2} % of their norm off what the CPU gives",
+            "{what} differ from the CPU's by {:.2} % of their norm",
             100.0 * off
         );
         Err(Wrong(what).into())

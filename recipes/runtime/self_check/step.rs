@@ -65,7 +65,9 @@ impl Step {
         // Written so that NaN fails.
         let agrees = (found - own).abs() <= tolerance.loss * own.abs().max(1e-3);
         if !agrees {
-            let what = format!("the loss of a step: the CPU gives {own}, the device {found}");
+            let what = format!(
+                "the loss of a step: expected {own}, which the CPU computes, found {found}"
+            );
             return Err(Wrong(what).into());
         }
         let norms = expected.gradients.values().map(|values| norm(values));
@@ -76,7 +78,7 @@ impl Step {
         let mut least: f64 = 1.0;
         for (name, values) in &expected.gradients {
             let Some(found) = self.gradients.get(name) else {
-                return Err(Wrong(format!("there is no gradient of `{name}`")).into());
+                return Err(Wrong(format!("the device gives no gradient of `{name}`")).into());
             };
             if norm(values) < SMALL * largest {
                 continue;
@@ -85,7 +87,7 @@ impl Step {
             let agrees = cosine >= tolerance.cosine;
             if !agrees {
                 let what = format!(
-                    "the gradient of `{name}` has a cosine of {cosine:.4} with what the CPU gives"
+                    "the gradient of `{name}` has a cosine of only {cosine:.4} with the CPU's"
                 );
                 return Err(Wrong(what).into());
             }

@@ -168,7 +168,7 @@ pub(crate) fn broken_off(error: &io::Error) -> String {
 
 fn words(error: &ureq::Error) -> String {
     match error {
-        ureq::Error::Timeout(_) => "not whole within the time of `--timeout`".to_owned(),
+        ureq::Error::Timeout(_) => "not complete within the time of `--timeout`".to_owned(),
         other => other.to_string(),
     }
 }

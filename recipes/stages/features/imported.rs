@@ -66,8 +66,8 @@ fn write(
         let sample = tokens.get(number);
         let Some(found) = known.of(sample.tokens) else {
             bail!(
-                "sample {number} of `{key}`: expected one of the imported texts, found other tokens: `tokens.jsonl` beside the imported \
-                 features has theirs"
+                "sample {number} of `{key}`: expected one of the imported texts, found other tokens; the imported texts are \
+                 in `tokens.jsonl` beside their features"
             );
         };
         writer.push(&found.sample(sample.tokens, sample.loss_mask))?;

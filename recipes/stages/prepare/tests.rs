@@ -177,12 +177,12 @@ fn what_is_held_out_is_named_only_where_nothing_can_be() {
     assert!(
         broken.contains("cannot prepare `data.train`: ")
             && broken.ends_with("train.jsonl` row 2 is not JSON: expected ident at column 2")
-            && !broken.contains("is left out"),
+            && !broken.contains("is not set"),
         "{broken}"
     );
     let single = refused(&row("assistant"));
     assert!(
-        single.contains("`data.eval` is left out: no prompt can be held out"),
+        single.contains("`data.eval` is not set: no prompt can be held out"),
         "{single}"
     );
 }

@@ -35,8 +35,7 @@ pub(super) fn ready(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Resul
             let metrics = server.why_no_metrics();
             let metrics = metrics.map_or(String::new(), |why| format!(" (`/metrics`: {why})"));
             bail!(
-                "the server `{url}` tells nothing of drafts: {why}{metrics}; a server without a drafter is one for \
-                 `--baseline-server`"
+                "the server `{url}` reports no drafts: {why}{metrics}; if it has no drafter, name it with `--baseline-server`"
             )
         }
         (Role::Baseline, Tells::WithAnswers | Tells::ByCounters) => bail!(
@@ -86,17 +85,17 @@ fn check(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Result<Tells> {
 fn why_nothing(engine: Option<Engine>, counters: Option<&Counters>) -> &'static str {
     match (engine, counters) {
         (Some(Engine::Vllm), Some(_)) => {
-            "its counters have no drafts, so it was started without `--speculative-config`"
+            "its counters show no drafts, so it was started without `--speculative-config`"
         }
         (Some(Engine::Vllm), None) => {
-            "`/metrics` has none of vLLM's counters, which `--disable-log-stats` turns off"
+            "`/metrics` has none of vLLM's counters; start it without `--disable-log-stats`, which turns them off"
         }
         (Some(Engine::Sglang), Some(_)) => {
-            "neither its counters nor its answers have drafts, so it was started without `--speculative-algorithm`"
+            "neither its counters nor its answers show drafts, so it was started without `--speculative-algorithm`"
         }
         (Some(Engine::Sglang), None) => {
-            "its answers have no drafts, so it was started without `--speculative-algorithm`, or is so old that it needs \
-             `--enable-metrics`"
+            "its answers show no drafts, so it was started without `--speculative-algorithm`, or it is an old version that \
+             needs `--enable-metrics`"
         }
         (None, _) => "neither `/metrics` nor `/v1/models` says that it is vLLM or SGLang",
     }

@@ -135,31 +135,31 @@ impl Run<'_> {
         let talks = self.prompts.talks.len();
         if talks < self.concurrency {
             notes.push(format!(
-                "there are {talks} prompts, so no more requests were under way"
+                "there are only {talks} prompts, so no more requests than that ran at once"
             ));
         }
         notes.extend(self.left_out(run));
         let running = before.and_then(|before| before.running).unwrap_or(0);
         if running > 0 {
             notes.push(format!(
-                "{running} requests of others were under way when it began"
+                "{running} requests of other clients were running when it began"
             ));
         }
         let received = run.tokens();
         match &run.counted {
-            None => notes.push("the server has no counters that would show traffic of others".to_owned()),
+            None => notes.push("the server has no counters that would show requests of other clients".to_owned()),
             Some(counted) if counted.generated > received => {
                 let others = counted.generated - received;
                 let beside = match run.drafts() {
-                    Some(_) if run.told => "the speed is not that of a server alone",
-                    _ => "neither speed nor τ are those of these prompts alone",
+                    Some(_) if run.told => "the speed is not that of a server that has only these prompts to answer",
+                    _ => "neither the speed nor τ is that of these prompts alone",
                 };
                 notes.push(format!(
-                    "others had the server generate {others} tokens meanwhile, beside {received} of ours: {beside}"
+                    "beside the {received} tokens of this run the server generated {others} for other clients: {beside}"
                 ));
             }
             Some(counted) if counted.generated < received => notes.push(format!(
-                "the server counted {} tokens of {received} that it sent: its counters are those of a part of its processes",
+                "the server sent {received} tokens but counted only {}: its counters cover only some of its processes",
                 counted.generated
             )),
             Some(_) => {}
@@ -181,12 +181,12 @@ impl Run<'_> {
             .any(|answer| answer.ids.is_none() && answer.tokens > 0);
         let why = match no_ids {
             true => {
-                "a server gives no `token_ids`, so that it is not known what it said before them"
+                "a server returns no `token_ids`, so the tokens of its earlier answers are not known"
             }
-            false => "a server has no room for them",
+            false => "they are too long for a server",
         };
         (left_out > 0)
-            .then(|| format!("{left_out} later turns of conversations were not asked: {why}"))
+            .then(|| format!("{left_out} later turns of conversations were left out: {why}"))
     }
 }
 
@@ -209,7 +209,7 @@ fn other_counts(run: &ServedRun) -> Option<String> {
     let exact = !of_counters.reaching.is_empty() && counted.generated == run.tokens();
     (differ && exact).then(|| {
         format!(
-            "its answers tell of {} accepted tokens of {} drafts, its counters of {} of {}",
+            "its answers report {} accepted tokens in {} drafts, its counters report {} in {}",
             told.accepted, told.drafts, of_counters.accepted, of_counters.drafts
         )
     })

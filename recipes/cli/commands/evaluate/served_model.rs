@@ -55,7 +55,7 @@ impl ServedModel {
     ) -> Result<Self> {
         let model = client.model(name).with_context(|| {
             format!(
-                "cannot take a model of `{}/v1/models`; `{option}` names it",
+                "cannot choose a model from `{}/v1/models`; name one with `{option}`",
                 client.root()
             )
         })?;

@@ -198,7 +198,7 @@ impl<'a> Sweep<'a> {
         let talks = [&found.run, others].map(|run| &run.talks[..]);
         report.outputs = ServedOutputs::new(with, &places, talks);
         if report.outputs.is_none() {
-            let note = "a server gives no `token_ids`, so greedy outputs were not compared";
+            let note = "a server returns no `token_ids`, so greedy outputs were not compared";
             report.notes.push(note.to_owned());
         }
     }
@@ -218,7 +218,8 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
     };
     let length = figures.survival.len();
     if length == 0 {
-        let note = "the server does not tell how long its drafts are, so there are no in-tree figures beside its own";
+        let note = "the server does not report how long its drafts are, so there are no in-tree figures (spectrain's own) \
+                    to compare with";
         report.notes.push(note.to_owned());
         return;
     }
@@ -243,13 +244,15 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
             if let (Some(served), Some(here)) = (of_server, found.tau_ci95)
                 && (served[1] < here[0] || here[1] < served[0])
             {
-                let note = "the intervals of τ here and in-tree do not overlap, though prompts and drafter are the same";
+                let note = "the intervals of the server's τ and of the in-tree τ (spectrain's own) do not overlap, though \
+                            prompts and drafter are the same";
                 report.notes.push(note.to_owned());
             }
             report.in_tree = Some(found);
         }
         None => report.notes.push(format!(
-            "the server drafts chains of {length}, which were not decoded in-tree: `--draft-length {length}` does"
+            "the server drafts chains of {length}, and spectrain itself decoded none of that length (in-tree): \
+             `--draft-length {length}` adds them"
         )),
     }
 }
@@ -258,7 +261,8 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
 pub(super) fn failure(reports: &[ServedReport]) -> Option<String> {
     let failed = reports.iter().find(|report| report.failed.is_some())?;
     Some(format!(
-        "the server `{}` failed with {} requests at once, and was asked no more; the report has the runs before that: {}",
+        "the server `{}` failed with {} requests at once and got no further requests; the report covers the runs before \
+         that: {}",
         failed.url,
         failed.concurrency,
         failed.failed.as_deref().unwrap_or_default()

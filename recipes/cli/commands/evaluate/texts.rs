@@ -21,16 +21,22 @@ use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::thinking;
 
+const ONE_TARGET: &str =
+    "`--features` needs exactly one `--target`: the one that the features are of";
+const NO_LAYERS: &str = "`--target-dtype int8`: expected another type: `int8` is for the target's layers, which `--features` does \
+                         not load";
+const ONE_TEMPERATURE: &str =
+    "expected one `--temperature`: the stored texts were written at one temperature";
+
 impl EvaluateArguments {
     /// Judges the drafter by the features in a folder, and writes and prints the report.
     pub(super) fn judge_texts(&self, folder: &Path, mut table: EvaluateTable) -> Result<()> {
         let [model] = &self.targets[..] else {
-            return Err(Misuse("`--features` are of one `--target`".into()).into());
+            return Err(Misuse(ONE_TARGET.into()).into());
         };
         let (device, held) = self.device.open()?;
         if held.int8 {
-            let message = "`--target-dtype int8`: with `--features` no layers of the target are there to be held so";
-            return Err(Misuse(message.into()).into());
+            return Err(Misuse(NO_LAYERS.into()).into());
         }
         let dtype = held.dtype;
         let at = DrafterAt::find(self.drafter.as_deref().unwrap_or_default(), &self.runs)?;
@@ -46,7 +52,7 @@ impl EvaluateArguments {
             table.temperatures = vec![written_at(&texts, &chosen)?];
         }
         let [sampling] = table.samplings()[..] else {
-            return Err(Misuse("texts are written at one `--temperature`".into()).into());
+            return Err(Misuse(ONE_TEMPERATURE.into()).into());
         };
         let session = parts.drafter.session();
         let settings = TextSettings {
@@ -102,8 +108,8 @@ fn check_target(drafter: &Path, sha256: &str, folder: &Path) -> Result<()> {
     };
     match target::trained_for(&model) {
         Some(named) if !target::drafts_by_text(&model) && !is_same(&named.sha256)? => bail!(
-            "the drafter `{}` was trained for `{}`, and the features are of other weights; judge it all the same with \
-             `--other-target`",
+            "the drafter `{}` was trained for `{}`, and the features are those of other weights; `--other-target` judges it \
+             all the same",
             drafter.display(),
             named.model
         ),

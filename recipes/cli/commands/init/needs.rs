@@ -27,12 +27,12 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
         return Ok(Vec::new());
     }
     let hint =
-        |key: &str| format!("`--set drafter.{key}=VALUE` sets it without looking at the target");
+        |key: &str| format!("`--set drafter.{key}=VALUE` sets the key without reading the target");
     let sizes = sizes_of(target, None);
     let first = tokens.first().copied().unwrap_or(LAYERS);
     let sizes = sizes.with_context(|| {
         format!(
-            "the sizes of `{target}` are not known before it is downloaded; {}",
+            "the sizes of `{target}` are not known until it is downloaded; {}",
             hint(first)
         )
     })?;
@@ -53,7 +53,7 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
     let free = free.map_err(|error| anyhow!("{error:#}; {}", hint(tokens[0])))?;
     if free.len() < tokens.len() {
         bail!(
-            "no token of `{target}` is one that no text holds; {}",
+            "`{target}` has too few tokens that occur in no text; {}",
             hint(tokens[0])
         );
     }

@@ -13,7 +13,13 @@ const TAKEN: [(&str, &[&str]); 3] = [
     ),
     (
         TRAIN,
-        &["optimizer", "learning_rate", "schedule", "min_lr_ratio"],
+        &[
+            "optimizer",
+            "learning_rate",
+            "matrix_learning_rate",
+            "schedule",
+            "min_lr_ratio",
+        ],
     ),
 ];
 /// The key that takes a number of the target's tokens.

@@ -12,6 +12,7 @@ use super::{needs, recommended};
 use crate::families::registry::Recipe;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::trainers::Translated;
 
 /// Keys that are shown where nothing sets them, by their tables; of `[drafter]` and `[objective]` all are. A table that a recipe
 /// does not have is not shown.
@@ -105,6 +106,8 @@ pub(super) struct Wanted {
     pub(super) device: String,
     /// Further keys, as `KEY=VALUE`.
     pub(super) settings: Vec<String>,
+    /// The settings of another trainer that these are, where they are some.
+    pub(super) translated: Option<Translated>,
 }
 
 impl Wanted {
@@ -114,25 +117,53 @@ impl Wanted {
     /// It makes no sense, or what the drafter needs of the target is not known.
     pub(super) fn text(&self, file: &Path) -> Result<(String, ResolvedRecipe)> {
         let keys = Keys::of(self.recipe);
-        let set: Vec<&str> = self
-            .settings
-            .iter()
-            .filter_map(|set| set.split('=').next())
-            .collect();
-        let is_set = |path: &str| {
-            set.iter().any(|key| {
-                let rest = key.trim().strip_prefix(path);
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            })
+        let (least, closest) = self.least(&keys)?;
+        let resolved = read(&least, &self.settings)?;
+        let given: toml::Table = least.parse()?;
+        let is_given = |table: &str, key: &str| {
+            let path = if table.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{table}.{key}")
+            };
+            let inside = given.get(table).and_then(|table| table.get(key));
+            inside.is_some() || (table.is_empty() && given.contains_key(key)) || self.sets(&path)
         };
-        let needed = needs::of(&keys, &self.target, &|key| {
-            is_set(&format!("drafter.{key}"))
+        let text = self.heading(file, closest) + &tables(&keys, &resolved.json, &is_given);
+        // What is shown behind a `#` is what holds without it.
+        let again = read(&text, &[])?;
+        if again.json != resolved.json {
+            let tables = SHOWN.map(|(table, _)| format!("`[{table}]`")).join(", ");
+            bail!(
+                "`--set`: expected keys of the top level or of {tables}; write other keys into the file yourself"
+            );
+        }
+        Ok((text, again))
+    }
+
+    /// Whether a key, or one of a table in it, is among the further keys.
+    fn sets(&self, path: &str) -> bool {
+        let mut keys = self.settings.iter().filter_map(|set| set.split('=').next());
+        keys.any(|key| {
+            let rest = key.trim().strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+
+    /// A recipe of what is wanted, needed and recommended, without the further keys; and the shipped recipe that recommends.
+    fn least(&self, keys: &Keys) -> Result<(String, Option<&'static str>)> {
+        let needed = needs::of(keys, &self.target, &|key| {
+            self.sets(&format!("drafter.{key}"))
         })?;
         let (key, data) = match &self.data {
             Conversations::Train(given) => ("train", given),
             Conversations::Preset(name) => ("preset", name),
         };
-        let (closest, recommended) = recommended::of(self.recipe, &self.target, &is_set);
+        let (closest, recommended) = match self.translated {
+            // What a trainer does is not mixed with what a shipped recipe does.
+            Some(_) => ("", Vec::new()),
+            None => recommended::of(self.recipe, &self.target, &|path| self.sets(path)),
+        };
         let lines_of = |table: &str| {
             let lines = recommended.iter().filter(|found| found.table == table);
             lines
@@ -151,26 +182,7 @@ impl Wanted {
             lines_of("objective"),
             lines_of("train"),
         );
-        let resolved = read(&least, &self.settings)?;
-        let given: toml::Table = least.parse()?;
-        let is_given = |table: &str, key: &str| {
-            let path = if table.is_empty() {
-                key.to_owned()
-            } else {
-                format!("{table}.{key}")
-            };
-            let inside = given.get(table).and_then(|table| table.get(key));
-            inside.is_some() || (table.is_empty() && given.contains_key(key)) || is_set(&path)
-        };
-        let closest = (!recommended.is_empty()).then_some(closest);
-        let text = self.heading(file, closest) + &tables(&keys, &resolved.json, &is_given);
-        // What is shown behind a `#` is what holds without it.
-        let again = read(&text, &[])?;
-        if again.json != resolved.json {
-            let tables = SHOWN.map(|(table, _)| format!("`[{table}]`")).join(", ");
-            bail!("`--set`: expected keys of no table or of {tables}; write others into the file");
-        }
-        Ok((text, again))
+        Ok((least, (!recommended.is_empty()).then_some(closest)))
     }
 
     /// What stands above the keys; `closest` is the shipped recipe of which some are.
@@ -185,11 +197,20 @@ impl Wanted {
                 " Drafter, objective and optimiser are set as in the shipped recipe `{closest}` where that differs."
             );
         }
+        let mut notes = String::new();
+        if let Some(translated) = &self.translated {
+            text += &format!(" The other keys are settings of {}.", translated.trainer);
+            if !translated.notes.is_empty() {
+                notes += "#\n# Not carried over, or not exactly:\n";
+            }
+            let lines = translated.notes.iter();
+            notes.extend(lines.map(|note| comment(&format!("- {note}"))));
+        }
         let command = format!(
             "# spectrain recipe {} --device {device}\n#\n",
             file.display()
         );
-        command + &comment(&text)
+        command + &comment(&text) + &notes
     }
 }
 

@@ -134,7 +134,10 @@ pub(super) fn recipes(
         let overrides: Vec<String> = own.map(|(key, value)| format!("{key}={value}")).collect();
         let recipe = read(&overrides).with_context(|| combination.to_string())?;
         if recipes.iter().any(|other| other.name == recipe.name) {
-            let message = format!("`--sweep`: two combinations have the run `{}`", recipe.name);
+            let message = format!(
+                "`--sweep`: two combinations would share the run `{}`",
+                recipe.name
+            );
             return Err(Misuse(message).into());
         }
         recipes.push(recipe);
@@ -157,9 +160,10 @@ fn check_comparable(recipes: &[ResolvedRecipe]) -> Result<()> {
     {
         return Ok(());
     }
-    let message = "`--sweep`: expected one target for all combinations, found `[synthetic]`, which makes another with each `seed` and \
-                   each of its own values; make it once, and sweep a recipe whose `target.model`, `data.train` and `data.eval` are the \
-                   `target`, `train.jsonl` and `eval.jsonl` in the `synthetic` folder of that run";
+    let message = "`--sweep`: expected one target for all combinations, found `[synthetic]`, which makes another target for \
+                   each `seed` and for each value of its own keys; make the target once, and sweep a recipe whose \
+                   `target.model`, `data.train` and `data.eval` are the `target`, `train.jsonl` and `eval.jsonl` in the \
+                   `synthetic` folder of that run";
     Err(Misuse(message.into()).into())
 }
 

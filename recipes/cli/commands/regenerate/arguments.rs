@@ -122,16 +122,17 @@ impl RegenerateArguments {
             return misuse("`--requests-per-second`: expected 0.000001 to 1000000".into());
         }
         if self.server.is_some() && self.device.is_given() {
-            let message = "`--device` and `--target-dtype`: a server computes where it is; expected `--target`";
+            let message = "`--device` and `--target-dtype`: expected `--target` in place of `--server`: a server has a \
+                           device and a number type of its own";
             return misuse(message.into());
         }
         if self.server.is_some() && !self.template.template_variables.is_empty() {
-            let hint =
-                "a server renders the template: expected `--extra chat_template_kwargs=JSON`";
+            let hint = "expected `--extra chat_template_kwargs=JSON` in its place, because the server renders the template";
             return misuse(format!("`--template-variable`: {hint}"));
         }
         if self.capture.is_some() && self.device.is_given() {
-            let message = "`--device` and `--target-dtype`: servers compute where they are; expected `--target`";
+            let message = "`--device` and `--target-dtype`: expected `--target` in place of `--capture`: servers have \
+                           devices and number types of their own";
             return misuse(message.into());
         }
         if let Origin::Path(data) = self.data.origin()?

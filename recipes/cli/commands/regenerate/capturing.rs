@@ -169,7 +169,7 @@ impl Answers for CapturedAnswers {
         if room == 0 {
             return Err(Failure::Lasting {
                 reason: format!(
-                    "the prompt has {} tokens, as many as the server takes",
+                    "the prompt has {} tokens, which leaves no room for an answer in the `max_model_len` of the server",
                     prompt.len()
                 ),
             });
@@ -187,7 +187,7 @@ impl Answers for CapturedAnswers {
         let answer = captured.tokens[prompt.len()..].to_vec();
         let Some(last) = answer.last() else {
             return Err(Failure::Passing {
-                reason: "the answer has no token".into(),
+                reason: "the answer is empty: it has no token".into(),
                 wait: None,
             });
         };
@@ -213,9 +213,11 @@ fn servers(recipe: &ResolvedRecipe, target: &Path) -> Result<Servers> {
 /// The folder of a recipe's target; of its weights what a drafter shares.
 fn target_of(recipe: &ResolvedRecipe) -> Result<std::path::PathBuf> {
     let Some(model) = recipe.model() else {
-        return Err(
-            Misuse("`--recipe`: expected `target.model`, which servers have".into()).into(),
-        );
+        return Err(Misuse(
+            "`--recipe`: expected a recipe with `target.model`, the model that the servers run"
+                .into(),
+        )
+        .into());
     };
     target::resolve_parts(model, recipe.target.revision.as_deref())
 }

@@ -86,8 +86,9 @@ fn ended(stopped: Stopped, now: f64) -> Line<'static> {
     let last = stopped.last.map_or(String::new(), |last| {
         format!(", last written {} ago", time(now - last))
     });
-    let told =
-        format!("no process holds this run any more{last}; the same command goes on from here");
+    let told = format!(
+        "no process works on this run any more{last}; the command that started it resumes it"
+    );
     Line::styled(told, Style::new().fg(Color::Yellow))
 }
 
@@ -111,7 +112,7 @@ fn step(
         let silent = figures.age(now).filter(|&age| age >= SILENT);
         words.extend(match (silent, stopped) {
             (_, Some(_)) => None,
-            (Some(age), None) => Some(format!("last line {} ago", time(age))),
+            (Some(age), None) => Some(format!("last log line {} ago", time(age))),
             (None, None) => left.map(|left| format!("{} left", time(left))),
         });
     }

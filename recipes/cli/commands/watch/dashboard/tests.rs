@@ -84,9 +84,9 @@ fn a_training_under_way_is_shown_with_all_that_is_known_of_it() {
     // A curve is drawn with dots of Braille.
     let is_dots = |c: &char| ('\u{2801}'..='\u{28ff}').contains(c);
     assert!(text.chars().filter(is_dots).count() > 20, "{text}");
-    assert!(!text.contains("last line"), "{text}");
+    assert!(!text.contains("last log line"), "{text}");
     let silent = drawn(&snapshot(false), (80, ROWS), last() + 120.0);
-    assert!(silent.contains("last line 2 min 0 s ago"), "{silent}");
+    assert!(silent.contains("last log line 2 min 0 s ago"), "{silent}");
     let done = drawn(&snapshot(true), (80, ROWS), last() + 120.0);
     assert!(!done.contains("left") && !done.contains("ago"), "{done}");
 }
@@ -101,26 +101,29 @@ fn a_run_that_no_process_holds_is_told_from_one_that_goes_on() {
     let text = drawn(&stopped, (80, ROWS), last + 7260.0);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for expected in [
-        "no process holds this run any more, last written 2 h 1 min ago; the same command goes on from here",
+        "no process works on this run any more, last written 2 h 1 min ago; the command that started it resumes it",
         "train: step",
         "held out",
     ] {
         assert!(words.contains(expected), "no `{expected}`:\n{text}");
     }
     assert!(
-        !text.contains("left") && !text.contains("last line"),
+        !text.contains("left") && !text.contains("last log line"),
         "{text}"
     );
     let narrow = drawn(&stopped, (40, ROWS), last + 7260.0);
-    assert!(narrow.contains("from here"), "{narrow}");
-    assert!(!drawn(&snapshot(false), (80, ROWS), last).contains("holds"));
+    assert!(narrow.contains("resumes it"), "{narrow}");
+    assert!(!drawn(&snapshot(false), (80, ROWS), last).contains("works on"));
     let unknown = Snapshot {
         stopped: Some(Stopped { last: None }),
         training: None,
         ..snapshot(false)
     };
     let text = drawn(&unknown, (80, ROWS), last);
-    assert!(text.contains("any more; the same command"), "{text}");
+    assert!(
+        text.contains("any more; the command that started it"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! What reports say beside their figures.
+use serde_json::Value;
+
+use super::{Report, SettingReport};
+use crate::draft::DraftReport;
+
+/// What stands below a table with settings that are not exact.
+const LOSSY: &str = "Lossy settings change what the target says: do not compare their τ and speed-up with those of exact ones.";
+
+/// What stands below a table in which the tokens of a chain are chosen in one of two ways.
+const CHOSEN: &str = "Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
+                      the launch commands of the drafter say which engine does what.";
+
+/// What it means that a drafter drafts and nothing of it is accepted.
+pub const NOTHING_ACCEPTED: &str = "nothing that was drafted was accepted, so drafting only costs time. Usually the drafter was \
+                                    trained for another target or for other weights of it, reads other layers than in training, saw \
+                                    another chat template in training, or has hardly been trained";
+
+/// What settings need to have said of them, below their table.
+pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clone) -> String {
+    let is_chosen = |setting: &SettingReport| matches!(&setting.draft, DraftReport::Chain { tokens, .. } if tokens.is_some());
+    let lossy = settings
+        .clone()
+        .any(|setting| setting.lossy)
+        .then_some(LOSSY);
+    let chosen = settings.clone().any(is_chosen).then_some(CHOSEN);
+    let tuned = settings.filter_map(|setting| {
+        let how = setting.draft.how_tuned()?;
+        Some(format!("{}: {how}.", setting.heading()))
+    });
+    let parts = chosen.into_iter().chain(lossy).map(str::to_owned);
+    parts
+        .chain(tuned)
+        .map(|part| format!("\n{part}\n"))
+        .collect()
+}
+
+impl Report {
+    /// What the speeds are of, where several sequences were decoded at a time.
+    pub(crate) fn batch_note(&self) -> Option<String> {
+        (self.batch_size > 1).then(|| {
+            format!(
+                "Speeds are of {} sequences at a time, with the drafter and without.",
+                self.batch_size
+            )
+        })
+    }
+
+    /// How to have speeds, where nobody wanted to measure any.
+    pub(crate) fn baseline_note(&self) -> Option<String> {
+        let unwanted = self.recipe.pointer("/evaluate/baseline") == Some(&Value::Bool(false));
+        let is_decoded = self.texts.is_empty() && !self.settings.is_empty();
+        (unwanted && is_decoded).then(|| {
+            "Not timed: without `--no-baseline` (in a recipe with `evaluate.baseline = true`) prompts are also decoded without a \
+             drafter, for the speed-up and the check that nothing is lost."
+                .to_owned()
+        })
+    }
+
+    /// In which ways of decoding nothing of the report's own drafter was accepted, and what that usually means.
+    pub(crate) fn nothing_accepted_note(&self) -> Option<String> {
+        let accepts_nothing = |setting: &&SettingReport| {
+            let overall = &setting.overall;
+            let drafted = overall.draft_tokens_per_pass.unwrap_or_default();
+            setting.drafter.is_none() && drafted > 0.0 && overall.tau.is_some_and(|tau| tau <= 1.0)
+        };
+        let settings = self.settings.iter().filter(accepts_nothing);
+        let headings: Vec<String> = settings.map(SettingReport::heading).collect();
+        (!headings.is_empty()).then(|| format!("{}: {NOTHING_ACCEPTED}.", headings.join("; ")))
+    }
+}

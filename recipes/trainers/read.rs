@@ -1,0 +1,336 @@
+//! Settings as somebody gave them: a file in YAML or JSON, or the commands of a shell script.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value};
+
+use super::command::commands;
+use super::known::TRAINERS;
+use super::rows::Trainer;
+use super::settings::{Given, PROCESSES};
+
+/// Flags of launchers that say how many processes there are on a machine, and how many machines.
+const LAUNCHED: [&[&str]; 2] = [&["nproc_per_node", "num_processes"], &["nnodes"]];
+
+/// The settings of a file, and the trainer that they are for.
+///
+/// # Errors
+/// The file cannot be read, or is for no trainer that is known.
+pub(super) fn read(text: &str, file: &Path) -> Result<(&'static Trainer, Given)> {
+    let name = file.display();
+    let extension = file.extension().and_then(|found| found.to_str());
+    if matches!(extension, Some("yaml" | "yml" | "json")) {
+        let flat = document(text).with_context(|| format!("`{name}`"))?;
+        let Some(trainer) = TRAINERS.into_iter().find(|trainer| (trainer.is_of)(&flat)) else {
+            bail!("`{name}`: expected settings of {}; found others", known());
+        };
+        let mut given = Given::default();
+        given.add(trainer, flat, "");
+        let read = given.add_further(trainer, file);
+        read.with_context(|| format!("`{name}`"))?;
+        return Ok((trainer, given));
+    }
+    let commands = commands(text).with_context(|| format!("`{name}`"))?;
+    let trained = commands.iter().find_map(|words| {
+        let found = |trainer: &'static Trainer| Some((trainer, called(words, trainer.programs)?));
+        TRAINERS
+            .into_iter()
+            .find_map(found)
+            .map(|found| (words, found))
+    });
+    let Some((words, (trainer, (at, implied)))) = trained else {
+        bail!(
+            "`{name}`: expected a file in YAML or JSON (by its name), or the shell commands that train with {}; found no such command",
+            known()
+        );
+    };
+    let given = of_commands(trainer, &commands, (words, at, implied), file);
+    Ok((trainer, given.with_context(|| format!("`{name}`"))?))
+}
+
+/// The settings in commands, of which one trains: its words, where its arguments begin, and what its program implies.
+fn of_commands(
+    trainer: &Trainer,
+    commands: &[Vec<String>],
+    (words, at, implied): (&[String], usize, &[&str]),
+    script: &Path,
+) -> Result<Given> {
+    let mut given = Given::default();
+    for words in commands {
+        if let Some((at, prefix)) = called(words, trainer.before) {
+            given.add_flags(trainer, &words[at..], prefix, script)?;
+        }
+    }
+    given.add_launcher(&words[..at]);
+    for set in implied {
+        given.add_word(trainer, set);
+    }
+    given.add_flags(trainer, &words[at..], "", script)?;
+    given.add_further(trainer, script)?;
+    Ok(given)
+}
+
+/// The trainers by name.
+pub(super) fn known() -> String {
+    let names = TRAINERS.map(|trainer| format!("{} {}", trainer.name, trainer.version));
+    names.join(", ")
+}
+
+/// Where the arguments of one of these programs begin, and what stands beside the program.
+fn called<'a, T>(words: &[String], programs: &'a [(&[&str], T)]) -> Option<(usize, &'a T)> {
+    let is_program = |word: &str, expected: &str| {
+        let last = word.rsplit('/').next().unwrap_or_default();
+        last == expected
+    };
+    programs.iter().find_map(|(program, beside)| {
+        let mut windows = words.windows(program.len());
+        let at = windows.position(|window| {
+            let mut pairs = window.iter().zip(*program);
+            pairs.all(|(word, expected)| is_program(word, expected))
+        });
+        Some((at? + program.len(), beside))
+    })
+}
+
+/// A file in YAML, of which JSON is a part, with the names of its tables and keys joined by dots. Keys without a value are left out.
+fn document(text: &str) -> Result<Map<String, Value>> {
+    let value: Value = serde_saphyr::from_str(text).context("it is not YAML")?;
+    let Value::Object(table) = value else {
+        bail!("expected a table of settings");
+    };
+    let mut flat = Map::new();
+    flatten("", table, &mut flat);
+    Ok(flat)
+}
+
+fn flatten(prefix: &str, table: Map<String, Value>, flat: &mut Map<String, Value>) {
+    for (key, value) in table {
+        let name = if prefix.is_empty() {
+            key
+        } else {
+            format!("{prefix}.{key}")
+        };
+        match value {
+            Value::Object(inner) => flatten(&name, inner, flat),
+            Value::Null => {}
+            Value::String(text) => _ = flat.insert(name, scalar(&text)),
+            other => _ = flat.insert(name, other),
+        }
+    }
+}
+
+/// What a word of a command stands for.
+fn scalar(word: &str) -> Value {
+    let is_table = word.starts_with(['{', '[']);
+    match serde_json::from_str(word) {
+        Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
+        Ok(value) if is_table => value,
+        // `1e-4` and `.5` are numbers of Python, `1.` too.
+        _ => match word.parse::<f64>() {
+            Ok(number) if word.starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
+                Value::from(number)
+            }
+            _ => match word {
+                "True" => Value::Bool(true),
+                "False" => Value::Bool(false),
+                text => Value::String(text.to_owned()),
+            },
+        },
+    }
+}
+
+impl Given {
+    /// Adds settings under the names of `trainer`, with `prefix` before them.
+    fn add(&mut self, trainer: &Trainer, flat: Map<String, Value>, prefix: &str) {
+        for (name, value) in flat {
+            let name = match prefix {
+                "" => (trainer.named)(&name).to_owned(),
+                prefix => format!("{prefix}{name}"),
+            };
+            self.settings.insert(name, value);
+        }
+    }
+
+    /// Adds `KEY=VALUE`.
+    fn add_word(&mut self, trainer: &Trainer, word: &str) {
+        if let Some((name, value)) = word.split_once('=') {
+            let name = (trainer.named)(name.trim_start_matches('+')).to_owned();
+            self.settings.insert(name, scalar(value));
+        }
+    }
+
+    /// The processes that a launcher before a program starts.
+    fn add_launcher(&mut self, words: &[String]) {
+        let counts = LAUNCHED.map(|names| {
+            let mut found = flags(words).into_iter().rev();
+            let (_, values) = found.find(|(name, _)| names.contains(&name.as_str()))?;
+            // The program itself may be the next word.
+            values.first().map(|value| scalar(value))
+        });
+        let counts: Vec<Value> = counts.into_iter().flatten().collect();
+        if let Some(unclear) = counts.iter().find(|count| !count.is_u64()) {
+            self.settings.insert(PROCESSES.to_owned(), unclear.clone());
+        } else if !counts.is_empty() {
+            let counts = counts.iter().filter_map(Value::as_u64);
+            let product = counts.fold(1, u64::saturating_mul);
+            self.settings.insert(PROCESSES.to_owned(), product.into());
+        }
+    }
+
+    /// Adds what the arguments of a program say: `--flag VALUE`, `--config FILE` and `a.b=VALUE`.
+    fn add_flags(
+        &mut self,
+        trainer: &Trainer,
+        words: &[String],
+        prefix: &str,
+        script: &Path,
+    ) -> Result<()> {
+        let flags = flags(words);
+        // What the command says goes before what a file says.
+        for (name, values) in &flags {
+            if let ("config" | "c", [file]) = (name.as_str(), &values[..]) {
+                let text = beside(file, script)
+                    .with_context(|| format!("`{file}`, which `--{name}` names"))?;
+                let flat = document(&text).with_context(|| format!("`{file}`"))?;
+                self.add(trainer, flat, prefix);
+            }
+        }
+        for word in words.iter().filter(|word| !word.starts_with('-')) {
+            let is_setting = word
+                .split_once('=')
+                .is_some_and(|(name, _)| name.contains('.'));
+            if is_setting {
+                self.add_word(trainer, word);
+            }
+        }
+        let rows = trainer.rows.iter();
+        let known: Vec<&str> = rows.map(|row| row.key).collect();
+        for (name, values) in flags {
+            if matches!(name.as_str(), "config" | "c") {
+                continue;
+            }
+            let full = |name: &str| {
+                let name = format!("{prefix}{name}");
+                // Where a file has a longer name, the flag is its last part.
+                let found = known.iter().find(|key| {
+                    let rest = key.strip_suffix(name.as_str());
+                    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+                });
+                (found.map_or(name, |key| (*key).to_owned()), found.is_some())
+            };
+            let (key, is_known) = full(&name);
+            let opposite = name.strip_prefix("no_").map(&full);
+            let (key, value) = match (opposite, &values[..]) {
+                (Some((key, true)), []) if !is_known => (key, Value::Bool(false)),
+                (_, []) => (key, Value::Bool(true)),
+                (_, [one]) => (key, scalar(one)),
+                (_, several) => (key, several.iter().map(|word| scalar(word)).collect()),
+            };
+            self.settings.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// Adds the settings of the file that a setting names, if it is here.
+    fn add_further(&mut self, trainer: &Trainer, file: &Path) -> Result<()> {
+        let Some((key, prefix)) = trainer.further else {
+            return Ok(());
+        };
+        let Some(named) = self.settings.get(key).and_then(Value::as_str) else {
+            return Ok(());
+        };
+        let named = named.to_owned();
+        let inside = Path::new(&named).join("config.json");
+        let found = beside(&named, file).or_else(|_| beside(&inside.to_string_lossy(), file));
+        if let Ok(text) = found {
+            let flat = document(&text).with_context(|| format!("`{named}`"))?;
+            self.add(trainer, flat, prefix);
+        }
+        Ok(())
+    }
+}
+
+/// The text of a file, by its path from the working directory or from the folder of `beside`.
+fn beside(path: &str, beside: &Path) -> std::io::Result<String> {
+    let here = std::fs::read_to_string(path);
+    here.or_else(|error| {
+        let folder = beside.parent().unwrap_or(Path::new(""));
+        std::fs::read_to_string(folder.join(path)).map_err(|_| error)
+    })
+}
+
+/// The flags among words, with `_` for `-` in their names, and the words behind each up to the next.
+fn flags(words: &[String]) -> Vec<(String, Vec<String>)> {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for word in words {
+        let is_number = word.parse::<f64>().is_ok();
+        let name = word.strip_prefix('-').filter(|_| !is_number);
+        if let Some(name) = name.map(|name| name.trim_start_matches('-')) {
+            let (name, value) = match name.split_once('=') {
+                Some((name, value)) => (name, vec![value.to_owned()]),
+                None => (name, Vec::new()),
+            };
+            found.push((name.replace('-', "_"), value));
+        } else if let Some((_, values)) = found.last_mut() {
+            let is_setting = word
+                .split_once('=')
+                .is_some_and(|(name, _)| name.contains('.'));
+            if !is_setting {
+                values.push(word.clone());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn words_are_numbers_truths_lists_and_texts() {
+        for (word, expected) in [
+            ("8192", json!(8192)),
+            ("1e-4", json!(1e-4)),
+            (".5", json!(0.5)),
+            ("True", json!(true)),
+            ("[1, 2]", json!([1, 2])),
+            ("bfloat16", json!("bfloat16")),
+            ("infinity", json!("infinity")),
+            ("\"a\"", json!("\"a\"")),
+        ] {
+            assert_eq!(scalar(word), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn tables_are_joined_by_dots_and_keys_without_a_value_are_none() {
+        let flat = document("a:\n  b: 1e-4\n  c:\n  d: {}\nlist: [1, 2]\n").unwrap();
+        assert_eq!(Value::Object(flat), json!({"a.b": 1e-4, "list": [1, 2]}));
+        assert!(document("- 1").is_err());
+        assert!(document("a: [").is_err());
+    }
+
+    #[test]
+    fn flags_have_the_words_behind_them() {
+        let words = "-m x --a-b=1 --ids 2 -3 4 --flag k.l=3 --last"
+            .split(' ')
+            .map(str::to_owned)
+            .collect::<Vec<_>>();
+        let found = flags(&words);
+        let expected = [
+            ("m", vec!["x"]),
+            ("a_b", vec!["1"]),
+            ("ids", vec!["2", "-3", "4"]),
+            ("flag", vec![]),
+            ("last", vec![]),
+        ];
+        let expected = expected.map(|(name, values)| {
+            let values = values.into_iter().map(str::to_owned).collect::<Vec<_>>();
+            (name.to_owned(), values)
+        });
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,151 @@
+//! What becomes of a trainer's settings: its rows.
+
+use serde_json::{Map, Value};
+
+use super::settings::Given;
+
+/// Another trainer.
+pub struct Trainer {
+    /// Its name.
+    pub name: &'static str,
+    /// The version whose settings these are.
+    pub version: &'static str,
+    /// The kinds of drafters that it trains, by its own names, with our name of each; the first is its default.
+    pub kinds: &'static [(&'static str, &'static str)],
+    /// Every setting that it knows. Where two make the same key of a recipe, the later one holds.
+    pub rows: &'static [Row],
+    /// What it does whatever is set: the kinds of drafters, the key of a recipe and its value in JSON.
+    pub always: &'static [(&'static [&'static str], &'static str, &'static str)],
+    /// The kind of drafter that settings are for.
+    pub(super) kind: fn(&Map<String, Value>) -> String,
+    /// Whether a file of settings, with names joined by dots, is one of its own.
+    pub(super) is_of: fn(&Map<String, Value>) -> bool,
+    /// The setting of a file, where the file has it under a longer name.
+    pub(super) named: fn(&str) -> &str,
+    /// Its programs: the words by which a command calls one, and the settings that this implies, as `KEY=VALUE`.
+    pub(super) programs: &'static [(&'static [&'static str], &'static [&'static str])],
+    /// Programs that run before it and say something of the data: their words, and what stands before the names of their flags.
+    pub(super) before: &'static [(&'static [&'static str], &'static str)],
+    /// The setting that names a file of further settings, and what stands before their names.
+    pub(super) further: Option<(&'static str, &'static str)>,
+}
+
+/// A setting of a trainer.
+pub struct Row {
+    /// The kinds of drafters that it is for, by the trainer's names; none stands for all.
+    pub kinds: &'static [&'static str],
+    /// Its name.
+    pub key: &'static str,
+    /// Its default in JSON; empty where it has none.
+    pub default: &'static str,
+    /// What becomes of it.
+    pub becomes: Becomes,
+}
+
+/// What becomes of a setting.
+pub enum Becomes {
+    /// The same value under this key of a recipe.
+    Key(&'static str),
+    /// What the function makes of it, which the text says.
+    Made(&'static str, fn(&Asked) -> Made),
+    /// No key, for this reason.
+    Nothing(&'static str),
+}
+
+/// A setting's value, and where to look for others.
+pub struct Asked<'a> {
+    /// The trainer.
+    pub(super) trainer: &'a Trainer,
+    /// The kind of drafter.
+    pub(super) kind: &'a str,
+    /// What was given.
+    pub(super) given: &'a Given,
+    /// The value: what was given, or the default; null where there is neither.
+    pub(super) value: Value,
+}
+
+/// Keys of a recipe with their values, of which null takes a key out again, and what is to be told of them.
+#[derive(Default)]
+pub struct Made {
+    pub(super) keys: Vec<(&'static str, Value)>,
+    pub(super) note: Option<String>,
+}
+
+/// A row of `Trainer::rows`.
+pub(super) const fn row(
+    kinds: &'static [&'static str],
+    key: &'static str,
+    default: &'static str,
+    becomes: Becomes,
+) -> Row {
+    Row {
+        kinds,
+        key,
+        default,
+        becomes,
+    }
+}
+
+impl Row {
+    /// Whether it is for drafters of this kind.
+    pub fn is_for(&self, kind: &str) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+
+    /// What is given of it, or its default.
+    pub(super) fn value(&self, given: &Given) -> Value {
+        let default = || serde_json::from_str(self.default).unwrap_or_default();
+        given
+            .settings
+            .get(self.key)
+            .cloned()
+            .unwrap_or_else(default)
+    }
+}
+
+impl Asked<'_> {
+    /// The value of another setting, or its default.
+    pub(super) fn of(&self, key: &str) -> Value {
+        let mut rows = self.trainer.rows.iter();
+        let row = rows.find(|row| row.key == key && row.is_for(self.kind));
+        row.map_or(Value::Null, |row| row.value(self.given))
+    }
+
+    /// A whole number of another setting.
+    pub(super) fn count(&self, key: &str) -> Option<u64> {
+        self.of(key).as_u64()
+    }
+}
+
+impl Made {
+    /// No key.
+    pub(super) fn nothing() -> Self {
+        Self::default()
+    }
+
+    /// One key.
+    pub(super) fn key(key: &'static str, value: impl Into<Value>) -> Self {
+        Self::keys([(key, value.into())])
+    }
+
+    /// Several keys.
+    pub(super) fn keys(keys: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        Self {
+            keys: keys.into_iter().collect(),
+            note: None,
+        }
+    }
+
+    /// No key, with what to know of it.
+    pub(super) fn note(text: impl Into<String>) -> Self {
+        Self::nothing().with_note(text)
+    }
+
+    /// The same keys, with what to know of them.
+    pub(super) fn with_note(self, text: impl Into<String>) -> Self {
+        Self {
+            note: Some(text.into()),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What becomes of settings that several trainers have.
+
+use serde_json::{Value, json};
+use spectrain_data::held_out::LARGEST_SHARE;
+use spectrain_data::presets::Preset;
+
+use super::rows::{Asked, Made};
+use super::settings::{NAME, PRESET, TRAIN};
+use crate::runtime::sizes::known_sizes;
+
+/// What PyTorch multiplies Muon's rate with (`match_rms_adamw`): this times the root of a matrix's longer side, where Muon's author, and
+/// so `train.matrix_learning_rate`, take the root of outputs by inputs where there are more outputs. The two differ by this
+/// times the root of a matrix's inputs.
+const MATCHED: f64 = 0.2;
+
+/// The divergence that libraries call by these names; a table with one name and any weight is that name.
+pub(super) fn divergence(value: &Value) -> Option<Value> {
+    if let Value::Object(table) = value {
+        let mut names = table.keys();
+        let only = names.next().filter(|_| table.len() == 1)?;
+        return divergence(&json!(only));
+    }
+    let found = match value.as_str()? {
+        "kl" | "kl_div" => json!("kl"),
+        "rkl" => json!("reverse_kl"),
+        "jsd" => json!({"jsd": 0.5}),
+        same @ ("ce" | "tv" | "nla" | "lk_hybrid") => json!(same),
+        _ => return None,
+    };
+    Some(found)
+}
+
+/// Muon's rate for matrices. With PyTorch's `match_rms_adamw` it depends on the width; `is_original` says that it does not.
+pub(super) fn matrix_rate(rate: f64, is_original: bool, target: &Value) -> Made {
+    const KEY: &str = "train.matrix_learning_rate";
+    if is_original {
+        return Made::key(KEY, rate);
+    }
+    let sizes = target.as_str().and_then(|target| known_sizes(target, None));
+    match sizes {
+        Some((spec, _)) => {
+            let rate = rate * MATCHED * (spec.d_model as f64).sqrt();
+            // Three digits are more than anybody sweeps.
+            let rounded = format!("{rate:.2e}").parse().unwrap_or(rate);
+            Made::key(KEY, rounded)
+        }
+        None => Made::key(KEY, rate).with_note(
+            "the target's sizes are not known here: multiply `train.matrix_learning_rate` by 0.2 √width of the target",
+        ),
+    }
+}
+
+/// Rows of the length that was given, and `rows` of them in a batch.
+pub(super) fn rows_of(asked: &Asked, rows: u64) -> Made {
+    let length = asked.value.as_u64();
+    match length.and_then(|length| Some((length, length.checked_mul(rows)?))) {
+        Some((length, tokens)) => Made::keys([
+            ("data.max_length", json!(length)),
+            ("train.batch_tokens", json!(tokens)),
+        ]),
+        None => Made::note("expected a number of tokens"),
+    }
+}
+
+/// The batches of one step, on all devices together: those of each of the trainer's processes.
+pub(super) fn accumulate(batches: u64, processes: Option<u64>) -> Made {
+    let product = processes.and_then(|processes| batches.checked_mul(processes));
+    let (Some(processes), Some(product)) = (processes, product) else {
+        return Made::note(
+            "the number of processes is not known: `train.gradient_accumulation` is the number of batches in a step, those of all \
+             devices together",
+        );
+    };
+    let made = match product {
+        1 => return Made::nothing(),
+        several => Made::key("train.gradient_accumulation", several),
+    };
+    if processes == 1 {
+        return made;
+    }
+    made.with_note(format!(
+        "the batches of {processes} processes are one step; `spectrain recipe --devices cuda:0,cuda:1,…` shares them among as many devices"
+    ))
+}
+
+/// A number of steps, which goes before a number of epochs.
+pub(super) fn steps_of(asked: &Asked) -> Made {
+    match asked.value.as_u64() {
+        Some(steps) => Made::keys([("train.steps", json!(steps)), ("train.epochs", Value::Null)]),
+        None => Made::nothing(),
+    }
+}
+
+/// A warm-up over a share of the steps.
+pub(super) fn warm_up(share: f64, steps: Option<u64>) -> Made {
+    match steps {
+        Some(steps) => Made::key("train.warmup_steps", (share * steps as f64) as u64),
+        None => Made::note(format!(
+            "the warm-up is {share} of the steps, whose number depends on the data: set `train.warmup_steps` to that share of the steps \
+             that `spectrain recipe FILE --plan` prints"
+        )),
+    }
+}
+
+/// What is held out where a share is trained on.
+pub(super) fn held_out(asked: &Asked) -> Made {
+    let share = asked.value.as_f64().map_or(0.0, |trained| 1.0 - trained);
+    let share = (share * 1e6).round() / 1e6;
+    if share > 0.0 && share <= LARGEST_SHARE {
+        Made::key("data.held_out", share)
+    } else {
+        Made::note(format!(
+            "at most {LARGEST_SHARE} of the prompts can be held out; `data.eval` takes other conversations"
+        ))
+    }
+}
+
+/// A number type of the target.
+pub(super) fn dtype_of(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some("bfloat16") => Made::key("target.dtype", "bf16"),
+        Some("float32") => Made::key("target.dtype", "f32"),
+        None => Made::nothing(),
+        Some(_) => Made::note("the target computes in bf16 or f32"),
+    }
+}
+
+/// Layers whose inputs are read, as those whose outputs are.
+pub(super) fn layers_before(asked: &Asked) -> Made {
+    let layers = asked.value.as_array().into_iter().flatten();
+    let before: Option<Vec<u64>> = layers
+        .map(|layer| layer.as_u64().and_then(|layer| layer.checked_sub(1)))
+        .collect();
+    match before {
+        Some(before) if !before.is_empty() => Made::key("drafter.captured_layers", before),
+        Some(_) => Made::nothing(),
+        None => Made::note("expected numbers of layers from 1"),
+    }
+}
+
+/// Conversations: the name of a dataset that is known here, or a path.
+pub(super) fn conversations(value: &Value) -> Made {
+    match value {
+        Value::String(path) if Preset::find(path).is_ok() => Made::key(PRESET, path.clone()),
+        Value::String(path) => Made::key(TRAIN, path.clone()),
+        Value::Array(_) => {
+            Made::note("`data.train` takes a list of files: write it into the recipe")
+        }
+        _ => Made::nothing(),
+    }
+}
+
+/// A run's name, where it can be a folder's.
+pub(super) fn name(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some(name) if !name.is_empty() && !name.contains(['/', '\\']) => Made::key(NAME, name),
+        _ => Made::nothing(),
+    }
+}

@@ -1,0 +1,404 @@
+//! speculators (<https://github.com/vllm-project/speculators>): `speculators train`, its flags and its `run.yaml`.
+
+use serde_json::{Value, json};
+
+use super::rows::Becomes::{Key, Made as By, Nothing};
+use super::rows::{Asked, Made, Row, Trainer, row};
+use super::settings::PROCESSES;
+use super::shared::{
+    accumulate, divergence, dtype_of, held_out, layers_before, matrix_rate, rows_of, steps_of,
+};
+use crate::runtime::sizes::known_sizes;
+
+const ALL: &[&str] = &[];
+const EAGLE3: &[&str] = &["eagle3"];
+const PEAGLE: &[&str] = &["peagle"];
+const EAGLES: &[&str] = &["eagle3", "peagle"];
+const MTP: &[&str] = &["mtp"];
+const FEATURES: &[&str] = &["eagle3", "peagle", "dflash", "dspark", "dflash2"];
+const BLOCKS: &[&str] = &["dflash", "dspark", "dflash2"];
+const OTHER_BLOCKS: &[&str] = &["dspark", "dflash2"];
+
+/// `speculators train`.
+pub(super) const SPECULATORS: Trainer = Trainer {
+    name: "speculators",
+    version: "0.9",
+    kinds: &[
+        ("eagle3", "eagle3"),
+        ("peagle", "peagle"),
+        ("dflash", "dflash"),
+        ("dflash2", "dflash"),
+        ("dspark", "dflash"),
+        ("mtp", "mtp-qwen"),
+    ],
+    rows: ROWS,
+    always: &[
+        (ALL, "train.max_grad_norm", "1.0"),
+        (ALL, "train.beta2", "0.999"),
+        (ALL, "data.overlong", "\"truncate\""),
+        (BLOCKS, "objective.divide_by_count", "true"),
+        (EAGLES, "export.to", "[\"vllm\"]"),
+    ],
+    kind: |settings| {
+        let kind = settings.get("speculator_type").and_then(Value::as_str);
+        kind.unwrap_or("eagle3").to_owned()
+    },
+    is_of: |flat| {
+        let mut keys = flat.keys();
+        keys.any(|key| key.ends_with("verifier_name_or_path") || key.starts_with("train.verifier"))
+    },
+    named: |name| name.rsplit('.').next().unwrap_or(name),
+    programs: &[(&["speculators", "train"], &[]), (&["train.py"], &[])],
+    before: &[
+        (&["speculators", "prepare-data"], "prepare_data."),
+        (&["prepare_data.py"], "prepare_data."),
+    ],
+    further: Some(("draft_config", "draft_config.")),
+};
+
+const NO_SERVER: &str =
+    "spectrain computes the target's hidden states itself unless `target.server` names a server";
+const NO_PATHS: &str = "a run's files are in `runs/NAME`";
+const LOADING: &str = "spectrain's own reading of data needs no such setting";
+const COUNTED: &str = "spectrain counts the tokens of the training data itself; `start` keeps the draft vocabulary of a drafter";
+const CODE: &str = "spectrain runs no code of a model's folder";
+
+// One setting a line, as a table.
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    // The target and the drafter.
+    row(ALL, "speculator_type", "\"eagle3\"", By("`recipe`", |_| Made::nothing())),
+    row(ALL, "verifier_name_or_path", "", Key("target.model")),
+    row(ALL, "trust_remote_code", "false", Nothing(CODE)),
+    row(ALL, "from_pretrained", "", Key("start")),
+    row(ALL, "draft_config", "", By("its sizes, as below", sizes_file)),
+    row(FEATURES, "draft_config.intermediate_size", "", Key("drafter.d_ff")),
+    row(FEATURES, "draft_config.num_attention_heads", "", Key("drafter.heads")),
+    row(FEATURES, "draft_config.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(EAGLE3, "num_layers", "1", By("only 1 is possible", one_layer)),
+    row(PEAGLE, "num_layers", "1", Key("drafter.layers")),
+    row(BLOCKS, "num_layers", "5", Key("drafter.layers")),
+    row(MTP, "num_layers", "1", By("only 1 is possible", one_layer)),
+    row(ALL, "draft_arch", "", Nothing("layers are as the engines have them: Llama's in EAGLE-3, Qwen3's in DFlash")),
+    row(ALL, "draft_hidden_act", "\"silu\"", Nothing("layers have SiLU, as engines expect")),
+    row(ALL, "draft_mrope_full_head_hack", "true", Nothing("spectrain reads targets with such positions from a server alone")),
+    row(EAGLES, "target_layer_ids", "", By("`drafter.captured_layers`, each one less: spectrain counts outputs, speculators inputs", layers_before)),
+    row(BLOCKS, "target_layer_ids", "", By("`drafter.captured_layers`, each one less; without it [1, n/2 − 1, n − 4] of the n layers", block_layers)),
+    row(EAGLES, "draft_vocab_size", "", Key("drafter.draft_vocab")),
+    row(ALL, "token_freq_path", "", Nothing(COUNTED)),
+    row(ALL, "d2t_path", "", Nothing(COUNTED)),
+    row(ALL, "t2d_path", "", Nothing(COUNTED)),
+    row(&["peagle", "dflash", "dspark", "dflash2"], "mask_token_id", "", Key("drafter.mask_token")),
+    row(EAGLES, "norm_before_residual", "true", Key("drafter.norm_before_residual")),
+    row(EAGLE3, "norm_before_fc", "true", Key("drafter.norm_before_fc")),
+    row(PEAGLE, "norm_before_fc", "false", Key("drafter.norm_before_fc")),
+    row(EAGLES, "fc_norm", "false", Key("drafter.fc_norm")),
+    row(EAGLE3, "norm_output", "true", Key("drafter.norm_output")),
+    row(
+        PEAGLE,
+        "embed_requires_grad",
+        "false",
+        By("`drafter.shared_embeddings`, the opposite", |asked| {
+            Made::key(
+                "drafter.shared_embeddings",
+                !asked.value.as_bool().unwrap_or_default(),
+            )
+        }),
+    ),
+    row(ALL, "embed_requires_grad", "false", Nothing("the target's embeddings stay frozen")),
+    row(EAGLE3, "sliding_window", "2048", By("`drafter.window`; 0 where `full_attention_indices` names the layer", window)),
+    row(BLOCKS, "sliding_window", "2048", By("`drafter.window`, and `drafter.causal` unless `sliding_window_non_causal`; 0 where `full_attention_indices` names all layers", window)),
+    row(ALL, "sliding_window", "2048", Nothing("the layers see the whole text")),
+    row(&["eagle3", "dflash", "dspark", "dflash2"], "full_attention_indices", "[]", By("see `sliding_window`", |_| Made::nothing())),
+    row(&["dflash2"], "sliding_window_non_causal", "true", By("see `sliding_window`", |_| Made::nothing())),
+    row(&["dflash", "dspark"], "sliding_window_non_causal", "false", By("see `sliding_window`", |_| Made::nothing())),
+    row(ALL, "draft_attn_impl", "\"simple_flex_attention\"", Nothing("there is one attention")),
+    // Blocks.
+    row(&["dflash"], "block_size", "16", Key("drafter.block_size")),
+    row(OTHER_BLOCKS, "block_size", "8", Key("drafter.block_size")),
+    row(&["dspark"], "sample_from_anchor", "true", Key("drafter.sample_from_anchor")),
+    row(&["dflash", "dflash2"], "sample_from_anchor", "false", Key("drafter.sample_from_anchor")),
+    row(&["dflash"], "per_position_loss_weight", "\"dpace\"", By(SLOT_WEIGHTS, slot_weights)),
+    row(OTHER_BLOCKS, "per_position_loss_weight", "\"fixed-exp-decay\"", By(SLOT_WEIGHTS, slot_weights)),
+    row(BLOCKS, "dflash_decay_gamma", "4.0", Key("objective.decay_slots")),
+    row(BLOCKS, "dpace_alpha", "0.5", Key("objective.certainty")),
+    row(BLOCKS, "max_anchors", "512", Key("objective.anchors")),
+    row(&["dflash2"], "conv_kernel_size", "2", Key("drafter.conv_taps")),
+    row(&["dflash2"], "conv_group_size", "16", Key("drafter.conv_group")),
+    row(&["dflash2"], "selector_rank", "256", Key("drafter.selector_rank")),
+    row(&["dflash2"], "selector_top_k", "16", Key("drafter.selector_top_k")),
+    row(&["dflash2"], "selector_loss_alpha", "1.0", Key("objective.selector_weight")),
+    row(&["dspark"], "markov_rank", "256", Key("drafter.markov_rank")),
+    row(&["dspark"], "markov_head_type", "\"vanilla\"", Key("drafter.markov")),
+    row(&["dspark"], "enable_confidence_head", "true", Key("drafter.confidence")),
+    row(&["dspark"], "confidence_head_with_markov", "true", Nothing("the confidence head reads the code of the token before wherever there is a `markov_rank`")),
+    row(&["dspark"], "confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
+    // Losses and steps.
+    row(&["eagle3", "peagle", "mtp"], "loss_fn", "\"kl_div\"", By("`objective.divergence`", divergence_of)),
+    row(&["dflash"], "loss_fn", "\"ce\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
+    row(OTHER_BLOCKS, "loss_fn", "\"kl_div\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
+    row(ALL, "loss_implementation", "\"fused\"", Nothing("losses never hold the logits of a whole batch")),
+    row(EAGLE3, "ttt_steps", "3", Key("objective.draft_steps")),
+    row(EAGLE3, "ttt_step_loss_decay", "1.0", Key("objective.decay")),
+    row(MTP, "num_speculative_steps", "3", Key("objective.draft_steps")),
+    row(MTP, "step_weight_beta", "0.6", Key("objective.decay")),
+    row(PEAGLE, "num_depths", "8", Key("objective.draft_tokens")),
+    row(PEAGLE, "down_sample_ratio", "0.7", Key("objective.keep")),
+    row(PEAGLE, "down_sample_ratio_min", "0.2", Key("objective.keep_least")),
+    // Data.
+    row(ALL, "prepare_data.data", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
+    row(ALL, "prepare_data.seq_length", "", Nothing("`total_seq_len` is the length of rows")),
+    row(ALL, "prepare_data.minimum_valid_tokens", "", Key("data.min_trained_tokens")),
+    row(ALL, "prepare_data.max_samples", "", Nothing("all conversations are read; cut the file instead (`spectrain data` has commands)")),
+    row(ALL, "data_path", "", Nothing("this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`--data`)")),
+    row(
+        ALL,
+        "total_seq_len",
+        "8192",
+        By("`data.max_length` and `train.batch_tokens`", |asked| {
+            rows_of(asked, 1)
+        }),
+    ),
+    row(ALL, "train_data_ratio", "0.9", By("`data.held_out`, the rest", held_out)),
+    row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
+    row(ALL, "hidden_states_backend", "", Nothing(NO_SERVER)),
+    row(ALL, "num_workers", "", Nothing(LOADING)),
+    row(ALL, "prefetch_factor", "", Nothing(LOADING)),
+    row(ALL, "vllm_endpoint", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),
+    row(ALL, "on_missing", "", Nothing(NO_SERVER)),
+    row(ALL, "on_generate", "", Nothing(NO_SERVER)),
+    row(
+        ALL,
+        "request_timeout",
+        "",
+        By(
+            "`features.timeout`, with `vllm_endpoint`",
+            |asked| match asked.of("vllm_endpoint") {
+                Value::Null => Made::nothing(),
+                _ => Made::key(
+                    "features.timeout",
+                    asked.value.as_f64().unwrap_or(600.0).ceil() as u64,
+                ),
+            },
+        ),
+    ),
+    row(ALL, "max_retries", "", Nothing("a server that fails gets no requests for a while, and others take over")),
+    row(ALL, "generation_validation_retries", "", Nothing("states that are not finite end the run")),
+    row(ALL, "max_consecutive_generation_failures", "", Nothing("where no server answers any more, the run ends")),
+    // Optimiser and schedule.
+    row(ALL, "optimizer", "\"muon\"", Key("train.optimizer")),
+    row(ALL, "lr", "0.001", Key("train.learning_rate")),
+    row(
+        ALL,
+        "muon_lr",
+        "",
+        By(
+            "`train.matrix_learning_rate`, times 0.2 √width unless `muon_adjust_lr_fn` is `original`",
+            |asked| {
+                if asked.of("optimizer") != "muon" {
+                    return Made::nothing();
+                }
+                let rate = asked
+                    .value
+                    .as_f64()
+                    .or(asked.of("lr").as_f64())
+                    .unwrap_or_default();
+                matrix_rate(
+                    rate,
+                    asked.of("muon_adjust_lr_fn") == "original",
+                    &asked.of("verifier_name_or_path"),
+                )
+            },
+        ),
+    ),
+    row(ALL, "muon_adjust_lr_fn", "\"match_rms_adamw\"", By("see `muon_lr`", |_| Made::nothing())),
+    row(
+        ALL,
+        "muon_momentum",
+        "0.95",
+        By("`train.muon_momentum`", |asked| {
+            of_muon(asked, "train.muon_momentum")
+        }),
+    ),
+    row(
+        ALL,
+        "muon_weight_decay",
+        "0.1",
+        By("`train.weight_decay`, with Muon", |asked| {
+            of_muon(asked, "train.weight_decay")
+        }),
+    ),
+    row(ALL, "muon_ns_steps", "5", Nothing("there are always five")),
+    row(
+        ALL,
+        "weight_decay",
+        "0.01",
+        By("`train.weight_decay`, with AdamW", |asked| {
+            if asked.of("optimizer") == "muon" {
+                return Made::nothing();
+            }
+            Made::key("train.weight_decay", asked.value.clone())
+        }),
+    ),
+    row(
+        ALL,
+        "scheduler_type",
+        "\"linear\"",
+        By("`train.schedule`; `none` is `constant`", |asked| {
+            let value = if asked.value == "none" {
+                json!("constant")
+            } else {
+                asked.value.clone()
+            };
+            Made::key("train.schedule", value)
+        }),
+    ),
+    row(ALL, "scheduler_num_cosine_cycles", "0.5", Nothing("the cosine falls once, as with 0.5")),
+    row(ALL, "scheduler_total_steps", "", Nothing("the schedule ends with the training")),
+    row(ALL, "epochs", "20", Key("train.epochs")),
+    row(ALL, "max_steps", "", By("`train.steps`, in place of `epochs`", steps_of)),
+    row(ALL, "scheduler_warmup_steps", "", Key("train.warmup_steps")),
+    row(ALL, "scheduler_warmup_ratio", "", By("`train.warmup_steps`, where the number of steps is known; without both, a hundredth of the steps", warm_up)),
+    row(ALL, PROCESSES, "1", By("`train.gradient_accumulation`: the batches of one step", |asked| accumulate(1, asked.value.as_u64()))),
+    // What is kept and shown.
+    row(ALL, "checkpoint_freq", "", Nothing("`train.save_every` and `train.validate_every` count steps")),
+    row(ALL, "save_best", "", Nothing("the weights with the best τ on held-out prompts are always kept, and exported")),
+    row(ALL, "no_resume_from_checkpoint", "", Nothing("`spectrain recipe` goes on with a run of that name; `--restart` begins it anew")),
+    row(ALL, "log_freq", "", Key("train.log_every")),
+    row(ALL, "save_path", "", Nothing(NO_PATHS)),
+    row(ALL, "log_dir", "", Nothing(NO_PATHS)),
+    row(ALL, "logger", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
+    row(ALL, "run_name", "", By("`name`", super::shared::name)),
+    row(ALL, "fsdp_shard", "", Nothing("every device holds the drafter")),
+    row(EAGLE3, "gradient_checkpointing", "false", Nothing("`objective.recompute` computes the unrolled steps again, and is on unless it is set to false")),
+    row(ALL, "gradient_checkpointing", "", Key("train.gradient_checkpointing")),
+    row(ALL, "seed", "42", Key("seed")),
+    row(ALL, "deterministic_cuda", "", Nothing("on the CPU a run is the same bit for bit each time; on a GPU sums may differ")),
+    row(ALL, "dry_run", "", Nothing("`spectrain recipe FILE --plan` checks a recipe without training")),
+];
+
+const SLOT_WEIGHTS: &str =
+    "`objective.slot_weights`: `fixed-exp-decay` is `exponential`, `dpace` is `d_pace`";
+
+fn slot_weights(asked: &Asked) -> Made {
+    let weights = match asked.value.as_str() {
+        Some("dpace") => "d_pace",
+        _ => "exponential",
+    };
+    Made::key("objective.slot_weights", weights)
+}
+
+fn sizes_file(asked: &Asked) -> Made {
+    let here = asked.given.settings.keys();
+    let is_here = here.into_iter().any(|key| key.starts_with("draft_config."));
+    match asked.value.as_str() {
+        None | Some("") => Made::nothing(),
+        Some(_) if is_here => Made::nothing(),
+        Some(_) => Made::note(
+            "the file is not here; give the sizes in it as `drafter.d_ff`, `drafter.heads` and `drafter.kv_heads`",
+        ),
+    }
+}
+
+fn one_layer(asked: &Asked) -> Made {
+    match asked.value.as_u64() {
+        Some(1) => Made::nothing(),
+        _ => Made::note("the drafter has one layer here, as in the paper"),
+    }
+}
+
+/// The layers that a block drafter reads: the library's default has three, ours five.
+fn block_layers(asked: &Asked) -> Made {
+    if !asked.value.is_null() {
+        return layers_before(asked);
+    }
+    let target = asked.of("verifier_name_or_path");
+    let sizes = target.as_str().and_then(|target| known_sizes(target, None));
+    match sizes.map(|(spec, _)| spec.layers) {
+        Some(layers) if layers > 6 => Made::key(
+            "drafter.captured_layers",
+            json!([1, layers / 2 - 1, layers - 4]),
+        ),
+        // These are not three layers.
+        Some(_) => Made::nothing(),
+        None => Made::note(
+            "speculators reads the outputs of layers 1, n/2 − 1 and n − 4 of the target's n; set `drafter.captured_layers` to these \
+             (its sizes are not known here)",
+        ),
+    }
+}
+
+/// The window of the layers. Blocks see only what is before them in it unless a setting says otherwise.
+fn window(asked: &Asked) -> Made {
+    let is_block = BLOCKS.contains(&asked.kind);
+    let layers = asked.count("num_layers").unwrap_or(1);
+    let whole = asked.of("full_attention_indices");
+    let whole = whole
+        .as_array()
+        .map_or(usize::from(whole.is_u64()), Vec::len) as u64;
+    let width = match (whole, asked.value.as_u64()) {
+        (0, Some(width)) => width,
+        (whole, _) if whole >= layers => 0,
+        _ => return Made::note("all layers have one window here, or none; set `drafter.window`"),
+    };
+    let mut made = Made::key("drafter.window", width);
+    if is_block && width > 0 {
+        let is_causal = asked.of("sliding_window_non_causal") != true;
+        made.keys.push(("drafter.causal", json!(is_causal)));
+    }
+    made
+}
+
+fn divergence_of(asked: &Asked) -> Made {
+    match divergence(&asked.value) {
+        Some(found) => Made::key("objective.divergence", found),
+        None => Made::note("an objective has one divergence here; set `objective.divergence`"),
+    }
+}
+
+/// A loss of block drafters: its labels are the target's, not the text's.
+fn block_loss(asked: &Asked) -> Made {
+    match divergence(&asked.value) {
+        Some(found) => Made::keys([
+            ("objective.label_weight", json!(0.0)),
+            ("objective.teacher_weight", json!(1.0)),
+            ("objective.divergence", found),
+        ]),
+        None => Made::note(
+            "an objective has one divergence from the target here; set `objective.divergence` with `teacher_weight = 1.0` and \
+             `label_weight = 0.0`",
+        ),
+    }
+}
+
+fn conversations(asked: &Asked) -> Made {
+    super::shared::conversations(&asked.value)
+}
+
+fn server(asked: &Asked) -> Made {
+    let Some(url) = asked.value.as_str() else {
+        return Made::nothing();
+    };
+    let url = url.trim_end_matches('/').trim_end_matches("/v1");
+    Made::keys([
+        ("target.server", json!([url])),
+        ("features.mode", json!("streamed")),
+    ])
+    .with_note("the server needs a folder for the states that both reach; set `target.server_folder` to it")
+}
+
+fn of_muon(asked: &Asked, key: &'static str) -> Made {
+    if asked.of("optimizer") == "muon" {
+        Made::key(key, asked.value.clone())
+    } else {
+        Made::nothing()
+    }
+}
+
+fn warm_up(asked: &Asked) -> Made {
+    if !asked.of("scheduler_warmup_steps").is_null() {
+        return Made::nothing();
+    }
+    let share = asked.value.as_f64().unwrap_or(0.01);
+    super::shared::warm_up(share, asked.count("max_steps"))
+}

@@ -1,0 +1,211 @@
+//! Settings of another trainer, as keys of a recipe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use serde_json::Value;
+use spectrain_checkpoints::columns::wrapped;
+use spectrain_checkpoints::near::did_you_mean;
+
+use super::read::read;
+use super::rows::{Asked, Becomes, Made, Trainer};
+use super::settings::{Given, NAME, PRESET, TARGET, TRAIN};
+
+/// A recipe, as far as another trainer's settings say it.
+pub struct Translated {
+    /// The trainer, with its version.
+    pub trainer: String,
+    /// The kind of recipe, by its name in the registry.
+    pub recipe: &'static str,
+    /// The target: a folder or a hub id.
+    pub target: Option<String>,
+    /// The conversations to train on.
+    pub train: Option<String>,
+    /// The name of a dataset in place of them.
+    pub preset: Option<String>,
+    /// The run's name.
+    pub name: Option<String>,
+    /// Further keys, as `KEY=VALUE`.
+    pub settings: Vec<String>,
+    /// How many of the given settings became keys, and how many were given.
+    pub carried: [usize; 2],
+    /// What was not carried over, or not exactly, each with its reason.
+    pub notes: Vec<String>,
+}
+
+impl Translated {
+    /// What was carried over, and what was not, for the user.
+    pub fn summary(&self) -> String {
+        let [carried, given] = self.carried;
+        let mut text = format!(
+            "read {given} settings of {}: {carried} are keys of the recipe, as are that trainer's own defaults",
+            self.trainer
+        );
+        if !self.notes.is_empty() {
+            text.push_str("\nnot carried over, or not exactly:");
+        }
+        for note in &self.notes {
+            text.push('\n');
+            text.push_str(wrapped(&format!("  {note}"), "    ").trim_end());
+        }
+        text
+    }
+}
+
+/// Reads the settings in `text`, the content of `file`: YAML or JSON by the file's name, else shell commands. Where the trainer has a
+/// default of its own, that becomes a key too, so the recipe says what the trainer would have done.
+///
+/// # Errors
+/// The file is of no trainer that is known, or for a kind of drafter that spectrain does not train.
+pub fn translate(text: &str, file: &Path) -> Result<Translated> {
+    let (trainer, given) = read(text, file)?;
+    let kind = (trainer.kind)(&given.settings);
+    let found = trainer.kinds.iter().find(|(name, _)| *name == kind);
+    let Some(&(kind, recipe)) = found else {
+        let known: Vec<&str> = trainer.kinds.iter().map(|(name, _)| *name).collect();
+        return Err(anyhow!(
+            "`{}`: spectrain trains no drafters that {} calls `{kind}`; it trains those it calls {}",
+            file.display(),
+            trainer.name,
+            known.join(", ")
+        ));
+    };
+    let mut carrying = Carrying::default();
+    carrying.rows(trainer, kind, &given);
+    carrying.unknown(trainer, kind, &given);
+    for (kinds, key, value) in trainer.always {
+        if kinds.is_empty() || kinds.contains(&kind) {
+            carrying.set(key, serde_json::from_str(value)?);
+        }
+    }
+    Ok(carrying.done(trainer, recipe, given.settings.len()))
+}
+
+/// What has been carried over so far.
+#[derive(Default)]
+struct Carrying {
+    keys: BTreeMap<String, Value>,
+    notes: Vec<String>,
+    carried: usize,
+}
+
+impl Carrying {
+    fn set(&mut self, key: &str, value: Value) {
+        if value.is_null() {
+            self.keys.remove(key);
+        } else {
+            self.keys.insert(key.to_owned(), value);
+        }
+    }
+
+    /// Every setting that drafters of this kind have, in the order of the rows; of several rows the first that is for them.
+    fn rows(&mut self, trainer: &'static Trainer, kind: &str, given: &Given) {
+        let mut seen = BTreeSet::new();
+        for row in trainer.rows.iter().filter(|row| row.is_for(kind)) {
+            if !seen.insert(row.key) {
+                continue;
+            }
+            let is_given = given.settings.contains_key(row.key);
+            let value = row.value(given);
+            let shown = format!("{} = {}", row.key, shown(&value));
+            // A word that the script does not explain.
+            if value.as_str().is_some_and(|text| text.starts_with('$')) {
+                self.notes
+                    .push(format!("`{shown}`: the script does not set this variable"));
+                continue;
+            }
+            let is_empty = value.is_null() || value == Value::String(String::new());
+            let made = match &row.becomes {
+                Becomes::Key(_) if is_empty => continue,
+                Becomes::Key(key) => Made::key(key, value),
+                Becomes::Nothing(_) if !is_given => continue,
+                Becomes::Nothing(why) => Made::note(*why),
+                Becomes::Made(_, make) => make(&Asked {
+                    trainer,
+                    kind,
+                    given,
+                    value,
+                }),
+            };
+            let is_carried = !made.keys.is_empty() || made.note.is_none();
+            self.carried += usize::from(is_given && is_carried);
+            if let Some(note) = made.note {
+                self.notes.push(format!("`{shown}`: {note}"));
+            }
+            for (key, value) in made.keys {
+                self.set(key, value);
+            }
+        }
+    }
+
+    /// Settings that have no row, or one of another kind of drafters.
+    fn unknown(&mut self, trainer: &Trainer, kind: &str, given: &Given) {
+        let known: Vec<&str> = trainer.rows.iter().map(|row| row.key).collect();
+        let of_kind = |key: &str| {
+            let mut rows = trainer.rows.iter().filter(|row| row.key == key);
+            rows.any(|row| row.is_for(kind))
+        };
+        for (key, value) in given.settings.iter().filter(|(key, _)| !of_kind(key)) {
+            let why = if known.contains(&key.as_str()) {
+                format!("no setting of `{kind}`")
+            } else if trainer
+                .further
+                .is_some_and(|(_, prefix)| key.starts_with(prefix))
+            {
+                // Of the many keys of a model's file, those with a row are the drafter's.
+                continue;
+            } else {
+                let near = did_you_mean(key, known.iter().copied());
+                format!(
+                    "no setting of {} {} that is known{near}",
+                    trainer.name, trainer.version
+                )
+            };
+            self.notes
+                .push(format!("`{key} = {}`: {why}", shown(value)));
+        }
+    }
+
+    fn done(mut self, trainer: &Trainer, recipe: &'static str, given: usize) -> Translated {
+        let mut own = |key: &str| {
+            let value = self.keys.remove(key)?;
+            Some(value.as_str().map_or(value.to_string(), str::to_owned))
+        };
+        let [target, train, preset, name] = [TARGET, TRAIN, PRESET, NAME].map(&mut own);
+        let set = |(key, value): (String, Value)| format!("{key}={}", toml_of(&value));
+        Translated {
+            trainer: format!("{} {}", trainer.name, trainer.version),
+            recipe,
+            target,
+            train,
+            preset,
+            name,
+            settings: self.keys.into_iter().map(set).collect(),
+            carried: [self.carried, given],
+            notes: self.notes,
+        }
+    }
+}
+
+/// A value as a user wrote it.
+fn shown(value: &Value) -> String {
+    value.as_str().map_or(value.to_string(), str::to_owned)
+}
+
+/// A value as TOML in one line.
+fn toml_of(value: &Value) -> String {
+    match value {
+        Value::Object(table) => {
+            let entry = |(key, value): (&String, &Value)| format!("{key} = {}", toml_of(value));
+            let entries: Vec<String> = table.iter().map(entry).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(toml_of).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Value::String(text) => toml::Value::String(text.clone()).to_string(),
+        other => other.to_string(),
+    }
+}

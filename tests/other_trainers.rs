@@ -1,0 +1,349 @@
+//! `spectrain init --from`: settings of other trainers as recipes, and the page that lists them.
+use std::fmt::Write as _;
+
+use spectrain::trainers::{Becomes, Row, TRAINERS, Trainer};
+
+use crate::key_tables::has_text;
+use crate::workspace::Workspace;
+
+const PAGE: &str = "recipes/trainers.md";
+/// The file of the page's example, as it stands there.
+const EXAMPLE: &str = "qwen3-8b.yaml";
+
+fn page() -> String {
+    std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap()
+}
+
+/// A page with the text between two marks made anew.
+fn with_between(page: &str, [start, end]: [&str; 2], text: &str) -> String {
+    let (before, rest) = page
+        .split_once(start)
+        .unwrap_or_else(|| panic!("{PAGE} lacks {start}"));
+    let (_, after) = rest
+        .split_once(end)
+        .unwrap_or_else(|| panic!("{PAGE} lacks {end}"));
+    format!("{before}{start}\n{text}{end}{after}")
+}
+
+#[test]
+fn the_page_has_every_setting_and_what_the_example_becomes() {
+    let mut text = page();
+    for trainer in TRAINERS {
+        let start = format!("<!-- trainer:{} -->", trainer.name);
+        text = with_between(&text, [&start, "<!-- /trainer -->"], &table(trainer));
+    }
+    let shown = example(&text);
+    has_text(
+        PAGE,
+        &with_between(&text, ["<!-- example -->", "<!-- /example -->"], &shown),
+    );
+}
+
+/// Every setting of a trainer.
+fn table(trainer: &Trainer) -> String {
+    let mut text = "| setting | of | default | in a recipe |\n|---|---|---|---|\n".to_owned();
+    for Row {
+        kinds,
+        key,
+        default,
+        becomes,
+    } in trainer.rows
+    {
+        let of = if kinds.is_empty() {
+            "all".to_owned()
+        } else {
+            kinds.join(", ")
+        };
+        let default = match *default {
+            "" => String::new(),
+            default => format!("`{}`", default.trim_matches('"')),
+        };
+        let becomes = match becomes {
+            Becomes::Key(key) => format!("`{key}`"),
+            Becomes::Made(what, _) => (*what).to_owned(),
+            Becomes::Nothing(why) => format!("nothing: {why}"),
+        };
+        let becomes = becomes.replace('|', "\\|");
+        _ = writeln!(text, "| `{key}` | {of} | {default} | {becomes} |");
+    }
+    for (kinds, key, value) in trainer.always {
+        let of = if kinds.is_empty() {
+            "all".to_owned()
+        } else {
+            kinds.join(", ")
+        };
+        _ = writeln!(text, "| whatever is set | {of} | | `{key} = {value}` |");
+    }
+    text
+}
+
+/// What the command says of the page's example, and the keys of the recipe.
+fn example(page: &str) -> String {
+    let (_, rest) = page.split_once(&format!("`{EXAMPLE}`")).unwrap();
+    let (_, rest) = rest.split_once("\n\n").unwrap();
+    let (block, _) = rest.split_once("\n\n").unwrap();
+    let lines = block
+        .lines()
+        .map(|line| line.trim_start_matches("    ").len());
+    assert!(lines.count() > 5, "{block}");
+    let file: String = block
+        .lines()
+        .map(|line| format!("{}\n", &line[4..]))
+        .collect();
+    let workspace = Workspace::new();
+    workspace.write(EXAMPLE, &file);
+    let found = workspace
+        .run_line(format!("init --from {EXAMPLE} --yes"))
+        .succeeded();
+    let said = found.stderr.lines().map(|line| format!("    {line}\n"));
+    let recipe = workspace.text("eagle3-qwen3-8b.toml");
+    let keys = recipe
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
+    let keys = keys.map(|line| format!("    {line}\n"));
+    let all =
+        said.collect::<String>() + "\nThe keys of the recipe, which also says what each means:\n\n";
+    format!("The command says:\n\n{all}{}", keys.collect::<String>())
+}
+
+/// A file of a trainer that trains a kind of drafter for the target of the workspace.
+pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
+    let [name, text] = match trainer.name {
+        "SpecForge" => [
+            "a.yaml",
+            "model:\n  target_model_path: target\ndata:\n  train_data_path: train.jsonl\n  max_length: 64\n\
+             training:\n  strategy: KIND\n",
+        ],
+        "speculators" => [
+            "a.sh",
+            "T=target\nspeculators prepare-data --model $T --data train.jsonl\n\
+             speculators train --verifier-name-or-path \"$T\" --speculator-type KIND --total-seq-len 64\n",
+        ],
+        "ModelOpt" => {
+            let (section, projector) = match kind {
+                "eagle3" => ("eagle", ""),
+                "dspark" => (
+                    "dflash",
+                    "  dflash_architecture_config:\n    projector_type: dspark\n",
+                ),
+                _ => ("dflash", ""),
+            };
+            let mask = if section == "dflash" {
+                "  dflash_num_anchors: 4\n"
+            } else {
+                "  eagle_ttt_steps: 4\n"
+            };
+            let text = format!(
+                "metadata:\n  recipe_type: speculative_{section}\nmodel:\n  model_name_or_path: target\ndata:\n  data_path: train.jsonl\n\
+                 training:\n  training_seq_len: 64\n{section}:\n{mask}{projector}"
+            );
+            return ["a.yaml".to_owned(), text];
+        }
+        other => panic!("no file of {other}"),
+    };
+    [name.to_owned(), text.replace("KIND", kind)]
+}
+
+#[test]
+fn the_settings_of_every_trainer_become_a_recipe_for_each_of_its_kinds() {
+    let workspace = Workspace::new();
+    for trainer in TRAINERS {
+        for (kind, recipe) in trainer.kinds {
+            let what = format!("{}, {kind}", trainer.name);
+            // A layer of prediction that the workspace's target does not have.
+            if *recipe == "mtp-qwen" {
+                continue;
+            }
+            let [name, text] = file_of(trainer, kind);
+            workspace.write(&name, &text);
+            let out = format!("{}-{kind}.toml", trainer.name);
+            let line = format!(
+                "init --from {name} --yes --name {kind}-{} --out {out}",
+                trainer.name
+            );
+            let found = workspace.run_line(line).succeeded();
+            assert!(
+                found
+                    .stderr
+                    .contains(&format!("settings of {}", trainer.name)),
+                "{what}: {found:?}"
+            );
+            let text = workspace.text(&out);
+            assert!(
+                text.contains(&format!("\nrecipe = \"{recipe}\"\n")),
+                "{what}: {text}"
+            );
+            let plan = workspace.run(&["recipe", &out, "--plan"]).succeeded();
+            assert!(
+                !plan.stdout.contains("\nrefused:"),
+                "{what}: {}",
+                plan.stdout
+            );
+        }
+    }
+}
+
+/// The recipe that a file becomes, and what the command says.
+fn translated(file: &str, text: &str, more: &str) -> [String; 2] {
+    let workspace = Workspace::new();
+    workspace.write("draft.json", r#"{"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 128, "intermediate_size": 96, "hidden_size": 32}"#);
+    workspace.write(file, text);
+    let line = format!("init --from {file} --yes --out out.toml {more}");
+    let found = workspace.run_line(line.trim_end()).succeeded();
+    [workspace.text("out.toml"), found.stderr]
+}
+
+fn has_lines(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(text.contains(&format!("\n{line}\n")), "no `{line}`: {text}");
+    }
+}
+
+#[test]
+fn a_file_of_specforge_becomes_a_recipe_with_its_defaults() {
+    let file = "model:\n  target_model_path: target\n  draft_model_config: draft.json\ndata:\n  train_data_path: train.jsonl\n  max_length: 32\n  \
+                train_only_last_turn: true\n  chat_template: llama3\ntraining:\n  strategy: eagle3\n  max_steps: 200\n  batch_size: 4\n  \
+                accumulation_steps: 2\n  learning_rate: 5e-5\n  warmup_ratio: 0.1\n  lk_loss_type: lambda\n  save_interval: 50\n  tp_size: 1\n\
+                deployment:\n  trainer:\n    nproc_per_node: 4\nrun_id: mine\nunheard_of: 1\n";
+    let [recipe, said] = translated("a.yaml", file, "");
+    has_lines(
+        &recipe,
+        &[
+            "recipe = \"eagle3\"",
+            "name = \"mine\"",
+            "model = \"target\"",
+            "train = \"train.jsonl\"",
+            "max_length = 32",
+            "mask = \"last_turn\"",
+            "overlong = \"truncate\"",
+            "draft_vocab = 128",
+            "d_ff = 96",
+            "norm_output = true",
+            "divergence = \"lk_hybrid\"",
+            "draft_steps = 7",
+            "steps = 200",
+            "warmup_steps = 20",
+            "batch_tokens = 128",
+            "gradient_accumulation = 8",
+            "learning_rate = 0.00005",
+            "beta2 = 0.999",
+            "save_every = 50",
+            "seed = 42",
+        ],
+    );
+    for part in [
+        "settings of SpecForge 0.2",
+        "`data.chat_template = llama3`: the target's own template is read",
+        "`training.tp_size = 1`:",
+        "`unheard_of = 1`: no setting of SpecForge 0.2 that is known",
+    ] {
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(part), "no `{part}`: {said}");
+    }
+    // The hidden size is the target's, and no setting of the drafter.
+    assert!(!said.contains("hidden_size"), "{said}");
+    assert!(recipe.contains("# - `training.tp_size = 1`"), "{recipe}");
+}
+
+#[test]
+fn flags_of_a_script_and_overrides_of_a_file_are_settings_too() {
+    let script = "#!/bin/bash\nROOT=$(pwd)\nN=${N:-2}\ntorchrun --standalone --nproc_per_node $N scripts/train_eagle3.py \\\n    \
+                  --target-model-path target --train-data-path=train.jsonl \\\n    --max-length 32 --ttt-length 3 --num-epochs 2 \
+                  --output-dir $ROOT/out\n";
+    let [recipe, said] = translated("a.sh", script, "--set train.learning_rate=3e-4");
+    has_lines(
+        &recipe,
+        &[
+            "draft_steps = 3",
+            "epochs = 2.0",
+            "gradient_accumulation = 2",
+            "learning_rate = 0.0003",
+            // The target has no more tokens.
+            "#draft_vocab = 0",
+        ],
+    );
+    assert!(said.contains("--devices"), "{said}");
+    let workspace = Workspace::new();
+    workspace.write("a.yaml", "model:\n  target_model_path: other\ndata:\n  train_data_path: train.jsonl\ntraining:\n  ttt_length: 7\n");
+    workspace.write("a.sh", "specforge train --config a.yaml training.ttt_length=2 model.target_model_path=target data.max_length=32\n");
+    workspace
+        .run_line("init --from a.sh --yes --out out.toml")
+        .succeeded();
+    has_lines(
+        &workspace.text("out.toml"),
+        &["draft_steps = 2", "model = \"target\"", "max_length = 32"],
+    );
+}
+
+#[test]
+fn a_run_of_speculators_becomes_a_recipe_with_the_rates_of_this_programs_muon() {
+    let file = "train:\n  speculator_type: eagle3\n  verifier:\n    verifier_name_or_path: target\n  draft:\n    draft_vocab_size: 64\n    \
+                target_layer_ids: [2, 3, 4]\n  data:\n    total_seq_len: 64\n  loss:\n    loss_fn: '{\"tv\": 1.0}'\n  optimizer:\n    lr: 1e-3\n  \
+                trainer:\n    epochs: 3\n";
+    let [recipe, said] = translated("run.yaml", file, "--data train.jsonl");
+    // A target of width 32: 1e-3 · 0.2 · √32.
+    has_lines(
+        &recipe,
+        &[
+            "captured_layers = [1, 2, 3]",
+            "draft_vocab = 64",
+            "window = 2048",
+            "norm_before_residual = true",
+            "divergence = \"tv\"",
+            "draft_steps = 3",
+            "optimizer = \"muon\"",
+            "learning_rate = 0.001",
+            "matrix_learning_rate = 0.00113",
+            "weight_decay = 0.1",
+            "schedule = \"linear\"",
+            "epochs = 3.0",
+            "held_out = 0.1",
+            "to = [\"vllm\"]",
+        ],
+    );
+    assert!(said.contains("train.warmup_steps"), "{said}");
+    let mixed = file.replace("{\"tv\": 1.0}", "{\"tv\": 0.5, \"ce\": 0.5}");
+    let [recipe, said] = translated("run.yaml", &mixed, "--data train.jsonl");
+    assert!(recipe.contains("\n#divergence = "), "{recipe}");
+    assert!(said.contains("one divergence"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_translated_is_refused_with_what_can() {
+    let workspace = Workspace::new();
+    let refused = |file: &str, text: &str, parts: &[&str]| {
+        workspace.write(file, text);
+        workspace
+            .run_line(format!("init --from {file} --yes --out out.toml"))
+            .failed(parts);
+    };
+    refused("a.yaml", "a: [", &["`a.yaml`", "YAML"]);
+    refused(
+        "a.yaml",
+        "lr: 1\n",
+        &["SpecForge 0.2, speculators 0.9, ModelOpt 0.47"],
+    );
+    refused("a.sh", "python other.py --lr 1\n", &["no such command"]);
+    refused("a.sh", "echo 'a\n", &["a quote does not end"]);
+    refused(
+        "a.yaml",
+        "model:\n  target_model_path: target\ndata:\n  train_data_path: train.jsonl\ntraining:\n  strategy: domino\n",
+        &["calls `domino`", "eagle3, peagle, dflash, dspark"],
+    );
+    refused(
+        "a.sh",
+        "specforge train --config none.yaml\n",
+        &["`none.yaml`"],
+    );
+    workspace
+        .run_line("init --from none.sh --yes")
+        .failed(&["cannot read `none.sh`"]);
+    workspace
+        .run_line("init --from a.sh --family eagle3")
+        .misused_by_usage(&["cannot be used with"]);
+    // A script that says nothing of conversations.
+    workspace.write("a.sh", "speculators train --verifier-name-or-path target\n");
+    workspace
+        .run_line("init --from a.sh --yes")
+        .misused(&["`--data` is missing"]);
+}
