@@ -60,6 +60,7 @@ const NO_SERVER: &str =
     "spectrain computes the target's hidden states itself unless `target.server` names a server";
 const NO_PATHS: &str = "a run's files are in `runs/NAME`";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
+const PREPARED: &str = "spectrain prepares the data itself, in the run's folder";
 const COUNTED: &str = "spectrain counts the tokens of the training data itself; `start` keeps the draft vocabulary of a drafter";
 const CODE: &str = "spectrain runs no code of a model's folder";
 
@@ -147,6 +148,16 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "down_sample_ratio_min", "0.2", Key("objective.keep_least")),
     // Data.
     row(ALL, "prepare_data.data", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
+    row(ALL, "prepare_data.model", "", Nothing("the target is `verifier_name_or_path`")),
+    row(ALL, "prepare_data.output", "", Nothing(PREPARED)),
+    row(ALL, "prepare_data.overwrite", "", Nothing(PREPARED)),
+    row(ALL, "prepare_data.allow_empty_output", "", Nothing(PREPARED)),
+    row(ALL, "prepare_data.render_endpoint", "", Nothing(PREPARED)),
+    row(ALL, "prepare_data.num_preprocessing_workers", "", Nothing(LOADING)),
+    row(ALL, "prepare_data.seed", "", Nothing("`seed` is that of the training")),
+    row(ALL, "prepare_data.token_freq_path", "", Nothing(COUNTED)),
+    row(ALL, "prepare_data.skip_token_freq", "", Nothing(COUNTED)),
+    row(ALL, "prepare_data.trust_remote_code", "", Nothing(CODE)),
     row(ALL, "prepare_data.seq_length", "", Nothing("`total_seq_len` is the length of rows")),
     row(ALL, "prepare_data.minimum_valid_tokens", "", Key("data.min_trained_tokens")),
     row(ALL, "prepare_data.max_samples", "", Nothing("all conversations are read; cut the file instead (`spectrain data` has commands)")),

@@ -204,7 +204,8 @@ impl Wanted {
                 notes += "#\n# Not carried over, or not exactly:\n";
             }
             let lines = translated.notes.iter();
-            notes.extend(lines.map(|note| comment(&format!("- {note}"))));
+            let lines = lines.map(|note| wrapped(&format!("- {note}"), "  "));
+            notes.extend(lines.map(|text| commented(&text)));
         }
         let command = format!(
             "# spectrain recipe {} --device {device}\n#\n",
@@ -286,7 +287,11 @@ fn quoted(text: &str) -> String {
 
 /// Text in lines of comments; nothing of none.
 fn comment(text: &str) -> String {
-    let lines = wrapped(text, "");
+    commented(&wrapped(text, ""))
+}
+
+/// Lines behind the sign of comments, without those that are empty.
+fn commented(lines: &str) -> String {
     let lines = lines.lines().filter(|line| !line.is_empty());
     lines.map(|line| format!("# {line}\n")).collect()
 }
